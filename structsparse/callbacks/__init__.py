@@ -1,0 +1,1 @@
+"""What happens around an optimizer step: the prox, the watch on sparsity, the saving."""

@@ -1,0 +1,1 @@
+"""Text to columns of codes: readers, known corpora, planted corpora."""

@@ -1,0 +1,1 @@
+"""Optimizers, and the step an optimizer really took."""

@@ -1,0 +1,1 @@
+"""Scores to the best structure, the log-partition and the marginals."""
