@@ -1,0 +1,399 @@
+"""The small model as a folder: `model.json` says what it is, `weights.safetensors` holds its numbers.
+
+Only living features are kept: their 64-bit keys, template by template, and of their weights those that are not zero.
+Nothing in the folder is ever executed; all of it is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import safetensors.numpy
+import torch
+
+from structsparse import __version__
+from structsparse.corpora.columns import Column, Sentences
+from structsparse.corpora.tags import SCHEMES
+from structsparse.errors import UserError
+from structsparse.features.attributes import OF_WORD, attribute
+from structsparse.features.index import FeatureIndex
+from structsparse.features.templates import parse
+from structsparse.models import DenseScorer, RecurrentScorer, Sizes, SparseScorer, SumScorer, Tagger
+from structsparse.structures.chain import Chain
+from structsparse.tasks.batches import TokenArrays
+
+if TYPE_CHECKING:
+    from structsparse.tasks.tagging import TaggingData  # imports Lightning, which a predictor does without
+
+FORMAT = 1
+DESCRIPTION, WEIGHTS = "model.json", "weights.safetensors"
+_PLACES = 1 << 15  # tokens of a batch, padding included: bounds the memory of prediction
+_UNSIGNED = ("uint8", "uint16", "uint32")
+
+
+def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
+    """Write the living part of a tagger, whole or not at all, in float32; the bytes of the folder."""
+    scorer, used = _described(tagger.scorer), {type(module) for module in tagger.modules()}
+    state = {name: tensor.detach().cpu().float().numpy() for name, tensor in tagger.state_dict().items()}
+    tables = _tables(tagger)
+    templates, keys = _keep_living_(state, tables, data.index)
+    tensors = {"keys": keys}
+    for name, array in state.items():
+        with _blaming(folder):
+            _check_numbers(name, array)
+        tensors |= _packed(name, array) if name in tables else {name: array}
+    weights = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
+    description = {
+        "format": FORMAT,
+        "structsparse": __version__,
+        "sha256": hashlib.sha256(weights).hexdigest(),
+        "labels": list(data.labels),
+        "scheme": data.scheme,
+        "columns": list(data.splits.train.columns),
+        "tag": data.tag,
+        "dense": list(data.dense) if DenseScorer in used else [],
+        "codes": {name: list(v) for name, v in data.codes.items()} if RecurrentScorer in used else {},
+        "scorer": scorer,
+        "templates": templates,
+    }
+    lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in description.items())
+    files = {DESCRIPTION: f"{{\n{lines}\n}}\n".encode(), WEIGHTS: weights}
+    _write_whole(folder, files)
+    return sum(map(len, files.values()))
+
+
+def load(folder: Path) -> Model:
+    """Read what `save` has written, or say which file is wrong and why."""
+    with _blaming(folder / DESCRIPTION):
+        known = _description((folder / DESCRIPTION).read_bytes())
+        columns, tagger = _needed(known), _empty_tagger(known)
+    with _blaming(folder / WEIGHTS):
+        tensors = _tensors((folder / WEIGHTS).read_bytes(), known["sha256"])
+        index = _index(known["templates"], tensors)
+        _fill_(tagger, tensors)
+    return Model(
+        labels=tuple(known["labels"]),
+        scheme=known["scheme"],
+        layout=tuple(known["columns"]),
+        columns=columns,
+        tag_column=known["tag"],
+        index=index,
+        dense=tuple(known["dense"]),
+        vocabularies={name: {v: k for k, v in enumerate(values, start=1)} for name, values in known["codes"].items()},
+        tagger=tagger,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A tagger that predicts, and nothing of what trained it."""
+
+    labels: tuple[str, ...]
+    scheme: str | None  # how its tags write spans; None if they are no spans
+    layout: tuple[str, ...]  # the columns of the corpus that it was trained on, in their order
+    columns: tuple[str, ...]  # those of them that it needs
+    tag_column: str  # the one that it predicts
+    index: FeatureIndex
+    dense: tuple[str, ...]
+    vocabularies: Mapping[str, Mapping[str, int]]  # codes from 1; 0 is a value not seen in training
+    tagger: Tagger
+
+    @torch.no_grad()
+    def tag(self, sentences: Sentences) -> Column:
+        """The predicted tags. Sentences are taken by length, so that memory is bounded by the longest of them."""
+        for name in self.columns:
+            if name not in sentences.columns:
+                there = ", ".join(sentences.columns)
+                raise UserError(f"{sentences.source}: no column {name!r}, which the model needs; there are {there}")
+        order = np.argsort(-sentences.lengths, kind="stable")
+        ordered = replace(sentences, columns={name: sentences.columns[name] for name in self.columns}).select(order)
+        codes = np.empty(sentences.tokens, np.int32)
+        for begin, end in _stretches(ordered.lengths):
+            arrays = self._arrays(ordered.select(slice(begin, end)))
+            batch = arrays.batch(np.arange(len(arrays)), items=len(arrays))
+            labels = Chain().best(self.tagger(batch), batch.lengths)  # [batch, time]
+            codes[ordered.offsets[begin] : ordered.offsets[end]] = labels.view(-1)[batch.places]
+        predicted = ordered.with_column(self.tag_column, Column(list(self.labels), codes))
+        return predicted.select(np.argsort(order)).columns[self.tag_column]
+
+    def _arrays(self, sentences: Sentences) -> TokenArrays:
+        # Coded anew, because values that do not occur here would be hashed for nothing.
+        columns = {name: Column.from_strings(column.strings()) for name, column in sentences.columns.items()}
+        sentences = replace(sentences, columns=columns)
+        codes = [(name, lambda value, k=known: k.get(value, 0)) for name, known in self.vocabularies.items()]
+        return TokenArrays(
+            bags=self.index.bags(sentences),
+            gold=np.zeros(sentences.tokens, np.int64),
+            offsets=sentences.offsets,
+            dense=_numbers(sentences, [(name, float) for name in self.dense], np.float32),
+            codes=_numbers(sentences, codes, np.int64),
+        )
+
+
+def _stretches(lengths: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Runs of sentences, the longest first, that fill a batch when they are padded to the first of them."""
+    begin = 0
+    while begin < len(lengths):
+        end = min(begin + max(1, _PLACES // int(lengths[begin])), len(lengths))
+        yield begin, end
+        begin = end
+
+
+def _numbers(sentences: Sentences, wanted: Sequence[tuple[str, Callable]], dtype: type) -> np.ndarray:
+    """What these functions make of these attributes: [tokens, attributes]"""
+    numbers = np.empty((sentences.tokens, len(wanted)), dtype)
+    for k, (name, of_value) in enumerate(wanted):
+        column = attribute(sentences, name)
+        try:
+            numbers[:, k] = np.array([of_value(value) for value in column.values], dtype)[column.codes]
+        except ValueError as error:
+            raise UserError(f"{sentences.source}: column {name!r} must be numeric for this model: {error}") from None
+    return numbers
+
+
+# The settings of the project's own scorers; no others are saved or built.
+_SETTINGS = {
+    SparseScorer: lambda scorer: {},
+    DenseScorer: lambda scorer: {},
+    RecurrentScorer: lambda scorer: {
+        "embedding": scorer.embeddings[0].embedding_dim,
+        "hidden": scorer.recurrent.hidden_size,
+    },
+    SumScorer: lambda scorer: {"parts": [_described(part) for part in scorer.parts]},
+}
+_BY_NAME = {kind.__name__: kind for kind in _SETTINGS}
+
+
+def _described(scorer: torch.nn.Module) -> dict:
+    kind = type(scorer)
+    if kind not in _SETTINGS:
+        raise UserError(f"{kind} cannot be put into an artifact; these scorers can: {', '.join(_BY_NAME)}")
+    return {"class": kind.__name__, **_SETTINGS[kind](scorer)}
+
+
+def _built(description: dict, sizes: Sizes) -> torch.nn.Module:
+    settings = dict(description)
+    name = settings.pop("class", None)
+    if name not in _BY_NAME:
+        raise UserError(f"scorer class {name!r} is unknown, expected one of {', '.join(_BY_NAME)}")
+    if "parts" in settings:
+        settings["parts"] = [partial(_built, part) for part in settings["parts"]]
+    return _BY_NAME[name](sizes, **settings)
+
+
+def _tables(tagger: Tagger) -> list[str]:
+    """The parameters that have a row per feature."""
+    return [f"{name}.table" for name, module in tagger.named_modules() if type(module) is SparseScorer]
+
+
+def _keep_living_(state: dict, tables: Sequence[str], index: FeatureIndex) -> tuple[dict[str, int], np.ndarray]:
+    """Restrict the tables to rows with a weight, in the order of the keys; features per template, and the keys."""
+    alive = np.zeros(len(index), bool)
+    for name in tables:
+        alive |= (state[name] != 0).any(axis=1)
+    living, _ = index.keep(alive)
+    for name in tables:
+        state[name] = state[name][alive][living.rows]
+    counts = zip(living.names, np.diff(living.offsets).tolist(), strict=True)
+    return {name: count for name, count in counts if count}, living.keys
+
+
+def _packed(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
+    """A table without its zeros, row after row, if that is smaller."""
+    rows, labels = np.nonzero(table)
+    counts = np.bincount(rows, minlength=len(table))
+    packed = {
+        f"{name}.counts": counts.astype(np.min_scalar_type(counts.max(initial=0))),
+        f"{name}.labels": labels.astype(np.min_scalar_type(table.shape[1] - 1)),
+        f"{name}.values": table[rows, labels],
+    }
+    return packed if sum(array.nbytes for array in packed.values()) < table.nbytes else {name: table}
+
+
+def _unpacked(tensors: dict, name: str, shape: tuple[int, int]) -> np.ndarray:
+    if name in tensors:
+        return _take(tensors, name, ["float32"], shape)
+    rows, labels = shape
+    counts = _take(tensors, f"{name}.counts", _UNSIGNED, (rows,)).astype(np.int64)
+    entries = (int(counts.sum()),)
+    codes = _take(tensors, f"{name}.labels", _UNSIGNED, entries).astype(np.int64)
+    if (codes >= labels).any():
+        raise UserError(f"{name}.labels holds {codes.max()}, expected 0 to {labels - 1}, one of {labels} labels")
+    places = np.repeat(np.arange(rows) * labels, counts) + codes
+    if (places[1:] <= places[:-1]).any():
+        raise UserError(f"{name}.labels does not ascend within every row")
+    table = np.zeros(rows * labels, np.float32)
+    table[places] = _take(tensors, f"{name}.values", ["float32"], entries)
+    return table.reshape(shape)
+
+
+def _take(tensors: dict, name: str, dtypes: Collection[str], shape: tuple[int, ...]) -> np.ndarray:
+    if name not in tensors:
+        raise UserError(f"tensor {name} is missing")
+    array = tensors.pop(name)
+    if array.dtype.name not in dtypes or array.shape != shape:
+        raise UserError(f"tensor {name} is {array.dtype} {array.shape}, expected {' or '.join(dtypes)} {shape}")
+    return array
+
+
+def _check_numbers(name: str, array: np.ndarray) -> None:
+    """Minus infinity is a number here: it forbids."""
+    if not (array < np.inf).all():
+        raise UserError(f"{name} holds a weight that is NaN or infinite, expected numbers")
+
+
+def _index(templates: dict[str, int], tensors: dict) -> FeatureIndex:
+    offsets = np.cumsum([0, *templates.values()])
+    keys = _take(tensors, "keys", ["uint64"], (int(offsets[-1]),))
+    falls = keys[1:] <= keys[:-1]
+    falls[offsets[1:-1] - 1] = False  # from one template to the next they may
+    if falls.any():
+        raise UserError("the keys do not ascend within every template")
+    parsed = tuple(template for name in templates for template in parse(name))
+    return FeatureIndex(parsed, offsets, keys, np.arange(len(keys), dtype=np.int32))
+
+
+def _fill_(tagger: Tagger, tensors: dict) -> Tagger:
+    """Give an empty tagger its weights; every tensor must find its place."""
+    tables, state = _tables(tagger), {}
+    for name, empty in tagger.state_dict().items():
+        shape = tuple(empty.shape)
+        array = _unpacked(tensors, name, shape) if name in tables else _take(tensors, name, ["float32"], shape)
+        _check_numbers(name, array)
+        state[name] = torch.tensor(array)
+    if tensors:
+        raise UserError(f"tensor {min(tensors)} has no place in this model")
+    tagger.load_state_dict(state, assign=True)
+    return tagger.requires_grad_(False).eval()
+
+
+def _strings(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(string, str) for string in value)
+
+
+def _each(value: object, fits: Callable[[object], bool]) -> bool:
+    return isinstance(value, dict) and all(map(fits, value.values()))
+
+
+_FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
+    "format": (lambda value: type(value) is int and value > 0, "a number"),
+    "structsparse": (lambda value: isinstance(value, str), "a version"),
+    "sha256": (lambda value: isinstance(value, str), f"the checksum of {WEIGHTS}"),
+    "labels": (lambda value: bool(value) and _strings(value), "a list of strings"),
+    "scheme": (lambda value: value is None or value in SCHEMES, f"null or one of {', '.join(SCHEMES)}"),
+    "columns": (_strings, "a list of strings"),
+    "tag": (lambda value: isinstance(value, str), "a string"),
+    "dense": (_strings, "a list of strings"),
+    "codes": (lambda value: _each(value, _strings), "a list of strings for each attribute"),
+    "scorer": (lambda value: isinstance(value, dict), "a class and its settings"),
+    "templates": (lambda value: _each(value, lambda n: type(n) is int and 0 < n < 2**31), "counts of features"),
+}
+
+
+def _description(text: bytes) -> dict:
+    """What `model.json` says, every field of the kind that is expected."""
+    try:
+        known = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"no readable JSON ({error})") from None
+    known = known if isinstance(known, dict) else {}
+    written = known.get("format")
+    if type(written) is int and written > FORMAT:
+        raise UserError(f"written by a newer structsparse (format {written}); this one reads up to format {FORMAT}")
+    for name in sorted({*known} ^ {*_FIELDS}):
+        raise UserError(f"{name} is {'unknown' if name in known else 'missing'}, expected {', '.join(_FIELDS)}")
+    for name, (fits, expected) in _FIELDS.items():
+        if not fits(known[name]):
+            raise UserError(f"{name} is {json.dumps(known[name]):.60}, expected {expected}")
+    return known
+
+
+def _needed(known: dict) -> tuple[str, ...]:
+    """The columns that its templates and attributes are made from."""
+    for line in known["templates"]:
+        if [template.name for template in parse(line)] != [line]:
+            raise UserError(f"template {line!r} is not the name of one template")
+    layout, used = known["columns"], set()
+    atoms = [name for line in known["templates"] for name, _ in parse(line)[0].atoms]
+    for name in (*atoms, *known["dense"], *known["codes"]):
+        column = name if name in layout else "word"
+        if column not in layout or name not in (*layout, *OF_WORD):
+            raise UserError(f"attribute {name!r} is neither a column ({', '.join(layout)}) nor made from the word")
+        used.add(column)
+    if known["tag"] not in layout:
+        raise UserError(f"tag is {known['tag']!r}, expected one of the columns ({', '.join(layout)})")
+    return tuple(name for name in layout if name in used)
+
+
+def _empty_tagger(known: dict) -> Tagger:
+    """The modules without their numbers: takes no memory, draws nothing at random."""
+    rows, labels = sum(known["templates"].values()), len(known["labels"])
+    sizes = Sizes(rows, labels, len(known["dense"]), tuple(len(values) + 1 for values in known["codes"].values()))
+    try:
+        with torch.device("meta"):
+            return Tagger(_built(known["scorer"], sizes), labels)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"scorer {known['scorer']} cannot be built ({str(error).splitlines()[0]})") from None
+
+
+def _tensors(weights: bytes, sha256: str) -> dict[str, np.ndarray]:
+    found = hashlib.sha256(weights).hexdigest()
+    if found != sha256:
+        raise UserError(f"damaged, or of another model: SHA-256 {found[:12]}..., {DESCRIPTION} says {sha256[:12]}...")
+    try:
+        return safetensors.numpy.load(weights)
+    except (safetensors.SafetensorError, KeyError) as error:  # KeyError: a kind of number that numpy lacks
+        raise UserError(f"no readable safetensors file ({error})") from None
+
+
+@contextlib.contextmanager
+def _blaming(path: Path) -> Iterator[None]:
+    """Faults found here are faults of this file."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); it is a part of every model") from None
+
+
+def _write_whole(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write beside, flush to the disk, rename. A failure leaves what was there before, and says so."""
+    try:
+        folder = folder.resolve()  # a link to a model stays a link
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        strangers = {path.name for path in folder.iterdir()} - {*files} if folder.exists() else set()
+        if strangers:
+            raise UserError(f"{folder} holds {min(strangers)}; only a model is replaced by a model")
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".model.", ignore_cleanup_errors=True) as beside:
+            new = Path(beside, "new")
+            new.mkdir()
+            for name, content in files.items():
+                with (new / name).open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            _exchange(new, folder, Path(beside, "old"))
+    except OSError as error:
+        raise UserError(f"{folder} could not be written ({error.strerror}); what was there before is kept") from error
+
+
+def _exchange(new: Path, folder: Path, old: Path) -> None:
+    """Rename new to folder, and what was there to old; both or neither."""
+    try:
+        if folder.exists():
+            folder.rename(old)
+        new.rename(folder)
+    finally:
+        if old.exists() and not folder.exists():
+            old.rename(folder)

@@ -1,0 +1,100 @@
+"""The prox after each optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import lightning
+import torch
+from torch import Tensor
+
+from structsparse.errors import UserError
+from structsparse.penalties import Penalty
+from structsparse.solvers import steps
+
+
+class ProximalStep(lightning.Callback):
+    """Applies each penalty's prox to its parameter, with the step the optimizer really took.
+
+    It hangs on the optimizer, not on the batch: accumulated gradients make fewer steps than batches. With `every` = k
+    the threshold of k steps is applied at once, at every k-th: less work, and less of the mini-batch noise that keeps
+    dead groups alive. What has accumulated is applied before validation, at each epoch's end and at the end of
+    training, and is saved with a checkpoint. During `warmup` steps the threshold grows from nothing to its strength.
+
+    `support` holds, for a parameter, which of its entries may live at all; the others stay zero."""
+
+    def __init__(
+        self,
+        penalties: Mapping[str, Penalty],
+        every: int = 1,
+        warmup: int = 0,
+        support: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        if every < 1 or warmup < 0:
+            raise UserError(f"reg.every={every} must be at least 1 and reg.warmup={warmup} at least 0")
+        self.penalties, self.every, self.warmup = dict(penalties), every, warmup
+        self.support = dict(support or {})
+        self.count = 0
+        self.rates: dict[str, float] = dict.fromkeys(self.penalties, 0.0)  # learning rates not yet applied
+        self.targets: dict[str, tuple[torch.optim.Optimizer, dict, Tensor]] = {}
+        self.hook = None
+
+    def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        if trainer.gradient_clip_val:
+            raise UserError(
+                f"trainer.gradient_clip_val={trainer.gradient_clip_val} shortens the gradient but not the threshold of "
+                "the penalty, which then kills more than it should; switch one of them off"
+            )
+        (optimizer,) = trainer.optimizers
+        parameters = dict(module.named_parameters())
+        for name in self.penalties:
+            group = next(g for g in optimizer.param_groups if any(p is parameters[name] for p in g["params"]))
+            self.targets[name] = optimizer, group, parameters[name]
+            self.penalties[name].to(parameters[name].device)
+        steps.check(optimizer, [parameters[name] for name in self.penalties])
+        self.support = {name: mask.to(parameters[name].device) for name, mask in self.support.items()}
+        self.hook = optimizer.register_step_post_hook(lambda *_: self._stepped())
+
+    def _stepped(self) -> None:
+        self.count += 1
+        ramp = min(1.0, self.count / self.warmup) if self.warmup else 1.0
+        for name, (_, group, _) in self.targets.items():
+            self.rates[name] += ramp * float(steps.learning_rate(group))
+        if self.count % self.every == 0:
+            self.flush()
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Apply what has accumulated."""
+        for name, (optimizer, group, parameter) in self.targets.items():
+            if self.rates[name] == 0.0:
+                continue
+            self.penalties[name].prox_(parameter, self.rates[name] * steps.metric(optimizer, group, parameter))
+            if name in self.support:
+                parameter.mul_(self.support[name])
+            self.rates[name] = 0.0
+
+    def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self.flush()
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self.flush()
+
+    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self.flush()
+        self._release()
+
+    def on_exception(self, trainer: lightning.Trainer, module: lightning.LightningModule, exception) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        if self.hook is not None:
+            self.hook.remove()
+            self.hook = None
+        self.targets = {}
+
+    def state_dict(self) -> dict:
+        return {"count": self.count, "rates": dict(self.rates)}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.count, self.rates = state["count"], dict(state["rates"])

@@ -1,0 +1,167 @@
+"""Corpora known by name: which files they are, where to look for them, and how to fetch them."""
+
+import gzip
+import hashlib
+import io
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pooch
+import requests
+
+from structsparse.errors import UserError
+from structsparse.files import written_whole
+
+DATA_VARIABLE, CACHE_VARIABLE = "STRUCTSPARSE_DATA", "STRUCTSPARSE_CACHE"
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    name: str
+    sha256: str  # of the unpacked text as UTF-8 bytes; Latin-1 is rewritten in UTF-8 before it is compared
+
+
+@dataclass(frozen=True)
+class KnownCorpus:
+    """The files of one corpus; `locate` finds or fetches them."""
+
+    name: str
+    folder: str  # below STRUCTSPARSE_DATA and below the cache
+    urls: tuple[str, ...]  # public homes, tried in this order; {file} is the name of a file
+    files: Mapping[str, KnownFile]  # those that there are of train, dev and test
+
+    def locate(self) -> dict[str, Path]:
+        """The file of each split: below STRUCTSPARSE_DATA, else in the cache, else fetched to the cache."""
+        return {split: self._find(file) for split, file in self.files.items()}
+
+    def _find(self, file: KnownFile) -> Path:
+        places = [root / self.folder / file.name for root in _roots()]
+        for place in places:
+            if place.is_file():
+                return place
+        failures = []
+        for url in self.urls:
+            url = url.format(file=file.name)
+            try:
+                text = _checked(_download(url), file)
+            except (
+                OSError,
+                EOFError,
+                zlib.error,
+                _WrongText,
+            ) as error:  # all errors of requests are OSErrors
+                failures.append(f"{url}: {_reason(error)}")
+            else:
+                with written_whole(places[-1]) as whole:
+                    whole.write(text)
+                return places[-1]
+        raise UserError(self._missing(file, failures, places[-1]))
+
+    def _missing(self, file: KnownFile, failures: list[str], cached: Path) -> str:
+        others = ", ".join(other.name for other in self.files.values() if other is not file)
+        data = f"{DATA_VARIABLE}/{self.folder}/{file.name}"
+        now = os.environ.get(DATA_VARIABLE) or "not set"
+        return (
+            f"corpus {self.name}: no {file.name}, and its download failed ({'; '.join(failures)}); "
+            f"put it at {data} ({DATA_VARIABLE}: {now}) or at {cached}, beside {others}"
+        )
+
+
+def locate(name: str, urls: Sequence[str] | None = None) -> dict[str, Path]:
+    """The files of a known corpus by split (train, dev, test); `urls` stand in for its public homes."""
+    if name not in KNOWN:
+        raise UserError(f"corpus {name!r} is unknown, expected one of {', '.join(KNOWN)}")
+    corpus = KNOWN[name] if urls is None else replace(KNOWN[name], urls=tuple(urls))
+    return corpus.locate()
+
+
+class _WrongText(Exception):
+    """What came is whole but is not the text expected."""
+
+
+def _roots() -> list[Path]:
+    """Folders to look below, the cache last."""
+    data = os.environ.get(DATA_VARIABLE)
+    cache = os.environ.get(CACHE_VARIABLE) or pooch.os_cache("structsparse")
+    return [Path(root).expanduser() for root in (data, cache) if root]
+
+
+def _download(url: str) -> bytes:
+    """The bytes behind a URL, unpacked if they are gzipped."""
+    received = io.BytesIO()
+    download = pooch.HTTPDownloader(chunk_size=1 << 16, timeout=(10, 60))  # seconds to connect, between bytes
+    download(url, received, None)
+    data = received.getvalue()
+    return gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+
+
+def _checked(text: bytes, file: KnownFile) -> bytes:
+    """The text in UTF-8, if it is the one that the checksum is of."""
+    for candidate in (text, text.decode("latin-1").encode()):
+        if hashlib.sha256(candidate).hexdigest() == file.sha256:
+            return candidate
+    seen = hashlib.sha256(text).hexdigest()
+    raise _WrongText(f"another text, SHA-256 {seen[:12]}... where {file.sha256[:12]}... is expected")
+
+
+def _reason(error: Exception) -> str:
+    """Why a download failed, without the innards that connection errors carry."""
+    if isinstance(error, requests.HTTPError):
+        return f"the server answers {error.response.status_code} {error.response.reason}"
+    if isinstance(error, requests.Timeout):
+        return "no answer in time"
+    if isinstance(error, requests.ConnectionError):
+        return "no connection"
+    if isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile)):
+        return "the compressed file is cut short or damaged"
+    return str(error)
+
+
+def _file(name_and_checksum: str) -> KnownFile:
+    return KnownFile(*name_and_checksum.split())
+
+
+_CONLL2002 = (
+    # The home serves Spanish without parts of speech, which the checksum refuses; the copy after it has them.
+    "https://www.clips.uantwerpen.be/conll2002/ner/data/{file}",
+    "https://www.clips.uantwerpen.be/conll2002/ner/data/{file}.gz",
+    "https://raw.githubusercontent.com/teropa/nlp/master/resources/corpora/conll2002/{file}",
+)
+
+KNOWN = {
+    corpus.name: corpus
+    for corpus in (
+        KnownCorpus(
+            name="conll2000",
+            folder="conll2000",
+            urls=("https://www.clips.uantwerpen.be/conll2000/chunking/{file}.gz",),
+            files={
+                "train": _file("train.txt 82033cd7a72b209923a98007793e8f9de3abc1c8b79d646c50648eb949b87cea"),
+                "test": _file("test.txt 73b7b1e565fa75a1e22fe52ecdf41b6624d6f59dacb591d44252bf4d692b1628"),
+            },
+        ),
+        KnownCorpus(
+            name="conll2002_esp",
+            folder="conll2002",
+            urls=_CONLL2002,
+            files={
+                "train": _file("esp.train a20d95cab7d88a19a86f8c1ad6329325c99fbd9529ed978cbd7e31d4b01b4008"),
+                "dev": _file("esp.testa 85c17793b77881c53d19017d9d0f1e6fb98b7ddcab54a5f24b05ed1793103c87"),
+                "test": _file("esp.testb 1f8f7a392c6d4979a5592a5794eed43d7869b46da6851bbcde99714149f1d016"),
+            },
+        ),
+        KnownCorpus(
+            name="conll2002_ned",
+            folder="conll2002",
+            urls=_CONLL2002,
+            files={
+                "train": _file("ned.train 0a419dcb356b62c8cff38515675550b3d5dbea9f45a1c4956328dbd5cc7fcdbc"),
+                "dev": _file("ned.testa 51259d4bfe52462f211d3d0b67173a7ecbfa296e199f6c6bd0895f4c78155057"),
+                "test": _file("ned.testb 2aa748edb82e6f9c4d82e57a4bed69ded18cfa4803122c75070335d513517488"),
+            },
+        ),
+    )
+}

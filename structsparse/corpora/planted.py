@@ -1,0 +1,232 @@
+"""Planted tagging: sentences drawn from a seeded model in which only some feature templates matter.
+
+A word is a stem of four letters, marks, and an ending of three, drawn so that `prefix4`, `case` and `suffix3`
+read one part each. The part of speech takes random steps around a circle and sways the ending. Tags are drawn
+from a linear-chain conditional random field,
+
+    p(tags | words, pos)  ~  exp( sum_t transition(tag_t-1, tag_t) + sum_k weight_k(value_k(t), tag_t) )
+
+with one table of weights for each planted template `k`: some values speak for O or for a type, the others are
+silent. The tables are balanced: among stems that share three letters (`prefix3`), endings that share two
+(`suffix2`), pairs of parts of speech that share one (`pos[0]`, `pos[-1]`), as many speak for each as among any
+others. So a coarser template has nothing to say, and a finer one (`suffix4`, `shape`, `word`) nothing to add.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import compress
+
+import numpy as np
+
+from structsparse.corpora.columns import Column, Sentences
+from structsparse.corpora.tags import convert
+
+LABELS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+KINDS = np.array([0, 1, 1, 2, 2])  # 0 for O, then the type.  [labels]
+TO_OUTSIDE, TO_INSIDE = 8.0, 4.0  # transitions to O and to I, against 0 to B
+STRENGTHS = {"prefix4[0]": 16.0, "suffix3[0]": 13.0, "suffix3[-1]": 11.0, "case[0]": 17.0, "pos[-1..0]": 11.0}
+
+LETTERS = "bcdfghjklmnpqrstvwxz"  # that end the stems, and begin the endings, of a family
+FAMILY_KINDS = (0, 0, 0, 1, 2)  # what five members of a family speak for, drawn by lot
+STEM_FAMILIES = tuple(a + b + c for a in "bdgklmnprst" for b in "aeio" for c in "lmnrs")
+FAMILIES_USED = 10  # of those, drawn by lot, with frequencies after Zipf
+ENDING_FAMILIES = ("en", "es", "is")
+MARKS = {"K": 0.025, "-": 0.1, "7": 0.1}  # between stem and ending, each with this probability
+POS = ("ADJ", "ADV", "DET", "NOUN", "NUM", "PREP", "PRON", "VERB")
+STEP_MASS = (0.05, 0.3, 0.22, 0.1, 0.16, 0.05, 0.07, 0.05)  # how likely the next is so many further on
+STEP_KINDS = {3: 0, 5: 1, 7: 2}  # what some steps speak for
+SHORTEST, MEAN_LENGTH = 3, 18  # of a sentence
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What one planted template says: a weight for each value that speaks and each label."""
+
+    values: tuple[tuple[str, ...], ...]  # as read off the sentence, an n-gram from left to right
+    weights: np.ndarray  # [values, labels]
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """The model of the tags before noise."""
+
+    labels: tuple[str, ...]  # the first is O, after which every sentence starts
+    transitions: np.ndarray  # [labels before, labels]
+    tables: Mapping[str, Table]  # by template
+
+
+@dataclass(frozen=True, eq=False)
+class PlantedTagging:
+    train: Sentences
+    dev: Sentences
+    test: Sentences
+    truth: Truth
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """The templates that matter."""
+        return tuple(self.truth.tables)
+
+
+@dataclass(frozen=True, eq=False)
+class _Language:
+    stems: tuple[str, ...]  # by family
+    endings: tuple[str, ...]  # by family
+    circle: tuple[str, ...]  # parts of speech
+    sway: np.ndarray  # frequencies of the families of endings.  [pos, families]
+
+
+@dataclass(frozen=True, eq=False)
+class _Text:
+    """Sentences as codes.  [sentences, time] each"""
+
+    inside: np.ndarray  # false beyond the end of a sentence
+    pos: np.ndarray
+    stem: np.ndarray
+    marks: tuple[np.ndarray, ...]  # whether there
+    ending: np.ndarray
+
+
+def planted_tagging(
+    seed: int = 0, train: int = 2000, dev: int = 400, test: int = 400, noise: float = 0.01
+) -> PlantedTagging:
+    """Columns word, pos and tag (iob2); `noise` is the fraction of tags drawn anew, whatever the sentence."""
+    streams = [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(5)]
+    language = _draw_language(streams[0])
+    truth = _draw_truth(streams[1], language)
+    text = _draw_text(streams[2], language, train + dev + test)
+    tags = _draw_tags(streams[3], truth, _emissions(truth, language, text), text.inside)[text.inside]
+    noisy = streams[4].random(len(tags)) < noise
+    tags = np.where(noisy, streams[4].integers(len(LABELS), size=len(tags)), tags)  # [tokens]
+    strings = {
+        "word": _words(language, text),
+        "pos": [language.circle[code] for code in text.pos[text.inside]],
+        "tag": [LABELS[code] for code in tags],
+    }
+    bounds = np.concatenate([[0], np.cumsum(text.inside.sum(axis=1))])  # [sentences + 1]
+    splits, begin = {}, 0
+    for name, size in (("train", train), ("dev", dev), ("test", test)):
+        offsets, begin = bounds[begin : begin + size + 1], begin + size
+        splits[name] = _sentences(strings, offsets, f"planted tagging (seed {seed}), {name}")
+    return PlantedTagging(**splits, truth=truth)
+
+
+def _sentences(strings: dict[str, list[str]], offsets: np.ndarray, source: str) -> Sentences:
+    """The tokens between these offsets, as if they had been read from a file of their own."""
+    first, last = offsets[[0, -1]]
+    columns = {name: Column.from_strings(column[first:last]) for name, column in strings.items()}
+    sentences = Sentences(columns, offsets - first, source)
+    legal, _ = convert(sentences, "tag", "iob2", "iob2")  # noise leaves stray tags
+    return sentences.with_column("tag", legal)
+
+
+def _draw_language(rng: np.random.Generator) -> _Language:
+    families = [STEM_FAMILIES[k] for k in rng.permutation(len(STEM_FAMILIES))[:FAMILIES_USED]]
+    stems = tuple(family + letter for family in families for letter in LETTERS)
+    endings = tuple(letter + family for family in ENDING_FAMILIES for letter in LETTERS)
+    circle = tuple(POS[k] for k in rng.permutation(len(POS)))
+    return _Language(stems, endings, circle, rng.dirichlet(np.ones(len(ENDING_FAMILIES)), len(POS)))
+
+
+def _draw_truth(rng: np.random.Generator, language: _Language) -> Truth:
+    circle = language.circle
+    steps = {
+        (here, circle[(k + step) % len(circle)]): kind
+        for step, kind in STEP_KINDS.items()
+        for k, here in enumerate(circle)
+    }
+    speakers = {
+        "prefix4[0]": _draw_speakers(rng, language.stems),
+        "suffix3[0]": _draw_speakers(rng, language.endings),
+        "suffix3[-1]": _draw_speakers(rng, language.endings),
+        "case[0]": {("mixed",): int(rng.integers(1, KINDS.max() + 1))},
+        "pos[-1..0]": steps,
+    }
+    tables = {}
+    for template, kinds in speakers.items():
+        loudness = STRENGTHS[template] * rng.uniform(0.9, 1.1, (len(kinds), 1))
+        tables[template] = Table(tuple(kinds), loudness * (np.array(list(kinds.values()))[:, None] == KINDS))
+    begins = np.array([label.startswith("B") for label in LABELS])
+    goes_on = np.where(KINDS[:, None] == KINDS, TO_INSIDE, -np.inf)
+    return Truth(LABELS, np.where(KINDS == 0, TO_OUTSIDE, np.where(begins, 0.0, goes_on)), tables)
+
+
+def _draw_speakers(rng: np.random.Generator, members: tuple[str, ...]) -> dict[tuple[str, ...], int]:
+    """The members that speak, as many of each family, and the kind that each speaks for."""
+    speakers = {}
+    for first in range(0, len(members), len(LETTERS)):
+        chosen = first + rng.permutation(len(LETTERS))[: len(FAMILY_KINDS)]
+        speakers |= {(members[k],): kind for k, kind in zip(chosen, FAMILY_KINDS, strict=True)}
+    return speakers
+
+
+def _draw_text(rng: np.random.Generator, language: _Language, sentences: int) -> _Text:
+    lengths = SHORTEST + rng.poisson(MEAN_LENGTH - SHORTEST, sentences)
+    shape = sentences, max(lengths, default=0)
+    steps = rng.choice(len(POS), shape, p=STEP_MASS)
+    steps[:, :1] = rng.integers(len(POS), size=(sentences, 1))
+    pos = np.cumsum(steps, axis=1) % len(POS)
+    zipf = 1 / np.arange(1, FAMILIES_USED + 1)
+    family, swayed = rng.choice(FAMILIES_USED, shape, p=zipf / zipf.sum()), _draw(rng, language.sway[pos])
+    stem, ending = (len(LETTERS) * f + rng.integers(len(LETTERS), size=shape) for f in (family, swayed))
+    marks = tuple(rng.random(shape) < probability for probability in MARKS.values())
+    return _Text(np.arange(shape[1]) < lengths[:, None], pos, stem, marks, ending)
+
+
+def _draw(rng: np.random.Generator, mass: np.ndarray) -> np.ndarray:
+    """One code from each of these distributions, which need not sum to 1.  [..., codes] to [...]"""
+    bounds = np.cumsum(mass, axis=-1)
+    return (rng.random((*mass.shape[:-1], 1)) * bounds[..., -1:] >= bounds).sum(axis=-1)
+
+
+def _emissions(truth: Truth, language: _Language, text: _Text) -> np.ndarray:
+    """Scores of all labels but for the transitions.  [sentences, time, labels]"""
+    pairs = [(before, here) for before in language.circle for here in language.circle]
+    pair = len(POS) * np.roll(text.pos, 1, axis=1) + text.pos
+    ending_before = np.roll(text.ending, 1, axis=1)
+    pair[:, :1] = ending_before[:, :1] = -1  # beyond the sentence
+    capital = text.marks[list(MARKS).index("K")]
+    read = {
+        "prefix4[0]": ([(stem,) for stem in language.stems], text.stem),
+        "suffix3[0]": ([(ending,) for ending in language.endings], text.ending),
+        "suffix3[-1]": ([(ending,) for ending in language.endings], ending_before),
+        "case[0]": ([("mixed",)], np.where(capital, 0, -1)),
+        "pos[-1..0]": (pairs, pair),
+    }
+    scores = np.zeros((*text.pos.shape, len(LABELS)))
+    for template, (values, codes) in read.items():
+        table = truth.tables[template]
+        weights = np.zeros((len(values) + 1, len(LABELS)))  # the last row is silence, code -1
+        weights[[values.index(value) for value in table.values]] = table.weights
+        scores += weights[codes]
+    return scores
+
+
+def _draw_tags(rng: np.random.Generator, truth: Truth, emissions: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Labels drawn exactly: what came before is summed out forwards, then labels are drawn backwards.
+
+    [sentences, time, labels] and [sentences, time] to [sentences, time]
+    """
+    move = np.exp(truth.transitions)  # [labels before, labels]
+    evidence = np.exp(emissions - emissions.max(axis=-1, keepdims=True))
+    forward = np.empty_like(evidence)
+    arriving = move[0]  # as after an O
+    for time in range(inside.shape[1]):
+        mass = evidence[:, time] * arriving
+        forward[:, time] = mass / mass.sum(axis=-1, keepdims=True)
+        arriving = forward[:, time] @ move
+    labels = np.zeros(inside.shape, dtype=np.int64)
+    leaving = np.ones((len(inside), len(LABELS)))  # [sentences, labels]
+    for time in reversed(range(inside.shape[1])):
+        labels[:, time] = _draw(rng, forward[:, time] * leaving)
+        leaving = np.where(inside[:, time, None], move.T[labels[:, time]], 1.0)
+    return labels
+
+
+def _words(language: _Language, text: _Text) -> list[str]:
+    stems, endings = (codes[text.inside].tolist() for codes in (text.stem, text.ending))
+    marks = zip(*(there[text.inside].tolist() for there in text.marks), strict=True)
+    return [
+        language.stems[stem] + "".join(compress(MARKS, there)) + language.endings[ending]
+        for stem, there, ending in zip(stems, marks, endings, strict=True)
+    ]

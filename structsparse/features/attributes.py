@@ -1,0 +1,82 @@
+"""What can be said of one token: functions of its word, or another column of the corpus taken as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from structsparse.corpora.columns import Column, Sentences
+from structsparse.errors import UserError
+
+_DIGITS = re.compile(r"00+")
+_RUNS = re.compile(r"(.)\1+")
+
+
+def shape(word: str) -> str:
+    """Characters replaced by their types, repeated types deleted, repeated digits marked: the two examples of
+    Martins et al. (2011) are `Confidence` -> `Aa` and `2,664,098` -> `0,0+,0+`."""
+    types = "".join("A" if c.isupper() else "a" if c.isalpha() else "0" if c.isdigit() else c for c in word)
+    return _DIGITS.sub("0+", _RUNS.sub(lambda run: "00" if run[1] == "0" else run[1], types))
+
+
+def case(word: str) -> str:
+    letters = [c for c in word if c.isalpha()]
+    if not letters:
+        return "none"
+    if all(c.isupper() for c in letters):
+        return "initial" if len(letters) == 1 else "upper"
+    if word[0].isupper():
+        return "title" if not any(c.isupper() for c in letters[1:]) else "mixed"
+    return "mixed" if any(c.isupper() for c in letters) else "lower"
+
+
+def digit(word: str) -> str:
+    """Where the digits are: `none`, `some`, `all` (a year, 4 digits, stands apart)."""
+    digits = sum(c.isdigit() for c in word)
+    if digits == 0:
+        return "none"
+    if digits < len(word):
+        return "some"
+    return "year" if digits == 4 else "all"
+
+
+def punctuation(word: str) -> str:
+    marks = sum(not c.isalnum() for c in word)
+    return "none" if marks == 0 else "all" if marks == len(word) else "some"
+
+
+def _affix(size: int, first: bool) -> Callable[[str], str]:
+    """The first or last `size` characters; a word that is too short is marked as whole, so it collides with none."""
+
+    def affix(word: str) -> str:
+        if len(word) < size:
+            return "=" + word
+        return word[:size] if first else word[-size:]
+
+    return affix
+
+
+OF_WORD: dict[str, Callable[[str], str]] = {
+    "lower": str.lower,
+    "shape": shape,
+    "case": case,
+    "digit": digit,
+    "punctuation": punctuation,
+    **{f"prefix{size}": _affix(size, first=True) for size in range(1, 5)},
+    **{f"suffix{size}": _affix(size, first=False) for size in range(1, 5)},
+}
+
+
+def attribute(sentences: Sentences, name: str) -> Column:
+    """The attribute as a column. Functions run once per distinct word, never per token."""
+    if name in sentences.columns:
+        return sentences.columns[name]
+    if name not in OF_WORD or "word" not in sentences.columns:
+        known = [*sentences.columns, *(OF_WORD if "word" in sentences.columns else ())]
+        raise UserError(
+            f"{sentences.source}: attribute {name!r} is neither a column nor made from the word; "
+            f"there are {', '.join(known)}"
+        )
+    words = sentences.columns["word"]
+    derived = Column.from_strings([OF_WORD[name](word) for word in words.values])
+    return Column(derived.values, derived.codes[words.codes])

@@ -1,0 +1,237 @@
+"""Which entries of one parameter belong together: the groups that a penalty switches off as one."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from structsparse.errors import UserError
+from structsparse.kernels import prox as kernels
+
+WEIGHTS = {
+    "one": torch.ones_like,
+    "sqrt_size": torch.sqrt,
+    "log2_size": lambda size: torch.log2(1 + size),
+}
+
+
+class Partition(nn.Module):
+    """Disjoint groups of the entries of one parameter.
+
+    `ids` broadcasts against the parameter: [rows, 1] groups rows, [1, labels] groups columns, the full shape groups
+    entries; -1 is free (unpenalised, always alive). `size` counts entries of the parameter (rows x labels). `weight`
+    is 1 ("one"), sqrt(size) ("sqrt_size"), log2(1 + size) ("log2_size": the paper's log2|G|, kept above zero for a
+    single entry) or given; a group without entries weighs 0. `parameter` names the parameter in messages.
+    """
+
+    def __init__(
+        self,
+        ids: Tensor,
+        names: Sequence[str],
+        shape: Sequence[int],
+        weights: str | Tensor = "sqrt_size",
+        parameter: str = "the parameter",
+    ):
+        super().__init__()
+        self.names, self.shape, self.parameter = names, torch.Size(shape), parameter
+        ids = _checked_ids(ids, len(names), self.shape, parameter)
+        self.shared = [d for d, n in enumerate(self.shape) if ids.shape[d] == 1 < n]  # one id for all of them
+        flat = ids.flatten()
+        self.free = bool((flat < 0).any())
+        self.aligned = len(flat) == len(names) and bool((flat == torch.arange(len(flat))).all())
+        count = torch.bincount(flat + 1, minlength=len(names) + 1)[1:]
+        size = count * (self.shape.numel() // max(1, ids.numel()))
+        self.register_buffer("ids", ids)
+        self.register_buffer("size", size)
+        self.register_buffer("weight", _checked_weights(weights, size, names))
+        self.register_buffer("offsets", _row_offsets(count) if _row_after_row(ids, self.shape) else None)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def extra_repr(self) -> str:
+        return f"{len(self)} groups over {self.parameter} {tuple(self.shape)}"
+
+    def sums(self, X: Tensor) -> Tensor:
+        """Sum of an entrywise tensor over each group: [groups], float64."""
+        self.check(X)
+        totals = (X.sum(self.shared, keepdim=True) if self.shared else X).double().flatten()
+        if self.aligned:
+            return totals
+        ids = self.ids.flatten()
+        slots = ids.remainder(len(self) + 1) if self.free else ids  # free entries add up in one slot too many
+        return totals.new_zeros(len(self) + 1).index_add(0, slots, totals)[: len(self)]
+
+    def norms(self, W: Tensor) -> Tensor:
+        """Euclidean norm of each group: [groups], float64; its gradient is zero at zero."""
+        squares = self._block_sums(W, 2) if self.in_blocks(W) else self.sums(W * W)
+        if not squares.requires_grad:
+            return squares.sqrt()
+        positive = squares > 0
+        return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
+
+    def alive(self, W: Tensor) -> Tensor:
+        """Whether any entry of a group differs from zero: bool [groups]."""
+        return (self._block_sums(W, 1) if self.in_blocks(W) else self.sums(W != 0)) != 0
+
+    def expand(self, values: Tensor, fill: float) -> Tensor:
+        """values [groups] -> one per entry, broadcastable against the parameter; free entries get `fill`."""
+        if self.aligned:
+            return values.view(self.ids.shape)
+        if self.free:
+            values = torch.cat([values, values.new_full((1,), fill)])  # where -1 points
+        return values[self.ids]
+
+    def in_blocks(self, W: Tensor) -> bool:
+        """Whether W is memory that the kernels over contiguous row blocks can walk."""
+        self.check(W)
+        return self.offsets is not None and walkable(W)
+
+    def check(self, W: Tensor) -> None:
+        if W.shape != self.shape:
+            raise UserError(
+                f"these groups are of {self.parameter} {tuple(self.shape)}, got a tensor {tuple(W.shape)}"
+            )
+
+    def _block_sums(self, W: Tensor, power: int) -> Tensor:
+        width = self.shape[1:].numel()
+        return torch.from_numpy(kernels.block_sums(flat_array(W), self.offsets.numpy(), width, power))
+
+
+class RowNames(Sequence):
+    """`row 0`, `row 1`, ... without keeping them."""
+
+    def __init__(self, rows: int):
+        self.rows = range(rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row):
+        return [f"row {i}" for i in self.rows[row]] if isinstance(row, slice) else f"row {self.rows[row]}"
+
+
+def by_row_blocks(
+    shape: Sequence[int],
+    names: Sequence[str],
+    offsets: Sequence[int] | Tensor,
+    weights: str | Tensor = "sqrt_size",
+    parameter: str = "the parameter",
+) -> Partition:
+    """Rows offsets[k] to offsets[k + 1] belong to names[k]: the feature templates of a model."""
+    offsets = torch.as_tensor(offsets, dtype=torch.long)
+    if len(offsets) != len(names) + 1:
+        raise UserError(f"{len(names)} groups of {parameter} need {len(names) + 1} offsets, got {len(offsets)}")
+    lengths = offsets.diff()
+    if (lengths < 0).any():
+        k = int((lengths < 0).nonzero()[0])
+        raise UserError(f"the rows of group {names[k]} start at {offsets[k]} and end before, at {offsets[k + 1]}")
+    if offsets[0] != 0 or offsets[-1] != shape[0]:
+        raise UserError(f"the groups cover rows {offsets[0]} to {offsets[-1]}, {parameter} has rows 0 to {shape[0]}")
+    ids = torch.repeat_interleave(torch.arange(len(names)), lengths)
+    return Partition(_along(ids, 0, shape), names, shape, weights, parameter)
+
+
+def by_row(
+    shape: Sequence[int],
+    names: Sequence[str] | None = None,
+    weights: str | Tensor = "sqrt_size",
+    parameter: str = "the parameter",
+) -> Partition:
+    """Each row is a group: feature selection."""
+    names = RowNames(shape[0]) if names is None else names
+    return _by_dimension(0, shape, names, weights, parameter)
+
+
+def by_column(
+    shape: Sequence[int],
+    names: Sequence[str],
+    weights: str | Tensor = "sqrt_size",
+    parameter: str = "the parameter",
+) -> Partition:
+    """Each column is a group: the weights of one label."""
+    if len(shape) < 2:
+        raise UserError(f"{parameter} {tuple(shape)} has no columns to group")
+    return _by_dimension(1, shape, names, weights, parameter)
+
+
+def _by_dimension(dimension, shape, names, weights, parameter) -> Partition:
+    if len(names) != shape[dimension]:
+        raise UserError(f"{len(names)} names for the {shape[dimension]} {_noun(dimension)} of {parameter}")
+    return Partition(_along(torch.arange(len(names)), dimension, shape), names, shape, weights, parameter)
+
+
+def _along(ids: Tensor, dimension: int, shape: Sequence[int]) -> Tensor:
+    return ids.view([-1 if d == dimension else 1 for d in range(len(shape))])
+
+
+def _noun(dimension: int) -> str:
+    return ("rows", "columns")[dimension] if dimension < 2 else f"entries along dimension {dimension}"
+
+
+def _checked_ids(ids: Tensor, groups: int, shape: torch.Size, parameter: str) -> Tensor:
+    """Ids with as many dimensions as the parameter, each of length 1 or the parameter's."""
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise UserError(f"group ids of {parameter} must be integers, got {ids.dtype}")
+    if ids.dim() > len(shape):
+        raise UserError(f"group ids {tuple(ids.shape)} have more dimensions than {parameter} {tuple(shape)}")
+    ids = ids.long().cpu().view([1] * (len(shape) - ids.dim()) + list(ids.shape))
+    for d, (have, want) in enumerate(zip(ids.shape, shape, strict=True)):
+        if have not in (1, want):
+            raise UserError(f"groups say {have} {_noun(d)}, {parameter} has {want} {_noun(d)}")
+    wrong = (ids < -1) | (ids >= groups)
+    if wrong.any():
+        where = wrong.nonzero()[0].tolist()
+        raise UserError(
+            f"group id {ids[tuple(where)]} at {where} of {parameter}: expected -1 (free) to {groups - 1}, "
+            f"as there are {groups} names"
+        )
+    return ids
+
+
+def _checked_weights(weights: str | Tensor, size: Tensor, names: Sequence[str]) -> Tensor:
+    if isinstance(weights, str):
+        if weights not in WEIGHTS:
+            raise UserError(f"unknown group weights {weights!r}: expected {', '.join(WEIGHTS)} or a tensor")
+        weights = WEIGHTS[weights](size.double())
+    weights = torch.as_tensor(weights, dtype=torch.float64).cpu()
+    if weights.shape != size.shape:
+        raise UserError(
+            f"group weights have shape {tuple(weights.shape)}, expected one for each of {len(size)} groups"
+        )
+    wrong = ~(weights.isfinite() & (weights >= 0))
+    if wrong.any():
+        k = int(wrong.nonzero()[0])
+        raise UserError(f"the weight of group {names[k]} is {weights[k]}, expected a finite number of at least 0")
+    return torch.where(size > 0, weights, 0.0)
+
+
+def _row_after_row(ids: Tensor, shape: torch.Size) -> bool:
+    """Whether each row has one id, none is free, and the groups follow each other: the fast path."""
+    flat = ids.flatten()
+    one_a_row = len(shape) > 0 and ids.shape[0] == shape[0] == len(flat)
+    return one_a_row and not (flat < 0).any() and not (flat.diff() < 0).any()
+
+
+def _row_offsets(count: Tensor) -> Tensor:
+    """First row of each group, then the number of rows."""
+    return torch.cat([count.new_zeros(1), count.cumsum(0)])
+
+
+def walkable(W: Tensor) -> bool:
+    """Whether the kernels can walk this memory; they know nothing of gradients."""
+    recorded = W.requires_grad and torch.is_grad_enabled()
+    return W.device.type == "cpu" and W.is_contiguous() and W.dtype in (torch.float32, torch.float64) and not recorded
+
+
+def flat_array(W: Tensor):
+    """The memory of W as a numpy vector."""
+    return W.detach().view(-1).numpy()
+
+
+def power_sum(W: Tensor, power: int) -> Tensor:
+    """Sum of |W|^power (1 or 2) over all entries: a float64 scalar."""
+    if not walkable(W):
+        return (W.abs() if power == 1 else W * W).sum().double()
+    whole = torch.tensor([0, W.numel()]).numpy()
+    return torch.from_numpy(kernels.block_sums(flat_array(W), whole, 1, power))[0]

@@ -1,0 +1,400 @@
+"""Linear chains on the CPU: forward and backward recursions, best path; parallel over sentences.
+
+The recursions run in float64 probabilities, each step scaled to sum to one. A sentence whose scores could
+leave the range of a float64 unnoticed is done again in log-space: slower, and right for any scores. What
+makes the fast way safe:
+
+* allowed transition, start and end scores spread over at most REACH each, and emissions lie within REACH of
+  the emission of label 0: one step shrinks an entry, beside the largest, by exp(3 * REACH) at most;
+* forward, without forbidden transitions, what came before is never worth more than REACH: no entry is below
+  exp(-3 * REACH) = 1e-261 of the largest. With them entries may sink step by step: a positive one below
+  TRACE sends the sentence to log-space before the next step could lose it;
+* a sum that is below FLOOR, zero or not a number does so as well;
+* backward, what falls out of range under sums above FLOOR has less than 1e-28 of the probability.
+
+Sentences are dealt to chunks, whose number depends on the batch alone, and chunks are summed in order:
+results do not depend on the number of threads. `width` is the number of labels rounded up to fill vector
+registers; the labels that fill it are forbidden.
+"""
+
+import math
+
+import numpy as np
+from numba import njit, prange
+
+from structsparse.kernels.logspace import EXACT, PLAIN, SUMS, exp, exp_below, log_step, log_total
+
+REACH = 200.0
+TRACE = 1e-40
+FLOOR = 1e-280
+LANES = 8
+MOST_CHUNKS = 64
+LEAST_SENTENCES = 8  # a chunk of fewer is not worth a thread
+
+
+@njit(**PLAIN)
+def _copy(source, target):  # slice assignment would do, but takes seconds to compile
+    for k in range(len(target)):
+        target[k] = source[k]
+
+
+# --- scores shared by all sentences
+
+
+@njit(**PLAIN)
+def _widen(transitions, start, end):
+    labels = len(start)
+    width = (labels + LANES - 1) // LANES * LANES
+    steps, ends = np.full((width, width), -np.inf), np.full((2, width), -np.inf)
+    for j in range(labels):
+        ends[0, j], ends[1, j] = start[j], end[j]
+        for i in range(labels):
+            steps[i, j] = transitions[i, j]
+    return steps, ends[0], ends[1]
+
+
+@njit(**PLAIN)
+def _exponentials(scores):
+    """exp(scores - peak), the peak, and whether the allowed scores spread over at most REACH."""
+    flat, tame = scores.reshape(scores.size), True
+    peak, lowest = -np.inf, np.inf
+    for score in flat:
+        if score != -np.inf:
+            peak, lowest = max(peak, score), min(lowest, score)
+    out = np.empty(flat.size)
+    for k in range(flat.size):
+        # written so that NaN, infinity and the lack of any allowed score are not tame
+        tame &= peak > -np.inf and (flat[k] == -np.inf or flat[k] - lowest <= REACH)
+        out[k] = math.exp(flat[k] - peak)
+    return out.reshape(scores.shape), peak, tame
+
+
+@njit(**PLAIN)
+def _tables(shared, labels):
+    """What the scaled recursions multiply with: exponentials, each table divided by its largest.
+
+    Steps from -> to and to -> from [width, width], start and end [width]; the logarithms of the divisors of a
+    step and of both ends; whether any step is forbidden; whether all spreads are within REACH.
+    """
+    step, step_peak, step_tame = _exponentials(shared[0])
+    first, first_peak, first_tame = _exponentials(shared[1])
+    last, last_peak, last_tame = _exponentials(shared[2])
+    forbids = np.count_nonzero(shared[0] > -np.inf) < labels * labels
+    tame = step_tame and first_tame and last_tame
+    return step, step.T.copy(), first, last, step_peak, first_peak + last_peak, forbids, tame
+
+
+# --- one sentence in scaled probabilities
+
+
+@njit(**SUMS)
+def _dots(matrix, vector, out):  # [width, width], [width] -> [width]
+    """out = matrix @ vector, eight rows at a time so that eight sums are under way at once."""
+    for i in range(0, len(vector), LANES):
+        r0, r1, r2, r3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
+        r4, r5, r6, r7 = matrix[i + 4], matrix[i + 5], matrix[i + 6], matrix[i + 7]
+        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
+        for j in range(len(vector)):
+            v = vector[j]
+            s0 += r0[j] * v
+            s1 += r1[j] * v
+            s2 += r2[j] * v
+            s3 += r3[j] * v
+            s4 += r4[j] * v
+            s5 += r5[j] * v
+            s6 += r6[j] * v
+            s7 += r7[j] * v
+        out[i], out[i + 1], out[i + 2], out[i + 3] = s0, s1, s2, s3
+        out[i + 4], out[i + 5], out[i + 6], out[i + 7] = s4, s5, s6, s7
+
+
+@njit(**SUMS)
+def _dot(xs, ys):
+    total = 0.0
+    for j in range(len(xs)):
+        total += xs[j] * ys[j]
+    return total
+
+
+@njit(**SUMS)
+def _normalise(row):
+    """Scale the row to sum to one; returns what it summed to."""
+    total = 0.0
+    for j in range(len(row)):
+        total += row[j]
+    scale = 1.0 / total
+    for j in range(len(row)):
+        row[j] *= scale
+    return total
+
+
+@njit(**SUMS)
+def _sunk(row):
+    count = 0
+    for j in range(len(row)):
+        count += (row[j] > 0.0) & (row[j] < TRACE)
+    return count > 0
+
+
+@njit(**SUMS)
+def _lift(emissions, lifted):  # [time, labels] -> [time, width]
+    """lifted = exp(emissions - emission of label 0); returns the sum of the latter, NaN outside REACH."""
+    base, wild = 0.0, 0
+    for t in range(len(emissions)):
+        row, wide = emissions[t], lifted[t]
+        zero = np.float64(row[0])
+        base += zero
+        for j in range(len(row)):
+            wide[j] = row[j] - zero
+            wild += not abs(wide[j]) <= REACH
+        wide[len(row) :] = 0.0
+    flat = lifted.reshape(lifted.size)
+    for k in range(flat.size):
+        flat[k] = exp(flat[k])
+    return base if wild == 0 else np.nan
+
+
+@njit(**SUMS)
+def _forward(emissions, tables, lifted, alphas):
+    """Fill alphas [time, width], rows summing to one; returns log Z, or NaN where this range does not do."""
+    _, step_back, first, last, step_peak, ends_peak, forbids, tame = tables
+    if not tame:
+        return np.nan
+    total = _lift(emissions, lifted) + ends_peak + (len(emissions) - 1) * step_peak
+    if math.isnan(total):
+        return np.nan
+    for t in range(len(emissions)):
+        alpha, weights = alphas[t], lifted[t]
+        if t == 0:
+            _copy(first, alpha)
+        else:
+            _dots(step_back, alphas[t - 1], alpha)
+        for j in range(len(alpha)):
+            alpha[j] *= weights[j]
+        mass = _normalise(alpha)
+        if not mass > FLOOR or (forbids and _sunk(alpha)):
+            return np.nan
+        total += math.log(mass)
+    mass = _dot(alphas[-1], last)
+    return total + math.log(mass) if mass > FLOOR else np.nan
+
+
+@njit(**SUMS)
+def _outer_sum(lefts, rights, sums):  # [time, width], [time, width] -> [width, width]
+    """sums = lefts^T @ rights, eight time steps at a time."""
+    sums[:] = 0.0
+    whole = len(lefts) // 8 * 8
+    for t in range(0, whole, 8):
+        b0, b1, b2, b3 = rights[t], rights[t + 1], rights[t + 2], rights[t + 3]
+        b4, b5, b6, b7 = rights[t + 4], rights[t + 5], rights[t + 6], rights[t + 7]
+        for i in range(len(sums)):
+            a0, a1, a2, a3 = lefts[t, i], lefts[t + 1, i], lefts[t + 2, i], lefts[t + 3, i]
+            a4, a5, a6, a7 = lefts[t + 4, i], lefts[t + 5, i], lefts[t + 6, i], lefts[t + 7, i]
+            row = sums[i]
+            for j in range(len(row)):
+                row[j] += ((a0 * b0[j] + a1 * b1[j]) + (a2 * b2[j] + a3 * b3[j])) + (
+                    (a4 * b4[j] + a5 * b5[j]) + (a6 * b6[j] + a7 * b7[j])
+                )
+    for t in range(whole, len(lefts)):
+        right = rights[t]
+        for i in range(len(sums)):
+            a, row = lefts[t, i], sums[i]
+            for j in range(len(row)):
+                row[j] += a * right[j]
+
+
+@njit(**SUMS)
+def _backward(emissions, tables, weight, alphas, lifted, nodes, edges):
+    """Fill nodes [time, labels] and edges [width, width] with weighted expected labels and transitions.
+
+    Returns False where this range does not do; `lifted` is overwritten.
+    """
+    step, last = tables[0], tables[3]
+    _lift(emissions, lifted)
+    beta = last.copy()
+    for t in range(len(emissions) - 1, -1, -1):
+        alpha, right, node = alphas[t], lifted[t], nodes[t]
+        mass = _dot(alpha, beta)
+        scale = weight / mass
+        for j in range(len(node)):
+            node[j] = alpha[j] * beta[j] * scale
+        if not mass > FLOOR:
+            return False
+        if t == 0:
+            break
+        for j in range(len(beta)):
+            right[j] *= beta[j]
+        _dots(step, right, beta)
+        mass = _dot(alphas[t - 1], beta)
+        scale = weight / mass
+        for j in range(len(right)):
+            right[j] *= scale
+        if not mass > FLOOR:
+            return False
+        _normalise(beta)
+    _outer_sum(alphas[:-1], lifted[1:], edges)
+    for i in range(len(edges)):
+        edge, row = edges[i], step[i]
+        for j in range(len(edge)):
+            edge[j] *= row[j]
+    return True
+
+
+# --- one sentence in log-space: any scores, minus infinity and NaN included
+
+
+@njit(**EXACT)
+def _log_forward(emissions, shared, lifted, alphas):
+    """Fill alphas [time, width] with logarithms; returns log Z."""
+    steps, start, end = shared
+    peaks = lifted[0]
+    for t in range(len(emissions)):
+        alpha, emission = alphas[t], emissions[t]
+        if t == 0:
+            _copy(start, alpha)
+        else:
+            log_step(alphas[t - 1], steps, peaks, alpha)
+        for j in range(len(emission)):
+            alpha[j] += emission[j]
+    return log_total(alphas[-1], end)
+
+
+@njit(**EXACT)
+def _log_backward(emissions, shared, weight, alphas, nodes, edges):
+    """As `_backward`, from the logarithms that `_log_forward` left."""
+    steps, _, end = shared
+    total = log_total(alphas[-1], end)
+    edges[:] = 0.0
+    if total == -np.inf:  # no sequence is allowed: no gradient
+        nodes[:] = 0.0
+        return
+    back, beta = steps.T.copy(), end.copy()
+    right, peaks = np.empty(len(end)), np.empty(len(end))
+    for t in range(len(emissions) - 1, -1, -1):
+        alpha, emission, node = alphas[t], emissions[t], nodes[t]
+        _copy(beta, right)
+        for j in range(len(node)):
+            node[j] = weight * exp_below(alpha[j] + beta[j] - total)
+            right[j] += emission[j]
+        if t == 0:
+            break
+        for i in range(len(beta)):
+            left, row, edge = alphas[t - 1, i] - total, steps[i], edges[i]
+            for j in range(len(beta)):
+                edge[j] += weight * exp_below(left + row[j] + right[j])
+        log_step(right, back, peaks, beta)
+
+
+# --- the batch
+
+
+@njit(**PLAIN)
+def chunk_count(sentences):
+    return max(1, min(MOST_CHUNKS, sentences // LEAST_SENTENCES))
+
+
+@njit(**PLAIN)
+def _forward_chunk(mine, emissions, lengths, shared, tables, alphas, in_logs, totals):
+    lifted = np.empty(alphas.shape[1:])
+    for b in mine:
+        size = lengths[b]
+        sentence, work, alpha = emissions[b, :size], lifted[:size], alphas[b, :size]
+        totals[b] = _forward(sentence, tables, work, alpha)
+        in_logs[b] = math.isnan(totals[b])
+        if in_logs[b]:
+            totals[b] = _log_forward(sentence, shared, work, alpha)
+
+
+@njit(parallel=True, **PLAIN)
+def forward(emissions, lengths, transitions, start, end, alphas, in_logs, totals):
+    """Fill totals [batch] with log Z, and alphas [batch, time, width] and in_logs [batch] for `backward`."""
+    shared = _widen(transitions, start, end)
+    tables = _tables(shared, len(start))
+    chunks = chunk_count(len(lengths))
+    for chunk in prange(chunks):
+        mine = range(chunk, len(lengths), chunks)
+        _forward_chunk(mine, emissions, lengths, shared, tables, alphas, in_logs, totals)
+
+
+@njit(**PLAIN)
+def _backward_chunk(mine, emissions, lengths, shared, tables, alphas, in_logs, weights, nodes, steps, ends):
+    lifted = np.empty(alphas.shape[1:])
+    edges = np.empty(shared[0].shape)
+    labels = len(steps)
+    for b in mine:
+        size, weight = lengths[b], weights[b]
+        sentence, work, alpha, node = emissions[b, :size], lifted[:size], alphas[b, :size], nodes[b, :size]
+        if not in_logs[b] and not _backward(sentence, tables, weight, alpha, work, node, edges):
+            _log_forward(sentence, shared, work, alpha)
+            in_logs[b] = True
+        if in_logs[b]:
+            _log_backward(sentence, shared, weight, alpha, node, edges)
+        nodes[b, size:] = 0.0
+        for i in range(labels):
+            ends[0, i] += node[0, i]
+            ends[1, i] += node[-1, i]
+            for j in range(labels):
+                steps[i, j] += edges[i, j]
+
+
+@njit(parallel=True, **PLAIN)
+def backward(emissions, lengths, transitions, start, end, alphas, in_logs, weights, nodes, steps, ends):
+    """Gradient of sum_b weights[b] log Z_b.
+
+    Fills nodes [batch, time, labels], zero beyond the length; adds to steps [chunks, labels, labels] and to
+    ends [chunks, 2, labels], whose sums over the chunks belong to the transitions, the start and the end.
+    """
+    shared = _widen(transitions, start, end)
+    tables = _tables(shared, len(start))
+    chunks = len(steps)
+    for c in prange(chunks):
+        mine = range(c, len(lengths), chunks)
+        args = (emissions, lengths, shared, tables, alphas, in_logs, weights, nodes, steps[c], ends[c])
+        _backward_chunk(mine, *args)
+
+
+@njit(**PLAIN)
+def _best(emissions, transitions, start, end, scores, arrivals, origins, path):
+    """Fill path [time] with the best labels; of equals the lowest."""
+    for j in range(len(end)):
+        scores[j] = start[j] + emissions[0, j]
+    for t in range(1, len(emissions)):
+        emission, origin, row = emissions[t], origins[t], transitions[0]
+        for j in range(len(end)):
+            arrivals[j] = scores[0] + row[j]
+            origin[j] = 0
+        for i in range(1, len(end)):
+            score, row = scores[i], transitions[i]
+            for j in range(len(end)):
+                better = score + row[j] > arrivals[j]
+                arrivals[j] = score + row[j] if better else arrivals[j]
+                origin[j] = i if better else origin[j]
+        for j in range(len(end)):
+            scores[j] = arrivals[j] + emission[j]
+    label = 0
+    for j in range(1, len(end)):
+        if scores[j] + end[j] > scores[label] + end[label]:
+            label = j
+    for t in range(len(emissions) - 1, 0, -1):
+        path[t] = label
+        label = origins[t, label]
+    path[0] = label
+
+
+@njit(**PLAIN)
+def _best_chunk(mine, emissions, lengths, transitions, start, end, paths):
+    scores, arrivals = np.empty(len(start)), np.empty(len(start))
+    origins = np.empty(emissions.shape[1:], np.int64)
+    for b in mine:
+        size = lengths[b]
+        sentence, path = emissions[b, :size], paths[b, :size]
+        _best(sentence, transitions, start, end, scores, arrivals, origins, path)
+        paths[b, size:] = 0
+
+
+@njit(parallel=True, **PLAIN)
+def best(emissions, lengths, transitions, start, end, paths):
+    """Fill paths [batch, time] with the best label sequences, 0 beyond the length."""
+    chunks = chunk_count(len(lengths))
+    for chunk in prange(chunks):
+        _best_chunk(range(chunk, len(lengths), chunks), emissions, lengths, transitions, start, end, paths)

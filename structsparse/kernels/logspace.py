@@ -1,0 +1,81 @@
+"""Exponentials and sums in log-space for numba kernels, and the compiler options the kernels share.
+
+numba does not see that a function of another module has changed: after an edit here, clear its cache
+(`__pycache__`, `*.nbi`).
+"""
+
+import math
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+PLAIN = {"cache": True, "nogil": True, "error_model": "numpy"}
+SUMS = {**PLAIN, "fastmath": {"contract", "reassoc", "nsz"}}  # sums in any order; NaN and infinity are kept
+EXACT = {**PLAIN, "fastmath": {"contract"}}  # for arithmetic that reordering would destroy
+
+# exp is written out because a call to the C library keeps a loop from being vectorised
+TO_BINARY = 1.4426950408889634  # 1 / log 2
+LOG_2, LOG_2_REST = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # log 2 in two parts
+ROUNDER = 1.5 * 2.0**52  # adding it leaves the rounded integer in the low bits
+TAYLOR = tuple(1.0 / math.factorial(k) for k in range(13, -1, -1))
+
+
+@intrinsic
+def _bits(typing, x):
+    return types.int64(types.float64), lambda _c, build, _s, args: build.bitcast(args[0], ir.IntType(64))
+
+
+@intrinsic
+def _from_bits(typing, x):
+    return types.float64(types.int64), lambda _c, build, _s, args: build.bitcast(args[0], ir.DoubleType())
+
+
+@njit(**EXACT)
+def exp(x):
+    """exp for |x| < 700, to one unit in the last place; NaN stays NaN."""
+    shifted = x * TO_BINARY + ROUNDER
+    power = shifted - ROUNDER
+    rest = (x - power * LOG_2) - power * LOG_2_REST
+    value = TAYLOR[0]
+    for k in range(1, 14):
+        value = value * rest + TAYLOR[k]
+    return value * _from_bits((_bits(shifted) + 1023) << 52)
+
+
+@njit(**EXACT)
+def exp_below(x):
+    """exp for x <= 0, minus infinity included."""
+    return 0.0 if x < -700.0 else exp(x)
+
+
+@njit(**EXACT)
+def log_step(vector, matrix, peaks, out):  # [width], [width, width] -> [width]
+    """out = log sum_i exp(vector[i] + matrix[i]); along the labels, so that no loop reduces."""
+    peaks[:] = -np.inf
+    for i in range(len(vector)):
+        v, row = vector[i], matrix[i]
+        for j in range(len(out)):
+            peaks[j] = v + row[j] if v + row[j] > peaks[j] else peaks[j]
+    for j in range(len(out)):
+        peaks[j] = peaks[j] if peaks[j] > -np.inf else 0.0
+        out[j] = 0.0
+    for i in range(len(vector)):
+        v, row = vector[i], matrix[i]
+        for j in range(len(out)):
+            out[j] += exp_below(v + row[j] - peaks[j])
+    for j in range(len(out)):
+        out[j] = np.log(out[j]) + peaks[j]
+
+
+@njit(**EXACT)
+def log_total(alpha, end):
+    """log sum exp(alpha + end); minus infinity where nothing is allowed."""
+    peak, total = -np.inf, 0.0
+    for j in range(len(end)):
+        peak = alpha[j] + end[j] if alpha[j] + end[j] > peak else peak
+    peak = peak if peak > -np.inf else 0.0
+    for j in range(len(end)):
+        total += exp_below(alpha[j] + end[j] - peak)
+    return np.log(total) + peak

@@ -1,0 +1,311 @@
+"""Proximal steps on the CPU: flat contiguous float32 or float64 memory, changed in place; twins of the torch routes.
+
+Row blocks are `offsets` (in rows) over a parameter of `width` entries a row. A thread takes whole blocks, about a
+TILE of entries at a time, and finishes them while they lie in its cache; a block above LARGE is shared by all
+threads. Cuts depend on sizes alone, so results do not depend on the number of threads. Sums are float64: in float32
+a sum over a million entries is wrong in the third digit.
+"""
+
+import numpy as np
+from numba import njit, prange
+
+TILE = 1 << 15  # entries: with their steps they fit a second-level cache
+ALONE = 1 << 18  # entries: up to here one thread has done it before the others, on a busy machine, are awake
+LARGE = 1 << 21  # entries of a block that is worth all threads at once
+ROUNDS = 60  # of Newton: it ends by itself within a dozen, this bounds what odd input could do
+SERIAL = {"cache": True, "nogil": True, "error_model": "numpy"}  # a checked division is no vector division
+SUMS = {**SERIAL, "fastmath": {"reassoc", "contract"}}  # what a sum needs to become a vector loop
+PARALLEL = {**SERIAL, "parallel": True}
+
+
+@njit(**PARALLEL)
+def soft_threshold(x, cut):
+    """x <- soft(x, cut)."""
+    if x.size <= ALONE:
+        _soft(x, cut)
+        return
+    for tile in prange((x.size + TILE - 1) // TILE):
+        _soft(x[tile * TILE : (tile + 1) * TILE], cut)
+
+
+@njit(**PARALLEL)
+def soft_threshold_metric(x, steps, strength):
+    """x <- soft(x, strength * steps) for a strength above zero."""
+    if x.size <= ALONE:
+        _soft_metric(x, steps, strength)
+        return
+    for tile in prange((x.size + TILE - 1) // TILE):
+        _soft_metric(x[tile * TILE : (tile + 1) * TILE], steps[tile * TILE : (tile + 1) * TILE], strength)
+
+
+@njit(**PARALLEL)
+def shrink_metric(x, steps, strength):
+    """x <- x / (1 + strength * steps) for a strength above zero."""
+    if x.size <= ALONE:
+        _shrink_entries(x, steps, strength)
+        return
+    for tile in prange((x.size + TILE - 1) // TILE):
+        _shrink_entries(x[tile * TILE : (tile + 1) * TILE], steps[tile * TILE : (tile + 1) * TILE], strength)
+
+
+@njit(**PARALLEL)
+def shrink_blocks(x, offsets, width, weight, threshold, cut):
+    """Each row block g of x <- group prox with threshold * weight[g] of soft(x, cut)."""
+    ends = offsets * width
+    if x.size <= ALONE:
+        _shrink_tile(x, ends, weight, threshold, cut)
+        return
+    first, last = _tiles(ends)
+    for tile in prange(first.size):
+        a, b = first[tile], last[tile]
+        _shrink_tile(x, ends[a : b + 1], weight[a:b], threshold, cut)
+    for g in range(weight.size):
+        if ends[g + 1] - ends[g] > LARGE:
+            _shrink_large(x[ends[g] : ends[g + 1]], threshold * weight[g], cut)
+
+
+@njit(**PARALLEL)
+def shrink_blocks_metric(x, steps, offsets, width, weight, strength, cut):
+    """The same in the metric 1 / steps: group prox with strength * weight[g] of soft(x, cut * steps)."""
+    ends = offsets * width
+    if x.size <= ALONE:
+        _shrink_tile_metric(x, steps, ends, weight, strength, cut)
+        return
+    first, last = _tiles(ends)
+    for tile in prange(first.size):
+        a, b = first[tile], last[tile]
+        _shrink_tile_metric(x, steps, ends[a : b + 1], weight[a:b], strength, cut)
+    for g in range(weight.size):
+        a, b = ends[g], ends[g + 1]
+        if b - a > LARGE:
+            _shrink_large_metric(x[a:b], steps[a:b], x.dtype.type(strength * weight[g]), cut)
+
+
+@njit(**PARALLEL)
+def block_sums(x, offsets, width, power):
+    """Sum of |x|^power (1 or 2) over each row block: float64 [blocks]."""
+    ends = offsets * width
+    sums = np.zeros(ends.size - 1)
+    if x.size <= ALONE:
+        _sum_tile(x, ends, power, sums)
+        return sums
+    first, last = _tiles(ends)
+    for tile in prange(first.size):
+        a, b = first[tile], last[tile]
+        _sum_tile(x, ends[a : b + 1], power, sums[a:b])
+    for g in range(sums.size):
+        if ends[g + 1] - ends[g] > LARGE:
+            sums[g] = _power_sum_large(x[ends[g] : ends[g + 1]], power)
+    return sums
+
+
+@njit(**SERIAL)
+def _tiles(ends):
+    """First and last block (excluded) of each tile. Large blocks, which can only come last in one, are left out."""
+    tiles = 1 + ends[-1] // TILE
+    bounds = np.searchsorted(ends, np.arange(tiles + 1) * ends[-1] // tiles)
+    first, last = bounds[:-1], bounds[1:].copy()
+    for tile in range(tiles):
+        if last[tile] > first[tile] and ends[last[tile]] - ends[last[tile] - 1] > LARGE:
+            last[tile] -= 1
+    return first, last
+
+
+@njit(**SERIAL)
+def _soft(x, cut):
+    for i in range(x.size):
+        x[i] -= min(max(x[i], -cut), cut)
+
+
+@njit(**SERIAL)
+def _soft_metric(x, steps, strength):
+    for i in range(x.size):
+        cut = strength * steps[i]
+        x[i] -= min(max(x[i], -cut), cut)
+
+
+@njit(**SERIAL)
+def _shrink_entries(x, steps, strength):
+    one = x.dtype.type(1)
+    for i in range(x.size):
+        x[i] /= one + strength * steps[i]
+
+
+@njit(**SUMS)
+def _power_sum(x, power):
+    total = 0.0
+    for i in range(x.size):
+        value = np.float64(abs(x[i]))
+        total += value * value if power == 2 else value
+    return total
+
+
+@njit(**SERIAL)
+def _sum_tile(x, ends, power, sums):
+    for g in range(sums.size):
+        sums[g] = _power_sum(x[ends[g] : ends[g + 1]], power)
+
+
+@njit(**PARALLEL)
+def _power_sum_large(x, power):
+    tiles = (x.size + TILE - 1) // TILE
+    partial = np.empty((tiles, 1))
+    for tile in prange(tiles):
+        partial[tile, 0] = _power_sum(x[tile * TILE : (tile + 1) * TILE], power)
+    return _total(partial, 0)
+
+
+@njit(**SUMS)
+def _squares(x, cut):
+    """Sum of the squares of soft(x, cut)."""
+    total = 0.0
+    for i in range(x.size):
+        rest = np.float64(x[i] - min(max(x[i], -cut), cut))
+        total += rest * rest
+    return total
+
+
+@njit(**SERIAL)
+def _factor(squares, threshold):
+    """What a group of that squared norm is multiplied by."""
+    if threshold == 0:
+        return 1.0
+    norm = np.sqrt(squares)
+    return 0.0 if norm <= threshold else 1 - threshold / norm
+
+
+@njit(**SERIAL)
+def _scale(x, cut, factor):
+    """x <- soft(x, cut) * factor."""
+    if factor == 0:
+        for i in range(x.size):
+            x[i] = 0
+    else:
+        for i in range(x.size):
+            x[i] = (x[i] - min(max(x[i], -cut), cut)) * factor
+
+
+@njit(**SERIAL)
+def _shrink_tile(x, ends, weight, threshold, cut):
+    """All sums, then all factors, then all products: twice as fast for narrow rows as one block after the other."""
+    factor = np.empty(weight.size)
+    for g in range(weight.size):
+        factor[g] = _squares(x[ends[g] : ends[g + 1]], cut)
+    for g in range(weight.size):
+        factor[g] = _factor(factor[g], threshold * weight[g])
+    for g in range(weight.size):
+        _scale(x[ends[g] : ends[g + 1]], cut, x.dtype.type(factor[g]))
+
+
+@njit(**PARALLEL)
+def _shrink_large(x, threshold, cut):
+    tiles = (x.size + TILE - 1) // TILE
+    partial = np.empty((tiles, 1))
+    for tile in prange(tiles):
+        partial[tile, 0] = _squares(x[tile * TILE : (tile + 1) * TILE], cut)
+    factor = x.dtype.type(_factor(_total(partial, 0), threshold))
+    for tile in prange(tiles):
+        _scale(x[tile * TILE : (tile + 1) * TILE], cut, factor)
+
+
+@njit(**SERIAL)
+def _total(partial, column):
+    """A sum in one order, whatever the number of threads."""
+    total = 0.0
+    for tile in range(partial.shape[0]):
+        total += partial[tile, column]
+    return total
+
+
+# In the metric 1 / steps a group that lives has the norm theta at which p = w / (theta + strength * steps) has
+# norm 1, and becomes theta * p. 1 / |p| is increasing and concave in theta, so Newton on 1 / |p| = 1 climbs to the
+# root from any point left of it, such as |soft(w, strength * steps)|; from there on no entry of p exceeds 1.
+
+
+@njit(**SUMS)
+def _start(x, steps, strength):
+    """The square of a lower bound of theta."""
+    total = 0.0
+    for i in range(x.size):
+        cut = strength * steps[i]
+        rest = np.float64(x[i] - min(max(x[i], -cut), cut))
+        total += rest * rest
+    return total
+
+
+@njit(**SUMS)
+def _secular(x, steps, strength, theta):
+    """|p|^2, and minus half its slope in theta."""
+    one, tiny = x.dtype.type(1), x.dtype.type(np.finfo(x.dtype).tiny)
+    squares, slope = 0.0, 0.0
+    for i in range(x.size):
+        inverse = one / max(theta + strength * steps[i], tiny)
+        p = x[i] * inverse
+        squares += p * p
+        slope += p * p * inverse
+    return squares, slope
+
+
+@njit(**SERIAL)
+def _multiply(x, steps, strength, theta):
+    """x <- theta * p, with plain zeros where nothing is left."""
+    zero = x.dtype.type(0)
+    for i in range(x.size):
+        x[i] = zero if theta == 0 else x[i] * (theta / (theta + strength * steps[i])) + zero
+
+
+@njit(**SERIAL)
+def _climbed(squares, slope, tolerance):
+    """How far Newton moves theta; zero once |p| is 1."""
+    norm = np.sqrt(squares)
+    return squares * (norm - 1) / slope if norm > 1 + tolerance else 0.0
+
+
+@njit(**SERIAL)
+def _shrink_tile_metric(x, steps, ends, weight, strength, cut):
+    for g in range(weight.size):
+        a, b = ends[g], ends[g + 1]
+        _shrink_small_metric(x[a:b], steps[a:b], x.dtype.type(strength * weight[g]), cut)
+
+
+@njit(**SERIAL)
+def _shrink_small_metric(x, steps, strength, cut):
+    if cut > 0:
+        _soft_metric(x, steps, cut)
+    if strength == 0:
+        return
+    kind = x.dtype.type
+    theta, tolerance = np.sqrt(_start(x, steps, strength)), 4 * np.finfo(x.dtype).eps
+    for _ in range(ROUNDS):
+        squares, slope = _secular(x, steps, strength, kind(theta))
+        move = _climbed(squares, slope, tolerance)
+        if move == 0:
+            break
+        theta += move
+    _multiply(x, steps, strength, kind(theta))
+
+
+@njit(**PARALLEL)
+def _shrink_large_metric(x, steps, strength, cut):
+    if cut > 0:
+        soft_threshold_metric(x, steps, cut)
+    if strength == 0:
+        return
+    kind = x.dtype.type
+    tiles = (x.size + TILE - 1) // TILE
+    partial = np.empty((tiles, 2))
+    for tile in prange(tiles):
+        a, b = tile * TILE, (tile + 1) * TILE
+        partial[tile, 0] = _start(x[a:b], steps[a:b], strength)
+    theta, tolerance = np.sqrt(_total(partial, 0)), 4 * np.finfo(x.dtype).eps
+    for _ in range(ROUNDS):
+        for tile in prange(tiles):
+            a, b = tile * TILE, (tile + 1) * TILE
+            partial[tile, 0], partial[tile, 1] = _secular(x[a:b], steps[a:b], strength, kind(theta))
+        move = _climbed(_total(partial, 0), _total(partial, 1), tolerance)
+        if move == 0:
+            break
+        theta += move
+    for tile in prange(tiles):
+        a, b = tile * TILE, (tile + 1) * TILE
+        _multiply(x[a:b], steps[a:b], strength, kind(theta))

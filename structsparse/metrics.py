@@ -1,0 +1,113 @@
+"""Scores that accumulate over batches and add up over ranks: every one is a vector of counts."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+
+from structsparse.corpora.tags import span_types, spans
+
+UNSEEN = "(unseen)"  # the type of gold labels beyond the names given
+
+
+class _Counts:
+    """`counts` holds (correct, gold, predicted) for each kind, then the tokens and the correct tokens."""
+
+    def __init__(self, names: Sequence[str], kinds: Sequence[str]):
+        self.names, self.kinds = tuple(names), tuple(kinds)
+        self._counts = np.zeros(3 * len(self.kinds) + 2, dtype=np.int64)
+
+    @property
+    def counts(self) -> np.ndarray:
+        return self._counts  # int64 [3 * kinds + 2]
+
+    @counts.setter
+    def counts(self, counts) -> None:
+        counts = np.array(counts, dtype=np.int64)
+        if counts.shape != self._counts.shape:
+            raise ValueError(f"counts have shape {counts.shape}, expected {self._counts.shape}")
+        self._counts = counts
+
+    def __add__(self, other: Self) -> Self:
+        if type(self) is not type(other) or self.names != other.names:
+            raise ValueError("only scores of one kind over the same names add up")
+        total = type(self)(self.names)
+        total.counts = self.counts + other.counts
+        return total
+
+    def _add(self, correct, gold, predicted, tokens: int, correct_tokens: int) -> None:
+        """Add kinds of the correct, gold and predicted things, and the token counts."""
+        table = self._counts[:-2].reshape(-1, 3)  # a view
+        for column, kinds in enumerate((correct, gold, predicted)):
+            table[:, column] += np.bincount(kinds, minlength=len(self.kinds))
+        self._counts[-2:] += tokens, correct_tokens
+
+    def result(self) -> dict:
+        """Accuracy over tokens as a fraction, and `types`: precision, recall, f1 and counts of each kind."""
+        table = self._counts[:-2].reshape(-1, 3).tolist()
+        rows = zip(self.kinds, table, strict=True)
+        types = {kind: _ratios(*row) for kind, row in rows if kind != UNSEEN or any(row)}
+        tokens, correct_tokens = self._counts[-2:].tolist()
+        return {"accuracy": correct_tokens / max(tokens, 1), "types": types}
+
+
+class SpanScore(_Counts):
+    """Precision, recall and F1 of whole spans, as `conlleval.pl` counts them.
+
+    A gold code beyond the names is a span of one token, of a type that is never predicted.
+    """
+
+    def __init__(self, names: Sequence[str]):
+        super().__init__(names, [*span_types(names), UNSEEN])
+        self._readable = [*names, f"B-{UNSEEN}"]
+
+    def add(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray) -> None:
+        """Count the sentences of these codes, one after the other.  [tokens], [tokens], [sentences + 1]"""
+        gold, predicted = _checked(gold, predicted, offsets, len(self.names))
+        truth, guess = (spans(codes, offsets, self._readable) for codes in (gold, predicted))
+        end, kind = np.zeros((2, len(gold)), dtype=np.int64)  # of the gold span that starts at a token
+        end[truth.start], kind[truth.start] = truth.end, truth.type
+        correct = (end[guess.start] == guess.end) & (kind[guess.start] == guess.type)
+        same = np.count_nonzero(gold == predicted)
+        self._add(guess.type[correct], truth.type, guess.type, len(gold), same)
+
+    def result(self) -> dict:
+        """f1, precision and recall of all spans, accuracy of tokens, as fractions; `types`: each type's."""
+        totals = _ratios(*self._counts[:-2].reshape(-1, 3).sum(axis=0).tolist())
+        return {name: totals[name] for name in ("f1", "precision", "recall")} | super().result()
+
+
+class AccuracyScore(_Counts):
+    """The fraction of tokens with the right tag; a gold code beyond the names is never right."""
+
+    def __init__(self, names: Sequence[str]):
+        super().__init__(names, [*names, UNSEEN])
+
+    def add(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray) -> None:
+        """Count the sentences of these codes, one after the other.  [tokens], [tokens], [sentences + 1]"""
+        gold, predicted = _checked(gold, predicted, offsets, len(self.names))
+        correct = gold[gold == predicted]
+        self._add(correct, gold, predicted, len(gold), len(correct))
+
+
+def _checked(gold, predicted, offsets, names: int) -> tuple[np.ndarray, np.ndarray]:
+    """The codes as arrays, gold ones beyond the names all made `names`."""
+    gold, predicted = np.minimum(gold, names), np.asarray(predicted)
+    if gold.shape != predicted.shape or gold.shape != (int(offsets[-1]),):
+        shapes = f"{gold.shape} gold and {predicted.shape} predicted"
+        raise ValueError(f"{shapes} codes for {int(offsets[-1])} tokens, expected as many of each")
+    for side, codes, limit in (("gold", gold, names + 1), ("predicted", predicted, names)):
+        if len(codes) and not 0 <= codes.min() <= codes.max() < limit:
+            raise ValueError(f"{side} codes from {codes.min()} to {codes.max()}, expected 0 to {names - 1}")
+    return gold, predicted
+
+
+def _ratios(correct: int, gold: int, predicted: int) -> dict:
+    return {
+        "precision": correct / max(predicted, 1),
+        "recall": correct / max(gold, 1),
+        "f1": 2 * correct / max(gold + predicted, 1),
+        "correct": correct,
+        "gold": gold,
+        "predicted": predicted,
+    }

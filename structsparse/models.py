@@ -1,0 +1,113 @@
+"""Scorers: from what is known of each token to a score for each of its labels.
+
+A scorer is any nn.Module that takes a TokenBatch and returns scores [batch, time, labels]. `SparseScorer` is the
+reason this framework exists; the others stand beside it or in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from structsparse.bags import bag_sum
+from structsparse.errors import UserError
+from structsparse.structures.chain import ChainScores
+
+
+@dataclass
+class TokenBatch:
+    """Some sentences. Tokens are laid end to end; labels are padded."""
+
+    ids: Tensor  # int32 [occurrences] active rows of all tokens
+    offsets: Tensor  # int64 [tokens + 1] into ids
+    places: Tensor  # int64 [tokens] where each token stands in [batch * time]
+    dense: Tensor  # float [tokens, dense columns]
+    codes: Tensor  # int64 [tokens, coded attributes]
+    gold: Tensor  # int64 [batch, time]
+    lengths: Tensor  # int64 [batch]
+    sentences: Tensor  # int64 [batch] which sentences of the corpus these are
+    items: int  # sentences in the whole step, over all processes
+
+    def pad(self, tokens: Tensor) -> Tensor:
+        """[tokens, width] -> [batch, time, width]"""
+        padded = tokens.new_zeros(self.gold.numel(), tokens.shape[1])
+        return padded.index_copy(0, self.places, tokens).view(*self.gold.shape, -1)
+
+
+class Sizes(NamedTuple):
+    """What a scorer must know of the data before it can be built."""
+
+    rows: int
+    labels: int
+    dense: int
+    vocabularies: tuple[int, ...]  # one per coded attribute
+
+
+class SparseScorer(nn.Module):
+    """score[token, label] = sum over the features active at the token of table[feature, label]"""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(sizes.rows, sizes.labels))  # [rows, labels]
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        return batch.pad(bag_sum(self.table, batch.ids, batch.offsets))
+
+
+class DenseScorer(nn.Module):
+    """score[token, label] = dense[token] . weights[label]; numeric columns of the corpus, given by `features.dense`"""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        if sizes.dense == 0:
+            raise UserError("model DenseScorer needs numeric columns; name them in features.dense")
+        self.weights = nn.Parameter(torch.zeros(sizes.dense, sizes.labels))  # [columns, labels]
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        return batch.pad(batch.dense @ self.weights)
+
+
+class RecurrentScorer(nn.Module):
+    """Embeddings of coded attributes (`features.codes`), a bidirectional LSTM, a linear layer."""
+
+    def __init__(self, sizes: Sizes, embedding: int = 32, hidden: int = 64) -> None:
+        super().__init__()
+        if not sizes.vocabularies:
+            raise UserError("model RecurrentScorer needs coded attributes; name them in features.codes")
+        self.embeddings = nn.ModuleList(nn.Embedding(size, embedding) for size in sizes.vocabularies)
+        self.recurrent = nn.LSTM(embedding * len(sizes.vocabularies), hidden, batch_first=True, bidirectional=True)
+        self.output = nn.Linear(2 * hidden, sizes.labels)
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        embedded = [table(batch.codes[:, k]) for k, table in enumerate(self.embeddings)]
+        hidden, _ = self.recurrent(batch.pad(torch.cat(embedded, dim=1)))  # [batch, time, 2 * hidden]
+        return self.output(hidden)
+
+
+class SumScorer(nn.Module):
+    """Several scorers side by side; their scores add up."""
+
+    def __init__(self, sizes: Sizes, parts: Sequence[Callable[[Sizes], nn.Module]]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(part(sizes) for part in parts)
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        return torch.stack([part(batch) for part in self.parts]).sum(0)
+
+
+class Tagger(nn.Module):
+    """A scorer and the scores of label pairs: a first-order chain."""
+
+    def __init__(self, scorer: nn.Module, labels: int) -> None:
+        super().__init__()
+        self.scorer = scorer
+        self.transitions = nn.Parameter(torch.zeros(labels, labels))  # from, to
+        self.start = nn.Parameter(torch.zeros(labels))
+        self.end = nn.Parameter(torch.zeros(labels))
+
+    def forward(self, batch: TokenBatch) -> ChainScores:
+        return ChainScores(self.scorer(batch), self.transitions, self.start, self.end)

@@ -1,0 +1,112 @@
+"""What a finished run says of itself: figures, the groups that live, the features that carry them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from structsparse import artifact, report
+from structsparse.errors import UserError
+from structsparse.features.layout import Layout, by_template
+from structsparse.groups import Partition
+from structsparse.recipe import Outcome
+from structsparse.tasks.tagging import TaggingData
+
+
+def table_of(outcome: Outcome) -> Tensor | None:
+    """The weights of the sparse features, if the model has any: [rows, labels]"""
+    weights = dict(outcome.module.named_parameters())
+    name = next((name for name in weights if name.endswith("table")), None)
+    return None if name is None else weights[name].detach().cpu()
+
+
+def templates_of(data: TaggingData, labels: int) -> Partition:
+    return by_template((len(data.index), labels), Layout(data.index.names, data.index.offsets, data.labels))
+
+
+def sparsity(data: TaggingData, first: Outcome, last: Outcome) -> dict[str, object]:
+    """Counts before and after. Groups are those of the penalty that selected, templates where it had none."""
+    labels = len(data.labels)
+    weights = table_of(last)
+    if weights is None:
+        return dict.fromkeys(("features", "weights", "nonzero", "rows_alive", "groups", "groups_alive"))
+    counts: dict[str, object] = {
+        "features": len(data.index),
+        "weights": len(data.index) * labels,
+        "nonzero": int((weights != 0).sum()),
+        "rows_alive": int((weights != 0).any(dim=1).sum()),
+    }
+    partitions = {name: p.groups for name, p in first.penalties.items() if p.groups is not None}
+    if partitions:
+        parameters = dict(first.module.named_parameters())
+        alive = [p.alive(parameters[name].detach()) for name, p in partitions.items()]
+        counts |= {"groups": sum(len(a) for a in alive), "groups_alive": sum(int(a.sum()) for a in alive)}
+    living = templates_of(last.data, labels).alive(weights)
+    if not partitions:
+        counts |= {"groups": len(living), "groups_alive": int(living.sum())}
+    return counts | _found(data, [name for name, a in zip(data.index.names, living.tolist(), strict=True) if a])
+
+
+def _found(data: TaggingData, living: list[str]) -> dict[str, float]:
+    """How much of the planted truth the living templates are, and how much of it they hold."""
+    truth = set(data.splits.truth)
+    if not truth:
+        return {}
+    right = len(truth & set(living))
+    return {"planted_precision": right / len(living) if living else 0.0, "planted_recall": right / len(truth)}
+
+
+def group_table(data: TaggingData, first: Outcome, last: Outcome) -> report.Table | None:
+    """The selecting penalty's groups with the weights it gave them; templates with their final weights otherwise."""
+    for name, penalty in first.penalties.items():
+        groups = penalty.groups
+        if groups is None or len(groups.names) > report.MOST_GROUPS:
+            continue
+        weights = dict(first.module.named_parameters())[name].detach()
+        pull = groups.norms(first.at_zero[name]) / groups.weight.clamp_min(torch.finfo(torch.float32).tiny)
+        pull = torch.where(groups.size > 0, pull, 0.0)
+        return report.group_table(groups, weights, pull / pull.max(), data.splits.truth)
+    weights = table_of(last)
+    if weights is None:
+        return None
+    return report.group_table(templates_of(last.data, weights.shape[1]), weights, truth=data.splits.truth)
+
+
+def feature_table(outcome: Outcome) -> report.Table | None:
+    """Every living feature in words, the heaviest first, with its non-zero weights."""
+    weights = table_of(outcome)
+    if weights is None:
+        return None
+    data = outcome.data
+    norms = weights.norm(dim=1).numpy()
+    rows = np.argsort(-norms, kind="stable")[: int((norms > 0).sum())]
+    names = data.index.describe(rows, data.splits.train, data.arrays["train"].bags)
+    lines = []
+    for name, row in zip(names, rows, strict=True):
+        order = torch.argsort(weights[row].abs(), descending=True)
+        said = [f"{data.labels[k]}={weights[row, k]:.4g}" for k in order.tolist() if weights[row, k] != 0]
+        lines.append((name, float(norms[row]), " ".join(said)))
+    return report.Table(("feature", "norm", "weights"), lines)
+
+
+def write_report(folder: Path, data: TaggingData, first: Outcome, last: Outcome) -> report.Table | None:
+    table = group_table(data, first, last)
+    if table is not None:
+        report.write_groups(folder, table)
+    features = feature_table(last)
+    if features is not None:
+        report.write_text(folder / "features.tsv", report.tsv(features))
+    return table
+
+
+def export(folder: Path, outcome: Outcome, console: Console) -> int | None:
+    """The small model; None, and why, for a scorer that no artifact can hold."""
+    try:
+        return artifact.save(folder, outcome.module.tagger, outcome.data)
+    except UserError as error:
+        console.print(f"no artifact: {error}")
+        return None

@@ -1,0 +1,70 @@
+"""Run directories: where a run is continued from."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from structsparse.errors import UserError
+from structsparse.files import write_text
+
+_OPTIONS = "options.json"
+_RUN_ONLY = ("ckpt_path", "trainer", "patience")  # how long and on what it runs, not what it learns
+
+
+def decides(options: Mapping) -> dict:
+    """The options that decide what is learnt."""
+    return {key: value for key, value in options.items() if key not in _RUN_ONLY}
+
+
+def resume_into(folder: Path, ckpt_path: str | None, options: Mapping) -> bool:
+    """Make `folder/checkpoints` hold what is to be continued; False for a run from the start.
+
+    The first process does it, before there are others."""
+    here = folder / "checkpoints"
+    first = os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
+    if ckpt_path is None:
+        if first:
+            shutil.rmtree(here, ignore_errors=True)
+            write_text(here / _OPTIONS, json.dumps(decides(options), indent=1, sort_keys=True))
+        return False
+    source = here if ckpt_path == "last" and here.is_dir() else _found(folder, ckpt_path, options)
+    if first and source.resolve() != here.resolve():
+        # files are replaced, never changed in place, so two runs can share them
+        shutil.copytree(source, here, copy_function=_link, dirs_exist_ok=True)
+    return True
+
+
+def _found(folder: Path, ckpt_path: str, options: Mapping) -> Path:
+    if ckpt_path == "last":
+        return _newest(folder, options)
+    path = Path(ckpt_path)
+    candidates = [path / "checkpoints", path, *path.parents[:3]]
+    for candidate in candidates:
+        if candidate.name == "checkpoints" and candidate.is_dir():
+            return candidate
+    raise UserError(f"ckpt_path={ckpt_path}: no run directory with checkpoints there")
+
+
+def _newest(folder: Path, options: Mapping) -> Path:
+    """The newest run beside `folder` that was made with the same options."""
+    runs = [path.parent for path in folder.parent.glob("*/checkpoints") if any(path.glob("*/last.ckpt"))]
+    for run in sorted(runs, key=lambda path: path.stat().st_mtime, reverse=True):
+        made_with = run / "checkpoints" / _OPTIONS
+        if made_with.is_file() and json.loads(made_with.read_text()) == json.loads(json.dumps(decides(options))):
+            return run / "checkpoints"
+    raise UserError(
+        f"ckpt_path=last: {folder.parent} has no run with the same options that got as far as a checkpoint; "
+        "name a run directory instead"
+    )
+
+
+def _link(source: str, target: str) -> None:
+    Path(target).unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # another disk
+        shutil.copy2(source, target)

@@ -1,0 +1,89 @@
+"""SGD and Adagrad that take a table's gradient unformed: a step costs the rows it touches, not the table."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from structsparse.bags import adagrad_, concatenated, subtract_
+from structsparse.errors import UserError
+
+
+class _Rows(Optimizer):
+    """Parameters with an ordinary gradient take the ordinary step; those summed in bags leave it on `pending`."""
+
+    def __init__(self, params, defaults: dict) -> None:
+        if not defaults["lr"] >= 0:
+            raise UserError(f"solver.lr is {defaults['lr']}; it must be zero or positive")
+        super().__init__(params, defaults)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.pending = []
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.pending.clear()
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._dense(group, parameter)
+                if parameter.pending:
+                    self._bags(group, parameter)
+        return loss
+
+
+class RowSGD(_Rows):
+    """w -= lr * gradient"""
+
+    def __init__(self, params, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    def _dense(self, group: dict, parameter: Tensor) -> None:
+        parameter.sub_(parameter.grad, alpha=group["lr"])
+
+    def _bags(self, group: dict, parameter: Tensor) -> None:
+        for gradient in parameter.pending:
+            subtract_(parameter, gradient, group["lr"])
+
+    def metric(self, group: dict, parameter: Tensor) -> float:
+        """Step over learning rate."""
+        return 1.0
+
+
+class RowAdagrad(_Rows):
+    """sum += gradient^2; w -= lr * gradient / (sqrt(sum) + eps): torch.optim.Adagrad without decay, row by row."""
+
+    def __init__(self, params, lr: float = 0.1, eps: float = 1e-10, initial_accumulator_value: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "eps": eps, "initial": initial_accumulator_value})
+
+    def _dense(self, group: dict, parameter: Tensor) -> None:
+        total = self._sum(group, parameter).addcmul_(parameter.grad, parameter.grad)
+        parameter.addcdiv_(parameter.grad, total.sqrt().add_(group["eps"]), value=-group["lr"])
+
+    def _bags(self, group: dict, parameter: Tensor) -> None:
+        total = self._sum(group, parameter)
+        state = self.state[parameter]
+        if "slot" not in state:
+            state["slot"] = torch.full(parameter.shape[:1], -1, dtype=torch.int32, device=parameter.device)
+        gradient = concatenated(parameter.pending)
+        adagrad_(parameter, total, gradient, group["lr"], group["eps"], state["slot"])
+
+    def _sum(self, group: dict, parameter: Tensor) -> Tensor:
+        state = self.state[parameter]
+        if "sum" not in state:
+            state["sum"] = torch.full_like(parameter, group["initial"])
+        return state["sum"]
+
+    def metric(self, group: dict, parameter: Tensor) -> Tensor:
+        """Step over learning rate, per entry."""
+        return 1.0 / (self._sum(group, parameter).sqrt() + group["eps"])

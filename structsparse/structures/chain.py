@@ -1,0 +1,213 @@
+"""Linear chains: a label for every token, scored by itself and by its left neighbour's label."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from structsparse.errors import UserError
+from structsparse.kernels import chain as kernels
+
+
+class ChainScores(NamedTuple):
+    """What a chain is scored by. Minus infinity forbids."""
+
+    emissions: Tensor  # [batch, time, labels]
+    transitions: Tensor  # [labels, labels] from -> to
+    start: Tensor  # [labels]
+    end: Tensor  # [labels]
+
+
+class Chain:
+    """Label sequences y of length n, scored by
+
+        start[y_1] + sum_t emissions[t, y_t] + sum_{t>1} transitions[y_{t-1}, y_t] + end[y_n].
+
+    Lengths are int64 [batch], each from 1 to time; what emissions and gold labels hold beyond them is ignored.
+    Totals (`log_partition`, `score`) are float64 whatever the scores are, because a loss is a small difference of
+    two large totals. Scores on the CPU in float32 or float64 are summed by the compiled kernels, all others by torch.
+    """
+
+    def log_partition(self, scores: ChainScores, lengths: Tensor) -> Tensor:  # [batch]
+        """log of the sum of exp(score) over all sequences; its gradient, once, is the expected counts."""
+        _check(scores, lengths)
+        return _LogPartition.apply(self._route(scores), lengths, *scores)
+
+    @torch.no_grad()
+    def best(self, scores: ChainScores, lengths: Tensor) -> Tensor:  # [batch, time]
+        """Labels of the best sequence, 0 beyond the length; of equals the lowest label, from the last on."""
+        _check(scores, lengths)
+        return self._route(scores).best(scores, lengths)
+
+    def score(self, scores: ChainScores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
+        _check(scores, lengths)
+        emissions, transitions, start, end = scores
+        inside = _inside(lengths, gold.shape[1])
+        tokens = emissions.gather(2, gold.unsqueeze(2)).squeeze(2).double()  # [batch, time]
+        steps = transitions.double()[gold[:, :-1], gold[:, 1:]]  # [batch, time - 1]
+        inner = torch.where(inside, tokens, 0.0).sum(1) + torch.where(inside[:, 1:], steps, 0.0).sum(1)
+        last = gold.gather(1, lengths.unsqueeze(1) - 1).squeeze(1)
+        return inner + start.double()[gold[:, 0]] + end.double()[last]
+
+    @torch.no_grad()
+    def marginals(self, scores: ChainScores, lengths: Tensor) -> Tensor:  # [batch, time, labels]
+        """Probability of each label at each token, zero beyond the length."""
+        _check(scores, lengths)
+        route = self._route(scores)
+        totals, memory = route.sum(scores, lengths)
+        return route.expect(scores, lengths, memory, torch.ones_like(totals)).emissions
+
+    def add_cost(self, scores: ChainScores, gold: Tensor, lengths: Tensor, cost: float = 1.0) -> ChainScores:
+        """The scores with `cost` added to every wrong label, so that a sequence gains cost * its Hamming distance."""
+        labels = torch.arange(scores.emissions.shape[2], device=gold.device)
+        wrong = (labels != gold.unsqueeze(2)).to(scores.emissions.dtype)  # [batch, time, labels]
+        return scores._replace(emissions=scores.emissions + cost * wrong)
+
+    def _route(self, scores: ChainScores):
+        emissions = scores.emissions
+        native = emissions.device.type == "cpu" and emissions.dtype in (torch.float32, torch.float64)
+        return NativeRoute if native else TorchRoute
+
+
+def _check(scores: ChainScores, lengths: Tensor):
+    if scores.emissions.dim() != 3:
+        raise UserError(f"emissions have shape {tuple(scores.emissions.shape)}, expected [batch, time, labels].")
+    batch, _, labels = scores.emissions.shape
+    expected = {"transitions": (labels, labels), "start": (labels,), "end": (labels,)}
+    shapes = {name: tuple(getattr(scores, name).shape) for name in expected}
+    expected["lengths"], shapes["lengths"] = (batch,), tuple(lengths.shape)
+    for name, shape in expected.items():
+        if shapes[name] != shape:
+            raise UserError(
+                f"{name} have shape {shapes[name]}, expected {shape} beside emissions of {labels} labels."
+            )
+
+
+def _inside(lengths: Tensor, time: int) -> Tensor:  # [batch, time]
+    return torch.arange(time, device=lengths.device) < lengths.unsqueeze(1)
+
+
+class _LogPartition(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, route, lengths, *scores):
+        totals, memory = route.sum(ChainScores(*scores), lengths)
+        ctx.route = route
+        ctx.save_for_backward(lengths, *scores, *memory)
+        return totals
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, weights):  # [batch]
+        lengths, *saved = ctx.saved_tensors
+        return None, None, *ctx.route.expect(ChainScores(*saved[:4]), lengths, saved[4:], weights)
+
+
+class NativeRoute:
+    """By the compiled kernels, on float32 or float64 in main memory."""
+
+    @staticmethod
+    def sum(scores: ChainScores, lengths: Tensor):
+        """log Z [batch] in float64, and what `expect` wants to find again."""
+        arrays = _arrays(scores, lengths)
+        batch, time, labels = scores.emissions.shape
+        width = -labels // kernels.LANES * -kernels.LANES
+        alphas = torch.empty(batch, time, width, dtype=torch.float64)
+        in_logs = torch.empty(batch, dtype=torch.bool)
+        totals = torch.empty(batch, dtype=torch.float64)
+        kernels.forward(*arrays, alphas.numpy(), in_logs.numpy(), totals.numpy())
+        return totals, (alphas, in_logs)
+
+    @staticmethod
+    def expect(scores: ChainScores, lengths: Tensor, memory, weights: Tensor) -> ChainScores:
+        """Expected counts of every score, each sentence times its weight."""
+        alphas, in_logs = memory
+        batch, _, labels = scores.emissions.shape
+        chunks = kernels.chunk_count(batch)
+        nodes = torch.empty_like(scores.emissions, memory_format=torch.contiguous_format)
+        steps, ends = np.zeros((chunks, labels, labels)), np.zeros((chunks, 2, labels))
+        outputs = weights.double().contiguous().numpy(), nodes.numpy(), steps, ends
+        kernels.backward(*_arrays(scores, lengths), alphas.numpy(), in_logs.numpy(), *outputs)
+        shared = torch.from_numpy(steps.sum(0)), *torch.from_numpy(ends.sum(0))
+        return ChainScores(nodes, *(s.to(score.dtype) for s, score in zip(shared, scores[1:], strict=True)))
+
+    @staticmethod
+    def best(scores: ChainScores, lengths: Tensor) -> Tensor:
+        paths = torch.empty(scores.emissions.shape[:2], dtype=torch.int64)
+        kernels.best(*_arrays(scores, lengths), paths.numpy())
+        return paths
+
+
+def _arrays(scores: ChainScores, lengths: Tensor):
+    """numpy views: emissions as they are, lengths, shared scores in float64."""
+    sizes = lengths.to(torch.int64).contiguous().numpy()
+    time = scores.emissions.shape[1]
+    if len(sizes) and not (sizes.min() >= 1 and sizes.max() <= time):
+        raise UserError(f"lengths run from {sizes.min()} to {sizes.max()}, expected from 1 to {time} (time).")
+    shared = (score.detach().double().contiguous().numpy() for score in scores[1:])
+    return scores.emissions.detach().contiguous().numpy(), sizes, *shared
+
+
+class TorchRoute:
+    """By torch in log-space and float64: any device, any scores, nothing read back to the host."""
+
+    @staticmethod
+    def sum(scores: ChainScores, lengths: Tensor):
+        emissions, transitions, start, end = (score.double() for score in scores)
+        batch, time, labels = emissions.shape
+        # both recursions at once: [0] from the first token on, [1] from each sentence's own last token back
+        own = torch.stack([emissions, _reverse(emissions, lengths)]).transpose(1, 2)  # [2, time, batch, labels]
+        matrices = torch.stack([transitions.t(), transitions]).unsqueeze(1)  # [2, 1, labels to, labels from]
+        message = torch.stack([start, end]).unsqueeze(1).expand(2, batch, labels)
+        messages = [message]
+        for t in range(time - 1):
+            message = torch.logsumexp((message + own[:, t]).unsqueeze(2) + matrices, 3)  # [2, batch, labels]
+            messages.append(message)
+        before, after = torch.stack(messages, 2)  # [batch, time, labels], the token's own emission left out
+        after = _reverse(after, lengths)
+        return torch.logsumexp(start + emissions[:, 0] + after[:, 0], 1), (before, after)
+
+    @staticmethod
+    def expect(scores: ChainScores, lengths: Tensor, memory, weights: Tensor) -> ChainScores:
+        emissions, transitions = scores.emissions.double(), scores.transitions.double()
+        before, after = memory
+        inside = _inside(lengths, emissions.shape[1]).unsqueeze(2)
+        left, right = before + emissions, after + emissions
+        total = torch.logsumexp(left[:, :1] + after[:, :1], 2, keepdim=True)  # [batch, 1, 1]
+        left = left - torch.where(total == -torch.inf, 0.0, total)  # no sequence is allowed: all counts are zero
+        weights = weights.double()
+        nodes = torch.where(inside, torch.exp(left + after) * weights[:, None, None], 0.0)
+        left, right = torch.where(inside, left, 0.0), torch.where(inside, right, -torch.inf)
+        steps = torch.zeros_like(transitions)
+        for t in range(1, emissions.shape[1]):
+            edges = torch.exp(left[:, t - 1].unsqueeze(2) + transitions + right[:, t].unsqueeze(1))
+            steps += (weights @ edges.flatten(1)).view_as(steps)  # edges [batch, labels from, labels to]
+        last = nodes.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, nodes.shape[2])).squeeze(1)
+        counts = nodes, steps, nodes[:, 0].sum(0), last.sum(0)
+        return ChainScores(*(count.to(score.dtype) for count, score in zip(counts, scores, strict=True)))
+
+    @staticmethod
+    def best(scores: ChainScores, lengths: Tensor) -> Tensor:
+        emissions, transitions, start, end = (score.double() for score in scores)
+        time, labels = emissions.shape[1:]
+        inside = _inside(lengths, time)
+        stay = torch.arange(labels, device=emissions.device)
+        score, origins = start + emissions[:, 0], []
+        for t in range(1, time):
+            arrival, origin = (score.unsqueeze(2) + transitions).max(1)  # [batch, labels]
+            score = torch.where(inside[:, t, None], arrival + emissions[:, t], score)
+            origins.append(torch.where(inside[:, t, None], origin, stay))
+        label = (score + end).argmax(1, keepdim=True)  # [batch, 1]
+        path = [label]
+        for origin in reversed(origins):
+            label = origin.gather(1, label)
+            path.append(label)
+        return torch.where(inside, torch.cat(path[::-1], 1), 0)
+
+
+def _reverse(tokens: Tensor, lengths: Tensor) -> Tensor:  # [batch, time, labels]
+    """Each sentence back to front within its own length; beyond it, its first token."""
+    time = torch.arange(tokens.shape[1], device=tokens.device)
+    index = (lengths.unsqueeze(1) - 1 - time).clamp_min(0)
+    return tokens.gather(1, index.unsqueeze(2).expand_as(tokens))

@@ -1,0 +1,115 @@
+"""Sentences as arrays, and the loader that lays them into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from structsparse.errors import UserError
+from structsparse.features.index import Bags
+from structsparse.models import TokenBatch
+
+_POOL = 16  # batches shuffled together, then sorted by length: little padding, still random
+
+
+@dataclass(frozen=True)
+class TokenArrays:
+    """A corpus ready to train on; everything is indexed by token, sentence s is offsets[s] : offsets[s + 1]."""
+
+    bags: Bags
+    gold: np.ndarray  # int64 [tokens]
+    offsets: np.ndarray  # int64 [sentences + 1]
+    dense: np.ndarray  # float32 [tokens, dense columns]
+    codes: np.ndarray  # int64 [tokens, coded attributes]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.offsets)
+
+    def batch(self, sentences: np.ndarray, items: int) -> TokenBatch:
+        lengths = self.lengths[sentences]
+        time = int(lengths.max())
+        tokens = _ranges(self.offsets[sentences], lengths)
+        sizes = np.diff(self.bags.offsets)[tokens]
+        places = _ranges(np.arange(len(sentences)) * time, lengths)
+        gold = np.zeros(len(sentences) * time, np.int64)
+        gold[places] = self.gold[tokens]
+        return TokenBatch(
+            ids=torch.from_numpy(self.bags.ids[_ranges(self.bags.offsets[tokens], sizes)]),
+            offsets=torch.from_numpy(np.r_[0, np.cumsum(sizes)]),
+            places=torch.from_numpy(places),
+            dense=torch.from_numpy(self.dense[tokens]),
+            codes=torch.from_numpy(self.codes[tokens]),
+            gold=torch.from_numpy(gold.reshape(len(sentences), time)),
+            lengths=torch.from_numpy(lengths),
+            sentences=torch.from_numpy(np.asarray(sentences, np.int64)),
+            items=items,
+        )
+
+
+def _ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """begin, begin + 1, ..., begin + length - 1 for each pair, end to end."""
+    ends = np.cumsum(lengths)
+    return np.repeat(begins - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
+
+
+class Batches:
+    """Batches of sentences in an order that depends on the seed and the epoch alone.
+
+    Every process takes its share of each step's sentences, so a step means the same on any number of devices.
+    It remembers how far it is: a run stopped inside an epoch goes on with the next batch."""
+
+    def __init__(
+        self, arrays: TokenArrays, size: int | None, *, shuffle: bool, seed: int = 0, rank: int = 0, world: int = 1
+    ) -> None:
+        if size is not None and size < world:
+            raise UserError(f"batch={size} cannot be shared by {world} processes; each needs a sentence of every step")
+        self.arrays, self.shuffle, self.seed, self.rank, self.world = arrays, shuffle, seed, rank, world
+        self.size = min(size or len(arrays), len(arrays))
+        self.sampler, self.batch_sampler = self, None  # whom Lightning tells the epoch
+        self.epoch = self.done = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch, self.done = epoch, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "done": self.done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.done = state["epoch"], state["done"]
+
+    def __len__(self) -> int:
+        """The sentences left over after the last full batch join it when they are too few to share."""
+        full, rest = divmod(len(self.arrays), self.size)
+        return max(1, full + (rest >= self.world))
+
+    def __iter__(self) -> Iterator[TokenBatch]:
+        if self.done >= len(self):
+            self.done = 0
+        order = self.order()
+        while self.done < len(order):
+            step = order[self.done]
+            self.done += 1
+            yield self.arrays.batch(step[self.rank :: self.world], items=len(step))
+
+    def order(self) -> list[np.ndarray]:
+        """The sentences of each step of this epoch."""
+        lengths = self.arrays.lengths
+        if not self.shuffle:
+            return self._cut(np.argsort(-lengths, kind="stable"))
+        draw = np.random.default_rng([self.seed, self.epoch])
+        shuffled = draw.permutation(len(lengths))
+        pools = np.arange(len(lengths)) // (self.size * _POOL)
+        by_length = shuffled[np.lexsort((lengths[shuffled], pools))]
+        steps = self._cut(by_length)
+        return [steps[k] for k in draw.permutation(len(steps))]
+
+    def _cut(self, order: np.ndarray) -> list[np.ndarray]:
+        return np.split(order, np.arange(1, len(self)) * self.size)

@@ -1,0 +1,228 @@
+"""Sequence labelling: entities, chunks, parts of speech."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import lightning
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from structsparse.corpora.columns import Sentences
+from structsparse.corpora.splits import Splits
+from structsparse.corpora.tags import convert, detect_scheme
+from structsparse.errors import UserError
+from structsparse.features.attributes import attribute
+from structsparse.features.index import FeatureIndex
+from structsparse.features.templates import expand
+from structsparse.metrics import AccuracyScore, SpanScore
+from structsparse.models import Sizes, Tagger, TokenBatch
+from structsparse.structures.chain import Chain
+from structsparse.tasks.batches import Batches, TokenArrays
+
+
+@dataclass(frozen=True)
+class TaggingData:
+    """Everything a tagger is trained and judged on, as arrays."""
+
+    splits: Splits
+    index: FeatureIndex
+    arrays: dict[str, TokenArrays]  # train, dev, test
+    labels: tuple[str, ...]  # those of the training part: what can be predicted
+    names: tuple[str, ...]  # labels, then those seen in dev or test only
+    sizes: Sizes
+    dense: tuple[str, ...]
+    codes: dict[str, dict[str, int]]  # coded attributes and their vocabularies
+    tag: str  # the column to predict
+    scheme: str | None
+    notes: tuple[str, ...]
+
+    @property
+    def score(self) -> Callable[[], SpanScore | AccuracyScore]:
+        kind = AccuracyScore if self.scheme is None else SpanScore
+        return lambda: kind(list(self.names))
+
+    @property
+    def metric(self) -> str:
+        return "accuracy" if self.scheme is None else "f1"
+
+    def keep(self, alive: np.ndarray) -> TaggingData:
+        """Only the rows that are alive [rows]."""
+        index, new_row = self.index.keep(alive)
+        arrays = {part: replace(a, bags=a.bags.renumber(new_row)) for part, a in self.arrays.items()}
+        return replace(self, index=index, arrays=arrays, sizes=self.sizes._replace(rows=len(index)))
+
+    def describe(self) -> list[str]:
+        """What was read, and what there is to say of it."""
+        parts = [f"{part} {len(a):,} sentences, {len(a.gold):,} tokens" for part, a in self.arrays.items()]
+        model = f"{len(self.index.templates)} templates, {len(self.index):,} features, {len(self.labels)} labels"
+        return [f"{self.splits.name}: {'; '.join(parts)}", model, *self.notes]
+
+    def batches(self, part: str, size: int | None, *, shuffle: bool = False, **sharing) -> Batches:
+        return Batches(self.arrays[part], size, shuffle=shuffle, **sharing)
+
+
+def prepare(
+    splits: Splits,
+    templates: Sequence[str],
+    *,
+    tag: str = "tag",
+    scheme: str | None = "iob2",
+    min_count: int = 1,
+    dense: Sequence[str] = (),
+    codes: Sequence[str] = (),
+) -> TaggingData:
+    """Text to arrays. `scheme` is how spans are written while training (null: the tags are no spans)."""
+    parts, notes = _tags_as(splits, tag, scheme)
+    labels = tuple(sorted({value for value, count in _counts(parts["train"], tag) if count}))
+    others = {value for part in parts.values() for value, count in _counts(part, tag) if count} - set(labels)
+    names = (*labels, *sorted(others))
+    notes += [f"{name}: label not seen in training, every one of its tags counts as wrong" for name in sorted(others)]
+    kept = [template for template in expand(templates) if all(name != tag for name, _ in template.atoms)]
+    if len(kept) < len(expand(templates)):
+        notes.append(f"templates that look at {tag!r}, the column to predict, were left out; {len(kept)} remain")
+    index = FeatureIndex.fit(parts["train"], kept, min_count)
+    vocabularies = {name: _vocabulary(parts["train"], name) for name in codes}
+    arrays = {}
+    for part, sentences in parts.items():
+        bags = index.bags(sentences)
+        if part != "train":
+            lost = sentences.tokens * len(index.templates) - len(bags.ids)
+            notes.append(f"{part}: {lost:,} feature occurrences not seen in training were dropped")
+        arrays[part] = TokenArrays(
+            bags,
+            _coded(sentences, tag, {name: k for k, name in enumerate(names)}),
+            sentences.offsets,
+            _numbers(sentences, dense),
+            _stack([_coded(sentences, name, vocabularies[name]) for name in codes], sentences.tokens),
+        )
+    sizes = Sizes(len(index), len(labels), len(dense), tuple(len(v) + 1 for v in vocabularies.values()))
+    splits = replace(splits, **parts)
+    return TaggingData(
+        splits, index, arrays, labels, names, sizes, tuple(dense), vocabularies, tag, scheme, tuple(notes)
+    )
+
+
+def _tags_as(splits: Splits, tag: str, scheme: str | None) -> tuple[dict[str, Sentences], list[str]]:
+    """The parts with their tags in the scheme wanted, and what there is to say of it."""
+    parts, notes = {}, []
+    for part, sentences in splits.parts.items():
+        if tag not in sentences.columns:
+            raise UserError(f"{sentences.source}: no column {tag!r} (task.tag); there are {', '.join(sentences.columns)}")
+        notes += [f"{part}: {note}" for note in sentences.notes]
+        if scheme is not None:
+            written = detect_scheme(sentences) if splits.scheme == "auto" else splits.scheme
+            column, stray = convert(sentences, tag, source=written, target=scheme, stray=splits.stray)
+            sentences = replace(sentences, columns={**sentences.columns, tag: column})
+            if stray:
+                notes.append(f"{part}: {stray:,} tags outside the {written} scheme were repaired")
+        parts[part] = sentences
+    return parts, notes
+
+
+def _counts(sentences: Sentences, name: str) -> list[tuple[str, int]]:
+    column = sentences.columns[name]
+    return list(zip(column.values, np.bincount(column.codes, minlength=len(column.values)), strict=True))
+
+
+def _vocabulary(sentences: Sentences, name: str) -> dict[str, int]:
+    """Codes from 1; 0 is a value not seen in training."""
+    return {value: k for k, value in enumerate(attribute(sentences, name).values, start=1)}
+
+
+def _coded(sentences: Sentences, name: str, codes: dict[str, int]) -> np.ndarray:
+    column = attribute(sentences, name)
+    return np.array([codes.get(value, 0) for value in column.values], np.int64)[column.codes]
+
+
+def _stack(columns: list[np.ndarray], tokens: int) -> np.ndarray:
+    return np.stack(columns, axis=1) if columns else np.empty((tokens, 0), np.int64)
+
+
+def _numbers(sentences: Sentences, names: Sequence[str]) -> np.ndarray:
+    """Numeric columns, float32 [tokens, columns]."""
+    numbers = np.empty((sentences.tokens, len(names)), np.float32)
+    for k, name in enumerate(names):
+        column = attribute(sentences, name)
+        try:
+            numbers[:, k] = np.array([float(value) for value in column.values], np.float32)[column.codes]
+        except ValueError as error:
+            raise UserError(f"{sentences.source}: column {name!r} (features.dense) is not numeric: {error}") from None
+    return numbers
+
+
+class Tagging(lightning.LightningModule):
+    """Trains a Tagger under any structured loss; decodes and scores dev and test."""
+
+    def __init__(
+        self,
+        tagger: Tagger,
+        loss: nn.Module,
+        optimizer: Callable[[list[dict]], torch.optim.Optimizer],
+        score: Callable[[], SpanScore | AccuracyScore],
+        penalised: Sequence[str],
+        final_lr: float = 1.0,
+        fingerprint: str = "",
+    ) -> None:
+        super().__init__()
+        self.tagger, self.loss, self.chain = tagger, loss, Chain()
+        self.make_optimizer, self.make_score = optimizer, score
+        self.penalised, self.final_lr = frozenset(penalised), final_lr
+        self.fingerprint = fingerprint  # of all that decides the result; checkpoints carry it
+        self.scores: SpanScore | AccuracyScore | None = None
+
+    def step(self, batch: TokenBatch) -> Tensor:
+        """The mean loss of a step's sentences; processes that share them average their parts."""
+        losses = self.loss(self.tagger(batch), batch.gold, batch.lengths)  # [batch]
+        return losses.sum() / batch.items
+
+    def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
+        return self.step(batch) * self.trainer.world_size
+
+    def predict_step(self, batch: TokenBatch, batch_idx: int = 0) -> Tensor:
+        """int64 [tokens]"""
+        labels = self.chain.best(self.tagger(batch), batch.lengths)  # [batch, time]
+        return labels.view(-1)[batch.places]
+
+    def count(self, batch: TokenBatch, score: SpanScore | AccuracyScore) -> None:
+        offsets = np.r_[0, np.cumsum(batch.lengths.cpu().numpy())]
+        gold = batch.gold.view(-1)[batch.places]
+        score.add(gold.cpu().numpy(), self.predict_step(batch).cpu().numpy(), offsets)
+
+    def on_validation_epoch_start(self) -> None:
+        self.scores = self.make_score()
+
+    def validation_step(self, batch: TokenBatch, batch_idx: int) -> None:
+        self.count(batch, self.scores)
+
+    def on_validation_epoch_end(self) -> None:
+        counts = torch.as_tensor(self.scores.counts, device=self.device)
+        self.scores.counts = self.trainer.strategy.reduce(counts, reduce_op="sum").cpu().numpy()
+        result = self.scores.result()
+        self.log_dict({f"dev/{key}": value for key, value in result.items() if isinstance(value, float)})
+
+    @torch.no_grad()
+    def evaluate(self, batches: Batches) -> SpanScore | AccuracyScore:
+        """The score of a part of the corpus, outside training."""
+        score = self.make_score()
+        for batch in batches:
+            self.count(self.transfer_batch_to_device(batch, self.device, 0), score)
+        return score
+
+    def on_save_checkpoint(self, checkpoint: dict) -> None:
+        checkpoint["fingerprint"] = self.fingerprint
+
+    def configure_optimizers(self):
+        """Penalised parameters stand in a group of their own, where nothing else may shrink them."""
+        apart: dict[bool, list] = {True: [], False: []}
+        for name, parameter in self.named_parameters():
+            parameter.pending = None
+            apart[name in self.penalised].append(parameter)
+        groups = [{"params": apart[True], "weight_decay": 0.0}, {"params": apart[False]}]
+        optimizer = self.make_optimizer([group for group in groups if group["params"]])
+        steps = max(1, int(self.trainer.estimated_stepping_batches))
+        slope = (self.final_lr - 1.0) / steps
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 + slope * min(step, steps))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

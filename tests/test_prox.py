@@ -1,0 +1,238 @@
+"""The proximal kernels against scalar loops, against cvxpy, and against their own twins."""
+
+import math
+
+import cvxpy
+import numba
+import pytest
+import torch
+
+from structsparse import prox
+from structsparse.groups import Partition, by_column, by_row, by_row_blocks
+
+ROUTES = {"kernels": lambda W: W.clone(), "torch": lambda W: torch.stack([W, W], -1)[..., 0]}
+SHAPE = (8, 3)
+LAYOUTS = {
+    "blocks": lambda: by_row_blocks(SHAPE, ["a", "none", "single", "b"], [0, 3, 3, 4, 8]),
+    "rows": lambda: by_row(SHAPE, weights="one"),
+    "columns": lambda: by_column(SHAPE, list("xyz"), "log2_size"),
+    "free rows": lambda: Partition(torch.tensor([0, 0, -1, 1, 1, -1, 0, 1])[:, None], list("ab"), SHAPE),
+    "entries": lambda: Partition(torch.tensor([0, -1, 1, 2, 2, 0] * 4).view(SHAPE), list("abc"), SHAPE),
+}
+
+
+def draw(seed, shape=SHAPE, spread=1.0, dtype=torch.float64):
+    """Weights, and steps that range over 10 ** -spread to 10 ** spread."""
+    generator = torch.Generator().manual_seed(seed)
+    W = torch.randn(shape, generator=generator, dtype=torch.float64)
+    steps = 10 ** (spread * (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1))
+    return W.to(dtype), steps.to(dtype)
+
+
+def members(groups):
+    ids = groups.ids.expand(groups.shape).flatten().tolist()
+    return [[i for i, owner in enumerate(ids) if owner == g] for g in range(len(groups))]
+
+
+def group_norm(w, reach):
+    """By bisection: the norm theta of  w * theta / (theta + reach)."""
+
+    def left_of_root(theta):
+        return math.fsum((a / (theta + r)) ** 2 for a, r in zip(w, reach, strict=True)) > 1
+
+    low, high = 0.0, math.hypot(*w)
+    if all(r > 0 for r in reach) and not left_of_root(0.0):
+        return 0.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle > 0 and left_of_root(middle) else (low, middle)
+    return (low + high) / 2
+
+
+def slow_sparse_group(W, groups, strength, entry_strength, steps):
+    """One scalar after the other."""
+    w, s = W.flatten().tolist(), steps.expand(W.shape).flatten().tolist()
+    for g, positions in enumerate(members(groups)):
+        for i in positions:
+            w[i] = math.copysign(max(abs(w[i]) - entry_strength * s[i], 0.0), w[i])
+        reach = [strength * float(groups.weight[g]) * s[i] for i in positions]
+        theta = group_norm([w[i] for i in positions], reach) if positions else 0.0
+        for i, r in zip(positions, reach, strict=True):
+            w[i] = w[i] * theta / (theta + r) if theta > 0 else 0.0
+    return torch.tensor(w, dtype=W.dtype).view(W.shape)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("strength", [0.0, 0.3, 1.5])
+def test_entrywise_steps_are_those_of_a_loop(route, strength):
+    W, steps = draw(0, (40, 5))
+    for scales in (0.7, torch.tensor(0.7, dtype=torch.float64), steps, steps[:, :1]):
+        s = torch.as_tensor(scales, dtype=torch.float64).expand(W.shape).flatten().tolist()
+        pairs = list(zip(W.flatten().tolist(), s, strict=True))
+        soft = [math.copysign(max(abs(w) - strength * s, 0.0), w) for w, s in pairs]
+        ridge = [w / (1 + strength * s) for w, s in pairs]
+        found = prox.soft_threshold_(ROUTES[route](W), strength, scales).flatten().tolist()
+        assert found == pytest.approx(soft, abs=1e-15)
+        found = prox.shrink_(ROUTES[route](W), strength, scales).flatten().tolist()
+        assert found == pytest.approx(ridge, abs=1e-15)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("route", ROUTES)
+def test_group_steps_are_those_of_a_loop(layout, route):
+    groups = LAYOUTS[layout]()
+    for seed in range(12):
+        W, steps = draw(seed, spread=0.5 * (seed % 5))
+        strength = 0.05 * 2.0 ** (seed % 6)
+        for scales in (0.7, steps, steps[:, :1]):
+            s = torch.as_tensor(scales, dtype=torch.float64)
+            found = prox.group_shrink_(ROUTES[route](W), groups, strength, scales)
+            torch.testing.assert_close(found, slow_sparse_group(W, groups, strength, 0.0, s), rtol=0, atol=1e-13)
+            found = prox.sparse_group_shrink_(ROUTES[route](W), groups, strength, 0.1, scales)
+            torch.testing.assert_close(found, slow_sparse_group(W, groups, strength, 0.1, s), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("entry_strength", [0.0, 0.2])
+@pytest.mark.parametrize("metric", ["euclidean", "diagonal"])
+@pytest.mark.parametrize("layout", ["blocks", "entries"])
+def test_a_convex_solver_finds_the_same_minimum(layout, metric, entry_strength):
+    groups = LAYOUTS[layout]()
+    W, steps = draw(5, spread=0.5)
+    W.view(-1)[members(groups)[0]] *= 0.05  # one group to die
+    steps = steps if metric == "diagonal" else torch.tensor(0.6, dtype=torch.float64)
+    V = cvxpy.Variable(W.numel())
+    moved = cvxpy.multiply(1 / steps.expand(SHAPE).flatten().sqrt().numpy(), V - W.flatten().numpy())
+    objective = cvxpy.sum_squares(moved) / 2
+    for weight, positions in zip(groups.weight.tolist(), members(groups), strict=True):
+        if positions:
+            objective += 0.3 * weight * cvxpy.norm(V[positions]) + entry_strength * cvxpy.norm1(V[positions])
+    accuracy = {"tol_gap_abs": 3e-9, "tol_gap_rel": 3e-9, "tol_feas": 3e-9}
+    least = cvxpy.Problem(cvxpy.Minimize(objective)).solve(solver="CLARABEL", **accuracy)
+    theirs = torch.from_numpy(V.value)
+    found = prox.sparse_group_shrink_(W.clone(), groups, 0.3, entry_strength, steps)
+    V.value = found.flatten().numpy()
+    assert objective.value <= least + 1e-12
+    assert objective.value == pytest.approx(least, abs=1e-7)
+    # as strongly convex as 1 / steps, so a point is known to the square root of what its value is known to
+    torch.testing.assert_close(found.flatten(), theirs, rtol=0, atol=1e-4)
+    assert 0 < int(groups.alive(found).sum()) < len(groups)
+
+
+@pytest.mark.parametrize("entry_strength", [0.0, 0.05])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kernels_and_torch_agree_on_large_and_small_blocks(dtype, entry_strength):
+    W, steps = draw(1, (750_000, 3), dtype=dtype)
+    W[:1000] *= 1e-3
+    bounds = [0, 5, 5, 1000, 40_000, 745_000, 745_001, 750_000, 750_000]  # one is shared by all threads
+    names = [str(k) for k in range(len(bounds) - 1)]
+    # of these nine tenths, 0, ... of their critical strength, so that some die and some are kept
+    sizes = torch.tensor([W[a:b].norm() / max(1, b - a) for a, b in zip(bounds[:-1], bounds[1:], strict=True)])
+    groups = by_row_blocks(W.shape, names, bounds, weights=sizes * (torch.arange(8) % 3))
+    for strength, scales in ((3.0, 0.5), (3.0, steps)):
+        fast = prox.sparse_group_shrink_(W.clone(), groups, strength, entry_strength, scales)
+        slow = prox.sparse_group_shrink_(ROUTES["torch"](W), groups, strength, entry_strength, scales)
+        close = 2e-6 if dtype == torch.float32 else 1e-13
+        torch.testing.assert_close(fast, slow, rtol=0, atol=close)
+        assert torch.equal(groups.alive(fast), groups.alive(slow))
+        assert 0 < int(groups.alive(fast).sum()) < 6
+        assert (fast[40_000:745_000] != W[40_000:745_000]).any()
+    fast, slow = W.clone(), ROUTES["torch"](W)
+    torch.testing.assert_close(prox.soft_threshold_(fast, 0.1, steps), prox.soft_threshold_(slow, 0.1, steps))
+    torch.testing.assert_close(prox.shrink_(fast, 0.1, steps), prox.shrink_(slow, 0.1, steps))
+
+
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one core")
+def test_results_do_not_depend_on_the_number_of_threads():
+    W, steps = draw(2, (750_000, 3), dtype=torch.float32)
+    groups = by_row_blocks(W.shape, ["large", "a", "b"], [0, 710_000, 720_000, 750_000], weights="one")
+    outcomes = []
+    for threads in (1, 2):
+        numba.set_num_threads(threads)
+        scalar = prox.sparse_group_shrink_(W.clone(), groups, 20.0, 0.1, 0.5)
+        metric = prox.sparse_group_shrink_(W.clone(), groups, 20.0, 0.1, steps)
+        outcomes.append((scalar, metric, groups.norms(W)))
+    assert outcomes[0][1].any()
+    for one, two in zip(*outcomes, strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_steps_of_zero_and_infinity(layout, route, dtype):
+    groups = LAYOUTS[layout]()
+    covered = (groups.ids >= 0).expand(SHAPE)
+    W, steps = draw(3, dtype=dtype)
+    steps[0], steps[1], steps[2, 0] = 0.0, torch.inf, 1e10
+    for change in (
+        lambda V, strength: prox.soft_threshold_(V, strength, steps),
+        lambda V, strength: prox.shrink_(V, strength, steps),
+        lambda V, strength: prox.group_shrink_(V, groups, strength, steps),
+        lambda V, strength: prox.sparse_group_shrink_(V, groups, strength, strength, steps),
+    ):
+        assert torch.equal(change(ROUTES[route](W), 0.0), W)
+        found = change(ROUTES[route](W), 0.1)
+        assert found.isfinite().all()
+        assert torch.equal(found[0], W[0])
+        assert (found[1] == torch.where(covered[1], 0.0, found[1])).all()
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("spread", [3, 8, 12])
+def test_newton_solves_groups_whose_steps_span_many_decades(route, spread):
+    """Where a group lives, V = W * |V| / (|V| + strength * steps); where it dies, |W / steps| <= strength."""
+    W, steps = draw(4, (600, 6), spread=spread)
+    groups = by_row(W.shape, weights="one")
+    critical = (W / steps).norm(dim=1)
+    share = torch.rand(600, 1, generator=torch.Generator().manual_seed(5), dtype=torch.float64) * 2
+    groups.weight.copy_(critical * share[:, 0])
+    V = prox.group_shrink_(ROUTES[route](W), groups, 1.0, steps)
+    assert torch.equal(groups.alive(V), share[:, 0] < 1)
+    alive = share[:, 0] < 1
+    v, reach = V[alive], (groups.weight[:, None] * steps)[alive]
+    norm = v.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(v, W[alive] * norm / (norm + reach), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_no_zero_is_negative(route):
+    groups = by_row(SHAPE, weights="one")
+    W, steps = draw(6)
+    for scales in (1.0, steps):
+        for V in (
+            prox.soft_threshold_(ROUTES[route](-W.abs()), 50.0, scales),
+            prox.group_shrink_(ROUTES[route](-W.abs()), groups, 50.0, scales),
+            prox.sparse_group_shrink_(ROUTES[route](-W.abs()), groups, 50.0, 0.1, scales),
+        ):
+            assert (V == 0).all()
+            assert not V.signbit().any()
+
+
+@pytest.mark.parametrize("layout", ["blocks", "entries"])
+@pytest.mark.parametrize("route", ROUTES)
+def test_what_is_not_a_number_does_not_become_a_zero(layout, route):
+    groups = LAYOUTS[layout]()
+    W, steps = draw(7)
+    W[5] = math.nan
+    for scales in (1.0, steps):
+        assert prox.soft_threshold_(ROUTES[route](W), 9.0, scales)[5].isnan().all()
+        assert prox.shrink_(ROUTES[route](W), 9.0, scales)[5].isnan().all()
+        for entry_strength in (0.0, 0.1):
+            V = prox.sparse_group_shrink_(ROUTES[route](W), groups, 9.0, entry_strength, scales)
+            assert V[5].isnan().all()
+
+
+def test_autograd_knows_that_memory_changed():
+    groups = by_row(SHAPE)
+    for change in (
+        lambda V: prox.soft_threshold_(V, 0.1, 1.0),
+        lambda V: prox.shrink_(V, 0.1, torch.ones(SHAPE)),
+        lambda V: prox.group_shrink_(V, groups, 0.1, 1.0),
+    ):
+        W = torch.randn(SHAPE, requires_grad=True)
+        loss = W.square().sum()
+        change(W)
+        assert W.requires_grad
+        assert W.is_leaf
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()

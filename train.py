@@ -1,0 +1,149 @@
+"""Train a structured predictor under a penalty that switches off whole groups of weights.
+
+    python train.py                                     entities on the planted corpus, under a group lasso
+    python train.py task=chunking data=conll2000 reg=l1
+    python train.py --help                              all options
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import sys
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+
+import hydra
+import lightning
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from lightning.pytorch.loggers import TensorBoardLogger
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from structsparse import recipe, report, results
+from structsparse.callbacks.monitor import SparsityMonitor
+from structsparse.callbacks.progress import EpochLines
+from structsparse.callbacks.saving import Stopped, WholeFiles
+from structsparse.errors import UserError
+from structsparse.runs import decides, resume_into
+from structsparse.tasks import tagging
+
+PENALTY_KNOBS = ("strength", "relative", "parameters", "every", "warmup", "groups")
+
+
+def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
+    """One run, from the corpus to the small model; returns what it writes to metrics.json."""
+    begin = time.perf_counter()
+    features = cfg.features
+    data = tagging.prepare(
+        instantiate(cfg.data), features.templates, tag=cfg.task.tag, scheme=cfg.task.scheme,
+        min_count=features.min_count, dense=features.dense, codes=features.codes,
+    )  # fmt: skip
+    seconds = {"seconds_prepare": time.perf_counter() - begin}
+    for line in data.describe():
+        console.print(line, highlight=False, soft_wrap=True)
+    resume = resume_into(folder, cfg.ckpt_path, OmegaConf.to_container(cfg, resolve=True))
+    outcomes: list[recipe.Outcome] = []
+    for name, changes in cfg.recipe.items():
+        stage = stage_of(name, changed(cfg, changes), data.metric, folder, console)
+        before = outcomes[-1] if outcomes else None
+        outcomes.append(recipe.run(stage, data, before, folder / "checkpoints" / name, resume))
+    return finish(cfg, data, outcomes, seconds, folder, console)
+
+
+def changed(cfg: DictConfig, changes: DictConfig | None) -> DictConfig:
+    """The options of one stage. A part that says what it is (_target_) replaces, any other is merged."""
+    stage = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
+    for key, value in (changes or {}).items():
+        if key not in stage:
+            raise UserError(f"recipe: {key!r} is no option of a stage; there are {', '.join(stage)}")
+        replaces = not isinstance(value, DictConfig) or "_target_" in value
+        stage[key] = value if replaces else OmegaConf.merge(stage[key], value)
+    return stage
+
+
+def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Console) -> recipe.Stage:
+    reg, solver = cfg.reg.copy(), cfg.solver.copy()
+    knobs = {key: reg.pop(key) for key in PENALTY_KNOBS if key in reg}
+    groups = knobs.pop("groups", None)
+    final_lr = solver.pop("final_lr")
+    options = decides(OmegaConf.to_container(cfg, resolve=True))
+    return recipe.Stage(
+        name=name, scorer=instantiate(cfg.model), loss=instantiate(cfg.loss), optimizer=instantiate(solver),
+        final_lr=final_lr, penalty=instantiate(reg), groups=None if groups is None else instantiate(groups),
+        batch=cfg.batch, seed=cfg.seed, choose=cfg.choose, patience=cfg.patience,
+        trainer=partial(trainer_of, name, cfg, metric, folder, console),
+        options=options, **knobs,
+    )  # fmt: skip
+
+
+def trainer_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Console, *, before, after, penalties):
+    monitor = SparsityMonitor(penalties, name)
+    return lightning.Trainer(
+        **OmegaConf.to_container(cfg.trainer, resolve=True),
+        callbacks=[*before, monitor, EpochLines(monitor, metric, console), *after],
+        plugins=[WholeFiles()],
+        logger=TensorBoardLogger(folder, name="tensorboard", version=""),
+        default_root_dir=folder, enable_checkpointing=False, enable_progress_bar=False, use_distributed_sampler=False,
+    )  # fmt: skip
+
+
+def finish(cfg, data, outcomes, seconds: dict, folder: Path, console: Console) -> dict[str, object]:
+    """Test once, export, report."""
+    first, last = outcomes[0], outcomes[-1]
+    begin = time.perf_counter()
+    score = last.module.evaluate(last.data.batches("test", 256)).result()
+    choices = HydraConfig.get().runtime.choices
+    seconds |= {"seconds_fit": sum(o.figures["seconds_fit"] for o in outcomes)}
+    seconds |= {"seconds_test": time.perf_counter() - begin}
+    metrics = {
+        "task": cfg.task.name, "recipe": choices.recipe, "loss": choices.loss, "reg": choices.reg,
+        "data": data.splits.name, "split": "test", "seed": cfg.seed,
+        **{key: value for key, value in score.items() if isinstance(value, float)},
+        **results.sparsity(data, first, last), **recipe.figures(outcomes), **seconds,
+        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "artifact_bytes": results.export(folder / "model", last, console),
+    }  # fmt: skip
+    if int(os.environ.get("LOCAL_RANK", "0")) == 0:
+        table = results.write_report(folder / "report", data, first, last)
+        log_hyperparameters(cfg, metrics, folder)
+        report.write_metrics(folder / "metrics.json", metrics)
+        report.summary(console, metrics, table, folder)
+    return metrics
+
+
+def log_hyperparameters(cfg: DictConfig, metrics: dict[str, object], folder: Path) -> None:
+    """TensorBoard's table of runs: the choices of each beside its final figures."""
+    figures = {f"final/{key}": value for key, value in metrics.items() if isinstance(value, int | float)}
+    choices = {key: str(value) for key, value in HydraConfig.get().runtime.choices.items() if "hydra/" not in key}
+    board = TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)
+    board.log_hyperparams({**choices, "strength": cfg.reg.strength, "lr": cfg.solver.lr, "batch": cfg.batch}, figures)
+    board.finalize("success")
+
+
+def quiet() -> None:
+    """Lightning's advice is about data loaders and loggers that are not used here."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*")
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def main(cfg: DictConfig) -> None:
+    quiet()
+    console = Console()
+    try:
+        train(cfg, Path(HydraConfig.get().runtime.output_dir), console)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    except Stopped as stopped:
+        console.print(f"{stopped}; continue with ckpt_path=last")
+        sys.exit(128 + stopped.signum)
+
+
+if __name__ == "__main__":
+    main()
