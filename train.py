@@ -1,14 +1,13 @@
 """Train a structured predictor under a penalty that switches off whole groups of weights.
 
-    python train.py                                     entities on the planted corpus, under a group lasso
-    python train.py task=chunking data=conll2000 reg=l1
-    python train.py --help                              all options
+python train.py                                     entities on the planted corpus, under a group lasso
+python train.py task=chunking data=conll2000 reg=l1
+python train.py --help                              all options
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import resource
 import sys
 import time
@@ -29,7 +28,7 @@ from structsparse.callbacks.monitor import SparsityMonitor
 from structsparse.callbacks.progress import EpochLines
 from structsparse.callbacks.saving import Stopped, WholeFiles
 from structsparse.errors import UserError
-from structsparse.runs import decides, resume_into
+from structsparse.runs import decides, first_process, resume_into
 from structsparse.tasks import tagging
 
 PENALTY_KNOBS = ("strength", "relative", "parameters", "every", "warmup", "groups")
@@ -106,9 +105,9 @@ def finish(cfg, data, outcomes, seconds: dict, folder: Path, console: Console) -
         **{key: value for key, value in score.items() if isinstance(value, float)},
         **results.sparsity(data, first, last), **recipe.figures(outcomes), **seconds,
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "artifact_bytes": results.export(folder / "model", last, console),
     }  # fmt: skip
-    if int(os.environ.get("LOCAL_RANK", "0")) == 0:
+    if first_process():
+        metrics["artifact_bytes"] = results.export(folder / "model", last, console)
         table = results.write_report(folder / "report", data, first, last)
         log_hyperparameters(cfg, metrics, folder)
         report.write_metrics(folder / "metrics.json", metrics)
@@ -129,17 +128,18 @@ def quiet() -> None:
     """Lightning's advice is about data loaders and loggers that are not used here."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*")
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(cfg: DictConfig) -> None:
     quiet()
-    console = Console()
+    console = Console(quiet=not first_process())
     try:
         train(cfg, Path(HydraConfig.get().runtime.output_dir), console)
     except UserError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     except Stopped as stopped:
         console.print(f"{stopped}; continue with ckpt_path=last")
         sys.exit(128 + stopped.signum)

@@ -25,7 +25,7 @@ from structsparse import __version__
 from structsparse.corpora.columns import Column, Sentences
 from structsparse.corpora.tags import SCHEMES
 from structsparse.errors import UserError
-from structsparse.features.attributes import OF_WORD, attribute
+from structsparse.features.attributes import OF_WORD, codes, numbers
 from structsparse.features.index import FeatureIndex
 from structsparse.features.templates import parse
 from structsparse.models import DenseScorer, RecurrentScorer, Sizes, SparseScorer, SumScorer, Tagger
@@ -43,6 +43,8 @@ _UNSIGNED = ("uint8", "uint16", "uint32")
 
 def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
     """Write the living part of a tagger, whole or not at all, in float32; the bytes of the folder."""
+    if (reason := unfit(tagger)) is not None:
+        raise UserError(reason)
     scorer, used = _described(tagger.scorer), {type(module) for module in tagger.modules()}
     state = {name: tensor.detach().cpu().float().numpy() for name, tensor in tagger.state_dict().items()}
     tables = _tables(tagger)
@@ -130,13 +132,12 @@ class Model:
         # Coded anew, because values that do not occur here would be hashed for nothing.
         columns = {name: Column.from_strings(column.strings()) for name, column in sentences.columns.items()}
         sentences = replace(sentences, columns=columns)
-        codes = [(name, lambda value, k=known: k.get(value, 0)) for name, known in self.vocabularies.items()]
         return TokenArrays(
             bags=self.index.bags(sentences),
             gold=np.zeros(sentences.tokens, np.int64),
             offsets=sentences.offsets,
-            dense=_numbers(sentences, [(name, float) for name in self.dense], np.float32),
-            codes=_numbers(sentences, codes, np.int64),
+            dense=numbers(sentences, self.dense),
+            codes=codes(sentences, self.vocabularies),
         )
 
 
@@ -149,36 +150,30 @@ def _stretches(lengths: np.ndarray) -> Iterator[tuple[int, int]]:
         begin = end
 
 
-def _numbers(sentences: Sentences, wanted: Sequence[tuple[str, Callable]], dtype: type) -> np.ndarray:
-    """What these functions make of these attributes: [tokens, attributes]"""
-    numbers = np.empty((sentences.tokens, len(wanted)), dtype)
-    for k, (name, of_value) in enumerate(wanted):
-        column = attribute(sentences, name)
-        try:
-            numbers[:, k] = np.array([of_value(value) for value in column.values], dtype)[column.codes]
-        except ValueError as error:
-            raise UserError(f"{sentences.source}: column {name!r} must be numeric for this model: {error}") from None
-    return numbers
-
-
 # The settings of the project's own scorers; no others are saved or built.
 _SETTINGS = {
     SparseScorer: lambda scorer: {},
     DenseScorer: lambda scorer: {},
     RecurrentScorer: lambda scorer: {
         "embedding": scorer.embeddings[0].embedding_dim,
-        "hidden": scorer.recurrent.hidden_size,
+        "hidden": scorer.forwards.hidden_size,
     },
     SumScorer: lambda scorer: {"parts": [_described(part) for part in scorer.parts]},
 }
 _BY_NAME = {kind.__name__: kind for kind in _SETTINGS}
 
 
+def unfit(tagger: Tagger) -> str | None:
+    """Why this tagger's scorer cannot be put into an artifact; None if it can."""
+    scorers = [tagger.scorer, *getattr(tagger.scorer, "parts", ())]
+    strange = next((type(scorer) for scorer in scorers if type(scorer) not in _SETTINGS), None)
+    if strange is None:
+        return None
+    return f"{strange} cannot be put into an artifact; these scorers can: {', '.join(_BY_NAME)}"
+
+
 def _described(scorer: torch.nn.Module) -> dict:
-    kind = type(scorer)
-    if kind not in _SETTINGS:
-        raise UserError(f"{kind} cannot be put into an artifact; these scorers can: {', '.join(_BY_NAME)}")
-    return {"class": kind.__name__, **_SETTINGS[kind](scorer)}
+    return {"class": type(scorer).__name__, **_SETTINGS[type(scorer)](scorer)}
 
 
 def _built(description: dict, sizes: Sizes) -> torch.nn.Module:

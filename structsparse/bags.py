@@ -29,21 +29,27 @@ def bag_sum(table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
     Where an optimizer has put a list on `table.pending`, backward appends a BagGradient to it and leaves `table.grad`
     alone. Processes that share gradients need the dense form."""
     pending = getattr(table, "pending", None)
-    if pending is None or torch.distributed.is_initialized():
+    if torch.distributed.is_initialized():
+        pending = None
+    if pending is None and not _on_cpu(table):
         return F.embedding_bag(ids, table, offsets, mode="sum", include_last_offset=True)
-    return _Collected.apply(table, ids, offsets, pending)
+    return _BagSum.apply(table, ids, offsets, pending)
 
 
-class _Collected(torch.autograd.Function):
+class _BagSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, table: Tensor, ids: Tensor, offsets: Tensor, pending: list[BagGradient]) -> Tensor:
-        ctx.save_for_backward(ids, offsets)
+    def forward(ctx, table: Tensor, ids: Tensor, offsets: Tensor, pending: list[BagGradient] | None) -> Tensor:
+        ctx.save_for_backward(ids, offsets, table)
         ctx.pending = pending
         return F.embedding_bag(ids, table, offsets, mode="sum", include_last_offset=True)
 
     @staticmethod
     def backward(ctx, residuals: Tensor):
-        ctx.pending.append(BagGradient(*ctx.saved_tensors, residuals.contiguous()))
+        ids, offsets, table = ctx.saved_tensors
+        gradient = BagGradient(ids, offsets, residuals.contiguous())
+        if ctx.pending is None:
+            return subtract_(torch.zeros_like(table), gradient, -1.0), None, None, None
+        ctx.pending.append(gradient)
         return None, None, None, None
 
 

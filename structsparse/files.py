@@ -27,7 +27,9 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         temporary.replace(path)
         temporary = None
     except OSError as error:
-        raise UserError(f"{path} could not be written ({error.strerror or error}); what was there before is kept") from error
+        raise UserError(
+            f"{path} could not be written ({error.strerror or error}); what was there before is kept"
+        ) from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

@@ -89,9 +89,7 @@ class Partition(nn.Module):
 
     def check(self, W: Tensor) -> None:
         if W.shape != self.shape:
-            raise UserError(
-                f"these groups are of {self.parameter} {tuple(self.shape)}, got a tensor {tuple(W.shape)}"
-            )
+            raise UserError(f"these groups are of {self.parameter} {tuple(self.shape)}, got a tensor {tuple(W.shape)}")
 
     def _block_sums(self, W: Tensor, power: int) -> Tensor:
         width = self.shape[1:].numel()
@@ -196,9 +194,7 @@ def _checked_weights(weights: str | Tensor, size: Tensor, names: Sequence[str]) 
         weights = WEIGHTS[weights](size.double())
     weights = torch.as_tensor(weights, dtype=torch.float64).cpu()
     if weights.shape != size.shape:
-        raise UserError(
-            f"group weights have shape {tuple(weights.shape)}, expected one for each of {len(size)} groups"
-        )
+        raise UserError(f"group weights have shape {tuple(weights.shape)}, expected one for each of {len(size)} groups")
     wrong = ~(weights.isfinite() & (weights >= 0))
     if wrong.any():
         k = int(wrong.nonzero()[0])

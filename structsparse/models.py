@@ -37,6 +37,12 @@ class TokenBatch:
         padded = tokens.new_zeros(self.gold.numel(), tokens.shape[1])
         return padded.index_copy(0, self.places, tokens).view(*self.gold.shape, -1)
 
+    def reverse(self, padded: Tensor) -> Tensor:
+        """Each sentence backwards within its own length; what lies beyond it stays: [batch, time, width]"""
+        time = torch.arange(padded.shape[1], device=padded.device)
+        mirrored = self.lengths[:, None] - 1 - time  # [batch, time]
+        return padded.gather(1, torch.where(mirrored >= 0, mirrored, time).unsqueeze(2).expand_as(padded))
+
 
 class Sizes(NamedTuple):
     """What a scorer must know of the data before it can be built."""
@@ -72,20 +78,27 @@ class DenseScorer(nn.Module):
 
 
 class RecurrentScorer(nn.Module):
-    """Embeddings of coded attributes (`features.codes`), a bidirectional LSTM, a linear layer."""
+    """Embeddings of coded attributes (`features.codes`), an LSTM in each direction, a linear layer.
+
+    Each direction starts at its own end of the sentence, never in the padding: what a sentence gets does not depend
+    on its neighbours in the batch."""
 
     def __init__(self, sizes: Sizes, embedding: int = 32, hidden: int = 64) -> None:
         super().__init__()
         if not sizes.vocabularies:
             raise UserError("model RecurrentScorer needs coded attributes; name them in features.codes")
         self.embeddings = nn.ModuleList(nn.Embedding(size, embedding) for size in sizes.vocabularies)
-        self.recurrent = nn.LSTM(embedding * len(sizes.vocabularies), hidden, batch_first=True, bidirectional=True)
+        width = embedding * len(sizes.vocabularies)
+        self.forwards = nn.LSTM(width, hidden, batch_first=True)
+        self.backwards = nn.LSTM(width, hidden, batch_first=True)
         self.output = nn.Linear(2 * hidden, sizes.labels)
 
     def forward(self, batch: TokenBatch) -> Tensor:
         embedded = [table(batch.codes[:, k]) for k, table in enumerate(self.embeddings)]
-        hidden, _ = self.recurrent(batch.pad(torch.cat(embedded, dim=1)))  # [batch, time, 2 * hidden]
-        return self.output(hidden)
+        inputs = batch.pad(torch.cat(embedded, dim=1))  # [batch, time, width]
+        left, _ = self.forwards(inputs)
+        right, _ = self.backwards(batch.reverse(inputs))
+        return self.output(torch.cat([left, batch.reverse(right)], dim=2))
 
 
 class SumScorer(nn.Module):

@@ -51,9 +51,7 @@ def group_shrink_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -
 
 
 @torch.no_grad()
-def sparse_group_shrink_(
-    W: Tensor, groups: Partition, strength: Steps, entry_strength: Steps, steps: Steps
-) -> Tensor:
+def sparse_group_shrink_(W: Tensor, groups: Partition, strength: Steps, entry_strength: Steps, steps: Steps) -> Tensor:
     """Prox of strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over the entries of the groups.
 
     It is the prox of the group term after that of the entries, in any diagonal metric: the group term multiplies each

@@ -22,8 +22,8 @@ from structsparse import certificate
 from structsparse.callbacks.proximal import ProximalStep
 from structsparse.callbacks.saving import LAST, Checkpoints, StopAtNaN, same_model
 from structsparse.errors import UserError
-from structsparse.files import write_text
 from structsparse.features.layout import Layout
+from structsparse.files import write_text
 from structsparse.models import Tagger
 from structsparse.penalties import Penalty
 from structsparse.structures.chain import Chain
@@ -104,7 +104,11 @@ def _build(stage: Stage, data: TaggingData) -> tuple[Tagging, dict[str, Penalty]
     layout = Layout(data.index.names, data.index.offsets, data.labels)
     penalties = {}
     for name in names:
-        groups = {} if stage.groups is None else {"groups": stage.groups(tuple(parameters[name].shape), layout, parameter=name)}
+        groups = (
+            {}
+            if stage.groups is None
+            else {"groups": stage.groups(tuple(parameters[name].shape), layout, parameter=name)}
+        )
         penalties[name] = stage.penalty(strength=stage.strength, **groups)
     loss, fingerprint = stage.loss(Chain()), _fingerprint(stage, data)
     module = Tagging(tagger, loss, stage.optimizer, data.score, names, stage.final_lr, fingerprint)
@@ -172,7 +176,9 @@ def _strength(
     critical = max((float(value) for value in found if value is not None), default=None)
     if stage.relative:
         if critical is None:
-            raise UserError("reg.relative=true, but no strength of this penalty makes every weight zero; set it to false")
+            raise UserError(
+                "reg.relative=true, but no strength of this penalty makes every weight zero; set it to false"
+            )
         for penalty in penalties.values():
             penalty.strength = stage.strength * critical
     zero = {name: torch.zeros_like(gradient) for name, gradient in at_zero.items()}

@@ -10,7 +10,6 @@ from rich.console import Console
 from torch import Tensor
 
 from structsparse import artifact, report
-from structsparse.errors import UserError
 from structsparse.features.layout import Layout, by_template
 from structsparse.groups import Partition
 from structsparse.recipe import Outcome
@@ -104,9 +103,9 @@ def write_report(folder: Path, data: TaggingData, first: Outcome, last: Outcome)
 
 
 def export(folder: Path, outcome: Outcome, console: Console) -> int | None:
-    """The small model; None, and why, for a scorer that no artifact can hold."""
-    try:
-        return artifact.save(folder, outcome.module.tagger, outcome.data)
-    except UserError as error:
-        console.print(f"no artifact: {error}")
+    """The small model; none, and why, for a scorer that no artifact can hold."""
+    reason = artifact.unfit(outcome.module.tagger)
+    if reason is not None:
+        console.print(f"no artifact: {reason}")
         return None
+    return artifact.save(folder, outcome.module.tagger, outcome.data)

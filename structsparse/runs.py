@@ -20,19 +20,21 @@ def decides(options: Mapping) -> dict:
     return {key: value for key, value in options.items() if key not in _RUN_ONLY}
 
 
-def resume_into(folder: Path, ckpt_path: str | None, options: Mapping) -> bool:
-    """Make `folder/checkpoints` hold what is to be continued; False for a run from the start.
+def first_process() -> bool:
+    """Whether this process is the one that writes and speaks, also before there are others."""
+    return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
 
-    The first process does it, before there are others."""
+
+def resume_into(folder: Path, ckpt_path: str | None, options: Mapping) -> bool:
+    """Make `folder/checkpoints` hold what is to be continued; False for a run from the start."""
     here = folder / "checkpoints"
-    first = os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
     if ckpt_path is None:
-        if first:
+        if first_process():
             shutil.rmtree(here, ignore_errors=True)
             write_text(here / _OPTIONS, json.dumps(decides(options), indent=1, sort_keys=True))
         return False
     source = here if ckpt_path == "last" and here.is_dir() else _found(folder, ckpt_path, options)
-    if first and source.resolve() != here.resolve():
+    if first_process() and source.resolve() != here.resolve():
         # files are replaced, never changed in place, so two runs can share them
         shutil.copytree(source, here, copy_function=_link, dirs_exist_ok=True)
     return True

@@ -174,9 +174,7 @@ assert not {{"lightning", "hydra", "omegaconf"}} & set(sys.modules), "heavy"
 print(*tags, sep="\\n")
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    run = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert run.stderr == ""
     assert run.stdout.split() == predicted(tagger, data)
 

@@ -296,10 +296,10 @@ def test_a_part_that_sinks_out_of_range_and_comes_back_is_not_lost(chain, losses
 
 def test_what_nothing_reaches_does_not_drown_the_rest(chain):
     time = 101
-    emissions = torch.tensor([10.0, 0.0, 0.01]).double().expand(1, time, 3)
+    emissions = torch.tensor([10.0, 0.0, 0.03125]).double().expand(1, time, 3)
     start, end = torch.tensor([-INF, 0.0, 0.0]).double(), torch.zeros(3, dtype=torch.float64)
     scores = ChainScores(emissions, torch.eye(3, dtype=torch.float64).log(), start, end)
-    totals = torch.tensor([-INF, 0.0, 0.01 * time]).double()
+    totals = torch.tensor([-INF, 0.0, 0.03125 * time]).double()
     found, counts = weighted_gradients(chain, scores, torch.tensor([time]), torch.ones(1, dtype=torch.float64))
     close(found[0], totals.logsumexp(0))
     close(counts[0], totals.softmax(0).expand(1, time, 3))

@@ -94,7 +94,14 @@ def test_shapes_are_those_of_the_paper():
 
 
 def test_character_classes():
-    assert [case(w) for w in ("IBM", "Ibm", "ibm", "iBM", "A", "12")] == "upper title lower mixed initial none".split()
+    assert [case(w) for w in ("IBM", "Ibm", "ibm", "iBM", "A", "12")] == [
+        "upper",
+        "title",
+        "lower",
+        "mixed",
+        "initial",
+        "none",
+    ]
     assert [digit(w) for w in ("1998", "12", "a1", "a")] == ["year", "all", "some", "none"]
     assert [punctuation(w) for w in ("...", "a.", "a")] == ["all", "some", "none"]
 
@@ -110,7 +117,8 @@ def test_affixes_of_short_words_collide_with_none():
 
 
 @pytest.mark.parametrize(
-    "line", ["word[0]", "word[-1..0]", "pos[-2..2]", "lower[0] & suffix2[1]", "word[-3] & word[3]", "case[0] & pos[-1]"]
+    "line",
+    ["word[0]", "word[-1..0]", "pos[-2..2]", "lower[0] & suffix2[1]", "word[-3] & word[3]", "case[0] & pos[-1]"],
 )
 def test_keys_group_tokens_exactly_as_joined_strings_do(line):
     (template,) = parse(line)

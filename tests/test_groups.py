@@ -162,7 +162,9 @@ WRONG = {
     "must be integers, got torch.float32": lambda: partition(torch.zeros(7, 1)),
     "group id 2 at [0, 3]": lambda: partition([[0, 1, 1, 2]]),
     "expected -1 (free) to 1, as there are 2 names": lambda: partition([[0, 1, 1, -2]]),
-    "unknown group weights 'sqrt': expected one, sqrt_size, log2_size": lambda: partition([[0, 1, 1, 1]], weights="sqrt"),
+    "unknown group weights 'sqrt': expected one, sqrt_size, log2_size": lambda: partition(
+        [[0, 1, 1, 1]], weights="sqrt"
+    ),
     "one for each of 2 groups": lambda: partition([[0, 1, 1, 1]], weights=torch.ones(3)),
     "the weight of group b is -1.0": lambda: partition([[0, 1, 1, 1]], weights=torch.tensor([1.0, -1.0])),
     "the weight of group a is nan": lambda: partition([[0, 1, 1, 1]], weights=torch.tensor([math.nan, 1.0])),

@@ -155,9 +155,9 @@ class Reading:
             scores += np.array([rows.get(value, silence) for value in index])[codes]
         return torch.from_numpy(scores)
 
-    def log_partition(self, scores):
+    def log_partition(self, scores, transitions=None):
         """Sum over the sentences.  [tokens, labels] to []"""
-        transitions = torch.from_numpy(self.truth.transitions)
+        transitions = torch.from_numpy(self.truth.transitions) if transitions is None else transitions
         order = np.argsort(-self.sentences.lengths)  # the longest first, so that those alive are a slice
         first = torch.from_numpy(self.sentences.offsets[order])
         lengths = self.sentences.lengths[order]
@@ -169,11 +169,16 @@ class Reading:
             forward = arriving + scores[first[:alive] + time]
         return total
 
-    def log_likelihood(self, tables):
-        scores = self.scores(tables)
+    @property
+    def before(self):
+        """The tag before each token.  [tokens]"""
         before = torch.roll(self.tags, 1)
         before[torch.from_numpy(self.sentences.offsets[:-1])] = 0  # as after an O
-        moves = torch.from_numpy(self.truth.transitions)[before, self.tags]
+        return before
+
+    def log_likelihood(self, tables):
+        scores = self.scores(tables)
+        moves = torch.from_numpy(self.truth.transitions)[self.before, self.tags]
         path = scores.gather(1, self.tags[:, None]).sum() + moves.sum()
         return float(path - self.log_partition(scores))
 
@@ -223,6 +228,38 @@ def test_the_truth_that_is_told_leaves_no_template_anything_to_say(clean, templa
     reading, expected = clean
     surprise, deviation = reading.surprise(template, expected)
     assert abs(surprise - 1) < 4 * deviation
+
+
+def test_tags_move_as_often_as_expected(clean):
+    reading, _ = clean
+    transitions = torch.from_numpy(reading.truth.transitions).requires_grad_()
+    reading.log_partition(reading.scores(reading.truth.tables), transitions).backward()
+    expected = transitions.grad.numpy()  # [labels before, labels]
+    seen = np.zeros_like(expected)
+    np.add.at(seen, (reading.before, reading.tags), 1)
+    assert (np.abs(seen - expected) <= 5 * np.sqrt(expected)).all()
+    assert (seen[np.isinf(reading.truth.transitions)] == 0).all()
+
+
+SHARED = [
+    ("prefix4[0]", "prefix3[0]", lambda value: (value[0][:3],)),
+    ("suffix3[0]", "suffix2[0]", lambda value: (value[0][1:],)),
+    ("suffix3[-1]", "suffix2[0]", lambda value: (value[0][1:],)),
+    ("pos[-1..0]", "pos[0]", lambda value: value[:1]),
+    ("pos[-1..0]", "pos[0]", lambda value: value[1:]),
+]
+
+
+@pytest.mark.parametrize(("fine", "coarse", "part"), SHARED)
+def test_among_values_that_share_a_part_as_many_speak_for_each_kind(clean, fine, coarse, part):
+    reading, _ = clean
+    table = reading.truth.tables[fine]
+    speakers = {value: np.zeros(len(reading.truth.labels)) for value in reading.values(coarse)}
+    for value, weights in zip(table.values, table.weights, strict=True):
+        speakers[part(value)] += weights > 0
+    counts = list(speakers.values())
+    assert all(np.array_equal(count, counts[0]) for count in counts)
+    assert counts[0].all()
 
 
 @pytest.mark.parametrize("template", NAMES)

@@ -12,7 +12,7 @@ from torch.utils.tensorboard import SummaryWriter
 from structsparse import report
 from structsparse.penalties import Penalty
 
-_PICTURES = 10  # in a stage: drawing one takes longer than a short epoch
+_PICTURES = 5  # in a stage: drawing one takes longer than a short epoch
 
 
 class SparsityMonitor(lightning.Callback):

@@ -47,12 +47,7 @@ class KnownCorpus:
             url = url.format(file=file.name)
             try:
                 text = _checked(_download(url), file)
-            except (
-                OSError,
-                EOFError,
-                zlib.error,
-                _WrongText,
-            ) as error:  # all errors of requests are OSErrors
+            except (OSError, EOFError, zlib.error, _WrongText) as error:  # requests raises OSErrors
                 failures.append(f"{url}: {_reason(error)}")
             else:
                 with written_whole(places[-1]) as whole:

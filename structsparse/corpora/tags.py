@@ -54,9 +54,7 @@ def detect_scheme(sentences: Sentences, name: str = "tag") -> str:
     return SCHEMES[int(np.argmin(strays))]
 
 
-def convert(
-    sentences: Sentences, name: str, source: str, target: str, stray: str = "repair"
-) -> tuple[Column, int]:
+def convert(sentences: Sentences, name: str, source: str, target: str, stray: str = "repair") -> tuple[Column, int]:
     """Column `name` with the same spans in another scheme, and how many tags were stray in the source scheme.
 
     Stray tags become what their span makes of them (stray="repair") or end in an error that says where the

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
 
 from structsparse.corpora.columns import Column, Sentences
 from structsparse.errors import UserError
@@ -80,3 +82,24 @@ def attribute(sentences: Sentences, name: str) -> Column:
     words = sentences.columns["word"]
     derived = Column.from_strings([OF_WORD[name](word) for word in words.values])
     return Column(derived.values, derived.codes[words.codes])
+
+
+def numbers(sentences: Sentences, names: Sequence[str]) -> np.ndarray:
+    """Numeric columns: float32 [tokens, names]"""
+    found = np.empty((sentences.tokens, len(names)), np.float32)
+    for k, name in enumerate(names):
+        column = attribute(sentences, name)
+        try:
+            found[:, k] = np.array([float(value) for value in column.values], np.float32)[column.codes]
+        except ValueError as error:
+            raise UserError(f"{sentences.source}: column {name!r} (features.dense) is not numeric: {error}") from None
+    return found
+
+
+def codes(sentences: Sentences, vocabularies: Mapping[str, Mapping[str, int]]) -> np.ndarray:
+    """Attributes as codes of their vocabularies, 0 for values these do not know: int64 [tokens, attributes]"""
+    found = np.empty((sentences.tokens, len(vocabularies)), np.int64)
+    for k, (name, known) in enumerate(vocabularies.items()):
+        column = attribute(sentences, name)
+        found[:, k] = np.array([known.get(value, 0) for value in column.values], np.int64)[column.codes]
+    return found

@@ -24,12 +24,9 @@ from numba import njit, prange
 
 from structsparse.kernels.logspace import EXACT, PLAIN, SUMS, exp, exp_below, log_step, log_total
 
-REACH = 200.0
-TRACE = 1e-40
-FLOOR = 1e-280
+REACH, TRACE, FLOOR = 200.0, 1e-40, 1e-280
 LANES = 8
-MOST_CHUNKS = 64
-LEAST_SENTENCES = 8  # a chunk of fewer is not worth a thread
+MOST_CHUNKS, LEAST_SENTENCES = 64, 8  # a chunk of fewer sentences is not worth a thread
 
 
 @njit(**PLAIN)

@@ -80,9 +80,7 @@ def _check(scores: ChainScores, lengths: Tensor):
     expected["lengths"], shapes["lengths"] = (batch,), tuple(lengths.shape)
     for name, shape in expected.items():
         if shapes[name] != shape:
-            raise UserError(
-                f"{name} have shape {shapes[name]}, expected {shape} beside emissions of {labels} labels."
-            )
+            raise UserError(f"{name} have shape {shapes[name]}, expected {shape} beside emissions of {labels} labels.")
 
 
 def _inside(lengths: Tensor, time: int) -> Tensor:  # [batch, time]

@@ -14,7 +14,7 @@ from structsparse.corpora.columns import Sentences
 from structsparse.corpora.splits import Splits
 from structsparse.corpora.tags import convert, detect_scheme
 from structsparse.errors import UserError
-from structsparse.features.attributes import attribute
+from structsparse.features import attributes
 from structsparse.features.index import FeatureIndex
 from structsparse.features.templates import expand
 from structsparse.metrics import AccuracyScore, SpanScore
@@ -93,10 +93,10 @@ def prepare(
             notes.append(f"{part}: {lost:,} feature occurrences not seen in training were dropped")
         arrays[part] = TokenArrays(
             bags,
-            _coded(sentences, tag, {name: k for k, name in enumerate(names)}),
+            attributes.codes(sentences, {tag: {name: k for k, name in enumerate(names)}})[:, 0],
             sentences.offsets,
-            _numbers(sentences, dense),
-            _stack([_coded(sentences, name, vocabularies[name]) for name in codes], sentences.tokens),
+            attributes.numbers(sentences, dense),
+            attributes.codes(sentences, vocabularies),
         )
     sizes = Sizes(len(index), len(labels), len(dense), tuple(len(v) + 1 for v in vocabularies.values()))
     splits = replace(splits, **parts)
@@ -110,10 +110,12 @@ def _tags_as(splits: Splits, tag: str, scheme: str | None) -> tuple[dict[str, Se
     parts, notes = {}, []
     for part, sentences in splits.parts.items():
         if tag not in sentences.columns:
-            raise UserError(f"{sentences.source}: no column {tag!r} (task.tag); there are {', '.join(sentences.columns)}")
+            raise UserError(
+                f"{sentences.source}: no column {tag!r} (task.tag); there are {', '.join(sentences.columns)}"
+            )
         notes += [f"{part}: {note}" for note in sentences.notes]
         if scheme is not None:
-            written = detect_scheme(sentences) if splits.scheme == "auto" else splits.scheme
+            written = detect_scheme(sentences, tag) if splits.scheme == "auto" else splits.scheme
             column, stray = convert(sentences, tag, source=written, target=scheme, stray=splits.stray)
             sentences = replace(sentences, columns={**sentences.columns, tag: column})
             if stray:
@@ -129,28 +131,7 @@ def _counts(sentences: Sentences, name: str) -> list[tuple[str, int]]:
 
 def _vocabulary(sentences: Sentences, name: str) -> dict[str, int]:
     """Codes from 1; 0 is a value not seen in training."""
-    return {value: k for k, value in enumerate(attribute(sentences, name).values, start=1)}
-
-
-def _coded(sentences: Sentences, name: str, codes: dict[str, int]) -> np.ndarray:
-    column = attribute(sentences, name)
-    return np.array([codes.get(value, 0) for value in column.values], np.int64)[column.codes]
-
-
-def _stack(columns: list[np.ndarray], tokens: int) -> np.ndarray:
-    return np.stack(columns, axis=1) if columns else np.empty((tokens, 0), np.int64)
-
-
-def _numbers(sentences: Sentences, names: Sequence[str]) -> np.ndarray:
-    """Numeric columns, float32 [tokens, columns]."""
-    numbers = np.empty((sentences.tokens, len(names)), np.float32)
-    for k, name in enumerate(names):
-        column = attribute(sentences, name)
-        try:
-            numbers[:, k] = np.array([float(value) for value in column.values], np.float32)[column.codes]
-        except ValueError as error:
-            raise UserError(f"{sentences.source}: column {name!r} (features.dense) is not numeric: {error}") from None
-    return numbers
+    return {value: k for k, value in enumerate(attributes.attribute(sentences, name).values, start=1)}
 
 
 class Tagging(lightning.LightningModule):
