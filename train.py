@@ -18,9 +18,12 @@ from pathlib import Path
 import hydra
 import lightning
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue
 from rich.console import Console
 
 from structsparse import recipe, report, results
@@ -137,9 +140,12 @@ def main(cfg: DictConfig) -> None:
     console = Console(quiet=not first_process())
     try:
         train(cfg, Path(HydraConfig.get().runtime.output_dir), console)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (UserError, InstantiationException, MisconfigurationException, MissingMandatoryValue) as error:
+        reason = error.__cause__ if isinstance(error, InstantiationException) and error.__cause__ else error
+        print(f"error: {' '.join(str(reason).split())}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except Stopped as stopped:
         console.print(f"{stopped}; continue with ckpt_path=last")
         sys.exit(128 + stopped.signum)

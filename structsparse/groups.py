@@ -92,8 +92,9 @@ class Partition(nn.Module):
             raise UserError(f"these groups are of {self.parameter} {tuple(self.shape)}, got a tensor {tuple(W.shape)}")
 
     def _block_sums(self, W: Tensor, power: int) -> Tensor:
-        width = self.shape[1:].numel()
-        return torch.from_numpy(kernels.block_sums(flat_array(W), self.offsets.numpy(), width, power))
+        sums = torch.zeros(len(self), dtype=torch.float64)
+        kernels.block_sums(flat_array(W), self.offsets.numpy(), self.shape[1:].numel(), power, sums.numpy())
+        return sums
 
 
 class RowNames(Sequence):
@@ -229,5 +230,6 @@ def power_sum(W: Tensor, power: int) -> Tensor:
     """Sum of |W|^power (1 or 2) over all entries: a float64 scalar."""
     if not walkable(W):
         return (W.abs() if power == 1 else W * W).sum().double()
-    whole = torch.tensor([0, W.numel()]).numpy()
-    return torch.from_numpy(kernels.block_sums(flat_array(W), whole, 1, power))[0]
+    total = torch.zeros(1, dtype=torch.float64)
+    kernels.block_sums(flat_array(W), torch.tensor([0, W.numel()]).numpy(), 1, power, total.numpy())
+    return total[0]

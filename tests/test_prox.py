@@ -1,6 +1,7 @@
 """The proximal kernels against scalar loops, against cvxpy, and against their own twins."""
 
 import math
+from itertools import pairwise
 
 import cvxpy
 import numba
@@ -119,38 +120,41 @@ def test_a_convex_solver_finds_the_same_minimum(layout, metric, entry_strength):
 
 
 @pytest.mark.parametrize("entry_strength", [0.0, 0.05])
+@pytest.mark.parametrize("metric", ["euclidean", "diagonal"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_kernels_and_torch_agree_on_large_and_small_blocks(dtype, entry_strength):
+def test_kernels_and_torch_agree_on_large_and_small_blocks(dtype, metric, entry_strength):
     W, steps = draw(1, (750_000, 3), dtype=dtype)
-    W[:1000] *= 1e-3
+    steps = steps if metric == "diagonal" else 0.5
     bounds = [0, 5, 5, 1000, 40_000, 745_000, 745_001, 750_000, 750_000]  # one is shared by all threads
-    names = [str(k) for k in range(len(bounds) - 1)]
-    # of these nine tenths, 0, ... of their critical strength, so that some die and some are kept
-    sizes = torch.tensor([W[a:b].norm() / max(1, b - a) for a, b in zip(bounds[:-1], bounds[1:], strict=True)])
-    groups = by_row_blocks(W.shape, names, bounds, weights=sizes * (torch.arange(8) % 3))
-    for strength, scales in ((3.0, 0.5), (3.0, steps)):
-        fast = prox.sparse_group_shrink_(W.clone(), groups, strength, entry_strength, scales)
-        slow = prox.sparse_group_shrink_(ROUTES["torch"](W), groups, strength, entry_strength, scales)
-        close = 2e-6 if dtype == torch.float32 else 1e-13
-        torch.testing.assert_close(fast, slow, rtol=0, atol=close)
-        assert torch.equal(groups.alive(fast), groups.alive(slow))
-        assert 0 < int(groups.alive(fast).sum()) < 6
-        assert (fast[40_000:745_000] != W[40_000:745_000]).any()
-    fast, slow = W.clone(), ROUTES["torch"](W)
-    torch.testing.assert_close(prox.soft_threshold_(fast, 0.1, steps), prox.soft_threshold_(slow, 0.1, steps))
-    torch.testing.assert_close(prox.shrink_(fast, 0.1, steps), prox.shrink_(slow, 0.1, steps))
+    groups = by_row_blocks(W.shape, [str(k) for k in range(8)], bounds)
+    share = torch.tensor([0.5, 0.0, 0.0, 0.9, 0.6, 1.2, 1.2, 0.0])  # of the strength at which the group dies
+    groups.weight.copy_(share * groups.norms(W / steps))
+    fast = prox.sparse_group_shrink_(W.clone(), groups, 1.0, entry_strength, steps)
+    slow = prox.sparse_group_shrink_(ROUTES["torch"](W), groups, 1.0, entry_strength, steps)
+    torch.testing.assert_close(fast, slow, rtol=0, atol=2e-6 if dtype == torch.float32 else 1e-13)
+    assert groups.alive(fast).tolist() == [True, False, True, True, True, False, False, False]
+    assert groups.alive(slow).tolist() == groups.alive(fast).tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kernels_and_torch_agree_on_many_entries(dtype):
+    W, steps = draw(1, (400_000, 1), dtype=dtype)
+    for change in (prox.soft_threshold_, prox.shrink_):
+        for scales in (0.5, steps):
+            torch.testing.assert_close(change(W.clone(), 0.1, scales), change(ROUTES["torch"](W), 0.1, scales))
 
 
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one core")
 def test_results_do_not_depend_on_the_number_of_threads():
     W, steps = draw(2, (750_000, 3), dtype=torch.float32)
     groups = by_row_blocks(W.shape, ["large", "a", "b"], [0, 710_000, 720_000, 750_000], weights="one")
-    outcomes = []
+    outcomes, before = [], numba.get_num_threads()
     for threads in (1, 2):
         numba.set_num_threads(threads)
         scalar = prox.sparse_group_shrink_(W.clone(), groups, 20.0, 0.1, 0.5)
         metric = prox.sparse_group_shrink_(W.clone(), groups, 20.0, 0.1, steps)
         outcomes.append((scalar, metric, groups.norms(W)))
+    numba.set_num_threads(before)
     assert outcomes[0][1].any()
     for one, two in zip(*outcomes, strict=True):
         assert torch.equal(one, two)

@@ -31,10 +31,11 @@ class SparsityMonitor(lightning.Callback):
         self.total, self.batches = torch.zeros(()), 0
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
-        self.total = outputs["loss"].detach() + self.total.to(module.device)
+        loss = outputs["loss"].detach() * trainer.accumulate_grad_batches  # Lightning has divided it
+        self.total = loss + self.total.to(module.device)
         self.batches += 1
         if trainer.global_step % trainer.log_every_n_steps == 0:
-            scalars = {"loss": outputs["loss"], "learning_rate": trainer.optimizers[0].param_groups[0]["lr"]}
+            scalars = {"loss": loss, "learning_rate": trainer.optimizers[0].param_groups[0]["lr"]}
             self._log(trainer, {f"step/{key}": float(value) for key, value in scalars.items()})
 
     @torch.no_grad()

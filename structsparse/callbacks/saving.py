@@ -20,11 +20,21 @@ SECONDS = 10.0  # of work that a crash may cost; saving a large model after ever
 
 
 class WholeFiles(TorchCheckpointIO):
-    """Checkpoints are written beside and renamed: there is the old one or the new one, never half of one."""
+    """Checkpoints are written beside and renamed: there is the old one or the new one, never half of one, and never
+    one whose weights are no numbers (minus infinity is one: it forbids)."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
+        for name, weights in checkpoint["state_dict"].items():
+            if not (weights < torch.inf).all():
+                raise UserError(
+                    f"{name} holds a weight that is NaN or infinite after step {checkpoint['global_step']}; "
+                    "lower solver.lr. The last good checkpoint is kept"
+                )
         with written_whole(Path(path)) as file:
-            torch.save(checkpoint, file)
+            try:
+                torch.save(checkpoint, file)
+            except RuntimeError as error:  # torch misses the end of a file that the disk had no room for
+                raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
 
 class Stopped(Exception):
@@ -39,8 +49,9 @@ class Checkpoints(lightning.Callback):
     """`last.ckpt` after an epoch (not more than once in `SECONDS`), at the end and when stopped; `best.ckpt` whenever
     dev gets better, with patience for that.
 
-    A model that has not been checked for NaN is never saved. On Ctrl-C or SIGTERM the step under way is finished, the
-    state is saved as it is, and `Stopped` is raised; a second Ctrl-C stops at once."""
+    A model that has not been checked for NaN is never saved. On Ctrl-C or SIGTERM the step under way is finished (after
+    the last one of an epoch its validation, too), the state is saved as it is, and `Stopped` is raised; a second Ctrl-C
+    stops at once."""
 
     def __init__(self, folder: Path, monitor: str, choose: str, patience: int | None) -> None:
         if choose not in ("best", "last"):
@@ -59,6 +70,17 @@ class Checkpoints(lightning.Callback):
         return self.folder / (BEST if self.choose == "best" else LAST)
 
     def on_fit_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        least = (trainer.check_val_every_n_epoch or 1) if self.choose == "best" else 1
+        if trainer.max_epochs in range(least):
+            raise UserError(
+                f"trainer.max_epochs={trainer.max_epochs} leaves no model to choose={self.choose}; "
+                f"expected at least {least} (trainer.check_val_every_n_epoch={trainer.check_val_every_n_epoch})"
+            )
+
+    def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Lightning has set handlers of its own by now, and takes them back however the training ends."""
+        if self._out_of_patience():
+            trainer.should_stop = True
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGINT, signal.SIGTERM):
                 self.handlers[signum] = signal.signal(signum, self._asked)
@@ -68,10 +90,11 @@ class Checkpoints(lightning.Callback):
             raise KeyboardInterrupt
         self.signum = signum
 
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
-        if _any_process(trainer, bool(self.signum)):
-            trainer.save_checkpoint(self.folder / LAST)
-            raise Stopped(self.signum or signal.SIGTERM, self.folder / LAST)
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
+        """Not within a step of several batches, whose gradient would be lost, nor before the epoch is validated."""
+        done = batch_idx + 1
+        if done % trainer.accumulate_grad_batches == 0 and done < trainer.num_training_batches:
+            self._stop_if_asked(trainer)
 
     def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         if trainer.sanity_checking or trainer.state.fn != "fit":
@@ -82,16 +105,31 @@ class Checkpoints(lightning.Callback):
             self.best, self.best_epoch, self.waited = value, trainer.current_epoch, 0
             if self.choose == "best":
                 trainer.save_checkpoint(self.folder / BEST, weights_only=True)
-        if self.patience is not None and self.waited > self.patience:
+        if self._out_of_patience():
             trainer.should_stop = True
 
+    def _out_of_patience(self) -> bool:
+        return self.patience is not None and self.waited >= max(1, self.patience)
+
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._stop_if_asked(trainer)
         last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
         if last or _any_process(trainer, time.monotonic() - self.saved_at > SECONDS):
             trainer.save_checkpoint(self.folder / LAST)
             self.saved_at = time.monotonic()
 
-    def teardown(self, trainer: lightning.Trainer, module: lightning.LightningModule, stage: str) -> None:
+    def _stop_if_asked(self, trainer: lightning.Trainer) -> None:
+        if _any_process(trainer, bool(self.signum)):
+            trainer.save_checkpoint(self.folder / LAST)
+            raise Stopped(self.signum or signal.SIGTERM, self.folder / LAST)
+
+    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._release()
+
+    def on_exception(self, trainer: lightning.Trainer, module: lightning.LightningModule, exception) -> None:
+        self._release()
+
+    def _release(self) -> None:
         for signum, handler in self.handlers.items():
             signal.signal(signum, handler)
         self.handlers = {}

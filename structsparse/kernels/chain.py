@@ -29,12 +29,6 @@ LANES = 8
 MOST_CHUNKS, LEAST_SENTENCES = 64, 8  # a chunk of fewer sentences is not worth a thread
 
 
-@njit(**PLAIN)
-def _copy(source, target):  # slice assignment would do, but takes seconds to compile
-    for k in range(len(target)):
-        target[k] = source[k]
-
-
 # --- scores shared by all sentences
 
 
@@ -162,12 +156,10 @@ def _forward(emissions, tables, lifted, alphas):
         return np.nan
     for t in range(len(emissions)):
         alpha, weights = alphas[t], lifted[t]
-        if t == 0:
-            _copy(first, alpha)
-        else:
+        if t > 0:
             _dots(step_back, alphas[t - 1], alpha)
         for j in range(len(alpha)):
-            alpha[j] *= weights[j]
+            alpha[j] = (alpha[j] if t > 0 else first[j]) * weights[j]
         mass = _normalise(alpha)
         if not mass > FLOOR or (forbids and _sunk(alpha)):
             return np.nan
@@ -247,10 +239,10 @@ def _log_forward(emissions, shared, lifted, alphas):
     peaks = lifted[0]
     for t in range(len(emissions)):
         alpha, emission = alphas[t], emissions[t]
-        if t == 0:
-            _copy(start, alpha)
-        else:
+        if t > 0:
             log_step(alphas[t - 1], steps, peaks, alpha)
+        for j in range(len(alpha)):
+            alpha[j] = alpha[j] if t > 0 else start[j]
         for j in range(len(emission)):
             alpha[j] += emission[j]
     return log_total(alphas[-1], end)
@@ -269,7 +261,8 @@ def _log_backward(emissions, shared, weight, alphas, nodes, edges):
     right, peaks = np.empty(len(end)), np.empty(len(end))
     for t in range(len(emissions) - 1, -1, -1):
         alpha, emission, node = alphas[t], emissions[t], nodes[t]
-        _copy(beta, right)
+        for j in range(len(beta)):  # slice assignment would take a second to compile
+            right[j] = beta[j]
         for j in range(len(node)):
             node[j] = weight * exp_below(alpha[j] + beta[j] - total)
             right[j] += emission[j]
@@ -308,8 +301,11 @@ def forward(emissions, lengths, transitions, start, end, alphas, in_logs, totals
     shared = _widen(transitions, start, end)
     tables = _tables(shared, len(start))
     chunks = chunk_count(len(lengths))
-    for chunk in prange(chunks):
-        mine = range(chunk, len(lengths), chunks)
+    if chunks == 1:  # waking the threads would cost more than they save
+        _forward_chunk(range(len(lengths)), emissions, lengths, shared, tables, alphas, in_logs, totals)
+        return
+    for c in prange(chunks):
+        mine = range(c, len(lengths), chunks)
         _forward_chunk(mine, emissions, lengths, shared, tables, alphas, in_logs, totals)
 
 
@@ -344,10 +340,13 @@ def backward(emissions, lengths, transitions, start, end, alphas, in_logs, weigh
     shared = _widen(transitions, start, end)
     tables = _tables(shared, len(start))
     chunks = len(steps)
+    if chunks == 1:
+        args = (emissions, lengths, shared, tables, alphas, in_logs, weights, nodes, steps[0], ends[0])
+        _backward_chunk(range(len(lengths)), *args)
+        return
     for c in prange(chunks):
-        mine = range(c, len(lengths), chunks)
         args = (emissions, lengths, shared, tables, alphas, in_logs, weights, nodes, steps[c], ends[c])
-        _backward_chunk(mine, *args)
+        _backward_chunk(range(c, len(lengths), chunks), *args)
 
 
 @njit(**PLAIN)
@@ -393,5 +392,8 @@ def _best_chunk(mine, emissions, lengths, transitions, start, end, paths):
 def best(emissions, lengths, transitions, start, end, paths):
     """Fill paths [batch, time] with the best label sequences, 0 beyond the length."""
     chunks = chunk_count(len(lengths))
-    for chunk in prange(chunks):
-        _best_chunk(range(chunk, len(lengths), chunks), emissions, lengths, transitions, start, end, paths)
+    if chunks == 1:
+        _best_chunk(range(len(lengths)), emissions, lengths, transitions, start, end, paths)
+        return
+    for c in prange(chunks):
+        _best_chunk(range(c, len(lengths), chunks), emissions, lengths, transitions, start, end, paths)

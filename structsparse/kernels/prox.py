@@ -15,7 +15,7 @@ LARGE = 1 << 21  # entries of a block that is worth all threads at once
 ROUNDS = 60  # of Newton: it ends by itself within a dozen, this bounds what odd input could do
 SERIAL = {"cache": True, "nogil": True, "error_model": "numpy"}  # a checked division is no vector division
 SUMS = {**SERIAL, "fastmath": {"reassoc", "contract"}}  # what a sum needs to become a vector loop
-PARALLEL = {**SERIAL, "parallel": True}
+PARALLEL = {**SERIAL, "parallel": True}  # array expressions wake all threads too: they stay in serial functions
 
 
 @njit(**PARALLEL)
@@ -51,63 +51,61 @@ def shrink_metric(x, steps, strength):
 @njit(**PARALLEL)
 def shrink_blocks(x, offsets, width, weight, threshold, cut):
     """Each row block g of x <- group prox with threshold * weight[g] of soft(x, cut)."""
-    ends = offsets * width
     if x.size <= ALONE:
-        _shrink_tile(x, ends, weight, threshold, cut)
+        _shrink_tile(x, offsets, width, weight, threshold, cut)
         return
-    first, last = _tiles(ends)
+    first, last = _tiles(offsets, width)
     for tile in prange(first.size):
         a, b = first[tile], last[tile]
-        _shrink_tile(x, ends[a : b + 1], weight[a:b], threshold, cut)
+        _shrink_tile(x, offsets[a : b + 1], width, weight[a:b], threshold, cut)
     for g in range(weight.size):
-        if ends[g + 1] - ends[g] > LARGE:
-            _shrink_large(x[ends[g] : ends[g + 1]], threshold * weight[g], cut)
+        a, b = offsets[g] * width, offsets[g + 1] * width
+        if b - a > LARGE:
+            _shrink_large(x[a:b], threshold * weight[g], cut)
 
 
 @njit(**PARALLEL)
 def shrink_blocks_metric(x, steps, offsets, width, weight, strength, cut):
     """The same in the metric 1 / steps: group prox with strength * weight[g] of soft(x, cut * steps)."""
-    ends = offsets * width
     if x.size <= ALONE:
-        _shrink_tile_metric(x, steps, ends, weight, strength, cut)
+        _shrink_tile_metric(x, steps, offsets, width, weight, strength, cut)
         return
-    first, last = _tiles(ends)
+    first, last = _tiles(offsets, width)
     for tile in prange(first.size):
         a, b = first[tile], last[tile]
-        _shrink_tile_metric(x, steps, ends[a : b + 1], weight[a:b], strength, cut)
+        _shrink_tile_metric(x, steps, offsets[a : b + 1], width, weight[a:b], strength, cut)
     for g in range(weight.size):
-        a, b = ends[g], ends[g + 1]
+        a, b = offsets[g] * width, offsets[g + 1] * width
         if b - a > LARGE:
             _shrink_large_metric(x[a:b], steps[a:b], x.dtype.type(strength * weight[g]), cut)
 
 
 @njit(**PARALLEL)
-def block_sums(x, offsets, width, power):
-    """Sum of |x|^power (1 or 2) over each row block: float64 [blocks]."""
-    ends = offsets * width
-    sums = np.zeros(ends.size - 1)
+def block_sums(x, offsets, width, power, sums):
+    """sums[g] <- sum of |x|^power (1 or 2) over row block g, for sums (float64) that are zero before."""
     if x.size <= ALONE:
-        _sum_tile(x, ends, power, sums)
-        return sums
-    first, last = _tiles(ends)
+        _sum_tile(x, offsets, width, power, sums)
+        return
+    first, last = _tiles(offsets, width)
     for tile in prange(first.size):
         a, b = first[tile], last[tile]
-        _sum_tile(x, ends[a : b + 1], power, sums[a:b])
+        _sum_tile(x, offsets[a : b + 1], width, power, sums[a:b])
     for g in range(sums.size):
-        if ends[g + 1] - ends[g] > LARGE:
-            sums[g] = _power_sum_large(x[ends[g] : ends[g + 1]], power)
-    return sums
+        a, b = offsets[g] * width, offsets[g + 1] * width
+        if b - a > LARGE:
+            sums[g] = _power_sum_large(x[a:b], power)
 
 
 @njit(**SERIAL)
-def _tiles(ends):
+def _tiles(offsets, width):
     """First and last block (excluded) of each tile. Large blocks, which can only come last in one, are left out."""
-    tiles = 1 + ends[-1] // TILE
-    bounds = np.searchsorted(ends, np.arange(tiles + 1) * ends[-1] // tiles)
+    tiles = 1 + offsets[-1] * width // TILE
+    bounds = np.searchsorted(offsets, np.arange(tiles + 1) * offsets[-1] // tiles)
     first, last = bounds[:-1], bounds[1:].copy()
     for tile in range(tiles):
-        if last[tile] > first[tile] and ends[last[tile]] - ends[last[tile] - 1] > LARGE:
-            last[tile] -= 1
+        end = last[tile]
+        if end > first[tile] and (offsets[end] - offsets[end - 1]) * width > LARGE:
+            last[tile] = end - 1
     return first, last
 
 
@@ -141,9 +139,9 @@ def _power_sum(x, power):
 
 
 @njit(**SERIAL)
-def _sum_tile(x, ends, power, sums):
+def _sum_tile(x, offsets, width, power, sums):
     for g in range(sums.size):
-        sums[g] = _power_sum(x[ends[g] : ends[g + 1]], power)
+        sums[g] = _power_sum(x[offsets[g] * width : offsets[g + 1] * width], power)
 
 
 @njit(**PARALLEL)
@@ -186,15 +184,15 @@ def _scale(x, cut, factor):
 
 
 @njit(**SERIAL)
-def _shrink_tile(x, ends, weight, threshold, cut):
+def _shrink_tile(x, offsets, width, weight, threshold, cut):
     """All sums, then all factors, then all products: twice as fast for narrow rows as one block after the other."""
     factor = np.empty(weight.size)
     for g in range(weight.size):
-        factor[g] = _squares(x[ends[g] : ends[g + 1]], cut)
+        factor[g] = _squares(x[offsets[g] * width : offsets[g + 1] * width], cut)
     for g in range(weight.size):
         factor[g] = _factor(factor[g], threshold * weight[g])
     for g in range(weight.size):
-        _scale(x[ends[g] : ends[g + 1]], cut, x.dtype.type(factor[g]))
+        _scale(x[offsets[g] * width : offsets[g + 1] * width], cut, x.dtype.type(factor[g]))
 
 
 @njit(**PARALLEL)
@@ -262,9 +260,9 @@ def _climbed(squares, slope, tolerance):
 
 
 @njit(**SERIAL)
-def _shrink_tile_metric(x, steps, ends, weight, strength, cut):
+def _shrink_tile_metric(x, steps, offsets, width, weight, strength, cut):
     for g in range(weight.size):
-        a, b = ends[g], ends[g + 1]
+        a, b = offsets[g] * width, offsets[g + 1] * width
         _shrink_small_metric(x[a:b], steps[a:b], x.dtype.type(strength * weight[g]), cut)
 
 
