@@ -141,7 +141,7 @@ def main(cfg: DictConfig) -> None:
     try:
         train(cfg, Path(HydraConfig.get().runtime.output_dir), console)
     except (UserError, InstantiationException, MisconfigurationException, MissingMandatoryValue) as error:
-        reason = error.__cause__ if isinstance(error, InstantiationException) and error.__cause__ else error
+        reason = error.__cause__ if isinstance(error.__cause__, UserError) else error
         print(f"error: {' '.join(str(reason).split())}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

@@ -26,6 +26,7 @@ from structsparse.features.layout import Layout
 from structsparse.files import write_text
 from structsparse.models import Tagger
 from structsparse.penalties import Penalty
+from structsparse.solvers import steps
 from structsparse.structures.chain import Chain
 from structsparse.tasks.tagging import Tagging, TaggingData
 
@@ -79,6 +80,7 @@ def run(stage: Stage, data: TaggingData, before: Outcome | None, folder: Path, r
         support = before.survivors()
         data, support = _compact(before, support)
     lightning.seed_everything(stage.seed, verbose=False)
+    _try_optimizer(stage)
     module, penalties = _build(stage, data)
     if before is not None:
         _inherit(module, before, support)
@@ -113,6 +115,14 @@ def _build(stage: Stage, data: TaggingData) -> tuple[Tagging, dict[str, Penalty]
     loss, fingerprint = stage.loss(Chain()), _fingerprint(stage, data)
     module = Tagging(tagger, loss, stage.optimizer, data.score, names, stage.final_lr, fingerprint)
     return module, penalties
+
+
+def _try_optimizer(stage: Stage) -> None:
+    """What is wrong with it is said before the work begins."""
+    try:
+        steps.check(stage.optimizer([nn.Parameter(torch.zeros(1))]), [])
+    except (TypeError, ValueError) as error:
+        raise UserError(f"solver: {error}") from error
 
 
 def penalised(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -211,6 +221,8 @@ def _fit(stage, data, module, penalties, support, checkpoints: Checkpoints, path
         same_model(path, module.fingerprint)
     begin = time.perf_counter()
     trainer.fit(module, train, dev, ckpt_path=path, weights_only=True)
+    for penalty in penalties.values():
+        penalty.to(module.device)  # which Lightning has left
     return {"seconds_fit": time.perf_counter() - begin, "epochs": trainer.current_epoch}
 
 

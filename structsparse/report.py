@@ -79,7 +79,7 @@ def tsv(table: Table) -> str:
 def rich(table: Table, title: str, most: int = 25) -> RichTable:
     shown = RichTable(title=title, title_justify="left")
     for name in table.header:
-        shown.add_column(name, justify="left" if name in ("group", "lives", "planted") else "right")
+        shown.add_column(name, justify="left" if name in ("group", "lives", "planted") else "right", no_wrap=True)
     for row in table.rows[:most]:
         shown.add_row(*(_shown(value) for value in row))
     if len(table.rows) > most:
@@ -143,7 +143,9 @@ def write_metrics(path: Path, metrics: Mapping[str, object]) -> None:
 def summary(console: Console, metrics: Mapping[str, object], table: Table | None, folder: Path) -> None:
     """The one thing to read at the end of a run."""
     if table is not None:
-        living = Table(table.header, [row for row in table.rows if row[1] == "yes"])
+        lives = table.header.index("lives")
+        without = [row[:lives] + row[lives + 1 :] for row in [table.header, *table.rows] if row[lives] != "no"]
+        living = Table(without[0], without[1:])
         console.print(rich(living, f"living groups: {len(living.rows)} of {len(table.rows)}"))
     result = RichTable(title="result", title_justify="left", show_header=False)
     for key, value in metrics.items():

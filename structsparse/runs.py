@@ -22,7 +22,8 @@ def decides(options: Mapping) -> dict:
 
 def first_process() -> bool:
     """Whether this process is the one that writes and speaks, also before there are others."""
-    return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
+    ranks = ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK")  # of torchrun, of SLURM, of Lightning's own launcher
+    return all(os.environ.get(name, "0") == "0" for name in ranks)
 
 
 def resume_into(folder: Path, ckpt_path: str | None, options: Mapping) -> bool:

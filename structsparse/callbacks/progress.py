@@ -1,4 +1,4 @@
-"""A bar within an epoch (on a terminal), a line after each."""
+"""A bar within a long epoch (on a terminal), a line whenever dev has been looked at."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ class EpochLines(lightning.Callback):
         self.bar: Progress | None = None
         self.begin = 0.0
 
-    def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         self.begin = time.perf_counter()
-        if trainer.is_global_zero and self.console.is_terminal:
+
+    def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        if trainer.is_global_zero and self.console.is_terminal and trainer.num_training_batches > 1:
             columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
             self.bar = Progress(*columns, console=self.console, transient=True)
             self.bar.start()
@@ -31,11 +33,13 @@ class EpochLines(lightning.Callback):
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         self._close()
-        if not trainer.is_global_zero:
+        epoch, last = trainer.current_epoch + 1, trainer.max_epochs
+        looked = epoch % (trainer.check_val_every_n_epoch or 1) == 0 or epoch == last or trainer.should_stop
+        if not (trainer.is_global_zero and looked):
             return
         latest = self.monitor.latest
         parts = [
-            f"{self.monitor.stage} {trainer.current_epoch + 1:>3}/{trainer.max_epochs}",
+            f"{self.monitor.stage} {epoch:>3}/{last}",
             f"loss {latest['loss']:.4f}",
             f"objective {latest['objective']:.4f}",
         ]
@@ -44,6 +48,7 @@ class EpochLines(lightning.Callback):
             parts.append(f"dev {self.metric} {float(score):.4f}")
         parts += [f"{key.split('/')[0].replace('_', ' ')} {v:,}" for key, v in latest.items() if "_alive/" in key]
         parts.append(f"{time.perf_counter() - self.begin:.1f} s")
+        self.begin = time.perf_counter()
         self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
 
     def on_exception(self, trainer: lightning.Trainer, module: lightning.LightningModule, exception) -> None:

@@ -50,7 +50,8 @@ class ProximalStep(lightning.Callback):
         for name in self.penalties:
             group = next(g for g in optimizer.param_groups if any(p is parameters[name] for p in g["params"]))
             self.targets[name] = optimizer, group, parameters[name]
-            self.penalties[name].to(parameters[name].device)
+            penalty = self.penalties[name].to(parameters[name].device)
+            penalty.strength = trainer.strategy.broadcast(float(penalty.strength))  # to the last bit on all processes
         steps.check(optimizer, [parameters[name] for name in self.penalties])
         self.support = {name: mask.to(parameters[name].device) for name, mask in self.support.items()}
         self.hook = optimizer.register_step_post_hook(lambda *_: self._stepped())
