@@ -7,6 +7,7 @@ python train.py --help                              all options
 
 from __future__ import annotations
 
+import errno
 import logging
 import resource
 import sys
@@ -34,6 +35,7 @@ from structsparse.errors import UserError
 from structsparse.runs import decides, first_process, resume_into
 from structsparse.tasks import tagging
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PENALTY_KNOBS = ("strength", "relative", "parameters", "every", "warmup", "groups")
 
 
@@ -129,7 +131,8 @@ def log_hyperparameters(cfg: DictConfig, metrics: dict[str, object], folder: Pat
 
 def quiet() -> None:
     """Lightning's advice is about data loaders and loggers that are not used here."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*")
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
 
@@ -137,17 +140,22 @@ def quiet() -> None:
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(cfg: DictConfig) -> None:
     quiet()
-    console = Console(quiet=not first_process())
+    console, folder = Console(quiet=not first_process()), Path(HydraConfig.get().runtime.output_dir)
     try:
-        train(cfg, Path(HydraConfig.get().runtime.output_dir), console)
+        train(cfg, folder, console)
     except (UserError, InstantiationException, MisconfigurationException, MissingMandatoryValue) as error:
         reason = error.__cause__ if isinstance(error.__cause__, UserError) else error
         print(f"error: {' '.join(str(reason).split())}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        print(f"error: no room to write in {folder} ({error.strerror})", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
     except Stopped as stopped:
-        console.print(f"{stopped}; continue with ckpt_path=last")
+        console.print(f"{stopped}; continue with ckpt_path=last", soft_wrap=True)
         sys.exit(128 + stopped.signum)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numba
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -41,6 +42,10 @@ class _BagSum(torch.autograd.Function):
     def forward(ctx, table: Tensor, ids: Tensor, offsets: Tensor, pending: list[BagGradient] | None) -> Tensor:
         ctx.save_for_backward(ids, offsets, table)
         ctx.pending = pending
+        if _on_cpu(table):
+            sums = table.new_zeros(len(offsets) - 1, table.shape[1])
+            kernels.total(ids.numpy(), offsets.numpy(), table.numpy(), sums.numpy(), numba.get_num_threads())
+            return sums
         return F.embedding_bag(ids, table, offsets, mode="sum", include_last_offset=True)
 
     @staticmethod

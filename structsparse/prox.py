@@ -80,7 +80,7 @@ def _group_shrink_metric_(W, groups, strength, steps) -> Tensor:
     """V = W * theta / (theta + reach), where theta is the norm of the group's V."""
     reach = _reach(strength * groups.expand(groups.weight, fill=0.0).to(W.dtype), steps, W)
     theta = groups.expand(_metric_norms(W, groups, reach), fill=1.0).to(W.dtype)
-    share = 1 - theta / (theta + reach).clamp(min=torch.finfo(W.dtype).tiny)
+    share = torch.where(reach == 0, 0.0, 1 - theta / (theta + reach))
     return W.addcmul_(W, share, value=-1)
 
 
@@ -94,7 +94,7 @@ def _metric_norms(W, groups, reach) -> Tensor:
         slope = groups.sums(squares * inverse)
         squares = groups.sums(squares)
         excess = squares.sqrt() - 1
-        theta = theta + torch.where(excess > tolerance, squares * excess / slope, 0.0)
+        theta = theta + torch.where(excess > tolerance, excess * (squares / slope), 0.0)
     return theta
 
 

@@ -134,6 +134,8 @@ def penalised(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
         if not found:
             raise UserError(f"reg.parameters: {pattern!r} matches no parameter; there are {', '.join(short)}")
         chosen |= found
+    if not chosen:
+        raise UserError(f"reg.parameters is empty; name those to be penalised, of {', '.join(short)}")
     if len(chosen) == len(names):
         raise UserError(f"reg.parameters={list(patterns)} matches every parameter; name those to be penalised")
     return [name for name in names if name in chosen]
@@ -142,15 +144,15 @@ def penalised(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
 def _compact(before: Outcome, support: dict[str, Tensor]) -> tuple[TaggingData, dict[str, Tensor]]:
     """Rows without a surviving entry leave the data; what is left of the support is kept where it forbids anything."""
     table = next((name for name in support if name.endswith("table")), None)
-    if table is None:
-        return before.data, support
-    rows = support[table].any(dim=1)
-    if not rows.any():
+    if not any(mask.any() for name, mask in support.items() if table in (name, None)):
         raise UserError(
             f"every group is dead: at strength {before.figures['strength']:.4g} "
             f"(critical {before.figures['critical_strength'] or float('nan'):.4g}) no weight survives; "
             "lower reg.strength"
         )
+    if table is None:
+        return before.data, support
+    rows = support[table].any(dim=1)
     support = {**support, table: support[table][rows]}
     return before.data.keep(rows.cpu().numpy()), {name: mask for name, mask in support.items() if not mask.all()}
 

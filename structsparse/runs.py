@@ -47,7 +47,7 @@ def _found(folder: Path, ckpt_path: str, options: Mapping) -> Path:
     path = Path(ckpt_path)
     candidates = [path / "checkpoints", path, *path.parents[:3]]
     for candidate in candidates:
-        if candidate.name == "checkpoints" and candidate.is_dir():
+        if candidate.name == "checkpoints" and any(candidate.glob("*/last.ckpt")):
             return candidate
     raise UserError(f"ckpt_path={ckpt_path}: no run directory with checkpoints there")
 

@@ -1,7 +1,6 @@
 """The proximal kernels against scalar loops, against cvxpy, and against their own twins."""
 
 import math
-from itertools import pairwise
 
 import cvxpy
 import numba
@@ -119,18 +118,17 @@ def test_a_convex_solver_finds_the_same_minimum(layout, metric, entry_strength):
     assert 0 < int(groups.alive(found).sum()) < len(groups)
 
 
-@pytest.mark.parametrize("entry_strength", [0.0, 0.05])
 @pytest.mark.parametrize("metric", ["euclidean", "diagonal"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_kernels_and_torch_agree_on_large_and_small_blocks(dtype, metric, entry_strength):
+def test_kernels_and_torch_agree_on_large_and_small_blocks(dtype, metric):
     W, steps = draw(1, (750_000, 3), dtype=dtype)
     steps = steps if metric == "diagonal" else 0.5
     bounds = [0, 5, 5, 1000, 40_000, 745_000, 745_001, 750_000, 750_000]  # one is shared by all threads
     groups = by_row_blocks(W.shape, [str(k) for k in range(8)], bounds)
     share = torch.tensor([0.5, 0.0, 0.0, 0.9, 0.6, 1.2, 1.2, 0.0])  # of the strength at which the group dies
     groups.weight.copy_(share * groups.norms(W / steps))
-    fast = prox.sparse_group_shrink_(W.clone(), groups, 1.0, entry_strength, steps)
-    slow = prox.sparse_group_shrink_(ROUTES["torch"](W), groups, 1.0, entry_strength, steps)
+    fast = prox.sparse_group_shrink_(W.clone(), groups, 1.0, 0.05, steps)
+    slow = prox.sparse_group_shrink_(ROUTES["torch"](W), groups, 1.0, 0.05, steps)
     torch.testing.assert_close(fast, slow, rtol=0, atol=2e-6 if dtype == torch.float32 else 1e-13)
     assert groups.alive(fast).tolist() == [True, False, True, True, True, False, False, False]
     assert groups.alive(slow).tolist() == groups.alive(fast).tolist()
@@ -168,17 +166,43 @@ def test_steps_of_zero_and_infinity(layout, route, dtype):
     covered = (groups.ids >= 0).expand(SHAPE)
     W, steps = draw(3, dtype=dtype)
     steps[0], steps[1], steps[2, 0] = 0.0, torch.inf, 1e10
-    for change in (
-        lambda V, strength: prox.soft_threshold_(V, strength, steps),
-        lambda V, strength: prox.shrink_(V, strength, steps),
-        lambda V, strength: prox.group_shrink_(V, groups, strength, steps),
-        lambda V, strength: prox.sparse_group_shrink_(V, groups, strength, strength, steps),
-    ):
+    changes = {
+        "ridge": lambda V, strength: prox.shrink_(V, strength, steps),
+        "soft": lambda V, strength: prox.soft_threshold_(V, strength, steps),
+        "group": lambda V, strength: prox.group_shrink_(V, groups, strength, steps),
+        "sparse group": lambda V, strength: prox.sparse_group_shrink_(V, groups, strength, strength, steps),
+    }
+    for name, change in changes.items():
         assert torch.equal(change(ROUTES[route](W), 0.0), W)
         found = change(ROUTES[route](W), 0.1)
         assert found.isfinite().all()
         assert torch.equal(found[0], W[0])
-        assert (found[1] == torch.where(covered[1], 0.0, found[1])).all()
+        assert (found[1][covered[1]] == 0).all()
+        assert name == "ridge" or not found[found == 0].signbit().any()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("route", ROUTES)
+def test_steps_may_be_of_another_precision(layout, route):
+    """Theirs is widened, not that of the weights narrowed."""
+    groups, (W, steps) = LAYOUTS[layout](), draw(8)
+    for change in (
+        lambda s: prox.soft_threshold_(ROUTES[route](W), 0.1, s),
+        lambda s: prox.shrink_(ROUTES[route](W), 0.1, s),
+        lambda s: prox.sparse_group_shrink_(ROUTES[route](W), groups, 0.1, 0.1, s),
+    ):
+        torch.testing.assert_close(change(steps.float()), change(steps.float().double()), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_no_strength_leaves_even_weights_whose_squares_vanish(route):
+    W, groups = torch.full(SHAPE, -1e-200, dtype=torch.float64), by_row(SHAPE)
+    for steps in (1.0, torch.ones(SHAPE, dtype=torch.float64)):
+        assert torch.equal(prox.group_shrink_(ROUTES[route](W), groups, 0.0, steps), W)
+    steps[0] = 0.0
+    found = prox.group_shrink_(ROUTES[route](W), groups, 1.0, steps)
+    assert torch.equal(found[0], W[0])
+    assert (found[1:] == 0).all()
 
 
 @pytest.mark.parametrize("route", ROUTES)

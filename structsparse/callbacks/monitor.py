@@ -41,7 +41,8 @@ class SparsityMonitor(lightning.Callback):
     @torch.no_grad()
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         parameters = dict(module.named_parameters())
-        loss = float(self.total) / max(1, self.batches)
+        total = trainer.strategy.reduce(self.total.to(module.device), reduce_op="mean")  # over processes
+        loss = float(total) / max(1, self.batches)
         penalty = sum(float(p.value(parameters[name])) for name, p in self.penalties.items())
         scalars = {"loss": loss, "penalty": penalty, "objective": loss + penalty}
         for name, p in self.penalties.items():
@@ -50,13 +51,17 @@ class SparsityMonitor(lightning.Callback):
             scalars[f"weights_alive/{name}"] = int((rows != 0).sum())
             if p.groups is not None:
                 norms = p.groups.norms(parameters[name])
-                self.norms[name].append(norms.tolist())
+                if len(norms) <= report.MOST_GROUPS:
+                    self.norms[name].append(norms.tolist())
                 scalars[f"groups_alive/{name}"] = int((norms > 0).sum())
         self.latest = scalars
         self._log(trainer, {f"epoch/{key}": value for key, value in scalars.items()})
         epoch, last = trainer.current_epoch + 1, trainer.max_epochs
         if epoch % max(1, (last or 1) // _PICTURES) == 0 or epoch == last or trainer.should_stop:
             self._pictures(trainer, parameters)
+
+    def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._log(trainer, {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("dev/")})
 
     def _pictures(self, trainer: lightning.Trainer, parameters: Mapping[str, Tensor]) -> None:
         board = self._board(trainer)

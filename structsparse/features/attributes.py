@@ -90,9 +90,13 @@ def numbers(sentences: Sentences, names: Sequence[str]) -> np.ndarray:
     for k, name in enumerate(names):
         column = attribute(sentences, name)
         try:
-            found[:, k] = np.array([float(value) for value in column.values], np.float32)[column.codes]
+            values = np.array([float(value) for value in column.values], np.float32)
         except ValueError as error:
             raise UserError(f"{sentences.source}: column {name!r} (features.dense) is not numeric: {error}") from None
+        if not np.isfinite(values).all():
+            value = column.values[int(np.argmin(np.isfinite(values)))]
+            raise UserError(f"{sentences.source}: column {name!r} (features.dense) holds {value}, expected finite numbers")
+        found[:, k] = values[column.codes]
     return found
 
 

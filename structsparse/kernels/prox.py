@@ -247,16 +247,17 @@ def _secular(x, steps, strength, theta):
 @njit(**SERIAL)
 def _multiply(x, steps, strength, theta):
     """x <- theta * p, with plain zeros where nothing is left."""
-    zero = x.dtype.type(0)
+    zero, one = x.dtype.type(0), x.dtype.type(1)
     for i in range(x.size):
-        x[i] = zero if theta == 0 else x[i] * (theta / (theta + strength * steps[i])) + zero
+        reach = strength * steps[i]
+        x[i] = x[i] * (one if reach == 0 else theta / (theta + reach)) + zero
 
 
 @njit(**SERIAL)
 def _climbed(squares, slope, tolerance):
     """How far Newton moves theta; zero once |p| is 1."""
     norm = np.sqrt(squares)
-    return squares * (norm - 1) / slope if norm > 1 + tolerance else 0.0
+    return (norm - 1) * (squares / slope) if norm > 1 + tolerance else 0.0
 
 
 @njit(**SERIAL)

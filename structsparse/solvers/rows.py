@@ -65,6 +65,7 @@ class RowAdagrad(_Rows):
 
     def __init__(self, params, lr: float = 0.1, eps: float = 1e-10, initial_accumulator_value: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "eps": eps, "initial": initial_accumulator_value})
+        self.slots: dict[Tensor, Tensor] = {}  # int32 [rows], scratch memory of the kernel
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
         total = self._sum(group, parameter).addcmul_(parameter.grad, parameter.grad)
@@ -72,11 +73,10 @@ class RowAdagrad(_Rows):
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
         total = self._sum(group, parameter)
-        state = self.state[parameter]
-        if "slot" not in state:
-            state["slot"] = torch.full(parameter.shape[:1], -1, dtype=torch.int32, device=parameter.device)
+        if parameter not in self.slots:
+            self.slots[parameter] = torch.full(parameter.shape[:1], -1, dtype=torch.int32, device=parameter.device)
         gradient = concatenated(parameter.pending)
-        adagrad_(parameter, total, gradient, group["lr"], group["eps"], state["slot"])
+        adagrad_(parameter, total, gradient, group["lr"], group["eps"], self.slots[parameter])
 
     def _sum(self, group: dict, parameter: Tensor) -> Tensor:
         state = self.state[parameter]

@@ -182,7 +182,8 @@ class Tagging(lightning.LightningModule):
         counts = torch.as_tensor(self.scores.counts, device=self.device)
         self.scores.counts = self.trainer.strategy.reduce(counts, reduce_op="sum").cpu().numpy()
         result = self.scores.result()
-        self.log_dict({f"dev/{key}": value for key, value in result.items() if isinstance(value, float)})
+        figures = {f"dev/{key}": value for key, value in result.items() if isinstance(value, float)}
+        self.log_dict(figures, logger=False, sync_dist=True)  # the monitor logs them, under the name of the stage
 
     @torch.no_grad()
     def evaluate(self, batches: Batches) -> SpanScore | AccuracyScore:
@@ -203,7 +204,11 @@ class Tagging(lightning.LightningModule):
             apart[name in self.penalised].append(parameter)
         groups = [{"params": apart[True], "weight_decay": 0.0}, {"params": apart[False]}]
         optimizer = self.make_optimizer([group for group in groups if group["params"]])
-        steps = max(1, int(self.trainer.estimated_stepping_batches))
-        slope = (self.final_lr - 1.0) / steps
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 + slope * min(step, steps))
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share_of_rate)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def _share_of_rate(self, step: int) -> float:
+        """Falls linearly. How many steps there are is asked for no sooner than they are taken: to answer, Lightning
+        lays out the batches, and the place in them that a checkpoint remembers must be restored before that."""
+        steps = max(1, self.trainer.estimated_stepping_batches) if step > 0 else 1
+        return 1.0 + (self.final_lr - 1.0) * min(step / steps, 1.0)
