@@ -95,6 +95,7 @@ def start(*overrides: str, folder: Path, script: Path = ROOT / "train.py", **env
     single = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
     left_over = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "PL_GLOBAL_SEED")
     inherited = {name: value for name, value in os.environ.items() if name not in left_over}
+    folder.parent.mkdir(parents=True, exist_ok=True)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env={**inherited, **single, **environment}, cwd=folder.parent, **pipes)
 

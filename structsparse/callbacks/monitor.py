@@ -12,6 +12,7 @@ from torch.utils.tensorboard import SummaryWriter
 from structsparse import report
 from structsparse.penalties import Penalty
 
+_WIDEST = 1e19  # of the weights that TensorBoard's histograms have a bin for
 _PICTURES = 5  # in a stage: drawing one takes longer than a short epoch
 
 
@@ -71,7 +72,8 @@ class SparsityMonitor(lightning.Callback):
             weights = parameters[name]
             living = weights[weights != 0]
             if living.numel():
-                board.add_histogram(f"{self.stage}/weights/{name}", living, trainer.current_epoch)
+                shown = living.clamp(-_WIDEST, _WIDEST)
+                board.add_histogram(f"{self.stage}/weights/{name}", shown, trainer.current_epoch)
             groups = penalty.groups
             if groups is None or len(groups.names) > report.MOST_GROUPS:
                 continue
@@ -93,5 +95,5 @@ class SparsityMonitor(lightning.Callback):
         return {"total": float(self.total), "batches": self.batches, "norms": self.norms}
 
     def load_state_dict(self, state: dict) -> None:
-        self.total = torch.tensor(state["total"])
+        self.total = torch.tensor(state["total"], dtype=torch.float64)
         self.batches, self.norms = state["batches"], state["norms"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,10 @@ SECONDS = 10.0  # of work that a crash may cost; saving a large model after ever
 
 class WholeFiles(TorchCheckpointIO):
     """Checkpoints are written beside and renamed: there is the old one or the new one, never half of one, and never
-    one whose weights are no numbers (minus infinity is one: it forbids)."""
+    one whose weights are no numbers."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        for name, weights in checkpoint["state_dict"].items():
-            if not (weights < torch.inf).all():
-                raise UserError(
-                    f"{name} holds a weight that is NaN or infinite after step {checkpoint['global_step']}; "
-                    "lower solver.lr. The last good checkpoint is kept"
-                )
+        _check_numbers(checkpoint["state_dict"], checkpoint["global_step"])
         with written_whole(Path(path)) as file:
             try:
                 torch.save(checkpoint, file)
@@ -146,8 +142,19 @@ def _any_process(trainer: lightning.Trainer, wish: bool) -> bool:
     return wish if trainer.world_size == 1 else trainer.strategy.reduce_boolean_decision(wish, all=False)
 
 
+def _check_numbers(state: Mapping[str, torch.Tensor], step: int) -> None:
+    """Minus infinity is a number here: it forbids."""
+    for name, weights in state.items():
+        if not (weights < torch.inf).all():
+            raise UserError(
+                f"{name} holds a weight that is NaN or infinite after step {step}; "
+                "lower solver.lr. The last good checkpoint is kept"
+            )
+
+
 class StopAtNaN(lightning.Callback):
-    """Stops when a step's loss is no number, and names its sentences. What was saved before stays.
+    """Stops when a step's loss is no number, and names its sentences, or when after an epoch a weight is none. What
+    was saved before stays.
 
     On a device every look at a value makes it wait, so there the losses of `every` steps are looked at together."""
 
@@ -162,9 +169,10 @@ class StopAtNaN(lightning.Callback):
 
     def on_train_epoch_end(self, trainer, module) -> None:
         self.look()
+        _check_numbers(module.state_dict(), trainer.global_step)
 
     def on_validation_start(self, trainer, module) -> None:
-        self.look()
+        self.on_train_epoch_end(trainer, module)
 
     def look(self) -> None:
         seen, self.seen = self.seen, []

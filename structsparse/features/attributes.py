@@ -95,7 +95,8 @@ def numbers(sentences: Sentences, names: Sequence[str]) -> np.ndarray:
             raise UserError(f"{sentences.source}: column {name!r} (features.dense) is not numeric: {error}") from None
         if not np.isfinite(values).all():
             value = column.values[int(np.argmin(np.isfinite(values)))]
-            raise UserError(f"{sentences.source}: column {name!r} (features.dense) holds {value}, expected finite numbers")
+            where = f"{sentences.source}: column {name!r} (features.dense)"
+            raise UserError(f"{where} holds {value}, expected finite numbers")
         found[:, k] = values[column.codes]
     return found
 
