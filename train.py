@@ -87,13 +87,17 @@ def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Con
 
 def trainer_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Console, *, before, after, penalties):
     monitor = SparsityMonitor(penalties, name)
-    return lightning.Trainer(
-        **OmegaConf.to_container(cfg.trainer, resolve=True),
-        callbacks=[*before, monitor, EpochLines(monitor, metric, console), *after],
-        plugins=[WholeFiles()],
-        logger=TensorBoardLogger(folder, name="tensorboard", version=""),
-        default_root_dir=folder, enable_checkpointing=False, enable_progress_bar=False, use_distributed_sampler=False,
-    )  # fmt: skip
+    try:
+        return lightning.Trainer(
+            **OmegaConf.to_container(cfg.trainer, resolve=True),
+            callbacks=[*before, monitor, EpochLines(monitor, metric, console), *after],
+            plugins=[WholeFiles()],
+            logger=TensorBoardLogger(folder, name="tensorboard", version=""),
+            default_root_dir=folder, use_distributed_sampler=False,
+            enable_checkpointing=False, enable_progress_bar=False,
+        )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        raise UserError(f"trainer: {error}") from error
 
 
 def finish(cfg, data, outcomes, seconds: dict, folder: Path, console: Console) -> dict[str, object]:

@@ -20,7 +20,10 @@ def table_of(outcome: Outcome) -> Tensor | None:
     """The weights of the sparse features, if the model has any: [rows, labels]"""
     weights = dict(outcome.module.named_parameters())
     name = next((name for name in weights if name.endswith("table")), None)
-    return None if name is None else weights[name].detach().cpu()
+    if name is None:
+        return None
+    table = weights[name].detach().cpu()
+    return table.to(torch.promote_types(table.dtype, torch.float32))  # numpy knows no bfloat16
 
 
 def templates_of(data: TaggingData, labels: int) -> Partition:

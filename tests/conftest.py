@@ -23,8 +23,8 @@ SMALL = (
     *("trainer.max_epochs=2", "trainer.check_val_every_n_epoch=1", "choose=last", "patience=null"),
     "features.templates=['word[0]','suffix3[0]','prefix4[0]','pos[-1..0]','shape[1]']",
 )
-TWO_STAGES = (
-    *("recipe=select_refit", "reg=group_lasso", "reg.strength=0.2"),
+TWO_STAGES = (  # strong enough to switch off one template of five
+    *("recipe=select_refit", "reg=group_lasso", "reg.strength=0.7"),
     *("++recipe.select.trainer.max_epochs=2", "++recipe.select.batch=16", "++recipe.select.choose=last"),
     *("++recipe.refit.trainer.max_epochs=2", "++recipe.refit.batch=16", "++recipe.refit.choose=best"),
 )

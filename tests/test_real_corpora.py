@@ -30,7 +30,7 @@ def test_a_few_epochs_of_chunking_come_close_to_the_best_taggers(tmp_path):
 def test_a_corpus_with_a_label_that_training_lacks_is_trained_and_says_so(tmp_path):
     """The test part of CoNLL-2000 has an I-LST; training has none."""
     command = [sys.executable, ROOT / "train.py", f"hydra.run.dir={tmp_path}", "task=chunking", "data=conll2000"]
-    options = ["reg=l1", "recipe=direct", "features.templates=[word[0]]", "trainer.max_epochs=1"]
+    options = ["reg=l1", "recipe=direct", "features.templates=['word[0]']", "trainer.max_epochs=1"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "I-LST: label not seen in training" in done.stdout

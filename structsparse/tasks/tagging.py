@@ -109,6 +109,8 @@ def _tags_as(splits: Splits, tag: str, scheme: str | None) -> tuple[dict[str, Se
     """The parts with their tags in the scheme wanted, and what there is to say of it."""
     parts, notes = {}, []
     for part, sentences in splits.parts.items():
+        if len(sentences) == 0:
+            raise UserError(f"{sentences.source}: no sentence in it; train, dev and test need one at least")
         if tag not in sentences.columns:
             raise UserError(
                 f"{sentences.source}: no column {tag!r} (task.tag); there are {', '.join(sentences.columns)}"
