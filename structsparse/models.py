@@ -74,7 +74,7 @@ class DenseScorer(nn.Module):
         self.weights = nn.Parameter(torch.zeros(sizes.dense, sizes.labels))  # [columns, labels]
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        return batch.pad(batch.dense @ self.weights)
+        return batch.pad(batch.dense.to(self.weights.dtype) @ self.weights)
 
 
 class RecurrentScorer(nn.Module):

@@ -88,9 +88,11 @@ def run_here(*overrides: str, folder: Path | None = None, data: tuple[str, ...] 
     return Run(status, output.getvalue(), errors.getvalue(), folder)
 
 
-def start(*overrides: str, folder: Path, script: Path = ROOT / "train.py", **environment: str) -> subprocess.Popen:
+def start(
+    *overrides: str, folder: Path, data=PLANTED, script: Path = ROOT / "train.py", **environment: str
+) -> subprocess.Popen:
     """The program as a process of its own, on one thread."""
-    command = [sys.executable, str(script), *arguments(folder, (*PLANTED, *SMALL, *overrides))]
+    command = [sys.executable, str(script), *arguments(folder, (*data, *SMALL, *overrides))]
     paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     single = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
     left_over = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "PL_GLOBAL_SEED")

@@ -131,3 +131,12 @@ def test_both_updates_run_on_meta():
 def test_a_negative_rate_is_refused():
     with pytest.raises(UserError, match=r"solver.lr is -1"):
         RowSGD([torch.nn.Parameter(torch.zeros(2))], lr=-1)
+
+
+def test_leaving_out_rows_of_zeros_changes_no_bit():
+    """So the artifact, which has no dead rows, predicts exactly as the model did."""
+    g, table = some_bags(5), torch.randn(ROWS, LABELS)
+    table[::3] = 0
+    alive = g.ids % 3 != 0
+    offsets = torch.cat([torch.zeros(1, dtype=torch.long), alive.cumsum(0)])[g.offsets]
+    assert torch.equal(bag_sum(table, g.ids, g.offsets), bag_sum(table, g.ids[alive], offsets))

@@ -90,11 +90,12 @@ def numbers(sentences: Sentences, names: Sequence[str]) -> np.ndarray:
     for k, name in enumerate(names):
         column = attribute(sentences, name)
         try:
-            values = np.array([float(value) for value in column.values], np.float32)
+            values = np.array([float(value) for value in column.values])
         except ValueError as error:
             raise UserError(f"{sentences.source}: column {name!r} (features.dense) is not numeric: {error}") from None
-        if not np.isfinite(values).all():
-            value = column.values[int(np.argmin(np.isfinite(values)))]
+        fits = np.abs(values) <= np.finfo(np.float32).max  # not so for NaN
+        if not fits.all():
+            value = column.values[int(np.argmin(fits))]
             where = f"{sentences.source}: column {name!r} (features.dense)"
             raise UserError(f"{where} holds {value}, expected finite numbers")
         found[:, k] = values[column.codes]

@@ -133,7 +133,8 @@ _prefetch_to_write = _prefetcher(writing=1)
 _fetch, _fetch_to_write = _fetcher(_prefetcher(writing=0)), _fetcher(_prefetch_to_write)
 _copy_row = _on_rows(lambda build, to, row: [row])
 _add_row = _on_rows(lambda build, to, row: [build.fadd(to, row)])
-_add_two_rows = _on_rows(lambda build, to, row, other: [build.fadd(to, build.fadd(row, other))])
+# One after the other: a sum must not change by a bit when rows of zeros are left out, as the artifact leaves them.
+_add_two_rows = _on_rows(lambda build, to, row, other: [build.fadd(build.fadd(to, row), other)])
 _subtract_row = _on_rows(lambda build, to, row, rate: [build.fsub(to, build.fmul(rate, row))])
 _adagrad_row = _on_rows(_adagrad)
 
@@ -162,7 +163,7 @@ def total(ids, offsets, table, sums, threads):
         for token in range(tokens * thread // threads, tokens * (thread + 1) // threads):
             ahead, end, here = _ahead(offsets, token), offsets[token + 1], np.uint64(token) * width
             place = offsets[token]
-            while place + 1 < end:  # two at once, because each addition waits for the one before
+            while place + 1 < end:  # two at once: the sums are read and written half as often
                 left, right = np.uint64(ids[place]) * width, np.uint64(ids[place + 1]) * width
                 if place + ahead + 1 < last:
                     _fetch(flat, np.uint64(ids[place + ahead]) * width, width)
