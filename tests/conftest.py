@@ -24,7 +24,7 @@ SMALL = (
     "features.templates=['word[0]','suffix3[0]','prefix4[0]','pos[-1..0]','shape[1]']",
 )
 TWO_STAGES = (  # strong enough to switch off one template of five
-    *("recipe=select_refit", "reg=group_lasso", "reg.strength=0.7"),
+    *("recipe=select_refit", "reg=group_lasso", "groups.weights=sqrt_size", "reg.strength=0.7"),
     *("++recipe.select.trainer.max_epochs=2", "++recipe.select.batch=16", "++recipe.select.choose=last"),
     *("++recipe.refit.trainer.max_epochs=2", "++recipe.refit.batch=16", "++recipe.refit.choose=best"),
 )

@@ -63,9 +63,7 @@ def test_a_missing_file_is_named(part, corpus, run, tmp_path):
 
 def test_the_program_says_so_in_one_line_too(tmp_path):
     missing = tmp_path / "missing.txt"
-    found = run_program(
-        "data=files", f"data.train={missing}", f"data.test={missing}", folder=tmp_path / "run", data=()
-    )
+    found = run_program("data=files", f"data.train={missing}", f"data.test={missing}", folder=tmp_path / "run", data=())
     assert_refused(found, f"error: {missing}: no such file")
     assert found.output == ""
     assert litter(tmp_path) == []
