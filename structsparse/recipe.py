@@ -96,7 +96,7 @@ def run(stage: Stage, data: TaggingData, before: Outcome | None, folder: Path, r
     saved = torch.load(same_model(checkpoints.chosen, module.fingerprint), weights_only=True)
     module.load_state_dict(saved["state_dict"])
     figures |= _certify(data, module, penalties, figures)
-    return Outcome(data, module, penalties, figures, at_zero)
+    return _refuse_dead(Outcome(data, module, penalties, figures, at_zero))
 
 
 def _build(stage: Stage, data: TaggingData) -> tuple[Tagging, dict[str, Penalty]]:
@@ -141,15 +141,26 @@ def penalised(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
     return [name for name in names if name in chosen]
 
 
-def _compact(before: Outcome, support: dict[str, Tensor]) -> tuple[TaggingData, dict[str, Tensor]]:
-    """Rows without a surviving entry leave the data; what is left of the support is kept where it forbids anything."""
-    table = next((name for name in support if name.endswith("table")), None)
+def _table(names: Mapping[str, Tensor]) -> str | None:
+    return next((name for name in names if name.endswith("table")), None)
+
+
+def _refuse_dead(outcome: Outcome) -> Outcome:
+    """A stage after which nothing lives leaves nothing to refit, and no model."""
+    support = outcome.survivors()
+    table = _table(support)
     if not any(mask.any() for name, mask in support.items() if table in (name, None)):
         raise UserError(
-            f"every group is dead: at strength {before.figures['strength']:.4g} "
-            f"(critical {before.figures['critical_strength'] or float('nan'):.4g}) no weight survives; "
+            f"every group is dead: at strength {outcome.figures['strength']:.4g} "
+            f"(critical {outcome.figures['critical_strength'] or float('nan'):.4g}) no weight survives; "
             "lower reg.strength"
         )
+    return outcome
+
+
+def _compact(before: Outcome, support: dict[str, Tensor]) -> tuple[TaggingData, dict[str, Tensor]]:
+    """Rows without a surviving entry leave the data; what is left of the support is kept where it forbids anything."""
+    table = _table(support)
     if table is None:
         return before.data, support
     rows = support[table].any(dim=1)
