@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from structsparse import groups as rooms
+from structsparse import memory
 from structsparse.errors import UserError
 from structsparse.groups import Partition, by_column, by_row, by_row_blocks
 
@@ -103,8 +103,8 @@ def test_float32_norms_stay_exact_over_millions_of_entries():
     groups = by_row_blocks(W.shape, ["large", "small"], [0, 1_090_000, 1_100_000])
     exact = torch.stack([part.double().square().sum().sqrt() for part in W.split([1_090_000, 10_000])])
     torch.testing.assert_close(groups.norms(W), exact, rtol=1e-12, atol=0)
-    torch.testing.assert_close(rooms.power_sum(W, 1), W.double().sum(), rtol=1e-12, atol=0)
-    torch.testing.assert_close(rooms.power_sum(W, 2), W.double().square().sum(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(memory.power_sum(W, 1), W.double().sum(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(memory.power_sum(W, 2), W.double().square().sum(), rtol=1e-12, atol=0)
 
 
 def test_norms_have_a_zero_gradient_at_zero(groups):

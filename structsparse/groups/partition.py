@@ -1,4 +1,4 @@
-"""Which entries of one parameter belong together: the groups that a penalty switches off as one."""
+"""Disjoint groups."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from structsparse.errors import UserError
+from structsparse.groups.weights import checked_weights
 from structsparse.kernels import prox as kernels
-
-WEIGHTS = {
-    "one": torch.ones_like,
-    "sqrt_size": torch.sqrt,
-    "log2_size": lambda size: torch.log2(1 + size),
-}
+from structsparse.memory import flat_array, walkable
 
 
 class Partition(nn.Module):
@@ -43,7 +39,7 @@ class Partition(nn.Module):
         size = count * (self.shape.numel() // max(1, ids.numel()))
         self.register_buffer("ids", ids)
         self.register_buffer("size", size)
-        self.register_buffer("weight", _checked_weights(weights, size, names))
+        self.register_buffer("weight", checked_weights(weights, size, names))
         self.register_buffer("offsets", _row_offsets(count) if _row_after_row(ids, self.shape) else None)
 
     def __len__(self) -> int:
@@ -188,21 +184,6 @@ def _checked_ids(ids: Tensor, groups: int, shape: torch.Size, parameter: str) ->
     return ids
 
 
-def _checked_weights(weights: str | Tensor, size: Tensor, names: Sequence[str]) -> Tensor:
-    if isinstance(weights, str):
-        if weights not in WEIGHTS:
-            raise UserError(f"unknown group weights {weights!r}: expected {', '.join(WEIGHTS)} or a tensor")
-        weights = WEIGHTS[weights](size.double())
-    weights = torch.as_tensor(weights, dtype=torch.float64).cpu()
-    if weights.shape != size.shape:
-        raise UserError(f"group weights have shape {tuple(weights.shape)}, expected one for each of {len(size)} groups")
-    wrong = ~(weights.isfinite() & (weights >= 0))
-    if wrong.any():
-        k = int(wrong.nonzero()[0])
-        raise UserError(f"the weight of group {names[k]} is {weights[k]}, expected a finite number of at least 0")
-    return torch.where(size > 0, weights, 0.0)
-
-
 def _row_after_row(ids: Tensor, shape: torch.Size) -> bool:
     """Whether each row has one id, none is free, and the groups follow each other: the fast path."""
     flat = ids.flatten()
@@ -213,23 +194,3 @@ def _row_after_row(ids: Tensor, shape: torch.Size) -> bool:
 def _row_offsets(count: Tensor) -> Tensor:
     """First row of each group, then the number of rows."""
     return torch.cat([count.new_zeros(1), count.cumsum(0)])
-
-
-def walkable(W: Tensor) -> bool:
-    """Whether the kernels can walk this memory; they know nothing of gradients."""
-    recorded = W.requires_grad and torch.is_grad_enabled()
-    return W.device.type == "cpu" and W.is_contiguous() and W.dtype in (torch.float32, torch.float64) and not recorded
-
-
-def flat_array(W: Tensor):
-    """The memory of W as a numpy vector."""
-    return W.detach().view(-1).numpy()
-
-
-def power_sum(W: Tensor, power: int) -> Tensor:
-    """Sum of |W|^power (1 or 2) over all entries: a float64 scalar."""
-    if not walkable(W):
-        return (W.abs() if power == 1 else W * W).sum().double()
-    total = torch.zeros(1, dtype=torch.float64)
-    kernels.block_sums(flat_array(W), torch.tensor([0, W.numel()]).numpy(), 1, power, total.numpy())
-    return total[0]

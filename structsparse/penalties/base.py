@@ -1,0 +1,82 @@
+"""Penalties of one parameter: a value, and the prox of that very function.
+
+A penalty knows nothing of data and never adds to a gradient: `prox_` follows the optimizer's step instead.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from structsparse.errors import UserError
+from structsparse.groups import Partition
+from structsparse.prox import Steps
+
+
+class Penalty(nn.Module, ABC):
+    """strength * Omega(W) for one parameter W. `groups` is None where Omega is a sum over entries.
+
+    `strength` is a float64 scalar tensor, saved with the module; assign a number to set it.
+    """
+
+    def __init__(self, strength: float, groups: Partition | None = None):
+        super().__init__()
+        self.groups = groups
+        self.register_buffer("_strength", torch.zeros((), dtype=torch.float64))
+        self.strength = strength
+
+    @property
+    def strength(self) -> Tensor:
+        return self._strength
+
+    @strength.setter
+    def strength(self, value: float) -> None:
+        self._strength.fill_(checked(value, f"the strength of {type(self).__name__}"))
+
+    @abstractmethod
+    def value(self, W: Tensor) -> Tensor:
+        """strength * Omega(W), a scalar."""
+
+    @abstractmethod
+    def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """W <- argmin_V  value(V) + 1/2 sum (V - W)^2 / steps; steps is a number or one per entry."""
+
+    @abstractmethod
+    def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """How far -grad is from the subdifferential of the value at W: one number per group, or per row of W
+        where there are no groups. Zero everywhere is optimality (free entries aside)."""
+
+    @abstractmethod
+    def critical(self, grad_at_zero: Tensor) -> Tensor | None:
+        """The smallest strength at which zero is optimal for all penalised entries; None if no strength is."""
+
+    def survivors(self, W: Tensor) -> Tensor:
+        """Which entries may live on once the penalty has selected: those that are not zero. Bool, the shape of W."""
+        return W != 0
+
+    def extra_repr(self) -> str:
+        return f"strength={float(self.strength):g}"
+
+
+def past_signs(grad: Tensor, W: Tensor, cut: Tensor) -> Tensor:
+    """The least of grad + cut * sign(W), entry by entry, where the sign of zero is anything from -1 to 1."""
+    return torch.where(W != 0, grad + cut * W.sign(), grad - torch.clamp(grad, -cut, cut))
+
+
+def row_norms(X: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(X.flatten(1), dim=1) if X.dim() > 1 else X.abs()
+
+
+def checked(value: float, what: str, most: float = math.inf) -> float:
+    """The value as a float, if it is a finite number from 0 to `most`."""
+    wanted = "a finite number of at least 0" if most == math.inf else f"a number from 0 to {most:g}"
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{what} is {value!r}, expected {wanted}") from error
+    if not (0 <= number <= most and math.isfinite(number)):
+        raise UserError(f"{what} is {value}, expected {wanted}")
+    return number

@@ -1,0 +1,31 @@
+"""Entry by entry."""
+
+import torch
+from torch import Tensor
+
+from structsparse.kernels import prox as kernels
+from structsparse.memory import flat_array, walkable
+from structsparse.prox.steps import Steps, changed, is_scalar, number, steps_array, thresholds
+
+
+@torch.no_grad()
+def soft_threshold_(W: Tensor, strength: Steps, steps: Steps) -> Tensor:
+    """Prox of strength * ||V||_1: every entry moves by strength * step towards zero and stops there."""
+    if not walkable(W):
+        cut = thresholds(strength, steps, W)
+        return W.sub_(torch.clamp(W, -cut, cut))
+    if is_scalar(steps):
+        kernels.soft_threshold(flat_array(W), number(thresholds(strength, steps, W), W))
+    elif strength > 0:
+        kernels.soft_threshold_metric(flat_array(W), steps_array(steps, W), number(strength, W))
+    return changed(W)
+
+
+@torch.no_grad()
+def shrink_(W: Tensor, strength: Steps, steps: Steps) -> Tensor:
+    """Prox of strength / 2 * ||V||^2: V = W / (1 + strength * steps)."""
+    if not walkable(W) or is_scalar(steps):
+        return W.div_(1 + thresholds(strength, steps, W))
+    if strength > 0:
+        kernels.shrink_metric(flat_array(W), steps_array(steps, W), number(strength, W))
+    return changed(W)

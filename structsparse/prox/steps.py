@@ -1,0 +1,34 @@
+"""What every prox needs to know of its steps."""
+
+import torch
+from torch import Tensor
+
+from structsparse.memory import flat_array
+
+Steps = float | Tensor
+
+
+def thresholds(strength: Steps, steps: Steps, W: Tensor) -> Tensor:
+    """strength * steps in the precision of W, where 0 * inf = 0."""
+    strength = torch.as_tensor(strength, dtype=torch.float64) if is_scalar(strength) else strength
+    steps = steps if is_scalar(steps) else steps.to(W.dtype)
+    return (strength * steps).nan_to_num(nan=0.0, posinf=torch.inf)
+
+
+def is_scalar(steps: Steps) -> bool:
+    return not isinstance(steps, Tensor) or steps.dim() == 0
+
+
+def number(value: Steps, W: Tensor):
+    """A scalar in the very type of the memory of W, so that the kernels do not compute in another."""
+    return W.detach().numpy().dtype.type(value)
+
+
+def steps_array(steps: Tensor, W: Tensor):
+    return flat_array(steps.to(W.dtype).expand_as(W).contiguous())
+
+
+def changed(W: Tensor) -> Tensor:
+    """Tell autograd, which did not see the kernels write."""
+    torch.autograd.graph.increment_version(W)
+    return W
