@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,16 +28,18 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 from rich.console import Console
 
-from structsparse import recipe, report, results
+from structsparse import path, recipe, report, results
 from structsparse.callbacks.monitor import SparsityMonitor
 from structsparse.callbacks.progress import EpochLines
 from structsparse.callbacks.saving import Stopped, WholeFiles
 from structsparse.errors import UserError
 from structsparse.runs import decides, first_process, resume_into
 from structsparse.tasks import tagging
+from structsparse.terms import Term
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-PENALTY_KNOBS = ("strength", "relative", "parameters", "every", "warmup", "groups")
+TERM_KNOBS = ("strength", "relative", "parameters", "groups", "nonnegative")
+SCHEDULE_KNOBS = ("every", "warmup", "budget", "freeze", "reweight")
 
 
 def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
@@ -51,12 +54,36 @@ def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
     for line in data.describe():
         console.print(line, highlight=False, soft_wrap=True)
     resume = resume_into(folder, cfg.ckpt_path, OmegaConf.to_container(cfg, resolve=True))
-    outcomes: list[recipe.Outcome] = []
-    for name, changes in cfg.recipe.items():
-        stage = stage_of(name, changed(cfg, changes), data.metric, folder, console)
-        before = outcomes[-1] if outcomes else None
-        outcomes.append(recipe.run(stage, data, before, folder / "checkpoints" / name, resume))
+    checkpoints = folder / "checkpoints"
+    if cfg.path is None:
+        outcomes: list[recipe.Outcome] = []
+        for stage in stages_of(cfg, data.metric, folder, console):
+            before = recipe.refuse_dead(outcomes[-1]) if outcomes else None
+            outcomes.append(recipe.run(stage, data, before, checkpoints / stage.name, resume))
+        recipe.refuse_dead(outcomes[-1])
+    else:
+        outcomes = follow_path(cfg, data, folder, checkpoints, resume, console)
     return finish(cfg, data, outcomes, seconds, folder, console)
+
+
+def follow_path(cfg: DictConfig, data, folder: Path, checkpoints: Path, resume: bool, console: Console) -> list:
+    """The outcomes of the strength that is best on dev."""
+
+    def stages_at(strength: float) -> list[recipe.Stage]:
+        first, *others = stages_of(cfg, data.metric, folder, console)
+        main, *also = first.terms
+        main = replace(main, strength=strength, relative=False)
+        return [replace(first, terms=[main, *also]), *others]
+
+    wanted = path.shares(OmegaConf.to_object(cfg.path) if OmegaConf.is_list(cfg.path) else cfg.path, cfg.reg.strength)
+    points, best = path.walk(stages_at, data, wanted, checkpoints, resume, console)
+    if first_process():
+        path.write(folder / "report", points, best, data.metric)
+    return best.outcomes
+
+
+def stages_of(cfg: DictConfig, metric: str, folder: Path, console: Console) -> list[recipe.Stage]:
+    return [stage_of(name, changed(cfg, changes), metric, folder, console) for name, changes in cfg.recipe.items()]
 
 
 def changed(cfg: DictConfig, changes: DictConfig | None) -> DictConfig:
@@ -71,18 +98,27 @@ def changed(cfg: DictConfig, changes: DictConfig | None) -> DictConfig:
 
 
 def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Console) -> recipe.Stage:
-    reg, solver = cfg.reg.copy(), cfg.solver.copy()
-    knobs = {key: reg.pop(key) for key in PENALTY_KNOBS if key in reg}
-    groups = knobs.pop("groups", None)
+    solver, reg = cfg.solver.copy(), cfg.reg.copy()
     final_lr = solver.pop("final_lr")
+    schedule = {key: reg.pop(key, None) for key in SCHEDULE_KNOBS}
+    others = [term_of(f"also.{key}", other) for key, other in (cfg.also or {}).items()]
     options = decides(OmegaConf.to_container(cfg, resolve=True))
     return recipe.Stage(
         name=name, scorer=instantiate(cfg.model), loss=instantiate(cfg.loss), optimizer=instantiate(solver),
-        final_lr=final_lr, penalty=instantiate(reg), groups=None if groups is None else instantiate(groups),
+        final_lr=final_lr, terms=[term_of("reg", reg), *others],
         batch=cfg.batch, seed=cfg.seed, choose=cfg.choose, patience=cfg.patience,
         trainer=partial(trainer_of, name, cfg, metric, folder, console),
-        options=options, **knobs,
+        options=options, **schedule,
     )  # fmt: skip
+
+
+def term_of(name: str, reg: DictConfig) -> Term:
+    reg = reg.copy()
+    knobs = {key: reg.pop(key, None) for key in TERM_KNOBS}
+    for key in SCHEDULE_KNOBS:
+        reg.pop(key, None)  # of the first term, for all
+    groups = knobs.pop("groups")
+    return Term(name, instantiate(reg), groups=None if groups is None else instantiate(groups), **knobs)
 
 
 def trainer_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Console, *, before, after, penalties):

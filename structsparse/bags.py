@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from structsparse.kernels import bags as kernels
+from structsparse.kernels import scaled as scaled_kernels
 
 
 class BagGradient(NamedTuple):
@@ -24,27 +25,41 @@ class BagGradient(NamedTuple):
     residuals: Tensor  # [tokens, labels]
 
 
+class RowScale(NamedTuple):
+    """What an optimizer may put on `table.scale`: the rows of group g stand for factors[g] times what they hold."""
+
+    factors: Tensor  # float64 [groups]
+    offsets: Tensor  # int64 [groups + 1] where each group's rows begin
+
+
 def bag_sum(table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
     """The sum of the rows of each bag: [tokens, labels].
 
     Where an optimizer has put a list on `table.pending`, backward appends a BagGradient to it and leaves `table.grad`
-    alone. Processes that share gradients need the dense form."""
-    pending = getattr(table, "pending", None)
+    alone. Processes that share gradients need the dense form. Under a `table.scale` it is the gradient of what the
+    rows stand for."""
+    pending, scale = getattr(table, "pending", None), getattr(table, "scale", None)
     if torch.distributed.is_initialized():
         pending = None
     if pending is None and not _on_cpu(table):
         return F.embedding_bag(ids, table, offsets, mode="sum", include_last_offset=True)
-    return _BagSum.apply(table, ids, offsets, pending)
+    return _BagSum.apply(table, ids, offsets, pending, scale)
 
 
 class _BagSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, table: Tensor, ids: Tensor, offsets: Tensor, pending: list[BagGradient] | None) -> Tensor:
+    def forward(
+        ctx, table: Tensor, ids: Tensor, offsets: Tensor, pending: list[BagGradient] | None, scale: RowScale | None
+    ) -> Tensor:
         ctx.save_for_backward(ids, offsets, table)
         ctx.pending = pending
         if _on_cpu(table):
             sums = table.new_zeros(len(offsets) - 1, table.shape[1])
-            kernels.total(ids.numpy(), offsets.numpy(), table.numpy(), sums.numpy(), numba.get_num_threads())
+            arrays, threads = (ids.numpy(), offsets.numpy(), table.numpy()), numba.get_num_threads()
+            if scale is None:
+                kernels.total(*arrays, sums.numpy(), threads)
+            else:
+                scaled_kernels.total(*arrays, scale.factors.numpy(), scale.offsets.numpy(), sums.numpy(), threads)
             return sums
         return F.embedding_bag(ids, table, offsets, mode="sum", include_last_offset=True)
 
@@ -53,9 +68,9 @@ class _BagSum(torch.autograd.Function):
         ids, offsets, table = ctx.saved_tensors
         gradient = BagGradient(ids, offsets, residuals.contiguous())
         if ctx.pending is None:
-            return subtract_(torch.zeros_like(table), gradient, -1.0), None, None, None
+            return subtract_(torch.zeros_like(table), gradient, -1.0), None, None, None, None
         ctx.pending.append(gradient)
-        return None, None, None, None
+        return None, None, None, None, None
 
 
 def subtract_(table: Tensor, gradient: BagGradient, rate: float) -> Tensor:

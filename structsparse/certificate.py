@@ -1,7 +1,9 @@
 """What the whole training set says: the exact gradient, the critical strength, how stationary the end is.
 
 Penalised parameters stop where W = prox(W - gradient). How far they are from that, relative to how far they were at
-zero, is the evidence for the zeros of a trained model.
+zero, is the evidence for the zeros of a trained model; group by group, it tells zeros that the optimum has from zeros
+that a budget or the noise has made. For convex losses and penalties a duality gap bounds how far the objective is from
+its smallest value.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 
 from structsparse.bags import subtract_
-from structsparse.penalties import Penalty
+from structsparse.penalties import ElasticNet, Penalty
 
 
 def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[float, dict[str, Tensor]]:
@@ -22,6 +24,9 @@ def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[floa
     parameters = {name: parameter for name, parameter in module.named_parameters() if name in set(names)}
     gradients = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     before = {name: getattr(parameter, "pending", None) for name, parameter in parameters.items()}
+    others = [p for name, p in module.named_parameters() if name not in parameters and p.requires_grad]
+    for parameter in others:
+        parameter.requires_grad_(False)  # what nobody asks for is not computed
     loss = torch.zeros((), dtype=torch.float64, device=module.device)
     items = 0
     try:
@@ -41,6 +46,8 @@ def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[floa
     finally:
         for name, parameter in parameters.items():
             parameter.pending, parameter.grad = before[name], None
+        for parameter in others:
+            parameter.requires_grad_(True)
         module.zero_grad(set_to_none=True)
     return float(loss) / items, {name: gradient / items for name, gradient in gradients.items()}
 
@@ -71,3 +78,60 @@ def residual(penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor], gr
         moved = penalty.prox_(weights[name] - gradients[name], 1.0)
         total += float((weights[name] - moved).double().square().sum())
     return total**0.5
+
+
+@torch.no_grad()
+def living(penalty: Penalty, weights: Tensor) -> Tensor:
+    """Bool [groups], or [rows] where the penalty has no groups."""
+    if penalty.groups is not None:
+        return penalty.groups.alive(weights)
+    return (weights.flatten(1) if weights.dim() > 1 else weights[:, None]).ne(0).any(dim=1)
+
+
+@torch.no_grad()
+def violated(penalty: Penalty, weights: Tensor, gradient: Tensor, tolerance: float = 1e-3) -> Tensor:
+    """Which dead groups (or rows) the gradient would wake: those that it pulls from zero by more than a share of what
+    holds the heaviest of them there."""
+    held = penalty.strength * (1.0 if penalty.groups is None else penalty.groups.weight.max())
+    return ~living(penalty, weights) & (penalty.gap(weights, gradient) > tolerance * held)
+
+
+@torch.no_grad()
+def lower_bound(
+    loss: float, penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+) -> float | None:
+    """A number that no weights can bring the objective below; None where a penalty gives no such bound.
+
+    Every loss here is a maximum over structures (a soft one for the CRF) minus the score of the gold one. The mixture
+    s * p + (1 - s) * gold of the model's distribution p with the gold structure is a point of the dual problem. Its
+    entropy (or mean cost) is at least s times that of p, which is loss - <gradient, W>; its residual is s times the
+    gradient, and s = min(1, strength / critical(gradient)) makes that small enough for any norm. Where squares are
+    penalised their conjugate is finite for s = 1. `weights` and `gradients` hold all parameters; those without a
+    penalty should be at their best, or nearly: a bound is claimed for best values within their own norm (at least 1)
+    of where they are, which costs that times the norm of their gradient.
+    """
+    share, conjugates, inner, slack = 1.0, 0.0, 0.0, 0.0
+    for name, w in weights.items():
+        if name not in penalties:
+            slack += float(gradients[name].double().norm() * w.double().norm().clamp(min=1.0))
+            continue
+        found = _dual(penalties[name], gradients[name].double())
+        if found is None:
+            return None
+        share, conjugates = min(share, found[0]), conjugates + found[1]
+        inner += float((gradients[name].double() * w.double()).sum())
+    return share * (loss - inner - slack) - conjugates
+
+
+def _dual(penalty: Penalty, gradient: Tensor) -> tuple[float, float] | None:
+    """How much of the gradient the penalty can balance, and the conjugate of its value there."""
+    if not penalty.convex:
+        return None
+    if isinstance(penalty, ElasticNet) and penalty.mix < 1:
+        square = float(penalty.strength) * (1 - penalty.mix)
+        rest = (gradient.abs() - float(penalty.strength) * penalty.mix).clamp(min=0)
+        return (1.0, float(rest.square().sum()) / (2 * square)) if square > 0 else None
+    critical = penalty.critical(gradient)
+    if critical is None:
+        return None
+    return (min(1.0, float(penalty.strength / critical)) if critical > 0 else 1.0), 0.0

@@ -1,6 +1,7 @@
 """Scorers: from what is known of each token to a score for each of its labels.
 
-A scorer is any nn.Module that takes a TokenBatch and returns scores [batch, time, labels]. `SparseScorer` is the
+A scorer is any nn.Module that takes a TokenBatch and returns scores [batch, time, labels]. One whose scores are linear in
+its parameters says so by `linear = True`: then the objective is convex, and a run ends with a bound. `SparseScorer` is the
 reason this framework exists; the others stand beside it or in its place.
 """
 
@@ -56,6 +57,8 @@ class Sizes(NamedTuple):
 class SparseScorer(nn.Module):
     """score[token, label] = sum over the features active at the token of table[feature, label]"""
 
+    linear = True
+
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.zeros(sizes.rows, sizes.labels))  # [rows, labels]
@@ -66,6 +69,8 @@ class SparseScorer(nn.Module):
 
 class DenseScorer(nn.Module):
     """score[token, label] = dense[token] . weights[label]; numeric columns of the corpus, given by `features.dense`"""
+
+    linear = True
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -107,6 +112,7 @@ class SumScorer(nn.Module):
     def __init__(self, sizes: Sizes, parts: Sequence[Callable[[Sizes], nn.Module]]) -> None:
         super().__init__()
         self.parts = nn.ModuleList(part(sizes) for part in parts)
+        self.linear = all(getattr(part, "linear", False) for part in self.parts)
 
     def forward(self, batch: TokenBatch) -> Tensor:
         return torch.stack([part(batch) for part in self.parts]).sum(0)
@@ -121,6 +127,7 @@ class Tagger(nn.Module):
         self.transitions = nn.Parameter(torch.zeros(labels, labels))  # from, to
         self.start = nn.Parameter(torch.zeros(labels))
         self.end = nn.Parameter(torch.zeros(labels))
+        self.linear = getattr(scorer, "linear", False)
 
     def forward(self, batch: TokenBatch) -> ChainScores:
         return ChainScores(self.scorer(batch), self.transitions, self.start, self.end)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from hashlib import blake2b
 from pathlib import Path
 
@@ -19,18 +18,22 @@ import torch
 from torch import Tensor, nn
 
 from structsparse import certificate
+from structsparse.callbacks.budget import Budget
+from structsparse.callbacks.converged import StopWhenConverged
 from structsparse.callbacks.proximal import ProximalStep
 from structsparse.callbacks.saving import LAST, Checkpoints, StopAtNaN, same_model
 from structsparse.errors import UserError
 from structsparse.features.layout import Layout
 from structsparse.files import write_text
 from structsparse.models import Tagger
-from structsparse.penalties import Penalty
+from structsparse.penalties import Penalty, Reweighting
 from structsparse.solvers import steps
 from structsparse.structures.chain import Chain
 from structsparse.tasks.tagging import Tagging, TaggingData
+from structsparse.terms import Term, critical_strength, place, set_strength
 
 _WHOLE = 2000  # sentences at a time when the whole corpus is gone through
+_POLISH = 15  # iterations that bring the free parameters to their best before a bound is taken
 
 
 @dataclass
@@ -42,13 +45,12 @@ class Stage:
     loss: Callable[..., nn.Module]
     optimizer: Callable[..., torch.optim.Optimizer]
     final_lr: float
-    penalty: Callable[..., Penalty]
-    groups: Callable | None
-    strength: float
-    relative: bool
-    parameters: Sequence[str]
+    terms: Sequence[Term]
     every: int
     warmup: int
+    budget: int | None
+    freeze: int | None
+    reweight: Mapping[str, float] | None
     batch: int | None
     seed: int
     choose: str
@@ -63,9 +65,10 @@ class Outcome:
 
     data: TaggingData
     module: Tagging
-    penalties: dict[str, Penalty]
-    figures: dict[str, float | None]
+    penalties: dict[str, Penalty]  # the first term's parameters come first
+    figures: dict[str, object]  # numbers; `cuts`: (step, parameter, strength) of each cut to a budget
     at_zero: dict[str, Tensor] = field(default_factory=dict)  # gradients of the penalised parameters at zero
+    at_end: dict[str, Tensor] = field(default_factory=dict)  # and where the stage has ended
 
     def survivors(self) -> dict[str, Tensor]:
         """Which entries of each penalised parameter live: those of living groups, or those that are not zero."""
@@ -73,18 +76,31 @@ class Outcome:
         return {name: penalty.survivors(weights[name].detach()) for name, penalty in self.penalties.items()}
 
 
-def run(stage: Stage, data: TaggingData, before: Outcome | None, folder: Path, resume: bool) -> Outcome:
-    """Fit one stage; `folder` holds its checkpoints, from which it goes on if it is to resume."""
+def run(
+    stage: Stage,
+    data: TaggingData,
+    before: Outcome | None,
+    folder: Path,
+    resume: bool,
+    start: Mapping[str, Tensor] | None = None,
+) -> Outcome:
+    """Fit one stage, from the survivors of the stage before or from the weights in `start`. `folder` holds its
+    checkpoints, from which it goes on if it is to resume."""
     support: dict[str, Tensor] = {}
     if before is not None:
         support = before.survivors()
         data, support = _compact(before, support)
     lightning.seed_everything(stage.seed, verbose=False)
     _try_optimizer(stage)
-    module, penalties = _build(stage, data)
+    module, placed = _build(stage, data)
     if before is not None:
         _inherit(module, before, support)
-    figures, at_zero = _strength(stage, data, module, penalties, cold=before is None)
+    if start is not None:
+        module.load_state_dict(start)
+    figures, at_zero = _strengths(stage, data, module, placed, cold=before is None and start is None)
+    penalties = _all(placed)
+    if stage.reweight is not None:
+        figures |= _reweigh(stage, before, module, penalties)
     checkpoints = Checkpoints(folder, f"dev/{data.metric}", stage.choose, stage.patience)
     finished = folder / "finished.json"
     if resume and finished.is_file():
@@ -92,29 +108,66 @@ def run(stage: Stage, data: TaggingData, before: Outcome | None, folder: Path, r
     else:
         path = folder / LAST if resume and (folder / LAST).is_file() else None
         figures |= _fit(stage, data, module, penalties, support, checkpoints, path)
-        write_text(finished, json.dumps({key: figures[key] for key in ("seconds_fit", "epochs")}))
+        write_text(finished, json.dumps({key: figures[key] for key in ("seconds_fit", "epochs", "strengths", "cuts")}))
+    for name, strength in figures.pop("strengths").items():
+        penalties[name].strength = strength  # which a budget has found
+    figures["strength"] = float(next(iter(penalties.values())).strength)
     saved = torch.load(same_model(checkpoints.chosen, module.fingerprint), weights_only=True)
     module.load_state_dict(saved["state_dict"])
-    figures |= _certify(data, module, penalties, figures)
-    return _refuse_dead(Outcome(data, module, penalties, figures, at_zero))
+    found, at_end = _certify(data, module, penalties, figures)
+    return Outcome(data, module, penalties, figures | found, at_zero, at_end)
 
 
-def _build(stage: Stage, data: TaggingData) -> tuple[Tagging, dict[str, Penalty]]:
+def _reweigh(stage: Stage, before: Outcome | None, module: Tagging, penalties: dict[str, Penalty]) -> dict:
+    """The strength of the stage before, with group weights from the norms that it has come to."""
+    if before is None:
+        raise UserError("reg.reweight is for a stage after another one, whose groups it weighs; see recipe=reweighted")
+    for name, penalty in penalties.items():
+        penalty.strength = float(before.penalties[name].strength)
+        Reweighting(penalty, **stage.reweight).update(dict(module.named_parameters())[name])
+    return {key: before.figures[key] for key in ("strength", "critical_strength")}
+
+
+def probe(stage: Stage, data: TaggingData) -> Outcome:
+    """The model at zero, its free parameters at their best: where the path of falling strengths begins."""
+    lightning.seed_everything(stage.seed, verbose=False)
+    module, placed = _build(stage, data)
+    figures, at_zero = _strengths(stage, data, module, placed, cold=True)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if name in at_zero:
+                parameter.zero_()
+    return Outcome(data, module, _all(placed), figures, at_zero)
+
+
+def gradients(outcome: Outcome, module: Tagging) -> dict[str, Tensor]:
+    """Of the mean loss on the whole training part, with respect to what is penalised."""
+    return certificate.mean_gradient(module, outcome.data.batches("train", _WHOLE), list(outcome.penalties))[1]
+
+
+def _build(stage: Stage, data: TaggingData) -> tuple[Tagging, list[tuple[Term, dict[str, Penalty]]]]:
     tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels)
     parameters = {f"tagger.{name}": p for name, p in tagger.named_parameters()}
-    names = penalised(stage.parameters, list(parameters))
     layout = Layout(data.index.names, data.index.offsets, data.labels)
-    penalties = {}
-    for name in names:
-        groups = (
-            {}
-            if stage.groups is None
-            else {"groups": stage.groups(tuple(parameters[name].shape), layout, parameter=name)}
-        )
-        penalties[name] = stage.penalty(strength=stage.strength, **groups)
+    placed = place(stage.terms, parameters, layout)
+    names = [name for _, penalties in placed for name in penalties]
     loss, fingerprint = stage.loss(Chain()), _fingerprint(stage, data)
     module = Tagging(tagger, loss, stage.optimizer, data.score, names, stage.final_lr, fingerprint)
-    return module, penalties
+    for name, curvature in _curvatures(data).items():
+        if name in parameters:
+            parameters[name].curvature = curvature
+    return module, placed
+
+
+def _curvatures(data: TaggingData) -> dict[str, Tensor]:
+    """How often each weight of a sparse tagger has a say in a sentence, on average: up to one factor a bound of the
+    second derivatives of the loss, for solvers that ask for one."""
+    train = data.arrays["train"]
+    items = len(train)
+    rows = np.bincount(train.bags.ids, minlength=len(data.index))[:, None] / items  # [rows, 1]
+    pairs = len(train.gold) / items - 1  # of neighbours in a sentence
+    found = {"scorer.table": rows.clip(1 / items), "transitions": max(pairs, 1 / items), "start": 1.0, "end": 1.0}
+    return {f"tagger.{name}": torch.as_tensor(c, dtype=torch.float32) for name, c in found.items()}
 
 
 def _try_optimizer(stage: Stage) -> None:
@@ -125,31 +178,20 @@ def _try_optimizer(stage: Stage) -> None:
         raise UserError(f"solver: {error}") from error
 
 
-def penalised(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The parameters a penalty is for. A pattern that matches nothing, or all of them together, is a mistake."""
-    short = [name.removeprefix("tagger.") for name in names]
-    chosen: set[str] = set()
-    for pattern in patterns:
-        found = {name for name, brief in zip(names, short, strict=True) if fnmatchcase(brief, pattern)}
-        if not found:
-            raise UserError(f"reg.parameters: {pattern!r} matches no parameter; there are {', '.join(short)}")
-        chosen |= found
-    if not chosen:
-        raise UserError(f"reg.parameters is empty; name those to be penalised, of {', '.join(short)}")
-    if len(chosen) == len(names):
-        raise UserError(f"reg.parameters={list(patterns)} matches every parameter; name those to be penalised")
-    return [name for name in names if name in chosen]
-
-
-def _table(names: Mapping[str, Tensor]) -> str | None:
+def table_name(names: Iterable[str]) -> str | None:
+    """The weights of the sparse features among these parameters, if any are."""
     return next((name for name in names if name.endswith("table")), None)
 
 
-def _refuse_dead(outcome: Outcome) -> Outcome:
-    """A stage after which nothing lives leaves nothing to refit, and no model."""
+def alive(outcome: Outcome) -> bool:
+    """Whether anything is left to refit, or to be a model."""
     support = outcome.survivors()
-    table = _table(support)
-    if not any(mask.any() for name, mask in support.items() if table in (name, None)):
+    table = table_name(support)
+    return any(mask.any() for name, mask in support.items() if table in (name, None))
+
+
+def refuse_dead(outcome: Outcome) -> Outcome:
+    if not alive(outcome):
         raise UserError(
             f"every group is dead: at strength {outcome.figures['strength']:.4g} "
             f"(critical {outcome.figures['critical_strength'] or float('nan'):.4g}) no weight survives; "
@@ -160,7 +202,7 @@ def _refuse_dead(outcome: Outcome) -> Outcome:
 
 def _compact(before: Outcome, support: dict[str, Tensor]) -> tuple[TaggingData, dict[str, Tensor]]:
     """Rows without a surviving entry leave the data; what is left of the support is kept where it forbids anything."""
-    table = _table(support)
+    table = table_name(support)
     if table is None:
         return before.data, support
     rows = support[table].any(dim=1)
@@ -182,10 +224,11 @@ def _inherit(module: Tagging, before: Outcome, support: dict[str, Tensor]) -> No
             parameter.mul_(support[name])
 
 
-def _strength(
-    stage: Stage, data: TaggingData, module: Tagging, penalties: dict[str, Penalty], cold: bool
+def _strengths(
+    stage: Stage, data: TaggingData, module: Tagging, placed: list[tuple[Term, dict[str, Penalty]]], cold: bool
 ) -> tuple[dict[str, float | None], dict[str, Tensor]]:
-    """The critical strength, from the gradient at zero; a relative strength made absolute."""
+    """Critical strengths, from the gradient at zero; relative ones made absolute. Figures are of the first term."""
+    penalties = _all(placed)
     parameters = dict(module.named_parameters())
     start = {name: parameters[name].detach().clone() for name in penalties}
     with torch.no_grad():
@@ -195,18 +238,13 @@ def _strength(
     if cold and module.loss.smooth:
         certificate.fit_free(module, batches, {n: p for n, p in parameters.items() if n not in penalties})
     _, at_zero = certificate.mean_gradient(module, batches, list(penalties))
-    found = [penalty.critical(at_zero[name]) for name, penalty in penalties.items()]
-    critical = max((float(value) for value in found if value is not None), default=None)
-    if stage.relative:
-        if critical is None:
-            raise UserError(
-                "reg.relative=true, but no strength of this penalty makes every weight zero; set it to false"
-            )
-        for penalty in penalties.values():
-            penalty.strength = stage.strength * critical
+    criticals = []
+    for term, own in placed:
+        criticals.append(critical_strength(own, at_zero))
+        set_strength(term, own, criticals[-1])
     zero = {name: torch.zeros_like(gradient) for name, gradient in at_zero.items()}
     figures = {
-        "critical_strength": critical,
+        "critical_strength": criticals[0],
         "strength": float(next(iter(penalties.values())).strength),
         "residual_at_zero": certificate.residual(penalties, zero, at_zero),
     }
@@ -216,17 +254,26 @@ def _strength(
     return figures, at_zero
 
 
+def _all(placed: list[tuple[Term, dict[str, Penalty]]]) -> dict[str, Penalty]:
+    return {name: penalty for _, penalties in placed for name, penalty in penalties.items()}
+
+
 def _fingerprint(stage: Stage, data: TaggingData) -> str:
     digest = blake2b(digest_size=8)
-    for part in (stage.name, stage.options, data.index.names, data.labels):
+    strengths = [term.strength for term in stage.terms]  # of a path they differ from the options
+    for part in (stage.name, stage.options, strengths, data.index.names, data.labels):
         digest.update(json.dumps(part, sort_keys=True, default=str).encode())
     digest.update(np.ascontiguousarray(data.index.keys).tobytes())
     return digest.hexdigest()
 
 
 def _fit(stage, data, module, penalties, support, checkpoints: Checkpoints, path: Path | None) -> dict:
-    proximal = ProximalStep(penalties, stage.every, stage.warmup, support)
-    trainer = stage.trainer(before=[StopAtNaN(), proximal], after=[checkpoints], penalties=penalties)
+    if stage.budget is None:
+        proximal = ProximalStep(penalties, stage.every, stage.warmup, support)
+    else:
+        proximal = Budget(penalties, stage.budget, stage.every, stage.freeze, support)
+    before = [StopAtNaN(), proximal, StopWhenConverged()]
+    trainer = stage.trainer(before=before, after=[checkpoints], penalties=penalties)
     sharing = {"rank": trainer.global_rank, "world": trainer.world_size}
     train = data.batches("train", stage.batch, shuffle=True, seed=stage.seed, **sharing)
     dev = data.batches("dev", 256, **sharing)
@@ -236,28 +283,64 @@ def _fit(stage, data, module, penalties, support, checkpoints: Checkpoints, path
     trainer.fit(module, train, dev, ckpt_path=path, weights_only=True)
     for penalty in penalties.values():
         penalty.to(module.device)  # which Lightning has left
-    return {"seconds_fit": time.perf_counter() - begin, "epochs": trainer.current_epoch}
+    return {
+        "seconds_fit": time.perf_counter() - begin,
+        "epochs": trainer.current_epoch,
+        "strengths": {name: float(penalty.strength) for name, penalty in penalties.items()},
+        "cuts": getattr(proximal, "sequence", []),
+    }
 
 
-def _certify(data: TaggingData, module: Tagging, penalties: dict[str, Penalty], figures: Mapping) -> dict:
-    """Objective and stationarity on the whole training set."""
-    weights = {name: p.detach() for name, p in module.named_parameters() if name in penalties}
-    loss, gradients = certificate.mean_gradient(module, data.batches("train", _WHOLE), list(penalties))
+def _certify(
+    data: TaggingData, module: Tagging, penalties: dict[str, Penalty], figures: Mapping
+) -> tuple[dict, dict[str, Tensor]]:
+    """Objective, stationarity, a bound, and how many dead groups are so only by a budget or by noise: all on the whole
+    training set; and the gradients there."""
+    weights = {name: p.detach() for name, p in module.named_parameters()}
+    batches = data.batches("train", _WHOLE)
+    loss, gradients = certificate.mean_gradient(module, batches, list(penalties))
     value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
     strength = figures["strength"]
     residual, at_zero = certificate.residual(penalties, weights, gradients), figures["residual_at_zero"]
     smooth = module.loss.smooth
-    return {
+    bound = _lower_bound(module, batches, penalties) if module.tagger.linear else None
+    found = {
         "objective": loss + value,
         "penalty": value / strength if strength else 0.0,
         "train_loss": loss,
         "stationarity": residual / at_zero if smooth and at_zero else None,
+        "duality_gap": None if bound is None else loss + value - bound,
+        "groups_uncertified": _uncertified(penalties, weights, gradients) if smooth else None,
     }
+    return found, gradients
+
+
+def _uncertified(penalties: dict[str, Penalty], weights: Mapping, gradients: Mapping) -> int | None:
+    """How many dead groups the gradient would wake."""
+    grouped = {name: p for name, p in penalties.items() if p.groups is not None}
+    found = [int(certificate.violated(p, weights[n], gradients[n]).sum()) for n, p in grouped.items()]
+    return sum(found) if found else None
+
+
+def _lower_bound(module: Tagging, batches: Sequence, penalties: dict[str, Penalty]) -> float | None:
+    """The bound that the present weights prove, once those without a penalty are at their best beside them."""
+    free = {name: p for name, p in module.named_parameters() if name not in penalties}
+    kept = {name: p.detach().clone() for name, p in free.items()}
+    if module.loss.smooth:
+        certificate.fit_free(module, batches, free, iterations=_POLISH)
+    weights = {name: p.detach() for name, p in module.named_parameters()}
+    loss, gradients = certificate.mean_gradient(module, batches, list(weights))
+    bound = certificate.lower_bound(loss, penalties, weights, gradients)
+    with torch.no_grad():
+        for name, p in free.items():
+            p.copy_(kept[name])
+    return bound
 
 
 def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """The figures of a run: those of the first stage, whose penalty made the zeros, and of the last one by its side."""
-    shown = ("objective", "penalty", "stationarity", "critical_strength", "strength")
+    shown = ("objective", "penalty", "stationarity", "duality_gap", "groups_uncertified")
+    shown += ("critical_strength", "strength")
     first, last = outcomes[0].figures, outcomes[-1].figures
     items = sum(len(o.data.arrays["train"]) * o.figures["epochs"] for o in outcomes)
     beside = {f"final_{key}": last[key] for key in ("objective", "stationarity")} if len(outcomes) > 1 else {}

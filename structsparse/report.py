@@ -19,12 +19,15 @@ from rich.table import Table as RichTable
 from torch import Tensor
 
 from structsparse.files import write_text, written_whole
-from structsparse.groups import Partition
+from structsparse.groups import Cover, Forest, Partition
 
 matplotlib.use("Agg")
 
 MOST_GROUPS = 2000  # beyond this a group is not looked at one by one (a group per feature, say)
 _LABELLED = 60  # so many names can be read along one axis
+
+
+Groups = Partition | Forest | Cover
 
 
 class Table(NamedTuple):
@@ -33,10 +36,15 @@ class Table(NamedTuple):
 
 
 def group_table(
-    groups: Partition, weights: Tensor, critical: Tensor | None = None, truth: Collection[str] = ()
+    groups: Groups,
+    weights: Tensor,
+    enters: Tensor | None = None,
+    wanted: Tensor | None = None,
+    truth: Collection[str] = (),
 ) -> Table:
-    """The groups, living ones first and the heaviest on top. `critical`: the strength, relative to the critical one,
-    at which each group alone would have come to life first. `truth`: the groups that were planted."""
+    """The groups, living ones first and the heaviest on top. `enters`: the strength at which each group alone would
+    come to life; shown as a share of the largest. `wanted`: dead groups that the gradient would wake, so that they are
+    dead only by a budget or by noise. `truth`: the groups that were planted."""
     norms = groups.norms(weights)
     living = groups.sums((weights != 0).to(weights.dtype))
     share = norms.square() / norms.square().sum().clamp_min(torch.finfo(norms.dtype).tiny)
@@ -49,9 +57,12 @@ def group_table(
         norms.tolist(),
         share.tolist(),
     ]
-    if critical is not None:
+    if enters is not None:
         header.append("enters at")
-        columns.append(critical.tolist())
+        columns.append((enters / enters.max()).tolist())
+    if wanted is not None and wanted.any():
+        header.append("wanted")
+        columns.append(["yes" if w else "" for w in wanted.tolist()])
     if truth:
         header.append("planted")
         columns.append(["yes" if name in truth else "no" for name in groups.names])

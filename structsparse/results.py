@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from structsparse import artifact, report
+from structsparse import artifact, certificate, report
 from structsparse.features.layout import Layout, by_template
 from structsparse.groups import Partition
 from structsparse.recipe import Outcome
@@ -69,9 +69,9 @@ def group_table(data: TaggingData, first: Outcome, last: Outcome) -> report.Tabl
         if groups is None or len(groups.names) > report.MOST_GROUPS:
             continue
         weights = dict(first.module.named_parameters())[name].detach()
-        pull = groups.norms(first.at_zero[name]) / groups.weight.clamp_min(torch.finfo(torch.float32).tiny)
-        pull = torch.where(groups.size > 0, pull, 0.0)
-        return report.group_table(groups, weights, pull / pull.max(), data.splits.truth)
+        enters = penalty.entering(first.at_zero[name]) if hasattr(penalty, "entering") else None
+        wanted = certificate.violated(penalty, weights, first.at_end[name]) if first.module.loss.smooth else None
+        return report.group_table(groups, weights, enters, wanted, data.splits.truth)
     weights = table_of(last)
     if weights is None:
         return None
@@ -99,6 +99,9 @@ def write_report(folder: Path, data: TaggingData, first: Outcome, last: Outcome)
     table = group_table(data, first, last)
     if table is not None:
         report.write_groups(folder, table)
+    if first.figures["cuts"]:
+        cuts = report.Table(("step", "parameter", "strength"), [tuple(cut) for cut in first.figures["cuts"]])
+        report.write_text(folder / "budget.tsv", report.tsv(cuts))
     features = feature_table(last)
     if features is not None:
         report.write_text(folder / "features.tsv", report.tsv(features))

@@ -136,7 +136,7 @@ def test_thresholds_of_several_steps_add_up_as_learning_rates(optimizer, name):
     rates = []
 
     def third(optimizer, group, w):
-        rates.append(steps.learning_rate(group))
+        rates.append(steps.rate(optimizer, group))
         if len(rates) < 3:
             return 0.0
         total = sum(rates)
@@ -161,7 +161,7 @@ def test_the_effective_step_is_how_far_a_steady_gradient_moves_a_weight(make):
         if done < 3 and group.get("momentum", 0) == 0:
             torch.testing.assert_close(effective * gradient, before - w.detach(), rtol=1e-6, atol=0)
     torch.testing.assert_close(effective * gradient, before - w.detach(), rtol=1e-6, atol=0)
-    split = steps.learning_rate(group) * steps.metric(optimizer, group, w)
+    split = steps.rate(optimizer, group) * steps.metric(optimizer, group, w)
     torch.testing.assert_close(torch.as_tensor(split), effective, rtol=0, atol=0)
 
 

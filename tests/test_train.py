@@ -68,8 +68,8 @@ def lines(run, stage: str = "fit") -> list[dict[str, float]]:
 def test_every_option_composes_and_is_made(choice):
     cfg = composed(choice)
     for stage in stages(cfg):
-        assert isinstance(stage.penalty.func, type)
-        assert issubclass(stage.penalty.func, Penalty)
+        for term in stage.terms:
+            assert issubclass(term.penalty.func, Penalty)
         assert issubclass(stage.loss.func, StructuredLoss)
         assert isinstance(stage.optimizer([torch.nn.Parameter(torch.zeros(2))]), torch.optim.Optimizer)
         scorer = stage.scorer(Sizes(rows=7, labels=3, dense=2, vocabularies=(5, 4)))
@@ -84,10 +84,10 @@ def test_every_penalty_goes_into_every_recipe(reg, recipe):
     found = stages(composed(f"reg={reg}", f"recipe={recipe}", "groups=feature", "model=sparse_dense", "loss=hinge"))
     shape, layout = (7, 3), Layout(["a", "b"], np.array([0, 4, 7]), ["x", "y", "z"])
     for stage in found:
-        groups = {} if stage.groups is None else {"groups": stage.groups(shape, layout, parameter="table")}
-        penalty = stage.penalty(strength=stage.strength, **groups)
+        (term,) = stage.terms
+        penalty = term.on(torch.zeros(shape), "table", layout)
         assert penalty.value(torch.zeros(shape)) == 0
-        assert (penalty.groups is None) == (stage.groups is None)
+        assert (penalty.groups is None) == (term.groups is None)
     assert [stage.name for stage in found] == list(composed(f"recipe={recipe}").recipe)
 
 

@@ -21,7 +21,9 @@ class ProximalStep(lightning.Callback):
     dead groups alive. What has accumulated is applied before validation, at each epoch's end and at the end of
     training, and is saved with a checkpoint. During `warmup` steps the threshold grows from nothing to its strength.
 
-    `support` holds, for a parameter, which of its entries may live at all; the others stay zero."""
+    `support` holds, for a parameter, which of its entries may live at all; the others stay zero.
+
+    An optimizer that carries penalties itself is given them, and no prox follows its steps."""
 
     def __init__(
         self,
@@ -35,7 +37,7 @@ class ProximalStep(lightning.Callback):
         self.penalties, self.every, self.warmup = dict(penalties), every, warmup
         self.support = dict(support or {})
         self.count = 0
-        self.rates: dict[str, float] = dict.fromkeys(self.penalties, 0.0)  # learning rates not yet applied
+        self.rates: dict[str, float | Tensor] = dict.fromkeys(self.penalties, 0.0)  # of steps not yet applied
         self.targets: dict[str, tuple[torch.optim.Optimizer, dict, Tensor]] = {}
         self.hook = None
 
@@ -46,21 +48,56 @@ class ProximalStep(lightning.Callback):
                 "the penalty, which then kills more than it should; switch one of them off"
             )
         (optimizer,) = trainer.optimizers
+        self._check(trainer, optimizer)
         parameters = dict(module.named_parameters())
-        for name in self.penalties:
-            group = next(g for g in optimizer.param_groups if any(p is parameters[name] for p in g["params"]))
-            self.targets[name] = optimizer, group, parameters[name]
-            penalty = self.penalties[name].to(parameters[name].device)
+        for name, penalty in self.penalties.items():
+            penalty.to(parameters[name].device)
             penalty.strength = trainer.strategy.broadcast(float(penalty.strength))  # to the last bit on all processes
         steps.check(optimizer, [parameters[name] for name in self.penalties])
         self.support = {name: mask.to(parameters[name].device) for name, mask in self.support.items()}
+        if hasattr(optimizer, "attach"):
+            optimizer.attach(
+                {parameters[name]: penalty for name, penalty in self.penalties.items()},
+                {parameters[name]: mask for name, mask in self.support.items()},
+            )
+            return
+        for name in self.penalties:
+            group = next(g for g in optimizer.param_groups if any(p is parameters[name] for p in g["params"]))
+            self.targets[name] = optimizer, group, parameters[name]
+        if hasattr(optimizer, "hold"):
+            optimizer.hold([parameter for _, _, parameter in self.targets.values()])
         self.hook = optimizer.register_step_post_hook(lambda *_: self._stepped())
+
+    def _check(self, trainer: lightning.Trainer, optimizer: torch.optim.Optimizer) -> None:
+        """What an optimizer cannot do together with an option."""
+        name = type(optimizer).__name__
+        if hasattr(optimizer, "attach") and (self.every > 1 or self.warmup):
+            raise UserError(
+                f"{name} carries the penalty within its steps, so reg.every={self.every} must be 1 "
+                f"and reg.warmup={self.warmup} must be 0"
+            )
+        if getattr(optimizer, "each_step", False) and self.every > 1:
+            raise UserError(
+                f"{name} builds each step on the prox of the one before, so reg.every={self.every} must be 1"
+            )
+        accumulated = trainer.accumulate_grad_batches
+        if getattr(optimizer, "evaluates", False) and accumulated > 1:
+            raise UserError(
+                f"{name} takes the loss within its step, of one batch: "
+                f"trainer.accumulate_grad_batches={accumulated} must be 1"
+            )
+        if getattr(optimizer, "full_batch", False) and trainer.num_training_batches > 1:
+            raise UserError(
+                f"{name} compares the losses of several steps, which must be of the whole corpus, but an epoch has "
+                f"{trainer.num_training_batches} batches; set batch=null"
+            )
 
     def _stepped(self) -> None:
         self.count += 1
         ramp = min(1.0, self.count / self.warmup) if self.warmup else 1.0
-        for name, (_, group, _) in self.targets.items():
-            self.rates[name] += ramp * float(steps.learning_rate(group))
+        for name, (optimizer, group, _) in self.targets.items():
+            latest = ramp * steps.rate(optimizer, group)
+            self.rates[name] = steps.accumulated(optimizer, self.rates[name], latest)
         if self.count % self.every == 0:
             self.flush()
 
@@ -68,9 +105,11 @@ class ProximalStep(lightning.Callback):
     def flush(self) -> None:
         """Apply what has accumulated."""
         for name, (optimizer, group, parameter) in self.targets.items():
-            if self.rates[name] == 0.0:
+            rate = self.rates[name]
+            if not isinstance(rate, Tensor) and rate == 0.0:  # of a tensor it is not asked: a device would wait
                 continue
-            self.penalties[name].prox_(parameter, self.rates[name] * steps.metric(optimizer, group, parameter))
+            steps.place_(optimizer, group, parameter)
+            self.penalties[name].prox_(parameter, rate * steps.metric(optimizer, group, parameter))
             if name in self.support:
                 parameter.mul_(self.support[name])
             self.rates[name] = 0.0
@@ -92,6 +131,9 @@ class ProximalStep(lightning.Callback):
         if self.hook is not None:
             self.hook.remove()
             self.hook = None
+        for optimizer, _, _ in self.targets.values():
+            if hasattr(optimizer, "hold"):
+                optimizer.hold([])
         self.targets = {}
 
     def state_dict(self) -> dict:

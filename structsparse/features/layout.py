@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from structsparse.errors import UserError
-from structsparse.groups import Partition, by_column, by_row, by_row_blocks
+from structsparse.groups import Cover, Forest, Partition, by_column, by_row, by_row_blocks
+from structsparse.groups.orders import coarse_to_fine
+from structsparse.groups.partition import RowNames
 
 
 class Layout(NamedTuple):
@@ -35,6 +38,38 @@ def by_label(shape: Sequence[int], layout: Layout, weights: str = "sqrt_size", p
     """A label, over its features, is a group."""
     _fits(shape, 1, len(layout.labels), "groups=label", parameter)
     return by_column(shape, list(layout.labels), weights, parameter)
+
+
+def by_template_tree(shape: Sequence[int], layout: Layout, weights: str = "sqrt_size", parameter: str = "") -> Forest:
+    """A tree for each template: the template over its features."""
+    _fits(shape, 0, int(layout.offsets[-1]), "groups=template_tree", parameter)
+    count, rows = len(layout.templates), shape[0]
+    owner = torch.repeat_interleave(torch.arange(count), torch.from_numpy(np.diff(layout.offsets)))
+    parents = torch.cat([torch.full((count,), -1), owner])
+    names = Names(list(layout.templates), RowNames(rows))
+    return Forest(parents, count + torch.arange(rows)[:, None], names, shape, weights, parameter)
+
+
+def by_coarse_to_fine(shape: Sequence[int], layout: Layout, weights: str = "log2_size", parameter: str = "") -> Cover:
+    """A template and all that are finer are a group: a fine template lives only if the coarser ones may."""
+    _fits(shape, 0, int(layout.offsets[-1]), "groups=coarse_to_fine", parameter)
+    return coarse_to_fine(shape, list(layout.templates), layout.offsets, None, weights, parameter)
+
+
+class Names(Sequence):
+    """Two sequences of names, one after the other, without keeping them."""
+
+    def __init__(self, first: Sequence[str], second: Sequence[str]):
+        self.first, self.second = first, second
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second)
+
+    def __getitem__(self, k):
+        if isinstance(k, slice):
+            return [self[i] for i in range(*k.indices(len(self)))]
+        k = range(len(self))[k]
+        return self.first[k] if k < len(self.first) else self.second[k - len(self.first)]
 
 
 def _fits(shape: Sequence[int], dimension: int, expected: int, groups: str, parameter: str) -> None:

@@ -1,5 +1,18 @@
 """Which entries of one parameter belong together: the groups that a penalty switches off as one."""
 
+from structsparse.groups.cover import Cover, cover_entries, cover_families, cover_rows
+from structsparse.groups.forest import Forest, by_parents
 from structsparse.groups.partition import Partition, by_column, by_row, by_row_blocks
 
-__all__ = ["Partition", "by_column", "by_row", "by_row_blocks"]
+__all__ = [
+    "Cover",
+    "Forest",
+    "Partition",
+    "by_column",
+    "by_parents",
+    "by_row",
+    "by_row_blocks",
+    "cover_entries",
+    "cover_families",
+    "cover_rows",
+]

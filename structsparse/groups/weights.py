@@ -14,11 +14,11 @@ WEIGHTS = {
 }
 
 
-def checked_weights(weights: str | Tensor, size: Tensor, names: Sequence[str]) -> Tensor:
+def checked_weights(weights: str | Tensor, size: Tensor, names: Sequence[str], depth: Tensor | None = None) -> Tensor:
+    """One finite weight of at least 0 for each group, 0 for those without entries; only groups of a tree have a depth,
+    and with it the rules depth**alpha and alpha**depth, such as "depth**0.5" and "0.9**depth"."""
     if isinstance(weights, str):
-        if weights not in WEIGHTS:
-            raise UserError(f"unknown group weights {weights!r}: expected {', '.join(WEIGHTS)} or a tensor")
-        weights = WEIGHTS[weights](size.double())
+        weights = _by_rule(weights, size, depth)
     weights = torch.as_tensor(weights, dtype=torch.float64).cpu()
     if weights.shape != size.shape:
         raise UserError(f"group weights have shape {tuple(weights.shape)}, expected one for each of {len(size)} groups")
@@ -27,3 +27,19 @@ def checked_weights(weights: str | Tensor, size: Tensor, names: Sequence[str]) -
         k = int(wrong.nonzero()[0])
         raise UserError(f"the weight of group {names[k]} is {weights[k]}, expected a finite number of at least 0")
     return torch.where(size > 0, weights, 0.0)
+
+
+def _by_rule(rule: str, size: Tensor, depth: Tensor | None) -> Tensor:
+    if rule in WEIGHTS:
+        return WEIGHTS[rule](size.double())
+    known = [*WEIGHTS] if depth is None else [*WEIGHTS, "depth**alpha", "alpha**depth"]
+    base, power, exponent = (part.strip() for part in rule.partition("**"))
+    if depth is not None and power:
+        try:
+            if base == "depth":
+                return depth.double() ** float(exponent)
+            if exponent == "depth":
+                return float(base) ** depth.double()
+        except ValueError:
+            pass  # alpha is no number: not a rule we know
+    raise UserError(f"unknown group weights {rule!r}: expected {', '.join(known)} or a tensor")

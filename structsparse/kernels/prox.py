@@ -9,6 +9,8 @@ a sum over a million entries is wrong in the third digit.
 import numpy as np
 from numba import njit, prange
 
+from structsparse.kernels import vectors
+
 TILE = 1 << 15  # entries: with their steps they fit a second-level cache
 ALONE = 1 << 18  # entries: up to here one thread has done it before the others, on a busy machine, are awake
 LARGE = 1 << 21  # entries of a block that is worth all threads at once
@@ -129,19 +131,15 @@ def _shrink_entries(x, steps, strength):
         x[i] /= one + strength * steps[i]
 
 
-@njit(**SUMS)
-def _power_sum(x, power):
-    total = 0.0
-    for i in range(x.size):
-        value = np.float64(abs(x[i]))
-        total += value * value if power == 2 else value
-    return total
+@njit(**SERIAL)
+def _power_sum(x, start, stop, power):
+    return vectors.square_sum(x, start, stop, ()) if power == 2 else vectors.absolute_sum(x, start, stop, ())
 
 
 @njit(**SERIAL)
 def _sum_tile(x, offsets, width, power, sums):
     for g in range(sums.size):
-        sums[g] = _power_sum(x[offsets[g] * width : offsets[g + 1] * width], power)
+        sums[g] = _power_sum(x, offsets[g] * width, offsets[g + 1] * width, power)
 
 
 @njit(**PARALLEL)
@@ -149,18 +147,14 @@ def _power_sum_large(x, power):
     tiles = (x.size + TILE - 1) // TILE
     partial = np.empty((tiles, 1))
     for tile in prange(tiles):
-        partial[tile, 0] = _power_sum(x[tile * TILE : (tile + 1) * TILE], power)
+        partial[tile, 0] = _power_sum(x, tile * TILE, min((tile + 1) * TILE, x.size), power)
     return _total(partial, 0)
 
 
-@njit(**SUMS)
-def _squares(x, cut):
+@njit(**SERIAL)
+def _squares(x, start, stop, cut):
     """Sum of the squares of soft(x, cut)."""
-    total = 0.0
-    for i in range(x.size):
-        rest = np.float64(x[i] - min(max(x[i], -cut), cut))
-        total += rest * rest
-    return total
+    return vectors.square_sum(x, start, stop, ()) if cut == 0 else vectors.soft_square_sum(x, start, stop, (cut,))
 
 
 @njit(**SERIAL)
@@ -173,26 +167,32 @@ def _factor(squares, threshold):
 
 
 @njit(**SERIAL)
-def _scale(x, cut, factor):
+def _scale(x, start, stop, cut, factor):
     """x <- soft(x, cut) * factor."""
-    if factor == 0:
-        for i in range(x.size):
-            x[i] = 0
+    if cut == 0:
+        vectors.multiply(x, start, stop, (factor,))
     else:
-        for i in range(x.size):
-            x[i] = (x[i] - min(max(x[i], -cut), cut)) * factor
+        vectors.soft_multiply(x, start, stop, (cut, factor))
 
 
 @njit(**SERIAL)
 def _shrink_tile(x, offsets, width, weight, threshold, cut):
     """All sums, then all factors, then all products: twice as fast for narrow rows as one block after the other."""
-    factor = np.empty(weight.size)
-    for g in range(weight.size):
-        factor[g] = _squares(x[offsets[g] * width : offsets[g + 1] * width], cut)
+    kind, bounds, factor = x.dtype.type, offsets * width, np.empty(weight.size)
+    if cut == 0:
+        for g in range(weight.size):
+            factor[g] = vectors.square_sum(x, bounds[g], bounds[g + 1], ())
+    else:
+        for g in range(weight.size):
+            factor[g] = vectors.soft_square_sum(x, bounds[g], bounds[g + 1], (cut,))
     for g in range(weight.size):
         factor[g] = _factor(factor[g], threshold * weight[g])
-    for g in range(weight.size):
-        _scale(x[offsets[g] * width : offsets[g + 1] * width], cut, x.dtype.type(factor[g]))
+    if cut == 0:
+        for g in range(weight.size):
+            vectors.multiply(x, bounds[g], bounds[g + 1], (kind(factor[g]),))
+    else:
+        for g in range(weight.size):
+            vectors.soft_multiply(x, bounds[g], bounds[g + 1], (cut, kind(factor[g])))
 
 
 @njit(**PARALLEL)
@@ -200,10 +200,10 @@ def _shrink_large(x, threshold, cut):
     tiles = (x.size + TILE - 1) // TILE
     partial = np.empty((tiles, 1))
     for tile in prange(tiles):
-        partial[tile, 0] = _squares(x[tile * TILE : (tile + 1) * TILE], cut)
+        partial[tile, 0] = _squares(x, tile * TILE, min((tile + 1) * TILE, x.size), cut)
     factor = x.dtype.type(_factor(_total(partial, 0), threshold))
     for tile in prange(tiles):
-        _scale(x[tile * TILE : (tile + 1) * TILE], cut, factor)
+        _scale(x, tile * TILE, min((tile + 1) * TILE, x.size), cut, factor)
 
 
 @njit(**SERIAL)

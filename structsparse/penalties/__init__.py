@@ -4,7 +4,34 @@ A penalty knows nothing of data and never adds to a gradient: `prox_` follows th
 """
 
 from structsparse.penalties.base import Penalty
-from structsparse.penalties.blocks import GroupLasso, SparseGroupLasso
+from structsparse.penalties.blocks import GroupLasso, GroupLassoMax, SparseGroupLasso
+from structsparse.penalties.constraints import Nonnegative
 from structsparse.penalties.entries import L1, ElasticNet, NoPenalty, SquaredL2
+from structsparse.penalties.nonconvex import L0, GroupMCP, LogSum, Reweighting
+from structsparse.penalties.sequences import OSCAR, SLOPE, FusedLasso
+from structsparse.penalties.overlaps import ConsensusGroupLasso, OverlappingGroupLasso, SequentialGroupLasso
+from structsparse.penalties.trees import TreeGroupLasso, TreeGroupLassoMax
 
-__all__ = ["L1", "ElasticNet", "GroupLasso", "NoPenalty", "Penalty", "SparseGroupLasso", "SquaredL2"]
+__all__ = [
+    "ConsensusGroupLasso",
+    "ElasticNet",
+    "FusedLasso",
+    "GroupLasso",
+    "GroupLassoMax",
+    "GroupMCP",
+    "L0",
+    "L1",
+    "LogSum",
+    "NoPenalty",
+    "Nonnegative",
+    "OSCAR",
+    "OverlappingGroupLasso",
+    "Penalty",
+    "Reweighting",
+    "SLOPE",
+    "SequentialGroupLasso",
+    "SparseGroupLasso",
+    "SquaredL2",
+    "TreeGroupLasso",
+    "TreeGroupLassoMax",
+]

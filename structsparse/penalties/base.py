@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,18 @@ class Penalty(nn.Module, ABC):
         """Which entries may live on once the penalty has selected: those that are not zero. Bool, the shape of W."""
         return W != 0
 
+    def nonnegative_prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox with the constraint V >= 0 added. For what does not fall as an entry grows away from zero, of
+        either sign, it is the prox of the positive part."""
+        return self.prox_(positive_(W), steps)
+
+    def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The gap with that constraint: a zero held by it is pushed out by a negative gradient only."""
+        return self.gap(W, torch.where(W > 0, grad, grad.clamp(max=0)))
+
+    def nonnegative_critical(self, grad_at_zero: Tensor) -> Tensor | None:
+        return self.critical(grad_at_zero.clamp(max=0))
+
     def extra_repr(self) -> str:
         return f"strength={float(self.strength):g}"
 
@@ -64,6 +77,18 @@ class Penalty(nn.Module, ABC):
 def past_signs(grad: Tensor, W: Tensor, cut: Tensor) -> Tensor:
     """The least of grad + cut * sign(W), entry by entry, where the sign of zero is anything from -1 to 1."""
     return torch.where(W != 0, grad + cut * W.sign(), grad - torch.clamp(grad, -cut, cut))
+
+
+@torch.no_grad()
+def residual(prox_: Callable[[Tensor, Steps], Tensor], W: Tensor, grad: Tensor) -> Tensor:
+    """What a proximal gradient step of length 1 changes: zero where W is stationary and nowhere else."""
+    return W - prox_(W - grad, 1.0)
+
+
+@torch.no_grad()
+def positive_(W: Tensor) -> Tensor:
+    """W <- max(W, 0), with plain zeros."""
+    return W.clamp_(min=0).add_(0.0)
 
 
 def row_norms(X: Tensor) -> Tensor:
@@ -80,3 +105,22 @@ def checked(value: float, what: str, most: float = math.inf) -> float:
     if not (0 <= number <= most and math.isfinite(number)):
         raise UserError(f"{what} is {value}, expected {wanted}")
     return number
+
+
+def checked_positive(value: float, what: str) -> float:
+    number = checked(value, what)
+    if number == 0:
+        raise UserError(f"{what} is {value}, expected a finite number above 0")
+    return number
+
+
+def checked_entry_weights(weights: Tensor | None, what: str) -> Tensor | None:
+    """Weights of entries in float64, if each is a finite number of at least 0."""
+    if weights is None:
+        return None
+    weights = torch.as_tensor(weights, dtype=torch.float64).detach().clone()
+    wrong = ~(weights.isfinite() & (weights >= 0))
+    if wrong.any():
+        where = wrong.nonzero()[0].tolist()
+        raise UserError(f"{what} at {where} is {weights[tuple(where)]}, expected a finite number of at least 0")
+    return weights

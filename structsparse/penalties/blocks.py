@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import torch
 from torch import Tensor
 
 from structsparse import prox
 from structsparse.groups import Partition
 from structsparse.memory import power_sum
-from structsparse.penalties.base import Penalty, checked, past_signs
+from structsparse.penalties.base import Penalty, checked, past_signs, residual
 from structsparse.prox import Steps
 
 ROUNDS = 100  # of Newton towards a critical strength; it ends by itself within a dozen
 
 
-class SparseGroupLasso(Penalty):
-    """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the entries of the groups"""
+class Blocks(Penalty):
+    """strength * ((1 - mix) * sum_g weight_g size(W_g) + mix * sum |W_i|), the last over the entries of the groups
+
+    The size of a group is a norm of it, so a group dies as a whole.
+    """
 
     groups: Partition
 
@@ -23,29 +28,23 @@ class SparseGroupLasso(Penalty):
         super().__init__(strength, groups)
         self.mix = checked(mix, f"the mix of {type(self).__name__}", most=1)
 
+    @abstractmethod
+    def sizes(self, W: Tensor) -> Tensor:
+        """The size of each group: [groups], float64."""
+
+    @abstractmethod
+    def duals(self, size: Tensor) -> tuple[Tensor, Tensor]:
+        """The dual norm of each group of entries that are at least 0, and its derivative along what is above 0."""
+
     def value(self, W: Tensor) -> Tensor:
-        omega = (1 - self.mix) * (self.groups.weight * self.groups.norms(W)).sum()
+        omega = (1 - self.mix) * (self.groups.weight * self.sizes(W)).sum()
         if self.mix > 0:
             omega = omega + self.mix * power_sum(self._grouped(W), 1)
         return self.strength * omega
 
-    def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        if self.mix == 0:
-            return prox.group_shrink_(W, self.groups, self.strength, steps)
-        strength, entry_strength = self.strength * (1 - self.mix), self.strength * self.mix
-        return prox.sparse_group_shrink_(W, self.groups, strength, entry_strength, steps)
-
-    @torch.no_grad()
-    def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        norms, reach = self.groups.norms(W), self.strength * (1 - self.mix) * self.groups.weight
-        pull = torch.where(norms > 0, reach / norms, 0.0)
-        rest = grad + self.groups.expand(pull, fill=0.0).to(W.dtype) * W
-        distance = self.groups.norms(past_signs(rest, W, self.strength * self.mix))
-        return torch.where(norms > 0, distance, (distance - reach).clamp(min=0))
-
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The root, largest over groups, of  ||soft(grad_g, s * mix)|| = s * (1 - mix) * weight_g  in s.
+        """The root, largest over groups, of  dual(soft(grad_g, s * mix)) = s * (1 - mix) * weight_g  in s.
 
         The difference of the two sides is convex and decreasing in s, so Newton from the left of the root never
         passes it; what is left of one group's root is left of the largest.
@@ -53,10 +52,9 @@ class SparseGroupLasso(Penalty):
         size, weight = grad_at_zero.abs().double(), (1 - self.mix) * self.groups.weight
         critical = size.new_zeros(())
         for _ in range(ROUNDS):
-            rest = (size - self.mix * critical).clamp(min=0)
-            norms = self.groups.norms(rest)
-            slope = weight + self.mix * self.groups.sums(rest) / norms
-            moves = torch.where((norms > 0) & (slope > 0), (norms - critical * weight) / slope, 0.0)
+            duals, falls = self.duals((size - self.mix * critical).clamp(min=0))
+            slope = weight + self.mix * falls
+            moves = torch.where((duals > 0) & (slope > 0), (duals - critical * weight) / slope, 0.0)
             move = torch.cat([moves, moves.new_zeros(1)]).max()
             if move <= torch.finfo(torch.float64).eps * critical:
                 break
@@ -72,8 +70,67 @@ class SparseGroupLasso(Penalty):
         return torch.where(self.groups.ids >= 0, W, 0.0) if self.groups.free else W
 
 
+class SparseGroupLasso(Blocks):
+    """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the entries of the groups"""
+
+    def sizes(self, W: Tensor) -> Tensor:
+        return self.groups.norms(W)
+
+    def duals(self, size: Tensor) -> tuple[Tensor, Tensor]:
+        norms = self.groups.norms(size)
+        return norms, self.groups.sums(size) / norms
+
+    def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        if self.mix == 0:
+            return prox.group_shrink_(W, self.groups, self.strength, steps)
+        strength, entry_strength = self.strength * (1 - self.mix), self.strength * self.mix
+        return prox.sparse_group_shrink_(W, self.groups, strength, entry_strength, steps)
+
+    @torch.no_grad()
+    def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        norms, reach = self.groups.norms(W), self.strength * (1 - self.mix) * self.groups.weight
+        pull = torch.where(norms > 0, reach / norms, 0.0)
+        rest = grad + self.groups.expand(pull, fill=0.0).to(W.dtype) * W
+        distance = self.groups.norms(past_signs(rest, W, self.strength * self.mix))
+        return torch.where(norms > 0, distance, (distance - reach).clamp(min=0))
+
+
 class GroupLasso(SparseGroupLasso):
     """strength * sum_g weight_g ||W_g||"""
 
     def __init__(self, groups: Partition, strength: float):
         super().__init__(groups, strength, mix=0.0)
+
+
+class GroupLassoMax(Blocks):
+    """strength * ((1 - mix) * sum_g weight_g max |W_g| + mix * sum |W_i|), the last over the entries of the groups
+
+    The largest entries of a living group end up equal. `gap` is the norm of what a proximal gradient step of length 1
+    changes in each group: the distance to the subdifferential would jump wherever two entries become equal.
+    """
+
+    def __init__(self, groups: Partition, strength: float, mix: float = 0.0):
+        super().__init__(groups, strength, mix)
+
+    def sizes(self, W: Tensor) -> Tensor:
+        return prox.group_maxima(W.abs(), self.groups)
+
+    def duals(self, size: Tensor) -> tuple[Tensor, Tensor]:
+        return self.groups.sums(size), self.groups.sums(size > 0)
+
+    def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The clip leaves every sign, or makes a zero: so it may follow the prox of the entries, in any metric."""
+        if self.mix > 0:
+            prox.soft_threshold_(W, self.strength * self.mix, self._grouped_steps(W, steps))
+        return prox.group_clip_(W, self.groups, self.strength * (1 - self.mix), steps)
+
+    def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        return self.groups.norms(residual(self.prox_, W, grad))
+
+    def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        return self.groups.norms(residual(self.nonnegative_prox_, W, grad))
+
+    def _grouped_steps(self, W: Tensor, steps: Steps) -> Steps:
+        if not self.groups.free:
+            return steps
+        return (W.new_zeros(self.groups.ids.shape) + steps).masked_fill(self.groups.ids < 0, 0.0)

@@ -8,23 +8,30 @@ from torch import Tensor
 from structsparse import prox
 from structsparse.errors import UserError
 from structsparse.memory import power_sum
-from structsparse.penalties.base import Penalty, checked, past_signs, row_norms
+from structsparse.penalties.base import Penalty, checked, checked_entry_weights, past_signs, row_norms
 from structsparse.prox import Steps
+from structsparse.prox.steps import thresholds
 
 
 class ElasticNet(Penalty):
-    """strength * (mix * sum |W_i| + (1 - mix) / 2 * sum W_i^2)"""
+    """strength * (mix * sum weights_i |W_i| + (1 - mix) / 2 * sum weights_i W_i^2)
 
-    def __init__(self, strength: float, mix: float):
+    `weights` broadcast against W; without them each is 1.
+    """
+
+    def __init__(self, strength: float, mix: float, weights: Tensor | None = None):
         super().__init__(strength)
         self.mix = checked(mix, f"the mix of {type(self).__name__}", most=1)
+        self.register_buffer("weights", checked_entry_weights(weights, f"the weight of {type(self).__name__}"))
 
     def value(self, W: Tensor) -> Tensor:
-        absolute = self.mix * power_sum(W, 1) if self.mix > 0 else 0.0
-        squares = (1 - self.mix) / 2 * power_sum(W, 2) if self.mix < 1 else 0.0
+        absolute = self.mix * self._power_sum(W, 1) if self.mix > 0 else 0.0
+        squares = (1 - self.mix) / 2 * self._power_sum(W, 2) if self.mix < 1 else 0.0
         return self.strength * (absolute + squares)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        if self.weights is not None:  # a longer step and a larger weight are the same thing
+            steps = thresholds(self._fitting(W), steps, W)
         if self.mix > 0:
             prox.soft_threshold_(W, self.strength * self.mix, steps)
         if self.mix < 1:
@@ -34,28 +41,47 @@ class ElasticNet(Penalty):
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
         ridge, cut = self.strength * (1 - self.mix), self.strength * self.mix
+        if self.weights is not None:
+            weights = self._fitting(W).to(W.dtype)
+            ridge, cut = ridge * weights, cut * weights
         return row_norms(past_signs(grad + ridge * W, W, cut))
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
         if self.mix == 0:
             return None
-        largest = grad_at_zero.abs().max() if grad_at_zero.numel() else grad_at_zero.new_zeros(())
+        size = grad_at_zero.abs()
+        if self.weights is not None:
+            weights = self._fitting(grad_at_zero)
+            size = torch.where(weights > 0, size / weights, 0.0)  # what has no weight has no say
+        largest = size.max() if size.numel() else size.new_zeros(())
         return largest.double() / self.mix
+
+    def _power_sum(self, W: Tensor, power: int) -> Tensor:
+        if self.weights is None:
+            return power_sum(W, power)
+        return (self._fitting(W) * (W.abs() if power == 1 else W * W)).sum()
+
+    def _fitting(self, W: Tensor) -> Tensor:
+        """The weights, if they are for such a parameter."""
+        have, want = self.weights.shape, W.shape
+        if len(have) > len(want) or any(h not in (1, w) for h, w in zip(reversed(have), reversed(want), strict=False)):
+            raise UserError(f"{type(self).__name__} has weights {tuple(have)}, which do not fit a tensor {tuple(want)}")
+        return self.weights
 
 
 class L1(ElasticNet):
-    """strength * sum |W_i|"""
+    """strength * sum weights_i |W_i|"""
 
-    def __init__(self, strength: float):
-        super().__init__(strength, mix=1.0)
+    def __init__(self, strength: float, weights: Tensor | None = None):
+        super().__init__(strength, mix=1.0, weights=weights)
 
 
 class SquaredL2(ElasticNet):
-    """strength / 2 * sum W_i^2: no strength makes anything zero, so there is no critical one."""
+    """strength / 2 * sum weights_i W_i^2: no strength makes anything zero, so there is no critical one."""
 
-    def __init__(self, strength: float):
-        super().__init__(strength, mix=0.0)
+    def __init__(self, strength: float, weights: Tensor | None = None):
+        super().__init__(strength, mix=0.0, weights=weights)
 
 
 class NoPenalty(SquaredL2):

@@ -7,6 +7,39 @@ Contiguous CPU memory goes to the numba kernels; all else takes the torch route,
 
 from structsparse.prox.blocks import group_shrink_, sparse_group_shrink_
 from structsparse.prox.entries import shrink_, soft_threshold_
+from structsparse.prox.maxima import group_clip_, group_maxima
+from structsparse.prox.overlaps import (
+    TOLERANCE,
+    one_step_per_atom,
+    overlapping_shrink_,
+    shrink_in_turn_,
+    spared_by_copies,
+    towards_consensus_,
+    turns,
+    update_consensus_,
+)
+from structsparse.prox.sequences import smooth_, sorted_shrink_
 from structsparse.prox.steps import Steps
+from structsparse.prox.trees import tree_clip_, tree_shrink_
 
-__all__ = ["Steps", "group_shrink_", "shrink_", "soft_threshold_", "sparse_group_shrink_"]
+__all__ = [
+    "Steps",
+    "TOLERANCE",
+    "group_clip_",
+    "group_maxima",
+    "group_shrink_",
+    "one_step_per_atom",
+    "overlapping_shrink_",
+    "shrink_",
+    "shrink_in_turn_",
+    "smooth_",
+    "soft_threshold_",
+    "sorted_shrink_",
+    "spared_by_copies",
+    "sparse_group_shrink_",
+    "towards_consensus_",
+    "tree_clip_",
+    "tree_shrink_",
+    "turns",
+    "update_consensus_",
+]

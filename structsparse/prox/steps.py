@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from structsparse.errors import UserError
 from structsparse.memory import flat_array
 
 Steps = float | Tensor
@@ -17,6 +18,15 @@ def thresholds(strength: Steps, steps: Steps, W: Tensor) -> Tensor:
 
 def is_scalar(steps: Steps) -> bool:
     return not isinstance(steps, Tensor) or steps.dim() == 0
+
+
+def refuse_entry_steps(steps: Steps, penalty: str, advice: str) -> None:
+    """For a prox that is known for one step alone."""
+    if not is_scalar(steps):
+        raise UserError(
+            f"the prox of {penalty} takes one step for all entries, got one for each as in {tuple(steps.shape)} "
+            f"(adaptive optimizers take such steps): {advice}"
+        )
 
 
 def number(value: Steps, W: Tensor):

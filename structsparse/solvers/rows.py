@@ -10,13 +10,14 @@ from structsparse.bags import adagrad_, concatenated, subtract_
 from structsparse.errors import UserError
 
 
-class _Rows(Optimizer):
+class Rows(Optimizer):
     """Parameters with an ordinary gradient take the ordinary step; those summed in bags leave it on `pending`."""
 
     def __init__(self, params, defaults: dict) -> None:
         if not defaults["lr"] >= 0:
             raise UserError(f"solver.lr is {defaults['lr']}; it must be zero or positive")
         super().__init__(params, defaults)
+        self.slots: dict[Tensor, Tensor] = {}
         for group in self.param_groups:
             for parameter in group["params"]:
                 parameter.pending = []
@@ -41,8 +42,14 @@ class _Rows(Optimizer):
                     self._bags(group, parameter)
         return loss
 
+    def _slot(self, parameter: Tensor) -> Tensor:
+        """Scratch memory of the AdaGrad kernel: int32 [rows]."""
+        if parameter not in self.slots:
+            self.slots[parameter] = torch.full(parameter.shape[:1], -1, dtype=torch.int32, device=parameter.device)
+        return self.slots[parameter]
 
-class RowSGD(_Rows):
+
+class RowSGD(Rows):
     """w -= lr * gradient"""
 
     def __init__(self, params, lr: float = 0.1) -> None:
@@ -60,12 +67,11 @@ class RowSGD(_Rows):
         return 1.0
 
 
-class RowAdagrad(_Rows):
+class RowAdagrad(Rows):
     """sum += gradient^2; w -= lr * gradient / (sqrt(sum) + eps): torch.optim.Adagrad without decay, row by row."""
 
     def __init__(self, params, lr: float = 0.1, eps: float = 1e-10, initial_accumulator_value: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "eps": eps, "initial": initial_accumulator_value})
-        self.slots: dict[Tensor, Tensor] = {}  # int32 [rows], scratch memory of the kernel
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
         total = self._sum(group, parameter).addcmul_(parameter.grad, parameter.grad)
@@ -73,10 +79,8 @@ class RowAdagrad(_Rows):
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
         total = self._sum(group, parameter)
-        if parameter not in self.slots:
-            self.slots[parameter] = torch.full(parameter.shape[:1], -1, dtype=torch.int32, device=parameter.device)
         gradient = concatenated(parameter.pending)
-        adagrad_(parameter, total, gradient, group["lr"], group["eps"], self.slots[parameter])
+        adagrad_(parameter, total, gradient, group["lr"], group["eps"], self._slot(parameter))
 
     def _sum(self, group: dict, parameter: Tensor) -> Tensor:
         state = self.state[parameter]

@@ -5,7 +5,16 @@ balances it; with the bare learning rate under momentum or a metric, another pro
 the learning rate of its parameter group times a metric, which for Adam holds the bias correction.
 
 An optimizer of this project tells its own: `metric(group, parameter)`, or `effective_steps(group, parameter)` in
-proportion to `group["lr"]`.
+proportion to `group["lr"]`. It may have, besides,
+    rate(group)         what the metric is multiplied by, where that is not the learning rate;
+    from_start = True   the rate is that of all steps together: it takes the place of what has accumulated;
+    place_(group, parameter) and hold(parameters)
+                        it moves a parameter anew from its start, and leaves those it holds to be placed before a prox;
+    each_step = True    its next step builds on the prox of this one;
+    evaluates = True    its step takes loss and gradient from the closure, so none may accumulate before it;
+    full_batch = True   it compares losses of several steps, which must all be of the same items;
+    attach(penalties, support)
+                        it carries the penalties itself: no prox after its steps.
 """
 
 from __future__ import annotations
@@ -21,16 +30,28 @@ from structsparse.errors import UserError
 
 def effective_steps(optimizer: Optimizer, group: dict, parameter: Tensor) -> float | Tensor:
     """The step taken last on each entry of a parameter of this group; 0 before the first one."""
-    return learning_rate(group) * metric(optimizer, group, parameter)
+    return rate(optimizer, group) * metric(optimizer, group, parameter)
 
 
-def learning_rate(group: dict) -> float | Tensor:
-    return group["lr"]
+def rate(optimizer: Optimizer, group: dict) -> float | Tensor:
+    """What thresholds of several steps add up as."""
+    return optimizer.rate(group) if hasattr(optimizer, "rate") else group["lr"]
+
+
+def accumulated(optimizer: Optimizer, waiting: float | Tensor, latest: float | Tensor) -> float | Tensor:
+    """The rate of the threshold that is due, after a step of this rate."""
+    return latest if getattr(optimizer, "from_start", False) else waiting + latest
+
+
+def place_(optimizer: Optimizer, group: dict, parameter: Tensor) -> None:
+    """Move a parameter that the optimizer has held to where the prox shall find it."""
+    if hasattr(optimizer, "place_"):
+        optimizer.place_(group, parameter)
 
 
 @torch.no_grad()
 def metric(optimizer: Optimizer, group: dict, parameter: Tensor) -> float | Tensor:
-    """Step over learning rate: thresholds of several steps add up as learning rates, times the latest metric."""
+    """Step over rate: thresholds of several steps add up as rates, times the latest metric."""
     if hasattr(optimizer, "metric"):
         return optimizer.metric(group, parameter)
     if hasattr(optimizer, "effective_steps"):
@@ -43,7 +64,7 @@ def check(optimizer: Optimizer, parameters: Iterable[Tensor]) -> None:
     name = type(optimizer).__name__
     if isinstance(optimizer, torch.optim.LBFGS):
         raise UserError("LBFGS tries several points within one step, so no prox fits after it; choose SGD or Adagrad")
-    known = hasattr(optimizer, "metric") or hasattr(optimizer, "effective_steps")
+    known = any(hasattr(optimizer, tells) for tells in ("metric", "effective_steps", "attach"))
     if not known and type(optimizer) not in METRICS:
         raise UserError(
             f"the step that {name} really takes is not known, so no prox fits after it; "

@@ -1,0 +1,93 @@
+"""So many groups and no more: the strength follows from the budget, not the budget from the strength."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import lightning
+import torch
+from torch import Tensor
+
+from structsparse.callbacks.proximal import ProximalStep
+from structsparse.errors import UserError
+from structsparse.penalties import Penalty
+from structsparse.prox import Steps
+
+
+class Budget(ProximalStep):
+    """At every `every`-th step, before validation and at the end, each parameter's penalty takes the smallest strength
+    that leaves it at most `budget` living groups: halfway between those at which the last group to live and the first
+    one to die would die. Where no more live than that, nothing is shrunk. Several families of groups that overlap each
+    have the budget for themselves.
+
+    After `freeze` epochs the living groups are settled: the dead stay dead, the living are shrunk no more.
+
+    `sequence` holds (step, parameter, strength) of every time that groups were shrunk; the penalty keeps the last."""
+
+    def __init__(
+        self,
+        penalties: Mapping[str, Penalty],
+        budget: int,
+        every: int = 1,
+        freeze: int | None = None,
+        support: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        super().__init__(penalties, every, 0, support)
+        if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+            raise UserError(f"reg.budget={budget}: expected a number of groups, at least 1")
+        if freeze is not None and not freeze >= 1:
+            raise UserError(f"reg.freeze={freeze}: expected a number of epochs, at least 1, or null")
+        for name, penalty in self.penalties.items():
+            if not hasattr(penalty, "entering"):
+                kind = type(penalty).__name__
+                raise UserError(f"reg.budget={budget}: {kind} of {name} has no groups to count; choose a group penalty")
+        self.budget, self.freeze, self.frozen = budget, freeze, False
+        self.sequence: list[tuple[int, str, float]] = []
+
+    def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        (optimizer,) = trainer.optimizers
+        if hasattr(optimizer, "attach"):
+            raise UserError(
+                f"{type(optimizer).__name__} needs its strength before a step, and a budget tells it after; "
+                "choose another solver, or a path of strengths"
+            )
+        super().on_train_start(trainer, module)
+
+    @torch.no_grad()
+    def shrink(self, name: str, parameter: Tensor, steps: Steps) -> None:
+        if self.frozen:
+            return
+        penalty = self.penalties[name]
+        strength = float(self.needed(penalty, parameter, steps))
+        if strength > 0:
+            penalty.strength = strength
+            penalty.prox_(parameter, steps)
+            self.sequence.append((self.count, name, strength))
+
+    def needed(self, penalty: Penalty, parameter: Tensor, steps: Steps) -> Tensor:
+        """The strength that leaves no more than the budget alive; 0 where there are no more."""
+        pull = torch.where(parameter == 0, 0.0, parameter / steps)  # what a step of zero has not moved stays
+        strengths = penalty.entering(pull)  # at which each group would die
+        if len(strengths) <= self.budget:
+            return strengths.new_zeros(())
+        first = strengths.topk(self.budget + 1).values[-2:]
+        return torch.where(first[1] > 0, first.mean(), 0.0)
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        super().on_train_epoch_end(trainer, module)
+        if self.freeze is not None and trainer.current_epoch + 1 >= self.freeze and not self.frozen:
+            self._freeze()
+
+    def _freeze(self) -> None:
+        self.frozen = True
+        for name, (_, _, parameter) in self.targets.items():
+            mask = self.penalties[name].survivors(parameter.detach())
+            self.support[name] = mask & self.support[name] if name in self.support else mask
+
+    def state_dict(self) -> dict:
+        return {**super().state_dict(), "frozen": self.frozen, "support": self.support, "sequence": self.sequence}
+
+    def load_state_dict(self, state: dict) -> None:
+        super().load_state_dict(state)
+        self.frozen, self.support = state["frozen"], dict(state["support"])
+        self.sequence = [tuple(entry) for entry in state["sequence"]]

@@ -1,0 +1,286 @@
+"""Overlapping groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from structsparse.errors import UserError
+from structsparse.groups.partition import Partition, by_row
+from structsparse.groups.weights import checked_weights
+from structsparse.kernels import overlaps as kernels
+
+FAMILIES = 1024  # beyond so many, taking one after the other is no method any more
+
+
+class Cover(nn.Module):
+    """Overlapping groups of the entries of one parameter, each a set of atoms.
+
+    Atoms are the disjoint groups of a Partition: rows, entries, or whole blocks of rows. Group g holds the atoms
+    members[offsets[g] : offsets[g + 1]]; an atom may lie in many groups, or in none: then it is free (unpenalised,
+    always alive), as are the free entries of the atoms. `size` counts entries of the parameter, each once; `weight` is
+    as in Partition; `multiplicity` counts the groups of each atom.
+    """
+
+    def __init__(
+        self,
+        atoms: Partition,
+        members: Tensor | Sequence[int],
+        offsets: Tensor | Sequence[int],
+        names: Sequence[str] | None = None,
+        weights: str | Tensor = "sqrt_size",
+    ):
+        super().__init__()
+        self.atoms, self.shape, self.parameter = atoms, atoms.shape, atoms.parameter
+        members, offsets = _integers(members, "members"), _integers(offsets, "offsets")
+        self.names = Numbered("group", max(0, len(offsets) - 1)) if names is None else names
+        _check_sets(members, offsets, self.names, atoms)
+        multiplicity = torch.bincount(members, minlength=len(atoms))
+        self.atoms_entries = int(atoms.size.sum())
+        self.free = atoms.free or bool((multiplicity == 0).any())
+        self.register_buffer("members", members.int())
+        self.register_buffer("offsets", offsets)
+        self.register_buffer("multiplicity", multiplicity)
+        self.register_buffer("owner", torch.repeat_interleave(offsets.diff()).int(), persistent=False)
+        self.register_buffer("size", self.gather(atoms.size.double()).long())
+        self.register_buffer("weight", checked_weights(weights, self.size, self.names))
+        self.register_buffer("starts", torch.cat([self.size.new_zeros(1), self.size.cumsum(0)]), persistent=False)
+        self.copies = int(self.starts[-1])  # of entries, one for each group they lie in
+        self._entries, self._pairs = None, None  # made where asked for
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def extra_repr(self) -> str:
+        return f"{len(self)} overlapping groups over {self.parameter} {tuple(self.shape)}"
+
+    def sums(self, X: Tensor) -> Tensor:
+        """Sum of an entrywise tensor over each group: [groups], float64."""
+        return self.gather(self.atoms.sums(X))
+
+    def norms(self, W: Tensor) -> Tensor:
+        """Euclidean norm of each group: [groups], float64; its gradient is zero at zero."""
+        recorded = W.requires_grad and torch.is_grad_enabled()
+        squares = self.gather(self.atoms.sums(W * W) if recorded else self.atoms.norms(W).square())
+        if not squares.requires_grad:
+            return squares.sqrt()
+        positive = squares > 0
+        return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
+
+    def alive(self, W: Tensor) -> Tensor:
+        """Whether any entry of a group differs from zero: bool [groups]."""
+        return self.gather(self.atoms.alive(W).double()) != 0
+
+    def gather(self, values: Tensor) -> Tensor:
+        """Sum of values [atoms] over the atoms of each group: [groups], float64."""
+        if values.device.type == "cpu" and not (values.requires_grad and torch.is_grad_enabled()):
+            sums = torch.empty(len(self), dtype=torch.float64)
+            values = values.double().contiguous()
+            kernels.gather(values.numpy(), self.members.numpy(), self.offsets.numpy(), sums.numpy())
+            return sums
+        sums = torch.zeros(len(self), dtype=torch.float64, device=values.device)
+        return sums.index_add(0, self.owner, values.double().index_select(0, self.members))
+
+    def scatter(self, values: Tensor) -> Tensor:
+        """Sum of values [groups] over the groups of each atom: [atoms], float64."""
+        sums = torch.zeros(len(self.atoms), dtype=torch.float64, device=values.device)
+        return sums.index_add(0, self.members, values.double().index_select(0, self.owner))
+
+    def expand(self, values: Tensor, fill: float | bool) -> Tensor:
+        """values [atoms] -> one per entry, broadcastable against the parameter; free entries get `fill`."""
+        return self.atoms.expand(torch.where(self.multiplicity > 0, values, fill), fill)
+
+    def covered(self) -> Tensor:
+        """Which entries lie in a group: bool, broadcastable against the parameter."""
+        return self.expand(self.multiplicity > 0, fill=False)
+
+    def spared(self, W: Tensor) -> Tensor:
+        """Which entries lie in no dead group: bool, broadcastable against the parameter."""
+        return self.expand(self.scatter(~self.alive(W)) == 0, fill=True)
+
+    def entries(self) -> tuple[Tensor | None, Tensor]:
+        """Flat positions of the entries, one atom after the other (None: as they lie), and where each atom starts."""
+        if self._entries is None or self._entries[1].device != self.members.device:
+            sizes, ids = self.atoms.size, self.atoms.ids.expand(self.shape).flatten()
+            order = None
+            if self.atoms.offsets is None and not (self.atoms.aligned and self.atoms.ids.shape == self.shape):
+                order = ids.argsort(stable=True)[self.shape.numel() - self.atoms_entries :]
+            self._entries = order, torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        return self._entries
+
+    def pairs(self, in_order: bool = True) -> tuple[Tensor, Tensor]:
+        """The copies of entries, one group after the other: their flat positions (else their places among the entries
+        atom by atom), and the groups they are in."""
+        if self._pairs is None or self._pairs[0].device != self.members.device:
+            _, bounds = self.entries()
+            members = self.members.long()
+            lengths = self.atoms.size[members]
+            owner = self.owner.long().repeat_interleave(lengths, output_size=self.copies)
+            skipped = bounds[members] - lengths.cumsum(0) + lengths
+            places = torch.arange(self.copies, device=members.device)
+            places = places + skipped.repeat_interleave(lengths, output_size=self.copies)
+            self._pairs = places, owner
+        places, owner = self._pairs
+        order = self.entries()[0]
+        return (order[places] if in_order and order is not None else places), owner
+
+    def subset(self, groups: Tensor) -> Cover:
+        """The cover of some of the groups, in that order."""
+        lengths = self.offsets.diff()[groups]
+        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        within = torch.arange(int(offsets[-1])) - torch.repeat_interleave(offsets[:-1], lengths)
+        members = self.members[torch.repeat_interleave(self.offsets[:-1][groups], lengths) + within]
+        names = [self.names[g] for g in groups.tolist()]
+        return Cover(self.atoms, members, offsets, names, self.weight[groups])
+
+    def colours(self) -> Tensor:
+        """A family for each group, such that no two groups of a family share an atom: int64 [groups].
+
+        Greedy, the groups of most atoms first; there are at least as many families as the largest multiplicity.
+        """
+        most = int(self.multiplicity.max()) if len(self.atoms) else 0
+        if most > FAMILIES:
+            name = self.atoms.names[int(self.multiplicity.argmax())]
+            raise UserError(
+                f"{name} of {self.parameter} lies in {most} groups, so that many families would be needed: expected "
+                f"at most {FAMILIES}; an exact overlapping penalty needs none"
+            )
+        order = self.offsets.diff().argsort(descending=True, stable=True)
+        sets = self.members.numpy(), self.offsets.numpy()
+        return torch.from_numpy(kernels.colours(*sets, order.numpy(), self.multiplicity.numpy()))
+
+    def families(self) -> list[Partition]:
+        """The same groups as Partitions of disjoint groups, with their names and weights; all else is free in each."""
+        colours = self.colours()
+        return [self._family((colours == c).nonzero()[:, 0]) for c in range(int(colours.max()) + 1)]
+
+    def _family(self, groups: Tensor) -> Partition:
+        rank = torch.full((len(self),), -1)
+        rank[groups] = torch.arange(len(groups))
+        rank = rank[self.owner.long()]
+        ids = torch.full((len(self.atoms),), -1)
+        ids[self.members[rank >= 0].long()] = rank[rank >= 0]
+        names = [self.names[g] for g in groups.tolist()]
+        return Partition(self.atoms.expand(ids, fill=-1), names, self.shape, self.weight[groups], self.parameter)
+
+
+class Numbered(Sequence):
+    """`group 0`, `group 1`, ... without keeping them."""
+
+    def __init__(self, noun: str, count: int):
+        self.noun, self.numbers = noun, range(count)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, number):
+        if isinstance(number, slice):
+            return [f"{self.noun} {i}" for i in self.numbers[number]]
+        return f"{self.noun} {self.numbers[number]}"
+
+
+def cover_rows(
+    shape: Sequence[int],
+    members: Tensor | Sequence,
+    offsets: Tensor | Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
+    weights: str | Tensor = "sqrt_size",
+    parameter: str = "the parameter",
+) -> Cover:
+    """Groups of rows: a list of lists of rows, or the rows of all groups one after the other and their offsets."""
+    return Cover(by_row(shape, weights="one", parameter=parameter), *_compressed(members, offsets), names, weights)
+
+
+def cover_entries(
+    shape: Sequence[int],
+    members: Tensor | Sequence,
+    offsets: Tensor | Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
+    weights: str | Tensor = "sqrt_size",
+    parameter: str = "the parameter",
+) -> Cover:
+    """Groups of entries by their flat positions: a list of lists, or all of them and the offsets of the groups."""
+    shape = torch.Size(shape)
+    ids = torch.arange(shape.numel()).view(shape)
+    atoms = Partition(ids, Numbered("entry", shape.numel()), shape, "one", parameter)
+    return Cover(atoms, *_compressed(members, offsets), names, weights)
+
+
+def cover_families(families: Sequence[Partition]) -> Cover:
+    """All groups of several Partitions of one parameter; its atoms are what no Partition divides.
+
+    Groups without entries are left out.
+    """
+    if len({family.shape for family in families}) != 1:
+        shapes = ", ".join(str(tuple(family.shape)) for family in families)
+        raise UserError(f"families of groups must be of one parameter: expected one shape, got {shapes or 'no family'}")
+    wide = torch.broadcast_tensors(*[family.ids for family in families])
+    ids = [ids.flatten() for ids in wide]
+    code = torch.zeros_like(ids[0])
+    for family, own in zip(families, ids, strict=True):
+        code = torch.unique(code * (len(family) + 1) + own + 1, return_inverse=True)[1]
+    atoms = int(code.max()) + 1 if len(code) else 0
+    first = torch.empty(atoms, dtype=torch.long)
+    first[code] = torch.arange(len(code))  # one entry of each atom
+    shape, parameter = families[0].shape, families[0].parameter
+    partition = Partition(code.view(wide[0].shape), Numbered("atom", atoms), shape, "one", parameter)
+    kept = [own[first] for own in ids]
+    shifts = torch.tensor([0, *(len(family) for family in families)]).cumsum(0).tolist()
+    owner = torch.cat([own[own >= 0] + shift for own, shift in zip(kept, shifts, strict=False)])
+    members = torch.cat([(own >= 0).nonzero()[:, 0] for own in kept])
+    lengths = torch.bincount(owner, minlength=shifts[-1])
+    offsets = torch.cat([lengths.new_zeros(1), lengths[lengths > 0].cumsum(0)])
+    names = [name for family in families for name in family.names]
+    names = [name for name, length in zip(names, lengths.tolist(), strict=True) if length]
+    weights = torch.cat([family.weight for family in families])[lengths > 0]
+    return Cover(partition, members[owner.argsort(stable=True)], offsets, names, weights)
+
+
+def _compressed(members, offsets) -> tuple:
+    """The members of all groups one after the other, and where each group starts."""
+    if offsets is not None:
+        return members, offsets
+    lengths = torch.tensor([len(group) for group in members], dtype=torch.long)
+    flat = [m for group in members for m in group]
+    return flat, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+
+
+def _integers(values, what: str) -> Tensor:
+    values = torch.as_tensor(values)
+    if values.numel() == 0:
+        values = values.long()
+    if values.is_floating_point() or values.dtype == torch.bool or values.dim() != 1:
+        raise UserError(f"the {what} of a cover must be a list of integers, got {values.dtype} {tuple(values.shape)}")
+    return values.long().cpu().contiguous()
+
+
+def _check_sets(members: Tensor, offsets: Tensor, names: Sequence[str], atoms: Partition) -> None:
+    """Every group has members, each of them once, all of them atoms."""
+    of = atoms.parameter
+    if len(offsets) != len(names) + 1:
+        raise UserError(f"{len(names)} groups of {of} need {len(names) + 1} offsets, got {len(offsets)}")
+    if offsets[0] != 0 or offsets[-1] != len(members):
+        raise UserError(f"the offsets go from {offsets[0]} to {offsets[-1]}, there are {len(members)} members of {of}")
+    lengths = offsets.diff()
+    if (lengths < 0).any():
+        g = int((lengths < 0).nonzero()[0])
+        raise UserError(f"the members of group {names[g]} start at {offsets[g]} and end before, at {offsets[g + 1]}")
+    if (lengths == 0).any():
+        raise UserError(f"group {names[int((lengths == 0).nonzero()[0])]} of {of} has no members")
+    wrong = (members < 0) | (members >= len(atoms))
+    if wrong.any():
+        at = int(wrong.nonzero()[0])
+        raise UserError(
+            f"group {names[_group_at(offsets, at)]} of {of} has the member {members[at]}: expected 0 to "
+            f"{len(atoms) - 1}"
+        )
+    at = kernels.repeated(members.numpy(), offsets.numpy(), len(atoms))
+    if at >= 0:
+        raise UserError(f"group {names[_group_at(offsets, at)]} of {of} has {atoms.names[int(members[at])]} twice")
+
+
+def _group_at(offsets: Tensor, at: int) -> int:
+    """Which group the member at that place belongs to."""
+    return int(torch.searchsorted(offsets, at, right=True)) - 1

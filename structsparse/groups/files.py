@@ -1,0 +1,326 @@
+"""Groups of rows that somebody wrote down: JSON, YAML or npz.
+
+    {"colours": [0, 1, 2], "shapes": ["round", "square"]}               rows by number or by name
+    {"groups": {...}, "weights": {"colours": 1.5, "shapes": 2}}         with a weight for each group
+    {"groups": {...}, "parents": {"warm colours": "colours"}}           nested: a group holds its children's rows too
+
+YAML says the same. An npz file holds `members` (rows), `offsets` (group g has members[offsets[g] : offsets[g + 1]]),
+`names` and, if wanted, `weights` and `parents` (the number of the group above, -1 for none). Rows of no group are free.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor, nn
+
+from structsparse.errors import UserError
+from structsparse.groups.cover import cover_rows
+from structsparse.groups.forest import Forest
+from structsparse.groups.partition import Partition
+
+
+class Written(NamedTuple):
+    """What a file says. Rows may still be names."""
+
+    names: list[str]
+    rows: Sequence  # one list of row numbers and names a group, or an array of numbers
+    weights: Mapping[str, float] | None
+    parents: Mapping[str, str] | None
+
+
+def from_file(
+    shape: Sequence[int],
+    layout=None,
+    path: str | Path = "",
+    *,
+    names: Sequence[str] | None = None,
+    overlap: str = "allow",
+    weights: str | Tensor = "sqrt_size",
+    parameter: str = "the parameter",
+) -> nn.Module:
+    """The groups of a file, over the rows of a parameter: a Forest if it tells parents, a Cover if groups overlap,
+    else a Partition. `overlap="refuse"` makes a row in two groups an error.
+
+    `names` are those of the rows. With a `layout` of feature templates, a template's name stands for all its rows.
+    Weights told in the file come before `weights`.
+    """
+    path = Path(path)
+    if overlap not in ("allow", "refuse"):
+        raise UserError(f"groups of {path}: overlap={overlap!r}, expected allow or refuse")
+    if not len(shape):
+        raise UserError(f"groups of {path}: {parameter} is a single number, expected rows")
+    written = _read(path)
+    members, offsets = _resolved(path, written, _row_names(path, names, layout))
+    _check(path, written.names, members, offsets, shape[0], parameter)
+    weights = weights if written.weights is None else _weights(path, written)
+    if written.parents is None:
+        _refuse_empty(path, written.names, offsets.diff())
+    else:
+        return _forest(path, written, members, offsets, shape, weights, parameter)
+    twice = _in_two(members, offsets, shape[0])
+    if twice is None:
+        ids = torch.full((shape[0],), -1)
+        ids[members] = torch.repeat_interleave(offsets.diff())
+        return Partition(ids.view(-1, *[1] * (len(shape) - 1)), written.names, shape, weights, parameter)
+    if overlap == "refuse":
+        row, one, other = twice
+        one, other = written.names[one], written.names[other]
+        raise UserError(f"{path}: row {row} is in groups {one} and {other}; expected disjoint groups")
+    return cover_rows(shape, members, offsets, written.names, weights, parameter)
+
+
+# What the file says
+
+
+def _read(path: Path) -> Written:
+    if path.suffix not in READERS:
+        raise UserError(f"groups of {path}: expected a file ending in {', '.join(READERS)}")
+    try:
+        return READERS[path.suffix](path)
+    except FileNotFoundError as error:
+        raise UserError(f"there is no file {path} of groups") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} could not be read: {error}") from error
+
+
+def _read_json(path: Path) -> Written:
+    def unique(pairs: list[tuple]) -> dict:
+        seen = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise UserError(f"{path}: {key!r} is there twice")
+            seen.add(key)
+        return dict(pairs)
+
+    try:
+        return _written(path, json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}, line {error.lineno}: {error.msg}; expected JSON") from error
+    except RecursionError as error:
+        raise UserError(f"{path}: lists within lists without end") from error
+
+
+class _UniqueLoader(yaml.SafeLoader):
+    """SafeLoader lets a later key replace an earlier one in silence."""
+
+    def construct_mapping(self, node, deep=False):
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(path: Path) -> Written:
+    try:
+        return _written(path, yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueLoader))  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{path}{line}: {error.problem}; expected YAML") from error
+    except (yaml.YAMLError, RecursionError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: {error}; expected YAML") from error
+
+
+def _written(path: Path, content) -> Written:
+    if isinstance(content, dict) and isinstance(content.get("groups"), dict):
+        unknown = set(content) - {"groups", "weights", "parents"}
+        if unknown:
+            raise UserError(f"{path}: {sorted(map(str, unknown))[0]!r} stands beside groups; expected weights, parents")
+        groups, weights, parents = content["groups"], content.get("weights"), content.get("parents")
+    else:
+        groups, weights, parents = content, None, None
+    for what, part in (("groups", groups), ("weights", weights), ("parents", parents)):
+        if not (isinstance(part, dict) or (part is None and what != "groups")):
+            raise UserError(f"{path}: {what} are a {type(part).__name__}, expected {{group: ...}}")
+    for name, rows in groups.items():
+        if not isinstance(rows, list):
+            raise UserError(f"{path}: group {name} is {rows!r}, expected a list of rows")
+    text = {str(name): rows for name, rows in groups.items()}
+    if len(text) < len(groups):
+        raise UserError(f"{path}: two groups have the same name, one as a number, one as a text")
+    return Written(list(text), list(text.values()), weights and _by_text(weights), parents and _by_text(parents))
+
+
+def _by_text(part: dict) -> dict[str, object]:
+    return {str(name): value for name, value in part.items()}
+
+
+def _read_npz(path: Path) -> Written:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in ("members", "offsets", "names", "weights", "parents")
+                     if name in arrays}  # fmt: skip
+    except (ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+        raise UserError(f"{path} is no npz file of plain numbers and texts: {error}") from error
+    for name in ("members", "offsets", "names"):
+        if name not in found:
+            raise UserError(f"{path} holds no array {name!r}; expected members, offsets, names")
+    members, offsets, names = found["members"], found["offsets"], [str(name) for name in found["names"].tolist()]
+    for name, array in (("members", members), ("offsets", offsets)):
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise UserError(f"{path}: {name} are {array.dtype} {array.shape}, expected a vector of integers")
+    steps = np.diff(offsets.astype(np.int64))
+    if len(offsets) != len(names) + 1 or offsets[0] != 0 or offsets[-1] != len(members) or (steps < 0).any():
+        raise UserError(
+            f"{path}: {len(names)} names and {len(members)} members need {len(names) + 1} rising offsets from 0 to "
+            f"{len(members)}, got {len(offsets)}: {offsets.tolist()[:3]} ..."
+        )
+    if len(set(names)) < len(names):
+        raise UserError(f"{path}: the group {next(n for n in names if names.count(n) > 1)!r} is there twice")
+    rows = (members.astype(np.int64), offsets.astype(np.int64))
+    return Written(names, rows, _column(path, found, "weights", names), _parent_names(path, found, names))
+
+
+def _column(path: Path, found: dict, what: str, names: list[str]) -> dict | None:
+    if what not in found:
+        return None
+    if found[what].shape != (len(names),):
+        raise UserError(f"{path}: {what} have shape {found[what].shape}, expected one for each of {len(names)} groups")
+    return dict(zip(names, found[what].tolist(), strict=True))
+
+
+def _parent_names(path: Path, found: dict, names: list[str]) -> dict[str, str] | None:
+    numbers = _column(path, found, "parents", names)
+    if numbers is None:
+        return None
+    for name, above in numbers.items():
+        if not isinstance(above, int) or not -1 <= above < len(names):
+            raise UserError(f"{path}: the parent of group {name} is {above}, expected -1 to {len(names) - 1}")
+    return {name: names[above] for name, above in numbers.items() if above >= 0}
+
+
+READERS = {".json": _read_json, ".yaml": _read_yaml, ".yml": _read_yaml, ".npz": _read_npz}
+
+
+# What it means
+
+
+def _row_names(path: Path, names: Sequence[str] | None, layout) -> dict[str, Sequence[int]]:
+    """Which rows a text stands for."""
+    if names is not None:
+        found = {name: (row,) for row, name in enumerate(names)}
+        if len(found) < len(names):
+            raise UserError(f"groups of {path}: two rows have the same name")
+        return found
+    if layout is not None:
+        offsets = np.asarray(layout.offsets).tolist()
+        return {name: range(offsets[k], offsets[k + 1]) for k, name in enumerate(layout.templates)}
+    return {}
+
+
+def _resolved(path: Path, written: Written, known: Mapping[str, Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Row numbers of all groups one after the other, and where each group starts."""
+    if isinstance(written.rows, tuple):
+        return tuple(torch.from_numpy(part) for part in written.rows)
+    members: list[int] = []
+    offsets = [0]
+    for name, rows in zip(written.names, written.rows, strict=True):
+        for row in rows:
+            members.extend(_numbers(path, name, row, known))
+        offsets.append(len(members))
+    return torch.tensor(members, dtype=torch.long), torch.tensor(offsets)
+
+
+def _numbers(path: Path, group: str, row, known: Mapping[str, Sequence[int]]) -> Sequence[int]:
+    if isinstance(row, int) and not isinstance(row, bool) and abs(row) < 2**62:
+        return (row,)
+    if isinstance(row, str) and row in known:
+        return known[row]
+    if isinstance(row, str):
+        some = f"; there are {', '.join(list(known)[:5])}, ..." if known else "; the rows have no names here"
+        raise UserError(f"{path}: group {group} has the unknown row {row!r}{some}")
+    raise UserError(f"{path}: group {group} has the row {row!r}, expected a number or a name")
+
+
+def _check(path: Path, names: list[str], members: Tensor, offsets: Tensor, rows: int, parameter: str) -> None:
+    """Each group has rows, all of them there, each once."""
+    if not names:
+        raise UserError(f"{path} holds no group")
+    owner = torch.repeat_interleave(offsets.diff())
+    wrong = (members < 0) | (members >= rows)
+    if wrong.any():
+        at = int(wrong.nonzero()[0])
+        raise UserError(f"{path}: group {names[owner[at]]} has row {members[at]}, {parameter} has rows 0 to {rows - 1}")
+    code = (owner * rows + members).sort().values
+    again = code[1:][code.diff() == 0]
+    if len(again):
+        raise UserError(f"{path}: group {names[int(again[0]) // rows]} has row {int(again[0]) % rows} twice")
+
+
+def _refuse_empty(path: Path, names: list[str], sizes: Tensor) -> None:
+    if (sizes == 0).any():
+        raise UserError(f"{path}: group {names[int((sizes == 0).nonzero()[0])]} is empty")
+
+
+def _in_two(members: Tensor, offsets: Tensor, rows: int) -> tuple[int, int, int] | None:
+    """A row and two groups that have it."""
+    crowded = torch.bincount(members, minlength=rows) > 1
+    if not crowded.any():
+        return None
+    row = int(crowded.nonzero()[0])
+    one, other = torch.repeat_interleave(offsets.diff())[members == row][:2].tolist()
+    return row, one, other
+
+
+def _forest(path: Path, written: Written, members: Tensor, offsets: Tensor, shape, weights, parameter: str) -> Forest:
+    """A row is the deepest group's that has it, and lies in all those above: they may name it as well or not."""
+    names, parents = written.names, _parents(path, written)
+    ids = torch.full((shape[0],), -1).view(-1, *[1] * (len(shape) - 1))
+    try:
+        depth = Forest(parents, ids, names, shape, "one", parameter).depth
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    owner = torch.repeat_interleave(offsets.diff())
+    order = depth[owner].argsort(stable=True)  # so that the deepest comes last
+    order = order[members[order].argsort(stable=True)]
+    rows, owner = members[order], owner[order]
+    same = rows[1:] == rows[:-1]
+    upper, lower, row = owner[:-1][same], owner[1:][same], rows[1:][same]
+    above = lower
+    for _ in range(int((depth[lower] - depth[upper]).max()) if len(row) else 0):
+        above = torch.where(depth[above] > depth[upper], parents[above], above)
+    if (above != upper).any():
+        k = int((above != upper).nonzero()[0])
+        one, other = names[upper[k]], names[lower[k]]
+        raise UserError(f"{path}: row {row[k]} is in groups {one} and {other}, neither of which lies above the other")
+    last = torch.ones(len(rows), dtype=torch.bool)
+    last[:-1] = ~same
+    ids.view(-1)[rows[last]] = owner[last]
+    forest = Forest(parents, ids, names, shape, weights, parameter)
+    _refuse_empty(path, names, forest.size if shape[0] else torch.ones(1))
+    return forest
+
+
+def _parents(path: Path, written: Written) -> Tensor:
+    number = {name: k for k, name in enumerate(written.names)}
+    parents = torch.full((len(number),), -1)
+    for child, parent in written.parents.items():
+        for name in (child, parent):
+            if name is not None and str(name) not in number:
+                raise UserError(f"{path}: parents name {name!r}, which is no group")
+        if parent is not None:
+            parents[number[child]] = number[str(parent)]
+    return parents
+
+
+def _weights(path: Path, written: Written) -> Tensor:
+    for what, these, those in (
+        ("no weight for the group", written.names, written.weights),
+        ("a weight for the unknown group", written.weights, written.names),
+    ):
+        missing = [name for name in these if name not in those]
+        if missing:
+            raise UserError(f"{path}: there is {what} {missing[0]}")
+    for name, weight in written.weights.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            raise UserError(f"{path}: the weight of group {name} is {weight!r}, expected a number")
+    return torch.tensor([float(written.weights[name]) for name in written.names], dtype=torch.float64)

@@ -1,0 +1,333 @@
+"""Groups that contain each other: every node of a forest with all that lies below it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from structsparse.errors import UserError
+from structsparse.groups.partition import Partition, RowNames
+from structsparse.groups.weights import checked_weights
+from structsparse.kernels import trees as kernels
+from structsparse.memory import flat_array, walkable
+
+MOST_NAMES = 8  # of a cycle that a message spells out
+CHUNKS = 64  # of whole trees, at most: what threads share
+
+
+class Forest(nn.Module):
+    """Nodes with a parent each (-1: a root), in any order; the group of a node is its subtree: all entries of one
+    parameter that belong to the node itself or to any node below it.
+
+    `ids` says which node each entry belongs to and broadcasts against the parameter as in `Partition`; -1 is free.
+    `size` counts the entries of a subtree. `weight` is one of the rules of `Partition`, "depth**alpha" or
+    "alpha**depth" (a root has depth 1), or given; a subtree without entries weighs 0.
+
+    `counts` (whole numbers) says that a node stands for a chain of so many nodes which all hold the same values: it
+    multiplies the node's weight, and its entries in `size`. What is penalised is then the sum over the chains, and its
+    prox is that of the written-out forest in the metric of the written-out entries, so pass `steps / count` for the
+    entries of a node. Only sums of largest entries collapse in this way; Euclidean norms do not.
+    """
+
+    def __init__(
+        self,
+        parents: Sequence[int] | Tensor,
+        ids: Tensor,
+        names: Sequence[str],
+        shape: Sequence[int],
+        weights: str | Tensor = "sqrt_size",
+        parameter: str = "the parameter",
+        counts: Sequence[int] | Tensor | None = None,
+    ):
+        super().__init__()
+        self.names, self.shape, self.parameter = names, torch.Size(shape), parameter
+        self.own = Partition(ids, names, shape, "one", parameter)  # each node without those below it
+        parents = _checked_parents(parents, names, parameter)
+        counts = _checked_counts(counts, names, parameter)
+        order, above = _checked_order(parents, names, parameter)
+        levels = kernels.level_offsets(above)
+        self.levels = levels  # first place of each level in `order`, then the number of nodes
+        ordered = bool((order == np.arange(len(order))).all())
+        self.register_buffer("parents", parents)
+        self.register_buffer("counts", counts)
+        self.register_buffer("order", None if ordered else torch.from_numpy(order))  # level by level
+        self.register_buffer("place", None if ordered else torch.from_numpy(_inverse(order)))
+        self.register_buffer("above", torch.from_numpy(above))  # place of the parent, -1 for roots
+        depth = np.repeat(np.arange(1, len(levels), dtype=np.int32), np.diff(levels))
+        self.register_buffer("depth", self.in_nodes(torch.from_numpy(depth)))
+        self.register_buffer("size", self.add_up(self.own.size if counts is None else self.own.size * counts))
+        weight = checked_weights(weights, self.size, names, self.depth)
+        self.register_buffer("weight", weight if counts is None else weight * counts)
+        self.own.size = self.own.weight = self.own.offsets = None  # who owns what is all it is needed for
+        self.scratch = Scratch()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def extra_repr(self) -> str:
+        trees = int(self.levels[1]) if len(self) else 0
+        return f"{len(self)} nodes, {trees} trees, {self.height} levels over {self.parameter} {tuple(self.shape)}"
+
+    @property
+    def ids(self) -> Tensor:
+        return self.own.ids
+
+    @property
+    def free(self) -> bool:
+        return self.own.free
+
+    @property
+    def height(self) -> int:
+        return len(self.levels) - 1
+
+    def children_of(self, node: int) -> Tensor:
+        return (self.parents == node).nonzero()[:, 0]
+
+    def sums(self, X: Tensor) -> Tensor:
+        """Sum of an entrywise tensor over each subtree: [nodes], float64."""
+        return self.add_up(self.own.sums(X))
+
+    def norms(self, W: Tensor) -> Tensor:
+        """Euclidean norm of each subtree: [nodes], float64; its gradient is zero at zero."""
+        if self.in_memory(W):
+            return self.in_nodes(self._squares_in_memory(W)).sqrt()
+        squares = self.sums(W * W)
+        positive = squares > 0
+        return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
+
+    def maxima(self, W: Tensor) -> Tensor:
+        """Largest absolute value of each subtree: [nodes], float64. Its gradient goes to one entry that attains it."""
+        with torch.no_grad():
+            fast = self.in_memory(W.detach())
+            values, where = self._largest_in_memory(W.detach()) if fast else self._largest(W)
+        if not (W.requires_grad and torch.is_grad_enabled()):
+            return values
+        chosen = W.flatten()[where.clamp(min=0)] if W.numel() else values
+        return torch.where(where >= 0, chosen.abs().double(), 0.0)
+
+    def alive(self, W: Tensor) -> Tensor:
+        """Whether any entry of a subtree differs from zero: bool [nodes]."""
+        return self.sums(W != 0) != 0
+
+    def expand(self, values: Tensor, fill: float) -> Tensor:
+        """values [nodes] -> that of its own node for each entry, broadcastable against the parameter; free entries get
+        `fill`."""
+        return self.own.expand(values, fill)
+
+    def add_up(self, values: Tensor) -> Tensor:
+        """values [nodes] -> their sums over each node and all below it."""
+        return _AlongPaths.apply(values, self, True)
+
+    def add_down(self, values: Tensor) -> Tensor:
+        """values [nodes] -> their sums over each node and all above it."""
+        return _AlongPaths.apply(values, self, False)
+
+    def in_levels(self, values: Tensor) -> Tensor:
+        """values [nodes] from the order of the nodes to level order."""
+        return values if self.order is None else values.index_select(0, self.order)
+
+    def in_nodes(self, values: Tensor) -> Tensor:
+        """values [nodes] from level order to the order of the nodes."""
+        return values if self.place is None else values.index_select(0, self.place)
+
+    def in_memory(self, W: Tensor) -> bool:
+        """Whether W, and so the forest, is memory that the kernels can walk."""
+        self.check(W)
+        return walkable(W)
+
+    def check(self, W: Tensor) -> None:
+        self.own.check(W)
+
+    def level_memory(self) -> "Memory":
+        """The nodes in level order with the memory of each."""
+        return self.scratch.made("level", lambda: self._memory(self.order))
+
+    def preorder(self) -> "Preorder":
+        """The nodes in preorder with the memory and depth (from 0) of each, and bounds of chunks of whole trees."""
+        return self.scratch.made("preorder", self._preorder)
+
+    def _memory(self, order: Tensor | None) -> "Memory":
+        owners, width = self.own.ids, 1
+        while owners.dim() and owners.shape[-1] == 1:
+            owners, width = owners[..., 0], width * self.shape[owners.dim() - 1]
+        owners = owners.expand(self.shape[: owners.dim()]).flatten()
+        none = torch.empty(0, dtype=torch.int32)
+        nodes = none if order is None else order
+        if len(owners) == len(self) and bool((owners == torch.arange(len(self))).all()):
+            return Memory(nodes.numpy(), nodes.numpy(), none.numpy(), width)
+        place = _inverse(nodes.numpy()) if len(nodes) else np.arange(len(self), dtype=np.int32)
+        return Memory(nodes.numpy(), *kernels.units_by_place(owners.numpy(), place), width)
+
+    def _preorder(self) -> "Preorder":
+        place = kernels.preorder(self.above.numpy())  # of what is in level order
+        nodes = np.empty_like(place)
+        nodes[place] = np.arange(len(self)) if self.order is None else self.order.numpy()
+        ordered = bool((nodes == np.arange(len(self))).all())
+        memory = self._memory(None if ordered else torch.from_numpy(nodes))
+        depth = self.depth.numpy()[nodes] - 1
+        starts = memory.starts if len(memory.starts) else np.arange(len(self) + 1)
+        roots = np.append((depth == 0).nonzero()[0], len(self))
+        shares = np.linspace(0, starts[-1], CHUNKS + 1)  # by entries
+        chunks = np.unique(roots[np.searchsorted(starts[roots], shares)])
+        return Preorder(memory, depth, np.unique([0, *chunks, len(self)]))
+
+    def _squares_in_memory(self, W: Tensor) -> Tensor:
+        """Squared norm of each subtree, in level order."""
+        memory, squares = self.level_memory(), torch.empty(len(self), dtype=torch.float64)
+        x = flat_array(W)
+        kernels.own_squares(x, *memory.owned, x.dtype.type(0), squares.numpy())
+        kernels.add_upwards(squares.numpy(), self.above.numpy())
+        return squares
+
+    def _largest_in_memory(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        values, where = torch.zeros(len(self), dtype=torch.float64), torch.full((len(self),), -1)
+        kernels.own_largest(flat_array(W), *self.level_memory().owned, values.numpy(), where.numpy())
+        kernels.largest_upwards(values.numpy(), where.numpy(), self.above.numpy())
+        return self.in_nodes(values), self.in_nodes(where)
+
+    def _largest(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        """Per subtree its largest absolute value and where it lies in the flat parameter; 0 and -1 without entries."""
+        size, nowhere = W.abs().double().flatten(), W.numel()
+        owners = self.ids.expand(self.shape).flatten().remainder(len(self) + 1)  # free entries in one slot too many
+        values = size.new_zeros(len(self) + 1).scatter_reduce(0, owners, size, "amax")
+        here = torch.where(size == values[owners], torch.arange(nowhere, device=W.device), nowhere)
+        where = here.new_full((len(self) + 1,), nowhere).scatter_reduce(0, owners, here, "amin")
+        values, where = self.in_levels(values[:-1]).clone(), self.in_levels(where[:-1]).clone()
+        for a, b in reversed(self.steps_between_levels()):
+            above, before = self.above[a:b].long(), values[:a].clone()
+            values[:a].scatter_reduce_(0, above, values[a:b], "amax")
+            where[:a] = torch.where(values[:a] > before, nowhere, where[:a])
+            here = torch.where(values[a:b] == values[above], where[a:b], nowhere)
+            where[:a].scatter_reduce_(0, above, here, "amin")
+        where = torch.where(where == nowhere, -1, where)
+        return self.in_nodes(values), self.in_nodes(where)
+
+    def steps_between_levels(self) -> list[tuple[int, int]]:
+        """First and last place (excluded) of each level but the first, whose parents are all in the level before."""
+        levels = self.levels.tolist()
+        return list(zip(levels[1:-1], levels[2:], strict=True))
+
+
+class Memory(NamedTuple):
+    """Nodes in some order and the memory that each owns: the words of `kernels.trees`."""
+
+    nodes: np.ndarray  # [nodes], or empty if they are in the order of the forest
+    units: np.ndarray
+    starts: np.ndarray
+    width: int
+
+    @property
+    def owned(self):
+        return self.units, self.starts, self.width
+
+
+class Preorder(NamedTuple):
+    memory: Memory
+    depth: np.ndarray  # [nodes]
+    chunks: np.ndarray  # [chunks + 1]
+
+
+class Scratch(dict):
+    """Memory and plans of the kernels, made when first asked for; a copy of the forest makes its own."""
+
+    def made(self, name, make):
+        if name not in self:
+            self[name] = make()
+        return self[name]
+
+    def array(self, name: str, size: int, dtype=np.float64) -> np.ndarray:
+        return self.made((name, size, dtype), lambda: np.empty(size, dtype))
+
+    def __deepcopy__(self, memo):
+        return Scratch()
+
+    def __reduce__(self):
+        return Scratch, ()
+
+
+class _AlongPaths(torch.autograd.Function):
+    """Sums from the leaves to the roots, or from the roots to the leaves: each is the gradient of the other."""
+
+    @staticmethod
+    def forward(ctx, values: Tensor, forest: Forest, up: bool) -> Tensor:
+        ctx.forest, ctx.up = forest, up
+        values = forest.in_levels(values).clone()
+        if values.device.type == "cpu":
+            (kernels.add_upwards if up else kernels.add_downwards)(values.detach().numpy(), forest.above.numpy())
+        elif up:
+            for a, b in reversed(forest.steps_between_levels()):
+                values[:a].index_add_(0, forest.above[a:b], values[a:b])
+        else:
+            for a, b in forest.steps_between_levels():
+                values[a:b] += values[:a].index_select(0, forest.above[a:b])
+        return forest.in_nodes(values)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        return _AlongPaths.apply(gradient, ctx.forest, not ctx.up), None, None
+
+
+def by_parents(
+    shape: Sequence[int],
+    parents: Sequence[int] | Tensor,
+    names: Sequence[str] | None = None,
+    weights: str | Tensor = "sqrt_size",
+    parameter: str = "the parameter",
+    counts: Sequence[int] | Tensor | None = None,
+) -> Forest:
+    """Each row is a node; parents[row] is another row, or -1."""
+    if len(parents) != shape[0]:
+        raise UserError(f"{len(parents)} parents for the {shape[0]} rows of {parameter}")
+    names = RowNames(shape[0]) if names is None else names
+    ids = torch.arange(shape[0]).view([-1] + [1] * (len(shape) - 1))
+    return Forest(parents, ids, names, shape, weights, parameter, counts)
+
+
+def _inverse(order: np.ndarray) -> np.ndarray:
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order), dtype=order.dtype)
+    return place
+
+
+def _checked_parents(parents, names: Sequence[str], parameter: str) -> Tensor:
+    parents = torch.as_tensor(parents)
+    if parents.numel() and (parents.is_floating_point() or parents.dtype == torch.bool):
+        raise UserError(f"parents of the nodes of {parameter} must be integers, got {parents.dtype}")
+    parents = parents.long().cpu()
+    if parents.shape != (len(names),):
+        raise UserError(f"parents have shape {tuple(parents.shape)}, expected one for each of {len(names)} nodes")
+    wrong = (parents < -1) | (parents >= len(names))
+    if wrong.any():
+        k = int(wrong.nonzero()[0])
+        raise UserError(f"the parent of {names[k]} is {parents[k]}, expected -1 (a root) to {len(names) - 1}")
+    own = parents == torch.arange(len(names))
+    if own.any():
+        raise UserError(f"{names[int(own.nonzero()[0])]} is its own parent; a root has the parent -1")
+    return parents
+
+
+def _checked_counts(counts, names: Sequence[str], parameter: str) -> Tensor | None:
+    if counts is None:
+        return None
+    counts = torch.as_tensor(counts).cpu()
+    if counts.shape != (len(names),):
+        raise UserError(f"counts have shape {tuple(counts.shape)}, expected one for each of {len(names)} nodes")
+    wrong = ~((counts >= 1) & (counts == counts.double().round()))
+    if wrong.any():
+        k = int(wrong.nonzero()[0])
+        raise UserError(f"the count of {names[k]} is {counts[k]}, expected a whole number of at least 1")
+    return counts.long()
+
+
+def _checked_order(parents: Tensor, names: Sequence[str], parameter: str) -> tuple[np.ndarray, np.ndarray]:
+    order, above = kernels.level_order(parents.numpy())
+    if len(order) < len(names):
+        reached = np.zeros(len(names), bool)
+        reached[order] = True
+        cycle = kernels.cycle_above(parents.numpy(), int((~reached).nonzero()[0][0]))
+        some = [names[int(k)] for k in cycle[:MOST_NAMES]]
+        rest = f" > ... ({len(cycle)} nodes)" if len(cycle) > MOST_NAMES else ""
+        raise UserError(f"the parents of {parameter} run in a cycle: {' > '.join([*some])}{rest} > {some[0]}")
+    return order, above

@@ -1,0 +1,282 @@
+"""Groups by the units of a network's layers: neurons, filters, attention heads, embedding columns, whole layers.
+
+Each unit comes twice. From a shape alone, as `groups(shape, layout, parameter=name)` for one parameter (what
+conf/groups/module_*.yaml names), and from a model, as {parameter name: Partition} over all its layers of that kind
+(`BY_MODULE`, what `structsparse.attach.attach` takes). Biases stay free: a unit whose weights are zero is a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from structsparse.errors import UserError
+from structsparse.groups.partition import Partition
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+
+Weights = str | Tensor
+Patterns = str | Sequence[str]
+
+
+class UnitNames(Sequence):
+    """`encoder.0.linear1 row 0`, `encoder.0.linear1 row 1`, ... without keeping them."""
+
+    def __init__(self, parameter: str, noun: str, count: int):
+        layer = parameter
+        for ending in ("in_proj_weight", "weight"):
+            layer = layer.removesuffix(f".{ending}") if "." in layer else layer.removesuffix(ending)
+        self.stem, self.units = f"{layer} {noun}".lstrip(), range(count)
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    def __getitem__(self, unit):
+        return [f"{self.stem} {k}" for k in self.units[unit]] if isinstance(unit, slice) else self._name(unit)
+
+    def _name(self, unit: int) -> str:
+        return f"{self.stem} {self.units[unit]}"
+
+
+# Of one parameter, from its shape
+
+
+def rows(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
+    """A row is a group: the weights into one unit of a linear layer, the vector of one word of an embedding."""
+    return _along(shape, 0, "row", shape[0] if len(shape) else 0, weights, parameter)
+
+
+def columns(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
+    """A column is a group: the weights out of one input of a linear layer, one dimension of an embedding."""
+    return _along(shape, 1, "column", shape[1] if len(shape) > 1 else 0, weights, parameter)
+
+
+def filters(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
+    """An output filter of a convolution [filters, channels, *kernel] is a group."""
+    _check_kernel(shape, parameter)
+    return _along(shape, 0, "filter", shape[0], weights, parameter)
+
+
+def channels(
+    shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter", blocks: int = 1
+):
+    """An input channel of a convolution is a group. Of `blocks` (nn.Conv2d(groups=...)) each reads channels of its
+    own, so that block b calls channel b * (channels / blocks) + j its j-th."""
+    _check_kernel(shape, parameter)
+    return _blocked(shape, "channel", blocks, weights, parameter)
+
+
+def heads(
+    shape: Sequence[int],
+    layout=None,
+    weights: Weights = "sqrt_size",
+    parameter: str = "the parameter",
+    *,
+    heads: int,
+    along: str = "rows",
+    stacked: int = 1,
+):
+    """An attention head is a group: its rows of a query, key or value matrix, or its columns (`along`) of the output
+    matrix. Of `stacked` matrices (3 in nn.MultiheadAttention.in_proj_weight) the rows of a head belong together."""
+    if along not in ("rows", "columns"):
+        raise UserError(f"heads of {parameter}: along={along!r}, expected rows or columns")
+    dimension = 0 if along == "rows" else 1
+    length = shape[dimension] if len(shape) > dimension else 0
+    if heads < 1 or stacked < 1 or length % (heads * stacked):
+        what = f"{heads} heads" if stacked == 1 else f"{stacked} x {heads} heads"
+        raise UserError(f"the {length} {along} of {parameter} {tuple(shape)} cannot be shared out among {what}")
+    width = length // (heads * stacked)
+    ids = torch.arange(heads).repeat_interleave(width).repeat(stacked)
+    ids = ids.view([-1 if d == dimension else 1 for d in range(len(shape))])
+    return Partition(ids, UnitNames(parameter, "head", heads), shape, weights, parameter)
+
+
+def layers(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
+    """The whole parameter is one group."""
+    ids = torch.zeros([1] * len(shape), dtype=torch.long)
+    name = parameter.removesuffix(".weight")
+    return Partition(ids, [name], shape, weights, parameter)
+
+
+def _along(shape, dimension: int, noun: str, count: int, weights: Weights, parameter: str) -> Partition:
+    if len(shape) <= dimension:
+        raise UserError(f"{parameter} {tuple(shape)} has no {noun}s to group; choose other parameters or groups")
+    ids = torch.arange(count).view([-1 if d == dimension else 1 for d in range(len(shape))])
+    return Partition(ids, UnitNames(parameter, noun, count), shape, weights, parameter)
+
+
+def _blocked(shape, noun: str, blocks: int, weights: Weights, parameter: str) -> Partition:
+    """A unit is an entry along dimension 1, in each of the `blocks` that dimension 0 is cut into."""
+    if blocks == 1:
+        return _along(shape, 1, noun, shape[1], weights, parameter)
+    if shape[0] % blocks:
+        raise UserError(f"{parameter} {tuple(shape)} cannot be cut into {blocks} equal blocks along dimension 0")
+    block = torch.arange(blocks).repeat_interleave(shape[0] // blocks)
+    ids = block[:, None] * shape[1] + torch.arange(shape[1])
+    ids = ids.view(*shape[:2], *[1] * (len(shape) - 2))
+    return Partition(ids, UnitNames(parameter, noun, blocks * shape[1]), shape, weights, parameter)
+
+
+def _check_kernel(shape: Sequence[int], parameter: str) -> None:
+    if len(shape) < 3:
+        raise UserError(
+            f"{parameter} {tuple(shape)} is no convolution: expected [filters, channels, *kernel]; choose module_rows "
+            "or module_columns for a matrix"
+        )
+
+
+# Of all layers of a kind, from a model
+
+
+def linear_rows(model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size") -> dict[str, Partition]:
+    """The neurons of every linear layer: the weights into each."""
+    found = _matrices(model, nn.Linear)
+    return _groups(model, "linear layer", found, parameters, lambda name, m: rows(m.weight.shape, None, weights, name))
+
+
+def linear_columns(
+    model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
+) -> dict[str, Partition]:
+    """The inputs of every linear layer: the weights out of each."""
+    found = _matrices(model, nn.Linear)
+    return _groups(
+        model, "linear layer", found, parameters, lambda name, m: columns(m.weight.shape, None, weights, name)
+    )
+
+
+def convolution_filters(
+    model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
+) -> dict[str, Partition]:
+    """The output filters of every convolution; of a transposed one they lie along dimension 1."""
+
+    def make(name: str, m: nn.Module) -> Partition:
+        if isinstance(m, TRANSPOSED):
+            return _blocked(m.weight.shape, "filter", m.groups, weights, name)
+        return filters(m.weight.shape, None, weights, name)
+
+    return _groups(model, "convolution", _matrices(model, (*CONVOLUTIONS, *TRANSPOSED)), parameters, make)
+
+
+def convolution_channels(
+    model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
+) -> dict[str, Partition]:
+    """The input channels of every convolution; of a transposed one they lie along dimension 0."""
+
+    def make(name: str, m: nn.Module) -> Partition:
+        if isinstance(m, TRANSPOSED):
+            return _along(m.weight.shape, 0, "channel", m.weight.shape[0], weights, name)
+        return channels(m.weight.shape, None, weights, name, m.groups)
+
+    return _groups(model, "convolution", _matrices(model, (*CONVOLUTIONS, *TRANSPOSED)), parameters, make)
+
+
+def attention_heads(
+    model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
+) -> dict[str, Partition]:
+    """The heads of every nn.MultiheadAttention: their query, key and value rows together, and their output columns.
+
+    A head is dead as soon as its output columns are zero (`parameters="*out_proj.weight"`), or its value rows."""
+
+    def find() -> Iterator[tuple[str, Tensor, nn.Module]]:
+        for prefix, m in model.named_modules():
+            if isinstance(m, nn.MultiheadAttention):
+                for part in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"):
+                    if getattr(m, part) is not None:
+                        yield f"{prefix}.{part}", getattr(m, part), m
+                yield f"{prefix}.out_proj.weight", m.out_proj.weight, m
+
+    def make(name: str, m: nn.MultiheadAttention) -> Partition:
+        if name.endswith("out_proj.weight"):
+            return heads(m.out_proj.weight.shape, None, weights, name, heads=m.num_heads, along="columns")
+        weight = getattr(m, name.rpartition(".")[2])
+        stacked = 3 if name.endswith("in_proj_weight") else 1
+        return heads(weight.shape, None, weights, name, heads=m.num_heads, stacked=stacked)
+
+    return _groups(model, "nn.MultiheadAttention", find(), parameters, make)
+
+
+def projection_heads(
+    model: nn.Module, heads: int, inputs: Patterns = (), outputs: Patterns = (), weights: Weights = "sqrt_size"
+) -> dict[str, Partition]:
+    """The heads of attention made of linear layers: the rows of those whose names match `inputs` (queries, keys,
+    values), the columns of those that match `outputs`: projection_heads(model, 8, ["*.query", "*.value"], "*.out")."""
+    found = {}
+    for patterns, along in ((inputs, "rows"), (outputs, "columns")):
+        patterns = [f"{pattern}.weight" for pattern in ([patterns] if isinstance(patterns, str) else patterns)]
+        if patterns:
+            split = _heads_along(heads, along, weights)
+            found |= _groups(model, "linear layer", _matrices(model, nn.Linear), patterns, split)
+    if not found:
+        raise UserError("projection_heads: name the layers of queries, keys and values in inputs, or those in outputs")
+    return found
+
+
+def _heads_along(count: int, along: str, weights: Weights) -> Callable[[str, nn.Module], Partition]:
+    return lambda name, m: heads(m.weight.shape, None, weights, name, heads=count, along=along)
+
+
+def embedding_columns(
+    model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
+) -> dict[str, Partition]:
+    """The dimensions of every embedding."""
+    found = _matrices(model, EMBEDDINGS)
+    return _groups(model, "embedding", found, parameters, lambda name, m: columns(m.weight.shape, None, weights, name))
+
+
+def embedding_rows(
+    model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
+) -> dict[str, Partition]:
+    """The words of every embedding."""
+    found = _matrices(model, EMBEDDINGS)
+    return _groups(model, "embedding", found, parameters, lambda name, m: rows(m.weight.shape, None, weights, name))
+
+
+def whole_layers(model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size") -> dict[str, Partition]:
+    """The weight of every linear layer, convolution or embedding is one group."""
+    found = _matrices(model, (nn.Linear, *CONVOLUTIONS, *TRANSPOSED, *EMBEDDINGS))
+    return _groups(model, "layer", found, parameters, lambda name, m: layers(m.weight.shape, None, weights, name))
+
+
+BY_MODULE: dict[str, Callable[..., dict[str, Partition]]] = {
+    "module_rows": linear_rows,
+    "module_columns": linear_columns,
+    "module_filters": convolution_filters,
+    "module_channels": convolution_channels,
+    "module_heads": attention_heads,
+    "module_embedding_columns": embedding_columns,
+    "module_embedding_rows": embedding_rows,
+    "module_layers": whole_layers,
+}
+
+
+def _matrices(model: nn.Module, kinds) -> Iterator[tuple[str, Tensor, nn.Module]]:
+    """Layers of these kinds and the names of their weights. The inside of an attention is its own affair: heads."""
+    inside = {id(m.out_proj) for m in model.modules() if isinstance(m, nn.MultiheadAttention)}
+    for prefix, m in model.named_modules():
+        if isinstance(m, kinds) and id(m) not in inside:
+            yield f"{prefix}.weight", m.weight, m
+
+
+def _groups(model: nn.Module, what: str, found, patterns: Patterns, make) -> dict[str, Partition]:
+    """The groups of each parameter found whose name matches, a shared one once, under the name torch gives it."""
+    canonical = {id(parameter): name for name, parameter in model.named_parameters()}
+    candidates = {canonical[id(weight)]: m for _, weight, m in found if id(weight) in canonical}
+    if not candidates:
+        raise UserError(f"{type(model).__name__} has no {what} with a weight to group")
+    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in candidates):
+            raise UserError(f"{pattern!r} matches no {what}; there are {', '.join(candidates)}")
+    chosen = {name: m for name, m in candidates.items() if any(fnmatchcase(name, p) for p in patterns)}
+    return {name: make(_checked(name, m), m) for name, m in chosen.items()}
+
+
+def _checked(name: str, m: nn.Module) -> str:
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in m.parameters()):
+        raise UserError(f"{name} has no shape yet; run the model once before grouping its units")
+    return name

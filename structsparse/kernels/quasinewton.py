@@ -1,0 +1,49 @@
+"""Coordinate descent on a quadratic model with a penalty on entries: the inner problem of a proximal Newton step."""
+
+import numpy as np
+from numba import njit
+
+from structsparse.kernels.prox import SERIAL, SUMS
+
+
+@njit(**SUMS)
+def _dot(x, y):
+    total = 0.0
+    for k in range(x.size):
+        total += x[k] * y[k]
+    return total
+
+
+@njit(**SERIAL)
+def _add(x, y, factor):
+    for k in range(x.size):
+        x[k] += factor * y[k]
+
+
+@njit(**SERIAL)
+def coordinate_descent(V, W, gradient, base, Q, R, diagonal, cut, ridge, sweeps, tolerance):
+    """V <- argmin  <gradient, V - W> + 1/2 (V - W)' B (V - W) + sum cut |V| + ridge / 2 V^2,  B = diag(base) - Q R'.
+
+    All float64: V, W, gradient, base, cut, ridge [entries]; Q, R [entries, columns], R = Q M with a symmetric M;
+    diagonal [entries] of B, positive. V is W, or nearer the solution, before. Ends after so many sweeps, or when no
+    entry lowers the model by more than the tolerance times what the best did in the first. Returns the sweeps made."""
+    product = np.zeros(Q.shape[1])  # Q' (V - W)
+    for j in range(V.size):
+        if V[j] != W[j]:
+            _add(product, Q[j], V[j] - W[j])
+    first = 0.0
+    for sweep in range(sweeps):
+        most = 0.0
+        for j in range(V.size):
+            slope = gradient[j] + base[j] * (V[j] - W[j]) - _dot(R[j], product)
+            free = diagonal[j] * V[j] - slope
+            moved = (free - min(max(free, -cut[j]), cut[j])) / (diagonal[j] + ridge[j])
+            change = moved - V[j]
+            if change != 0:
+                V[j] = moved
+                _add(product, Q[j], change)
+                most = max(most, change * change * diagonal[j])
+        first = max(first, most)
+        if most <= tolerance * first:
+            return sweep + 1
+    return sweeps

@@ -1,0 +1,109 @@
+"""Chains under total variation, and sorted weights, on the CPU; exact, in float64 whatever the memory.
+
+Total variation (Johnson 2013, with a step for each entry): let f_t(b) be the least cost of v_1 .. v_t if v_t = b. Its
+derivative rises with b, is piecewise linear, and what is passed on to t + 1 is the derivative clipped to
+[-strength, strength]. It is kept as knots in a double-ended queue: where they are, by how much the slope changes
+there and by how much the derivative jumps (only an entry that cannot move makes a jump). Each entry adds a line, and
+the clip takes knots off both ends and puts one new one on either side: 2 knots an entry, so linear time in all.
+Back from the end, v_t is v_{t + 1} clipped to where the derivative was not.
+"""
+
+import numpy as np
+from numba import njit, prange
+
+LONGEST = 1e30  # step: in the sums that it enters it weighs nothing
+ALONE = 1 << 13  # entries: up to here waking other threads costs more than it brings
+SERIAL = {"cache": True, "nogil": True, "error_model": "numpy"}
+PARALLEL = {**SERIAL, "parallel": True}
+
+
+@njit(**PARALLEL)
+def smooth_chains(x, steps, strength):
+    """Each x[o, :, i] of x [outer, time, inner] <- its prox under strength * sum |v_{t+1} - v_t| in the metric
+    1 / steps, where steps is [1, 1, 1] or of the shape of x."""
+    outer, time, inner = x.shape
+    chains = outer * inner
+    parts = 1 if x.size <= ALONE else min(chains, 64)
+    for part in prange(parts):
+        scratch = np.empty((5, 2 * time + 2))
+        for chain in range(part * chains // parts, (part + 1) * chains // parts):
+            o, i = chain // inner, chain % inner
+            if steps.size == 1:
+                _smooth(x[o, :, i], steps[0, 0, :], 0, strength, scratch)
+            else:
+                _smooth(x[o, :, i], steps[o, :, i], 1, strength, scratch)
+
+
+@njit(**SERIAL)
+def _smooth(x, steps, stride, strength, scratch):
+    """Steps [1] or one for each entry, as `stride` says."""
+    knots, lowest, highest = scratch[:3], scratch[3], scratch[4]
+    last = x.size - 1
+    first = end = x.size  # the knots are first .. end - 1
+    for t in range(x.size):
+        w, step = np.float64(x[t]), np.float64(steps[t * stride])
+        slope, start = 1.0 / min(step, LONGEST), strength if t == 0 else 0.0
+        if step == 0:  # the derivative jumps from -inf to inf
+            first, end = x.size, x.size + 1
+            knots[0, first], knots[1, first], knots[2, first] = w, 0.0, 2 * strength
+            lowest[t] = highest[t] = w
+        elif t == last:
+            lowest[t] = _crossing(w, start - strength, slope, 1, first, end, knots)[0]
+        else:
+            left, rise, left_jump, passed = _crossing(w, start, slope, 1, first, end, knots)
+            first += passed
+            right, fall, right_jump, passed = _crossing(w, -start, slope, -1, first, end, knots)
+            end -= passed
+            first -= 1
+            knots[0, first], knots[1, first], knots[2, first] = left, rise, left_jump
+            knots[0, end], knots[1, end], knots[2, end] = right, -fall, right_jump
+            end += 1
+            lowest[t], highest[t] = left, right
+    least, most = np.inf, -np.inf  # rounding goes no further than the data do: zeros alone stay zeros
+    for t in range(x.size):
+        least, most = min(least, np.float64(x[t])), max(most, np.float64(x[t]))
+    v = min(max(lowest[last], least), most)
+    for t in range(last, -1, -1):
+        if t < last:
+            v = min(max(min(max(v, lowest[t]), highest[t]), least), most)
+        x[t] = v + 0.0 if x[t] == x[t] else np.nan
+
+
+@njit(**SERIAL)
+def _crossing(place, past, slope, side, first, end, knots):
+    """Where the derivative comes to a target from the left (side 1) or the right (side -1), if at a place beyond all
+    knots it is `past` above the target and has that slope; the slope there, by how much it jumps beyond the target,
+    and how many knots lie behind."""
+    rise, passed = slope, 0
+    while first + passed < end:
+        knot = first + passed if side > 0 else end - 1 - passed
+        there = past + rise * (knots[0, knot] - place)
+        if not side * there < 0:
+            break
+        place, past = knots[0, knot], there + side * knots[2, knot]
+        rise = max(rise + side * knots[1, knot], slope)
+        passed += 1
+        if side * past >= 0:
+            return place, rise, side * past, passed
+    return place - past / rise, rise, 0.0, passed
+
+
+@njit(**SERIAL)
+def fall_and_stop(x):
+    """x <- the nearest vector that never rises and is never below zero (pool adjacent violators)."""
+    totals, counts = np.empty(x.size), np.empty(x.size, np.int64)
+    blocks = 0
+    for i in range(x.size):
+        total, count = x[i], 1
+        while blocks > 0 and totals[blocks - 1] * count < total * counts[blocks - 1]:
+            blocks -= 1
+            total += totals[blocks]
+            count += counts[blocks]
+        totals[blocks], counts[blocks] = total, count
+        blocks += 1
+    i = 0
+    for block in range(blocks):
+        mean = max(totals[block] / counts[block], 0.0)
+        for _ in range(counts[block]):
+            x[i] = mean
+            i += 1

@@ -1,0 +1,422 @@
+"""Trees on the CPU: the order of their nodes, sums along their branches, and their two proximal steps.
+
+Level order is breadth first: a node's place follows its parent's, and the children of a node lie side by side, so
+that what moves between a level and the next reads and writes memory in order. Preorder is depth first: a subtree is
+one stretch, and of the path to the root one slot per depth is all that must be remembered.
+
+Which memory of x a node owns: a unit is `width` entries, of which unit u begins at u * width, and the node at place k
+owns units[starts[k]] to units[starts[k + 1] - 1]. Where each node owns one unit, `starts` is empty; if that is the one
+at its own place, `units` is empty too. Sums are float64.
+"""
+
+import numpy as np
+from numba import njit, prange
+
+from structsparse.kernels.prox import PARALLEL, SERIAL, SUMS
+
+HEAP = np.dtype([("value", np.float64), ("count", np.float64), ("child", np.int32), ("next", np.int32)])
+STRETCH = 1 << 12  # nodes of a level whose numbers stay in the first-level cache between two loops
+
+
+@njit(**SERIAL)
+def level_order(parents):
+    """The node at each place and the place of its parent; cut short where a cycle keeps nodes from any root."""
+    nodes = parents.size
+    first = np.zeros(nodes + 2, np.int64)  # of the children of node i - 1, the roots' mother being node -1
+    for i in range(nodes):
+        first[parents[i] + 2] += 1
+    for i in range(nodes):
+        first[i + 2] += first[i + 1]
+    children = np.empty(nodes, np.int32)
+    for i in range(nodes):
+        children[first[parents[i] + 1]] = i
+        first[parents[i] + 1] += 1  # now the end of them
+    order, above = np.empty(nodes, np.int32), np.empty(nodes, np.int32)
+    end = first[0]
+    for k in range(end):
+        order[k], above[k] = children[k], -1
+    k = 0
+    while k < end:
+        for c in range(first[order[k]], first[order[k] + 1]):
+            order[end], above[end] = children[c], k
+            end += 1
+        k += 1
+    return order[:end], above[:end]
+
+
+@njit(**SERIAL)
+def level_offsets(above):
+    """First place of each level, then the number of nodes."""
+    offsets = [0]
+    for k in range(above.size):
+        if above[k] >= offsets[-1]:
+            offsets.append(k)
+    offsets.append(above.size)
+    return np.array(offsets)
+
+
+@njit(**SERIAL)
+def cycle_above(parents, node):
+    """The cycle that one reaches by going up from this node, which leads to no root."""
+    seen = np.zeros(parents.size, np.bool_)
+    while not seen[node]:
+        seen[node] = True
+        node = parents[node]
+    cycle = [node]
+    while parents[cycle[-1]] != node:
+        cycle.append(parents[cycle[-1]])
+    return np.array(cycle)
+
+
+@njit(**SERIAL)
+def preorder(above):
+    """For each place in level order the place in preorder."""
+    size = np.ones(above.size, np.int32)
+    for k in range(above.size - 1, -1, -1):
+        if above[k] >= 0:
+            size[above[k]] += size[k]
+    places, free, trees = np.empty(above.size, np.int32), np.empty(above.size, np.int32), 0
+    for k in range(above.size):
+        if above[k] < 0:
+            places[k] = trees
+            trees += size[k]
+        else:
+            places[k] = free[above[k]]
+            free[above[k]] += size[k]
+        free[k] = places[k] + 1
+    return places
+
+
+@njit(**SERIAL)
+def units_by_place(owners, place):
+    """The units of each place, one place after the other, and where those of each begin; -1 owns none."""
+    starts = np.zeros(place.size + 2, np.int64)
+    for unit in range(owners.size):
+        if owners[unit] >= 0:
+            starts[place[owners[unit]] + 2] += 1
+    for k in range(place.size):
+        starts[k + 2] += starts[k + 1]
+    units = np.empty(starts[-1], np.int64)
+    for unit in range(owners.size):
+        if owners[unit] >= 0:
+            k = place[owners[unit]] + 1
+            units[starts[k]] = unit
+            starts[k] += 1
+    return units, starts[:-1]
+
+
+@njit(**SERIAL)
+def add_upwards(values, above):
+    """values[k], in level order, <- the sum over the subtree of k."""
+    for k in range(above.size - 1, -1, -1):
+        if above[k] >= 0:
+            values[above[k]] += values[k]
+
+
+@njit(**SERIAL)
+def add_downwards(values, above):
+    """values[k], in level order, <- the sum over the path from the root to k."""
+    for k in range(above.size):
+        if above[k] >= 0:
+            values[k] += values[above[k]]
+
+
+@njit(**SERIAL)
+def largest_upwards(values, where, above):
+    """values[k], in level order, <- the largest of the subtree of k; where[k] comes along."""
+    for k in range(above.size - 1, -1, -1):
+        p = above[k]
+        if p >= 0 and where[k] >= 0 and (where[p] < 0 or values[k] > values[p]):
+            values[p], where[p] = values[k], where[k]
+
+
+@njit(**SERIAL)
+def own_largest(x, units, starts, width, values, where):
+    """values[k] <- the largest |x| among the entries of k itself, where[k] <- its place in x; left alone if none."""
+    for k in range(values.size):
+        a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
+        for u in range(a, b):
+            unit = units[u] if units.size > 0 else u
+            for e in range(unit * width, (unit + 1) * width):
+                if where[k] < 0 or abs(x[e]) > values[k]:
+                    values[k], where[k] = abs(x[e]), e
+
+
+# Euclidean norms: from the leaves to the roots each subtree is multiplied by 1 - reach / norm, or by 0; what that
+# leaves of its squared norm is added to its parent's. From the roots to the leaves the factors are multiplied.
+
+
+@njit(**SERIAL)
+def shrink_trees(x, units, starts, width, above, levels, reach, cut, squares, factor):
+    """Prox of sum_k reach[k] ||V_k|| + cut * ||V||_1; reach, and the scratch squares and factor, in level order."""
+    own_squares(x, units, starts, width, cut, squares)
+    for level in range(levels.size - 2, -1, -1):
+        for a in range(levels[level], levels[level + 1], STRETCH):
+            b = min(a + STRETCH, levels[level + 1])
+            _factors(squares[a:b], reach[a:b], factor[a:b])
+            if level > 0:
+                _add_to_parents(squares[a:b], above[a:b], squares)
+    _multiply_downwards(factor[levels[1] :], above[levels[1] :], factor)
+    _scale_own(x, units, starts, width, cut, factor)
+
+
+@njit(**SERIAL)
+def own_squares(x, units, starts, width, cut, squares):
+    """squares[k] <- the squared norm of soft(x, cut) over the entries of k itself."""
+    if width == 1 and starts.size == 0:
+        if units.size == 0:
+            _square_each(x, cut, squares)
+        else:
+            _square_scattered(x, units, cut, squares)
+        return
+    for k in range(squares.size):
+        squares[k] = 0.0
+        a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
+        for u in range(a, b):
+            unit = units[u] if units.size > 0 else u
+            squares[k] += _squares(x[unit * width : (unit + 1) * width], cut)
+
+
+@njit(**SUMS)
+def _squares(x, cut):
+    total = 0.0
+    for i in range(x.size):
+        rest = np.float64(x[i] - min(max(x[i], -cut), cut))
+        total += rest * rest
+    return total
+
+
+@njit(**SERIAL)
+def _square_each(x, cut, squares):
+    for k in range(squares.size):
+        rest = np.float64(x[k] - min(max(x[k], -cut), cut))
+        squares[k] = rest * rest
+
+
+@njit(**SERIAL)
+def _square_scattered(x, units, cut, squares):
+    for k in range(squares.size):
+        rest = np.float64(x[units[k]] - min(max(x[units[k]], -cut), cut))
+        squares[k] = rest * rest
+
+
+@njit(**SERIAL)
+def _factors(squares, reach, factor):
+    for k in range(squares.size):
+        norm = np.sqrt(squares[k])
+        share = 1 - reach[k] / norm
+        share = 0.0 if norm <= reach[k] else share  # what is not a number stays so
+        factor[k] = 1.0 if reach[k] == 0 else share
+        squares[k] *= factor[k] * factor[k]
+
+
+@njit(**SERIAL)
+def _add_to_parents(squares, above, parents):
+    for k in range(squares.size):
+        parents[above[k]] += squares[k]
+
+
+@njit(**SERIAL)
+def _multiply_downwards(factor, above, parents):
+    for k in range(factor.size):
+        factor[k] *= parents[above[k]]
+
+
+@njit(**SERIAL)
+def _scale_own(x, units, starts, width, cut, factor):
+    if width == 1 and starts.size == 0:
+        if units.size == 0:
+            _scale_each(x, cut, factor)
+        else:
+            _scale_scattered(x, units, cut, factor)
+        return
+    for k in range(factor.size):
+        a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
+        for u in range(a, b):
+            unit = units[u] if units.size > 0 else u
+            _scale(x[unit * width : (unit + 1) * width], cut, x.dtype.type(factor[k]))
+
+
+@njit(**SERIAL)
+def _scale(x, cut, factor):
+    zero = x.dtype.type(0)
+    for i in range(x.size):
+        scaled = (x[i] - min(max(x[i], -cut), cut)) * factor
+        x[i] = zero if factor == 0 else scaled
+
+
+@njit(**SERIAL)
+def _scale_each(x, cut, factor):
+    zero = x.dtype.type(0)
+    for k in range(factor.size):
+        scaled = (x[k] - min(max(x[k], -cut), cut)) * x.dtype.type(factor[k])
+        x[k] = zero if factor[k] == 0 else scaled
+
+
+@njit(**SERIAL)
+def _scale_scattered(x, units, cut, factor):
+    zero = x.dtype.type(0)
+    for k in range(factor.size):
+        u = units[k]
+        scaled = (x[u] - min(max(x[u], -cut), cut)) * x.dtype.type(factor[k])
+        x[u] = zero if factor[k] == 0 else scaled
+
+
+# Largest entries: from the leaves to the roots each subtree is clipped at the r with sum_e (|v_e| - r)+ / step_e =
+# strength * weight, where the |v_e| come from the top of a heap of the subtree. Entries clipped together stay equal
+# for ever, so they go back as one element, with the sum of their counts (1 / step): each node puts back at most one,
+# so no more are ever taken than twice the number of entries. Of a subtree whose mass sum |v_e| / step_e is not above
+# strength * weight nothing is left. It is a pairing heap: to join two, hang the lower below the higher.
+
+
+@njit(**PARALLEL)
+def clip_trees(x, steps, units, starts, width, depth, weight, chunks, strength, cut, heap, limit):
+    """Prox of strength * sum_k weight[k] max|V_k| + cut * ||V||_1; nodes in preorder, whole trees in a chunk.
+
+    `steps` has one per entry of x, or is empty: then strength and cut have been multiplied by the step. `heap` (one
+    element per entry of the trees) and `limit` (one number per node) are scratch.
+    """
+    for chunk in prange(chunks.size - 1):
+        a, b = chunks[chunk], chunks[chunk + 1]
+        trees = depth[a:b], weight[a:b], limit[a:b]
+        if starts.size > 0:
+            memory = units, starts[a : b + 1], width
+            _clip_chunk(x, steps, memory, trees, strength, cut, heap[starts[a] * width : starts[b] * width])
+        elif units.size > 0:
+            memory = units[a:b], starts, width
+            _clip_chunk(x, steps, memory, trees, strength, cut, heap[a * width : b * width])
+        else:
+            own = slice(a * width, b * width)
+            _clip_chunk(x[own], steps[own], (units, starts, width), trees, strength, cut, heap[own])
+
+
+@njit(**SERIAL)
+def _clip_chunk(x, steps, memory, trees, strength, cut, heap):
+    if trees[0].size > 0:
+        _limits(x, steps, memory, trees, strength, cut, heap)
+        _clip_own(x, steps, memory, trees, cut)
+
+
+@njit(**SERIAL)
+def _limits(x, steps, memory, trees, strength, cut, heap):
+    """limit[k] <- where the subtree of k is clipped on its own account."""
+    (units, starts, width), (depth, weight, limit) = memory, trees
+    deepest = depth.max() + 2
+    tops, masses = np.full(deepest, -1, np.int32), np.zeros(deepest)  # of the children, by depth
+    slot = heap.size
+    for k in range(depth.size - 1, -1, -1):
+        d = depth[k]
+        top, mass = tops[d + 1], masses[d + 1]
+        tops[d + 1], masses[d + 1] = -1, 0.0
+        a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
+        for u in range(a, b):
+            unit = units[u] if units.size > 0 else u
+            for e in range(unit * width, (unit + 1) * width):
+                slot -= 1
+                value, count = abs(np.float64(x[e])), 1.0
+                if steps.size > 0:
+                    count = 1 / np.float64(steps[e])
+                value = _less(value, steps, e, cut)
+                if value > 0 and count > 0:  # an infinite step leaves an entry no say in the limit
+                    heap[slot].value, heap[slot].count, heap[slot].child = value, count, -1
+                    top = slot if top < 0 else _link(heap, top, slot)
+                    mass += value * count
+        reach = strength * weight[k]
+        limit[k] = np.inf
+        if reach > 0:
+            limit[k] = 0.0
+            if mass > reach:
+                limit[k], top = _lower_top(heap, top, reach)
+            mass -= reach
+            if limit[k] <= 0:
+                top, mass = -1, 0.0
+        if top >= 0:
+            tops[d] = top if tops[d] < 0 else _link(heap, tops[d], top)
+            masses[d] += mass
+
+
+@njit(**SERIAL)
+def _less(value, steps, e, cut):
+    """|soft(x, cut * step)| for value = |x|."""
+    if cut == 0:
+        return value
+    reach = cut * steps[e] if steps.size > 0 else cut
+    return value - min(value, reach)
+
+
+@njit(**SERIAL)
+def _lower_top(heap, top, reach):
+    """The r that takes `reach` off the heap, and the heap after that."""
+    first, mass, count, limit = top, 0.0, 0.0, -1.0
+    while top >= 0:
+        value = heap[top].value
+        if count > 0 and mass - reach >= value * count:
+            break
+        mass += value * heap[top].count
+        count += heap[top].count
+        top = _without_top(heap, top)
+        if count == np.inf:  # an entry with step 0: it stays, and none can be clipped below it
+            limit = value
+            break
+    limit = limit if limit >= 0 else (mass - reach) / count
+    heap[first].value, heap[first].count, heap[first].child = limit, count, top
+    if top >= 0:
+        heap[top].next = -1
+    return limit, first
+
+
+@njit(**SERIAL)
+def _link(heap, a, b):
+    """Two heaps as one."""
+    if heap[a].value < heap[b].value:
+        a, b = b, a
+    heap[b].next = heap[a].child
+    heap[a].child = b
+    return a
+
+
+@njit(**SERIAL)
+def _without_top(heap, top):
+    """The children of the top as one heap: linked in pairs, then pair by pair from the last to the first."""
+    a, pairs = heap[top].child, np.int32(-1)
+    while a >= 0:
+        b = heap[a].next
+        if b < 0:
+            heap[a].next = pairs
+            pairs = a
+            break
+        following = heap[b].next
+        a = _link(heap, a, b)
+        heap[a].next = pairs
+        pairs = a
+        a = following
+    if pairs < 0:
+        return pairs
+    top, pairs = pairs, heap[pairs].next
+    while pairs >= 0:
+        following = heap[pairs].next
+        top = _link(heap, top, pairs)
+        pairs = following
+    return top
+
+
+@njit(**SERIAL)
+def _clip_own(x, steps, memory, trees, cut):
+    """Every entry <- soft(x, cut), clipped at the least limit on its path."""
+    (units, starts, width), (depth, _, limit) = memory, trees
+    path = np.full(depth.max() + 1, np.inf)
+    for k in range(depth.size):
+        d = depth[k]
+        path[d] = limit[k] if d == 0 else min(limit[k], path[d - 1])
+        most = x.dtype.type(path[d])
+        a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
+        for u in range(a, b):
+            unit = units[u] if units.size > 0 else u
+            for e in range(unit * width, (unit + 1) * width):
+                if cut > 0:
+                    reach = x.dtype.type(cut * steps[e] if steps.size > 0 else cut)
+                    x[e] -= min(max(x[e], -reach), reach)
+                if x[e] > most:
+                    x[e] = most
+                elif x[e] < -most:
+                    x[e] = -most if most > 0 else most

@@ -1,0 +1,217 @@
+"""Sums over overlapping groups: exact, one family after the other, and by consensus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from structsparse import prox
+from structsparse.errors import UserError
+from structsparse.groups import Cover, Partition
+from structsparse.groups.cover import cover_families
+from structsparse.memory import power_sum
+from structsparse.penalties.base import Penalty, checked, past_signs
+from structsparse.prox import Steps
+
+ROUNDS = 60  # of Newton towards a critical strength; it ends by itself within a dozen
+
+
+class OverlappingGroupLasso(Penalty):
+    """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the entries of the groups
+
+    The groups may overlap. `prox_` is the true proximal operator, to `tolerance`: its result is no further from the
+    minimum than tolerance * ||W|| (both norms in the metric 1 / steps), as certified by its duality gap, and at best
+    to the precision of W. Entries of groups whose dual lies inside its ball are exactly zero. With `warm`, each call
+    starts from the dual of the one before, which saves rounds while W changes little, but lets the last digits depend
+    on what was called before.
+    """
+
+    groups: Cover
+
+    def __init__(
+        self, groups: Cover, strength: float, mix: float = 0.0, tolerance: float = prox.TOLERANCE, warm: bool = False
+    ):
+        super().__init__(strength, groups)
+        self.mix = checked(mix, f"the mix of {type(self).__name__}", most=1)
+        self.tolerance = checked(tolerance, f"the tolerance of {type(self).__name__}", most=1)
+        self.warm, self._duals = warm, {}
+
+    def value(self, W: Tensor) -> Tensor:
+        omega = (1 - self.mix) * (self.groups.weight * self.groups.norms(W)).sum()
+        if self.mix > 0:
+            omega = omega + self.mix * power_sum(self._grouped(W), 1)
+        return self.strength * omega
+
+    def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        strengths = self.strength * (1 - self.mix), self.strength * self.mix
+        return prox.overlapping_shrink_(W, self.groups, *strengths, steps, self.tolerance, self._dual(W, steps))
+
+    @torch.no_grad()
+    def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """For each group the norm of the nearest to zero of all  gradient + subgradient  on its entries.
+
+        Living groups have a gradient; the rest, moved by as much as the dead groups and the signs of zeros can hold,
+        is what a prox over these alone leaves of it (Moreau).
+        """
+        groups, strength = self.groups, self.strength * (1 - self.mix)
+        norms = groups.norms(W)
+        pull = groups.scatter(torch.where(norms > 0, strength * groups.weight / norms, 0.0))
+        rest = grad + groups.expand(pull, fill=0.0).to(W.dtype) * W
+        rest = past_signs(rest, W, self.strength * self.mix * groups.covered().to(W.dtype))
+        dead = torch.where(norms > 0, 0.0, groups.weight)
+        prox.overlapping_shrink_(rest, groups, strength, 0.0, 1.0, self.tolerance, weight=dead)
+        return groups.norms(rest)
+
+    @torch.no_grad()
+    def critical(self, grad_at_zero: Tensor) -> Tensor | None:
+        """The dual norm of the gradient: the root in s of  ||prox of s * Omega at the gradient|| = 0.
+
+        That norm is convex in s and its slope is -Omega(V) / ||V||, so Newton from the left never passes the root;
+        and each move is  <gradient, V> / Omega(V),  a lower bound of the dual norm for whatever V.
+        """
+        covered = self.groups.covered() & self.groups.expand(self._reached(), fill=False)
+        size = torch.where(covered, grad_at_zero.abs().double(), 0.0)
+        critical, V = size.new_zeros(()), size
+        for _ in range(ROUNDS):
+            omega = self._omega(V)
+            bound = torch.where(omega > 0, (size * V).sum() / omega, 0.0)
+            if not bool(bound > critical * (1 + torch.finfo(torch.float64).eps)):
+                break
+            critical, V = bound, self._shrunk(size, bound)
+        return critical
+
+    def survivors(self, W: Tensor) -> Tensor:
+        """The entries of no dead group; with entries penalised as well (mix > 0), only those that are not zero."""
+        spared = self.groups.spared(W).expand_as(W)
+        return spared & ((W != 0) | ~self.groups.covered()) if self.mix > 0 else spared
+
+    def _omega(self, V: Tensor) -> Tensor:
+        total = (1 - self.mix) * (self.groups.weight * self.groups.norms(V)).sum()
+        return total + self.mix * V.abs().sum()
+
+    def _shrunk(self, size: Tensor, strength: Tensor) -> Tensor:
+        strengths = strength * (1 - self.mix), strength * self.mix
+        return prox.overlapping_shrink_(size.clone(), self.groups, *strengths, 1.0, prox.TOLERANCE)
+
+    def _reached(self) -> Tensor:
+        """Which atoms are penalised at all."""
+        if self.mix > 0:
+            return self.groups.multiplicity > 0
+        return self.groups.scatter(self.groups.weight > 0) > 0
+
+    def _grouped(self, W: Tensor) -> Tensor:
+        return torch.where(self.groups.covered(), W, 0.0) if self.groups.free else W
+
+    def _dual(self, W: Tensor, steps: Steps) -> Tensor | None:
+        """Where the next prox starts from, one for atoms and one for entries."""
+        if not self.warm:
+            return None
+        over_atoms = prox.one_step_per_atom(self.groups, steps)
+        dual = self._duals.get(over_atoms)
+        if dual is None or dual.device != W.device:
+            length = len(self.groups.members) if over_atoms else self.groups.copies
+            dual = self._duals[over_atoms] = torch.zeros(length, dtype=torch.float64, device=W.device)
+        return dual
+
+
+class SequentialGroupLasso(OverlappingGroupLasso):
+    """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the entries of the groups
+
+    An approximation: `prox_` takes the groups apart into families of disjoint groups and applies the prox of one
+    family after the other. That is not the prox of the sum where families overlap: it shrinks overlapping groups more
+    or less than the true one, kills others, and has other fixed points than the optimum of the value. It costs one
+    pass over all groups. `families`: the Partitions in the order of their turns, or a Cover, which is taken apart.
+    """
+
+    def __init__(self, families: Cover | Sequence[Partition], strength: float, mix: float = 0.0):
+        if isinstance(families, Cover):
+            colours, order = families.colours().sort(stable=True)
+            cover = families.subset(order)
+        else:
+            cover = cover_families(families)
+            kept = [int((family.size > 0).sum()) for family in families]
+            colours = torch.repeat_interleave(torch.arange(len(kept)), torch.tensor(kept))
+        super().__init__(cover, strength, mix)
+        self.turns = prox.turns(cover, colours)
+
+    def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        strengths = self.strength * (1 - self.mix), self.strength * self.mix
+        return prox.shrink_in_turn_(W, self.groups, self.turns, *strengths, steps)
+
+
+class Residuals(NamedTuple):
+    """How far copies are from their entries, and how far they moved times rho; both go to zero."""
+
+    primal: Tensor
+    dual: Tensor
+
+
+class ConsensusGroupLasso(OverlappingGroupLasso):
+    """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the entries of the groups
+
+    A penalty with memory (consensus ADMM): each group has its own copy v_g of its entries and a scaled dual u_g.
+    `prox_` is that of  strength * mix * ||W||_1 + rho / 2 * sum_g ||W_g - v_g + u_g||^2,  which pulls W towards the
+    copies; `outer_update(W)` then moves the copies,
+
+        v_g <- group prox of (W_g + u_g) with strength * (1 - mix) * weight_g / rho,    u_g <- u_g + W_g - v_g.
+
+    The two in turn, W brought near the minimum of loss and pull before each update, end at the optimum of loss plus
+    value for every rho; stopped early they do not. `adaptive` doubles or halves rho (up to tenfold) towards equal
+    relative residuals. W itself has no exact zeros but for `mix`; the copies have, and `survivors` asks them.
+    Memory and time are linear in the copies: a float64 of v and of u each.
+    """
+
+    def __init__(self, groups: Cover, strength: float, mix: float = 0.0, rho: float = 1.0, adaptive: bool = False):
+        super().__init__(groups, strength, mix)
+        if not checked(rho, "the rho of ConsensusGroupLasso") > 0:
+            raise UserError(f"the rho of ConsensusGroupLasso is {rho}, expected a number above 0")
+        self.adaptive = adaptive
+        entries = groups.atoms_entries
+        self.register_buffer("rho", torch.tensor(float(rho), dtype=torch.float64))
+        self.register_buffer("updates", torch.zeros((), dtype=torch.long))
+        for name, length in (("copies", groups.copies), ("duals", groups.copies)):
+            self.register_buffer(name, torch.zeros(length, dtype=torch.float64))
+        for name in ("copy_sums", "dual_sums"):  # over the groups of each entry, atom by atom
+            self.register_buffer(name, torch.zeros(entries, dtype=torch.float64))
+
+    @torch.no_grad()
+    def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        self.groups.atoms.check(W)
+        return prox.towards_consensus_(
+            W, self.groups, self.copy_sums - self.dual_sums, self.rho, self.strength * self.mix, steps
+        )
+
+    @torch.no_grad()
+    def outer_update(self, W: Tensor) -> Residuals:
+        """Copies and duals follow W; how far the two problems are from one."""
+        self.groups.atoms.check(W)
+        before = self.copy_sums.clone()
+        reach = self.strength * (1 - self.mix) * self.groups.weight / self.rho
+        apart, own, there = prox.update_consensus_(
+            W, self.groups, reach, self.copies, self.duals, self.copy_sums, self.dual_sums
+        )
+        self.updates += 1
+        residuals = Residuals(apart, self.rho * (self.copy_sums - before).norm())
+        if self.adaptive:
+            self._balance(residuals, torch.maximum(own, there))
+        return residuals
+
+    def survivors(self, W: Tensor) -> Tensor:
+        """The entries none of whose groups has a dead copy; with mix > 0, only those that are not zero."""
+        if not bool(self.updates):
+            return super().survivors(W)
+        return super().survivors(W) & prox.spared_by_copies(self.groups, self.copies).view(W.shape)
+
+    def _balance(self, residuals: Residuals, size: Tensor) -> None:
+        """rho towards equal relative residuals; rho * duals stay what they are."""
+        tiny = torch.finfo(torch.float64).tiny
+        primal = residuals.primal / size.clamp(min=tiny)
+        dual = residuals.dual / (self.rho * self.dual_sums.norm()).clamp(min=tiny)
+        factor = (primal / dual.clamp(min=tiny)).sqrt().clamp(0.1, 10.0)
+        factor = torch.where((factor > 2) | (factor < 0.5), factor, 1.0)
+        self.rho *= factor
+        self.duals /= factor
+        self.dual_sums /= factor

@@ -1,0 +1,329 @@
+"""Overlapping groups: the exact prox of their sum by its dual, and the groups one family after the other.
+
+With one step for all entries of an atom the prox multiplies every atom by a number, so that all that matters is the
+norm of each: one pass over memory for the norms, a small problem over atoms, one pass to multiply. With a step per
+entry the same problem is solved over entries; its dual then holds a float64 for each entry of each group.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from structsparse.groups.cover import Cover
+from structsparse.kernels import overlaps as kernels
+from structsparse.memory import flat_array, walkable
+from structsparse.prox.entries import soft_threshold_
+from structsparse.prox.steps import Steps, changed, is_scalar, number, thresholds
+
+TOLERANCE = 1e-13  # of the norm of W: as near as float64 comes
+ROUNDS = 20_000  # over all groups, should the tolerance never be met
+CHECK = 50  # rounds of the torch route between two looks at the gap, each of which waits for the device
+NEWTON_ROUNDS = 12  # without asking the device whether it has converged
+
+
+class Turn(NamedTuple):
+    """A family of disjoint groups that follow each other in a cover."""
+
+    groups: slice
+    members: slice
+    copies: slice  # of entries
+
+
+def turns(cover: Cover, colours: Tensor) -> list[Turn]:
+    """The families of a cover whose groups are sorted by colour."""
+    bounds = [0, *torch.bincount(colours).cumsum(0).tolist()] if len(colours) else [0]
+    columns = [[int(of[b]) for b in bounds] for of in (torch.arange(len(cover) + 1), cover.offsets, cover.starts)]
+    spans = [[slice(*span) for span in itertools.pairwise(column)] for column in columns]
+    return [Turn(*of) for of in zip(*spans, strict=True)]
+
+
+@torch.no_grad()
+def overlapping_shrink_(
+    W: Tensor,
+    cover: Cover,
+    strength: Steps,
+    entry_strength: Steps,
+    steps: Steps,
+    tolerance: float = TOLERANCE,
+    dual: Tensor | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """Prox of strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over the entries of the groups.
+
+    It is the prox of the group terms after that of the entries: the former multiplies each entry by a number of at
+    least 0. V is within tolerance * ||W|| of the minimum (norms in the metric 1 / steps), as its duality gap says.
+    `dual`, if given, is where the dual starts from and what it is left as: one number per member (one step per atom)
+    or per copy of an entry. `weight`, if given, replaces that of the cover.
+    """
+    reach = strength * (cover.weight if weight is None else weight)
+    tolerance = max(tolerance, 0.1 * torch.finfo(W.dtype).eps)
+
+    def solve(x, steps, over_atoms):
+        route = _descend if walkable(W) else _descend_by_torch
+        return route(x, steps, cover, reach, over_atoms, tolerance, dual)
+
+    return _through(solve, W, cover, entry_strength, steps)
+
+
+@torch.no_grad()
+def shrink_in_turn_(
+    W: Tensor, cover: Cover, families: list[Turn], strength: Steps, entry_strength: Steps, steps: Steps
+) -> Tensor:
+    """Soft threshold, then the group prox of each family by itself.
+
+    Where families overlap this is not the prox of their sum.
+    """
+
+    def solve(x, steps, over_atoms):
+        route = _in_turn if walkable(W) else _in_turn_by_torch
+        return route(x, steps, cover, cover.weight * strength, over_atoms, families)
+
+    return _through(solve, W, cover, entry_strength, steps)
+
+
+def one_step_per_atom(cover: Cover, steps: Steps) -> bool:
+    """Whether all entries of an atom have the same step, as far as the shape of the steps tells."""
+    if is_scalar(steps):
+        return True
+    shape = [1] * (len(cover.shape) - steps.dim()) + list(steps.shape)
+    return cover.atoms.aligned and all(s == 1 or s == a for s, a in zip(shape, cover.atoms.ids.shape, strict=True))
+
+
+def _through(solve, W: Tensor, cover: Cover, entry_strength: Steps, steps: Steps) -> Tensor:
+    """W <- soft threshold, then what solve(x, steps, over_atoms) makes of the norms of atoms or of all entries."""
+    cover.atoms.check(W)
+    if is_scalar(steps) and cover.atoms.in_blocks(W):
+        return _scale_blocks_(solve, W, cover, entry_strength, steps)
+    soft_threshold_(W, entry_strength, _covered_steps(W, cover, steps))
+    if not one_step_per_atom(cover, steps):
+        return _replace_entries_(solve, W, cover, steps)
+    if not is_scalar(steps):
+        steps = steps.double().expand(cover.atoms.ids.shape).flatten()
+    norms = cover.atoms.norms(W)
+    share = 1 - _factors(norms, solve(norms.clone(), steps, True))
+    return W.addcmul_(W, cover.expand(share, fill=0.0).to(W.dtype), value=-1)  # W - W: no negative zeros
+
+
+def _scale_blocks_(solve, W, cover, entry_strength, steps) -> Tensor:
+    """The two passes over memory, each with the soft threshold within."""
+    blocks = cover.atoms.offsets.numpy(), cover.shape[1:].numel()
+    cut = number(thresholds(entry_strength, steps, W), W)
+    squares = torch.empty(len(cover.atoms), dtype=torch.float64)
+    kernels.atom_squares(flat_array(W), *blocks, cut, squares.numpy())
+    norms = squares.sqrt()
+    factors = torch.where(cover.multiplicity > 0, _factors(norms, solve(norms.clone(), steps, True)), -1.0)
+    kernels.scale_atoms(flat_array(W), *blocks, cut, factors.numpy())
+    return changed(W)
+
+
+def _factors(before: Tensor, after: Tensor) -> Tensor:
+    return torch.where(before == 0, 1.0, after / before)
+
+
+def _covered_steps(W, cover, steps) -> Steps:
+    if not cover.free:
+        return steps
+    wide = torch.broadcast_to(cover.covered(), W.shape)
+    return torch.where(wide, torch.as_tensor(steps, dtype=W.dtype, device=W.device), 0.0)
+
+
+def _replace_entries_(solve, W, cover, steps) -> Tensor:
+    flat = W.flatten().double()
+    steps = steps.double().expand(W.shape).flatten()
+    if not walkable(W):
+        return W.copy_(solve(flat, steps, False).view(W.shape) + 0.0)  # no negative zeros
+    order = cover.entries()[0]
+    if order is None:
+        return W.copy_(solve(flat.clone(), steps.clone(), False).view(W.shape) + 0.0)
+    flat[order] = solve(flat[order], steps[order], False)
+    return W.copy_(flat.view(W.shape) + 0.0)
+
+
+def _sets(cover: Cover, over_atoms: bool) -> tuple:
+    """bounds, members, offsets, starts: see kernels.overlaps."""
+    members, offsets = cover.members.numpy(), cover.offsets.numpy()
+    if over_atoms:
+        return torch.arange(len(cover.atoms) + 1).numpy(), members, offsets, offsets
+    return cover.entries()[1].numpy(), members, offsets, cover.starts.numpy()
+
+
+def _descend(x, steps, cover, reach, over_atoms, tolerance, dual) -> Tensor:
+    bounds, members, offsets, starts = _sets(cover, over_atoms)
+    dual = torch.zeros(int(starts[-1]), dtype=torch.float64) if dual is None else dual
+    even = is_scalar(steps)
+    if even:
+        if float(steps) == 0:
+            return x
+        steps = torch.full_like(x, float(steps))
+    order = cover.size.argsort(stable=True).numpy()
+    sets = bounds, members, offsets, starts, order, reach.numpy()
+    kernels.descend(x.numpy(), steps.numpy(), even, *sets, dual.numpy(), tolerance, ROUNDS)
+    return x
+
+
+def _in_turn(x, steps, cover, reach, over_atoms, families) -> Tensor:
+    bounds, members, offsets, _ = _sets(cover, over_atoms)
+    even = is_scalar(steps)
+    steps = torch.full_like(x, float(steps)) if even else steps
+    order = torch.arange(len(cover)).numpy()
+    kernels.shrink_in_turn(x.numpy(), steps.numpy(), even, bounds, members, offsets, order, reach.numpy())
+    return x
+
+
+def _pairs(cover: Cover, over_atoms: bool) -> tuple[Tensor, Tensor]:
+    return (cover.members.long(), cover.owner.long()) if over_atoms else cover.pairs()
+
+
+def _in_turn_by_torch(x, steps, cover, reach, over_atoms, families) -> Tensor:
+    places, owner = _pairs(cover, over_atoms)
+    for turn in families:
+        copies = turn.members if over_atoms else turn.copies
+        at, group = places[copies], owner[copies] - turn.groups.start
+        own = reach[turn.groups]
+        w, cut = x[at], thresholds(own[group], steps if is_scalar(steps) else steps[at], x)
+        theta = _norms_after(w, cut, group, len(own))[group]
+        x = x.index_copy(0, at, torch.where(cut == 0, w, w * (theta / (theta + cut)).nan_to_num(0.0)))
+    return x
+
+
+def _norms_after(w: Tensor, cut: Tensor, group: Tensor, groups: int) -> Tensor:
+    """Norm of each group after its prox, by Newton from the left: `kernels.prox` says why it climbs."""
+
+    def total(values):
+        return values.new_zeros(groups).index_add(0, group, values)
+
+    theta = total((w - torch.clamp(w, -cut, cut)).square()).sqrt()
+    for _ in range(NEWTON_ROUNDS):
+        inverse = (theta[group] + cut).clamp(min=torch.finfo(w.dtype).tiny).reciprocal()
+        squares = (w * inverse).square()
+        slope, squares = total(squares * inverse), total(squares)
+        excess = squares.sqrt() - 1
+        theta = theta + torch.where(excess > 1e-15, excess * (squares / slope), 0.0)
+    return theta
+
+
+def _descend_by_torch(x, steps, cover, reach, over_atoms, tolerance, dual) -> Tensor:
+    """Accelerated projected gradient on the dual, all groups at once, started anew where it overshoots."""
+    places, owner = _pairs(cover, over_atoms)
+    problem = _Dual(x, torch.zeros_like(x) + steps, places, owner, reach)
+    point = torch.zeros(len(places), dtype=x.dtype, device=x.device) if dual is None else dual.clone()
+    ahead, weight = point, torch.ones((), dtype=x.dtype, device=x.device)
+    for done in range(1, 2 if x.is_meta else ROUNDS + 1):
+        before, (point, inside) = point, problem.ascend(ahead)
+        overshot = problem.inner(ahead - point, point - before) > 0
+        weight, last = torch.where(overshot, 1.0, (1 + (1 + 4 * weight.square()).sqrt()) / 2), weight
+        ahead = point + torch.where(overshot, 0.0, (last - 1) / weight) * (point - before)
+        if done % CHECK == 0 or done == 1:
+            _, gap = problem.primal(point, inside, tolerance)
+            if not x.is_meta and not bool(2 * gap > tolerance**2 * problem.scale):
+                break
+    if dual is not None:
+        dual.copy_(point)
+    return problem.primal(point, inside, tolerance)[0]
+
+
+class _Dual:
+    """argmin_v sum_g reach_g ||v_g|| + sum (v - x)^2 / (2 * steps) = x - steps * sum of duals, each in its ball."""
+
+    def __init__(self, x: Tensor, steps: Tensor, places: Tensor, owner: Tensor, reach: Tensor):
+        self.places, self.owner, self.reach = places, owner, reach
+        multiplicity = torch.zeros_like(x).index_add(0, places, (reach > 0).to(x.dtype)[owner])
+        endless = steps.isinf() & (multiplicity > 0)
+        self.x, self.steps = torch.where(endless, 0.0 * x, x), torch.where(steps.isinf(), 1.0, steps)
+        curvature = (self.steps * multiplicity)[places]
+        curvature = torch.zeros_like(reach).scatter_reduce(0, owner, curvature, "amax")
+        self.curvature = torch.where(curvature > 0, curvature, 1.0)
+        moved = (multiplicity > 0) & (self.steps > 0)
+        self.scale = torch.where(moved, self.x.square() / self.steps, 0.0).sum()
+
+    def total(self, values: Tensor) -> Tensor:
+        return torch.zeros_like(self.reach).index_add(0, self.owner, values)
+
+    def inner(self, one: Tensor, two: Tensor) -> Tensor:
+        return (self.total(one * two) * self.curvature).sum()
+
+    def moved(self, dual: Tensor) -> Tensor:
+        return self.x - self.steps * torch.zeros_like(self.x).index_add(0, self.places, dual)
+
+    def ascend(self, dual: Tensor) -> tuple[Tensor, Tensor]:
+        dual = dual + self.moved(dual)[self.places] / self.curvature[self.owner]
+        norm = self.total(dual.square()).sqrt()
+        factor = torch.where(norm <= self.reach, 1.0, self.reach / norm)
+        return dual * factor[self.owner], norm < self.reach
+
+    def primal(self, dual: Tensor, inside: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+        """What the dual says, with the entries of groups whose dual lies inside its ball at zero; its duality gap."""
+        v = self.moved(dual)
+        distance = torch.where(v == 0, 0.0, v.square() / self.steps)
+        small = self.total(distance[self.places]) <= (0.1 * tolerance) ** 2 * self.scale
+        dead = ((inside | small) & (self.reach > 0))[self.owner].to(v.dtype)
+        zero = torch.zeros_like(v).index_add(0, self.places, dead) > 0
+        v = torch.where(zero, 0.0, v)
+        copies = v[self.places]
+        norm = self.total(copies.square()).sqrt()
+        unit = copies / torch.where(norm > 0, norm, 1.0)[self.owner]
+        apart = self.total((dual - self.reach[self.owner] * unit).square())
+        slack = torch.where(self.reach > 0, norm / (2 * self.reach) * apart, 0.0).sum()
+        return v, slack + torch.where(zero, distance, 0.0).sum() / 2
+
+
+@torch.no_grad()
+def towards_consensus_(
+    W: Tensor, cover: Cover, targets: Tensor, rho: Tensor, entry_strength: Steps, steps: Steps
+) -> Tensor:
+    """Prox of entry_strength * ||V||_1 + rho / 2 * sum over the copies t of each entry of (V - t)^2.
+
+    `targets` is the sum of the copies of each entry, atom by atom. Closed form: with m copies
+    and share = 1 / (1 + 1 / (steps * rho * m)),
+    V = soft(W * (1 - share) + mean of copies * share, entry_strength * share / (rho * m)).
+    """
+    counts = torch.broadcast_to(cover.expand(cover.multiplicity.double(), fill=0.0), W.shape)
+    bound = torch.where(counts > 0, counts, 1.0)
+    share = torch.where(counts > 0, 1 / (1 + 1 / (rho * steps * bound)), 0.0)
+    cut = entry_strength * share / (rho * bound)
+    V = W * (1 - share) + share * (in_place_of_atoms(cover, targets).view(W.shape) / bound)
+    return W.copy_(V - torch.clamp(V, -cut, cut))
+
+
+def in_place_of_atoms(cover: Cover, values: Tensor) -> Tensor:
+    """One number per entry, from atom by atom to as the entries lie; zero for those of no atom."""
+    order = cover.entries()[0]
+    return values if order is None else values.new_zeros(cover.shape.numel()).index_copy(0, order, values)
+
+
+@torch.no_grad()
+def update_consensus_(
+    W: Tensor, cover: Cover, reach: Tensor, copies: Tensor, duals: Tensor, copy_sums: Tensor, dual_sums: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """z = W + duals, copies <- group prox of z with reach, duals <- z - copies, and their sums over the groups of each
+    entry. Returns the norms, over all copies, of W - copies, of copies and of W."""
+    order, bounds = cover.entries()
+    flat = W.flatten().double() if order is None else W.flatten().double()[order]
+    if walkable(W) and copies.device.type == "cpu":
+        sets = bounds.numpy(), cover.members.numpy(), cover.offsets.numpy(), cover.starts.numpy(), reach.numpy()
+        state = (kept.numpy() for kept in (copies, duals, copy_sums, dual_sums))
+        squares = kernels.consensus(flat.numpy(), *sets, *state)
+        return tuple(torch.tensor(squares, dtype=torch.float64).sqrt())
+    places, owner = cover.pairs(in_order=False)
+    own = flat[places]
+    z = own + duals
+    norm = torch.zeros_like(reach).index_add(0, owner, z.square()).sqrt()
+    factor = torch.where(norm <= reach, 0.0, 1 - reach / norm)
+    copies.copy_(z * factor[owner])
+    duals.copy_(z - copies)
+    copy_sums.zero_().index_add_(0, places, copies)
+    dual_sums.zero_().index_add_(0, places, duals)
+    return (own - copies).norm(), copies.norm(), own.norm()
+
+
+@torch.no_grad()
+def spared_by_copies(cover: Cover, copies: Tensor) -> Tensor:
+    """Which entries have no group whose copy is all zero: bool, as the entries lie."""
+    _, owner = cover.pairs()
+    living = torch.zeros(len(cover), dtype=torch.float64, device=copies.device)
+    living = living.index_add(0, owner, (copies != 0).double()) > 0
+    return torch.broadcast_to(cover.expand(cover.scatter(~living) == 0, fill=True), cover.shape).flatten()

@@ -1,0 +1,182 @@
+"""Optimizers that carry the penalties themselves: they compare values of loss + penalty within a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from structsparse.errors import UserError
+from structsparse.penalties import Penalty
+
+NOISE = 8  # units in the last place by which two evaluations of one loss may differ
+CALM = 3  # steps in a row that gain next to nothing before it counts as converged
+
+
+class Composite(Optimizer):
+    """Minimises  loss(W) + sum over penalised parameters of value(W), where the closure gives loss and gradient.
+
+    The loss must be of the same items each time. `step(closure)` evaluates it several times, and after each step loss
+    plus penalty is no higher than before. `converged` says that the last steps each gained less than `tolerance`
+    times the objective, or that no step gains anything.
+
+    `parameter.curvature`, where a parameter has it, broadcasts to the parameter: an estimate of the second derivative
+    of the loss in each entry up to one factor, as how often a feature occurs; without it, all entries count alike."""
+
+    evaluates = True
+    full_batch = True
+
+    def __init__(self, params, lr: float, tolerance: float, **defaults) -> None:
+        if not (lr > 0 and math.isfinite(lr)):
+            raise UserError(f"solver.lr is {lr}; it must be a positive number")
+        if not tolerance >= 0:
+            raise UserError(f"solver.tolerance is {tolerance}; it must be zero or positive")
+        super().__init__(params, {"lr": lr, "tolerance": tolerance, **defaults})
+        self.penalties: dict[Tensor, Penalty] = {}
+        self.support: dict[Tensor, Tensor] = {}
+        for parameter in self.members:
+            parameter.pending = None  # the whole gradient is wanted
+
+    @property
+    def members(self) -> list[Tensor]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
+        """The penalty of each penalised parameter; entries of a parameter outside its support stay zero."""
+        members = set(self.members)
+        for parameter in (*penalties, *(support or {})):
+            if parameter not in members:
+                raise UserError(
+                    f"a penalised parameter {tuple(parameter.shape)} is not among those that "
+                    f"{type(self).__name__} moves"
+                )
+        self.penalties = {parameter: penalty.to(parameter.device) for parameter, penalty in penalties.items()}
+        self.support = {parameter: mask.to(parameter.device) for parameter, mask in (support or {}).items()}
+
+    @property
+    def converged(self) -> bool:
+        return self.shared.get("calm", 0) >= CALM
+
+    @property
+    def shared(self) -> dict:
+        """What concerns all parameters together; it travels with the state of the first."""
+        return self.state[self.members[0]].setdefault("shared", {})
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None):
+        if closure is None:
+            raise UserError(f"{type(self).__name__} evaluates the loss within a step: call step(closure)")
+        if "objective" not in self.shared:
+            self._begin(closure)
+        before = self.shared["objective"]
+        self._step(closure)
+        self._note(before)
+        return self.shared["loss"]
+
+    def _begin(self, closure: Callable) -> None:
+        self._mask()
+        loss, gradients = self._evaluate(closure)
+        if not math.isfinite(loss):
+            raise UserError(f"the loss is {loss} where {type(self).__name__} begins; expected a finite number")
+        self._accept(loss, gradients)
+
+    def _step(self, closure: Callable) -> None:
+        raise NotImplementedError
+
+    def _accept(self, loss: float, gradients: list[Tensor]) -> None:
+        """The parameters are where the step ends."""
+        self.shared.update(loss=loss, objective=loss + self._penalty())
+        for parameter, gradient in zip(self.members, gradients, strict=True):
+            self.state[parameter]["gradient"] = gradient
+
+    def _gradients(self) -> list[Tensor]:
+        """Those of the loss where the last step ended."""
+        return [self.state[parameter]["gradient"] for parameter in self.members]
+
+    def _note(self, before: float) -> None:
+        gained, shared = before - self.shared["objective"], self.shared
+        small = self.param_groups[0]["tolerance"] * abs(shared["objective"])
+        shared["calm"] = shared.get("calm", 0) + 1 if gained <= small else 0
+
+    def _stall(self) -> None:
+        """No step gains anything that the precision of the loss can show."""
+        self.shared["calm"] = CALM
+
+    def _evaluate(self, closure: Callable) -> tuple[float, list[Tensor]]:
+        """Loss and gradients where the parameters are; the gradients are taken away from them."""
+        with torch.enable_grad():
+            loss = torch.as_tensor(closure(), dtype=torch.float64).detach()
+        if torch.distributed.is_initialized():  # gradients are means over the processes already
+            torch.distributed.all_reduce(loss)
+            loss = loss / torch.distributed.get_world_size()
+        gradients = []
+        for parameter in self.members:
+            gradient, parameter.grad = parameter.grad, None
+            gradient = torch.zeros_like(parameter) if gradient is None else gradient
+            gradients.append(gradient * self.support[parameter] if parameter in self.support else gradient)
+        return float(loss), gradients
+
+    def _penalty(self) -> float:
+        return sum(float(penalty.value(parameter)) for parameter, penalty in self.penalties.items())
+
+    def _noise(self, loss: float) -> float:
+        """What a difference of two losses means nothing below."""
+        return NOISE * max(torch.finfo(parameter.dtype).eps for parameter in self.members) * abs(loss)
+
+    def _mask(self) -> None:
+        for parameter, mask in self.support.items():
+            parameter.mul_(mask)
+
+    def _move(self, points: Sequence[Tensor]) -> None:
+        for parameter, point in zip(self.members, points, strict=True):
+            parameter.copy_(point)
+
+    def _curvature(self, parameter: Tensor) -> Tensor | None:
+        """Broadcastable to the parameter; one number where its penalty takes no step per entry: the largest."""
+        curvature = getattr(parameter, "curvature", None)
+        if curvature is None:
+            return None
+        try:
+            fits = torch.broadcast_shapes(curvature.shape, parameter.shape) == parameter.shape
+        except RuntimeError:
+            fits = False
+        if not fits or not bool((curvature > 0).all()):
+            raise UserError(
+                f"the curvature {tuple(curvature.shape)} of a parameter {tuple(parameter.shape)} must broadcast to it "
+                "and be positive"
+            )
+        curvature = curvature.to(parameter)
+        penalty = self.penalties.get(parameter)
+        return curvature if penalty is None or _takes_a_metric(penalty, parameter, curvature) else curvature.max()
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """torch would turn counts and places into the type of the weights."""
+        super().load_state_dict(state_dict)
+        for place, parameter in enumerate(self.members):
+            if place in state_dict["state"]:
+                self.state[parameter] = _copied(state_dict["state"][place], parameter.device)
+
+
+def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
+    """Sum of products over all entries of all parameters."""
+    return sum(float((a * b).sum(dtype=torch.float64)) for a, b in zip(left, right, strict=True))
+
+
+def _takes_a_metric(penalty: Penalty, parameter: Tensor, curvature: Tensor) -> bool:
+    """Penalties whose prox has no form in a diagonal metric refuse a step per entry."""
+    try:
+        penalty.prox_(torch.zeros_like(parameter), curvature.reciprocal())
+    except UserError:
+        return False
+    return True
+
+
+def _copied(value, device: torch.device):
+    if isinstance(value, Tensor):
+        return value.detach().clone().to(device)
+    if isinstance(value, dict):
+        return {key: _copied(v, device) for key, v in value.items()}
+    return [_copied(v, device) for v in value] if isinstance(value, list) else value

@@ -1,0 +1,49 @@
+"""Several parameters as one long vector: some of its places, their values in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def split(shaped: Sequence[Tensor], places: Tensor) -> list[Tensor]:
+    """Ascending places [k] -> for each tensor the places within it."""
+    sizes = torch.tensor([0] + [tensor.numel() for tensor in shaped])
+    offsets = sizes.cumsum(0)
+    bounds = torch.searchsorted(places, offsets.to(places.device)).tolist()
+    return [places[a:b] - offset for a, b, offset in zip(bounds[:-1], bounds[1:], offsets.tolist()[:-1], strict=True)]
+
+
+def take(tensors: Sequence[Tensor], places: Tensor) -> Tensor:
+    """Their values: float64 [k]"""
+    parts = split(tensors, places)
+    return torch.cat([tensor.take(part).double() for tensor, part in zip(tensors, parts, strict=True)])
+
+
+def put_(tensors: Sequence[Tensor], places: Tensor, values: Tensor) -> None:
+    begin = 0
+    for tensor, part in zip(tensors, split(tensors, places), strict=True):
+        tensor.put_(part, values[begin : begin + len(part)].to(tensor.dtype))
+        begin += len(part)
+
+
+def where(masks: Sequence[Tensor]) -> Tensor:
+    """The places that are true: int64 [k], ascending."""
+    found, begin = [], 0
+    for mask in masks:
+        found.append(mask.reshape(-1).nonzero()[:, 0] + begin)
+        begin += mask.numel()
+    return torch.cat(found)
+
+
+def take_broadcast(values: Sequence[Tensor], shaped: Sequence[Tensor], places: Tensor) -> Tensor:
+    """Of tensors that broadcast to the shapes of others: float64 [k]"""
+    found = []
+    for value, tensor, part in zip(values, shaped, split(shaped, places), strict=True):
+        if value.dim() == 0:
+            found.append(value.expand(part.shape))
+        else:
+            found.append(torch.broadcast_to(value, tensor.shape)[torch.unravel_index(part, tensor.shape)])
+    return torch.cat(found).double()

@@ -1,0 +1,241 @@
+"""Proximal Newton with working sets, to a duality gap.
+
+minimise over w and b:  (1/N) sum_i loss(y_i, x_i w + b)  +  strength * Omega(w)  +  1/2 sum_j quadratic_j w_j^2
+
+with loss log(1 + exp(-y f)) for y in {-1, +1} ("logistic") or (f - y)^2 / 2 ("squared"). The gap is how much the
+objective exceeds that of a feasible point of the dual, so no weights whatever have an objective lower by more. Where
+features are free (the intercept is one) a point is feasible only if it is orthogonal to them: a Newton step along
+them, in the slopes of the loss, makes it so to rounding, and stays in the domain of the dual once they fit well.
+
+After Johnson and Guestrin 2015 (working sets by distance), Ndiaye et al. 2017 (gap-safe screening), Massias et al.
+2020 (both for losses other than squared). The curvature of a block is our own: see `kernels.linear`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structsparse.errors import UserError
+from structsparse.kernels import linear as kernels
+from structsparse.kernels.descent import solve
+from structsparse.kernels.linear import Problem
+from structsparse.penalties import Penalty
+from structsparse.solvers.linear.problem import make_blocks, make_problem, numbers
+
+FREE = 1000  # features without penalty or quadratic: more make a dual point dear
+FIRST = 60  # blocks of the first working set
+GROWTH = 2  # blocks of a working set over those that live
+INNER = 0.2  # gap of a working set over that of all
+ROUNDS, PASSES, SLACK = 100, 20, 0.1
+STALLED = 10  # working sets without a better objective or bound: rounding decides from here on
+
+
+@dataclass
+class LinearFit:
+    """What `fit_linear` found. `gap`: the duality gap over the objective at zero weights and the best intercept."""
+
+    weights: Tensor  # float64 [features]
+    intercept: float
+    objective: float
+    gap: float
+    converged: bool  # whether the gap is within the tolerance
+    iterations: int  # working sets
+    passes: int  # of descent over working sets
+    groups: Tensor  # int64: the groups that live; features, where the penalty has no groups
+    history: list[float] = field(repr=False)  # the gap before each working set, and at the end
+
+
+def fit_linear(
+    X,
+    y,
+    penalty: Penalty,
+    loss: str = "logistic",
+    tolerance: float = 1e-6,
+    start: LinearFit | tuple | None = None,
+    intercept: bool = True,
+    quadratic=None,
+    iterations: int = 200,
+) -> LinearFit:
+    """The minimum for X [items, features], sparse or dense, to a relative gap of `tolerance`.
+
+    It ends without (`converged` tells) only after `iterations` working sets, or where rounding leaves nothing to gain.
+    `start`: another fit, or weights and an intercept. `quadratic` [features]: the weights of a ridge, 0 for none.
+    """
+    if not (isinstance(tolerance, int | float) and 0 < tolerance < np.inf):
+        raise UserError(f"the tolerance of fit_linear is {tolerance!r}, expected a finite number above 0")
+    blocks = make_blocks(penalty, _features(X))
+    search = _Search(make_problem(X, y, blocks, loss, intercept, quadratic), intercept)
+    search.begin(_checked_start(start, len(blocks.ridge), intercept))
+    while not search.done(tolerance) and search.iterations < iterations:
+        search.step(tolerance)
+    return search.result(penalty, tolerance)
+
+
+def critical_strength(X, y, penalty: Penalty, loss: str = "logistic", intercept: bool = True) -> float | None:
+    """The smallest strength at which every penalised weight of the minimum is zero; None if no strength is."""
+    blocks = make_blocks(penalty, _features(X), strength=1.0)
+    search = _Search(make_problem(X, y, blocks, loss, intercept, None), intercept)
+    if len(search.free) < len(search.unpenalised):
+        return None
+    search.begin(None)
+    kernels.total_loss(search.problem, search.scores, search.slope, search.curvature)
+    kernels.gradient(search.problem, search.slope, search.blocks, search.grad)
+    grad = torch.from_numpy(search.grad[: len(blocks.ridge)])
+    return float(penalty.critical(grad if penalty.groups is None else grad.view(penalty.groups.shape)))
+
+
+class _Search:
+    """The state of one search: weights (the intercept last), scores, the best dual bound, which blocks may live."""
+
+    def __init__(self, problem: Problem, intercept: bool):
+        self.problem, self.intercept = problem, intercept
+        self.blocks = np.arange(len(problem.cut))
+        first = problem.members[problem.bounds[:-1]]
+        unpenalised = (problem.cut == 0) & (problem.reach == 0)
+        self.unpenalised = self.blocks[unpenalised]
+        self.free = self.blocks[unpenalised & (problem.ridge[first] == 0)]  # whose slope must be zero in the dual
+        if len(self.free) > FREE:
+            raise UserError(
+                f"{len(self.free)} features have neither penalty nor quadratic weight, expected at most {FREE}: "
+                "a dual point orthogonal to more of them is too dear"
+            )
+        items = len(problem.targets)
+        self.w, self.grad = np.zeros(len(problem.ridge)), np.zeros(len(problem.ridge))
+        self.scores, self.slope, self.curvature = np.zeros(items), np.empty(items), np.empty(items)
+        self.norms, self.distance = np.empty(len(self.blocks)), np.empty(len(self.blocks))
+        kernels.block_norms(problem, self.norms)
+        self.basis = self._columns(first[self.free])
+        self.iterations = self.passes = self.idle = 0
+        self.least, self.objective, self.history = FIRST, np.inf, []
+        self._unscreen()
+
+    def begin(self, start: np.ndarray | None) -> None:
+        """Fit the intercept at zero, for the unit of the gap; then start there, with free features fitted, or from `start`."""
+        if self.intercept:
+            self._solve(self.blocks[-1:], 0.0)
+        objective = self._objective()
+        self.unit = objective if objective > 0 else 1.0
+        if start is not None:
+            self.w = start
+            self._rescore()
+        elif len(self.free) > self.intercept:
+            self._solve(self.free, 0.0)
+
+    def done(self, tolerance: float) -> bool:
+        """Whether the gap is small enough, or rounding hides the rest; leaves what the next working set needs."""
+        gap = self._gap()
+        if gap <= tolerance * self.unit and self._hearsay():
+            self._unscreen()
+            self._rescore()
+            gap = self._gap()
+        self.history.append(gap / self.unit)
+        return gap <= tolerance * self.unit or self.idle > STALLED
+
+    def step(self, tolerance: float) -> None:
+        """Solve for the blocks that are nearest to being alive, to a share of the gap."""
+        before, gap = self.history[-2:-1], self.history[-1]
+        if before and gap > before[0] / 2:
+            self.least *= 2
+        near = self.distance[self.candidates]
+        size = max(self.least, GROWTH * int((near == -np.inf).sum()))
+        chosen = self.candidates if size >= len(near) else self.candidates[np.argpartition(near, size - 1)[:size]]
+        goal = max(INNER * min(gap, 1.0), tolerance / 2) * self.unit
+        self._solve(np.sort(chosen), goal / 4**self.idle)
+        self.iterations += 1
+
+    def result(self, penalty: Penalty, tolerance: float) -> LinearFit:
+        features = len(self.w) - self.intercept
+        weights = torch.from_numpy(self.w[:features].copy())
+        alive = (
+            weights != 0 if penalty.groups is None else penalty.groups.cpu().alive(weights.view(penalty.groups.shape))
+        )
+        gap = self.history[-1]
+        return LinearFit(
+            weights=weights,
+            intercept=float(self.w[-1]) if self.intercept else 0.0,
+            objective=self.objective,
+            gap=gap,
+            converged=gap <= tolerance,
+            iterations=self.iterations,
+            passes=self.passes,
+            groups=alive.nonzero()[:, 0],
+            history=self.history,
+        )
+
+    def _gap(self) -> float:
+        """The gap; leaves slope and gradient of the dual point, and how far each block is from living."""
+        problem, candidates = self.problem, self.candidates
+        objective = self._objective()
+        self._make_orthogonal()
+        kernels.gradient(problem, self.slope, candidates, self.grad)
+        scale = 1 / max(1.0, kernels.gauge(problem, self.grad, self.w, candidates))
+        self.latest = kernels.dual_value(problem, self.slope, scale, self.grad, self.w, candidates)
+        least = 1e-15 * abs(objective)
+        self.idle = 0 if objective < self.objective - least or self.latest > self.bound + least else self.idle + 1
+        self.objective, self.bound = objective, max(self.bound, self.latest)
+        kernels.distances(problem, self.grad, self.w, scale, self.norms, candidates, self.distance)
+        radius = np.sqrt(2 * max(objective - self.latest, 0.0) / (len(self.slope) * (4 if problem.logistic else 1)))
+        self.candidates = candidates[self.distance[candidates] <= radius]
+        return max(objective - self.bound, 0.0)
+
+    def _hearsay(self) -> bool:
+        """Whether the gap relies on screened blocks, or on a point of the dual that is past."""
+        return len(self.candidates) < len(self.blocks) or self.bound > self.latest
+
+    def _unscreen(self) -> None:
+        self.candidates, self.bound = self.blocks, -np.inf
+
+    def _objective(self) -> float:
+        loss = kernels.total_loss(self.problem, self.scores, self.slope, self.curvature)
+        return loss + kernels.penalty_value(self.problem, self.w, self.candidates)
+
+    def _make_orthogonal(self) -> None:
+        """The slope of the loss after a Newton step along the free features; twice, as the first leaves rounding."""
+        for _ in range(2 if self.basis.shape[1] else 0):
+            bent = self.curvature[:, None] * self.basis
+            move = np.linalg.lstsq(self.basis.T @ bent, self.basis.T @ self.slope, rcond=None)[0]
+            self.slope -= bent @ move
+
+    def _solve(self, chosen: np.ndarray, goal: float) -> None:
+        part, features = kernels.restrict(self.problem, chosen)
+        w = self.w[features]
+        self.passes += solve(part, w, self.scores, goal, ROUNDS)
+        self.w[features] = w
+
+    def _rescore(self) -> None:
+        """The scores anew, without the rounding of many steps."""
+        self.scores[:] = 0
+        kernels.add_columns(self.problem, self.w, self.blocks, self.scores)
+
+    def _columns(self, features: np.ndarray) -> np.ndarray:
+        """These columns [items, features], dense."""
+        problem, basis = self.problem, np.zeros((len(self.problem.targets), len(features)))
+        for column, j in enumerate(features):
+            entries = slice(problem.starts[j], problem.starts[j + 1])
+            basis[problem.items[entries], column] = problem.values[entries]
+        return basis
+
+
+def _features(X) -> int:
+    """Of what may not even be a matrix: that is for `make_problem` to say."""
+    shape = getattr(X, "shape", ())
+    return int(shape[1]) if len(shape) == 2 else 0
+
+
+def _checked_start(start, features: int, intercept: bool) -> np.ndarray | None:
+    if start is None:
+        return None
+    if isinstance(start, LinearFit):
+        start = start.weights, start.intercept
+    try:
+        weights, constant = start
+    except (TypeError, ValueError) as error:
+        raise UserError(f"start is {type(start).__name__}, expected a LinearFit or (weights, intercept)") from error
+    weights = numbers(weights, "the weights of start", features, "one for each feature")
+    if not intercept:
+        return weights
+    return np.append(weights, numbers([float(constant)], "the intercept of start", 1, "one"))

@@ -1,0 +1,134 @@
+"""From a matrix, targets and a penalty to what the kernels walk over, with every input checked."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse
+import torch
+
+from structsparse.errors import UserError
+from structsparse.kernels.linear import Problem, compress
+from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, Penalty, SparseGroupLasso, SquaredL2
+
+LOSSES = ("logistic", "squared")
+KINDS = (L1, ElasticNet, SquaredL2, NoPenalty, GroupLasso, SparseGroupLasso)  # and none of what may be made of them
+
+
+class Blocks(NamedTuple):
+    """Block g holds features members[bounds[g]:bounds[g + 1]], under cut[g] * |w_g|_1 + reach[g] * |w_g|_2.
+
+    What no norm binds together stands alone, so a block with a reach has several features."""
+
+    members: np.ndarray
+    bounds: np.ndarray
+    cut: np.ndarray
+    reach: np.ndarray
+    ridge: np.ndarray  # [features]
+
+
+def make_problem(X, y, blocks: Blocks, loss: str, intercept: bool, quadratic) -> Problem:
+    """The intercept is the last feature, a free column of ones."""
+    columns = checked_columns(X)
+    items, features = columns.shape
+    targets = _checked_targets(y, items, loss)
+    if len(blocks.ridge) != features:
+        raise UserError(f"the penalty is of {len(blocks.ridge)} features, X has {features}")
+    ridge = blocks.ridge + _checked_quadratic(quadratic, features)
+    arrays = [columns.data, columns.indices, columns.indptr, *blocks[:4], ridge]
+    if intercept:
+        ends = columns.indptr[-1] + items, features, features + 1, 0.0, 0.0, 0.0
+        ends = [np.ones(items), np.arange(items), *([end] for end in ends)]
+        arrays = [np.append(array, end).astype(array.dtype) for array, end in zip(arrays, ends, strict=True)]
+    return Problem(*arrays, targets, loss == "logistic")
+
+
+def make_blocks(penalty: Penalty, features: int, strength=None) -> Blocks:
+    """The penalty as blocks, at a strength other than its own if one is given."""
+    if type(penalty) not in KINDS:
+        names = ", ".join(kind.__name__ for kind in KINDS)
+        raise UserError(f"fit_linear knows no solution for {type(penalty).__name__}, expected one of {names}")
+    strength = penalty.strength.detach().cpu().numpy() if strength is None else np.array(strength)
+    if penalty.groups is None:
+        cut, ridge = (np.full(features, strength * share) for share in (penalty.mix, 1 - penalty.mix))
+        return Blocks(*_int32(np.arange(features), np.arange(features + 1)), cut, np.zeros(features), ridge)
+    return _group_blocks(penalty, features, strength)
+
+
+def _group_blocks(penalty: SparseGroupLasso, features: int, strength) -> Blocks:
+    groups = penalty.groups
+    if groups.shape not in ((features,), (features, 1)):
+        raise UserError(f"the groups are of {groups.parameter} {tuple(groups.shape)}, X has {features} features")
+    ids = groups.ids.cpu().expand(groups.shape).reshape(-1).numpy()  # [features]
+    reach = np.append((1 - penalty.mix) * strength * groups.weight.cpu().numpy(), 0.0)  # -1 points at the last
+    cut = np.append(np.broadcast_to(penalty.mix * strength, len(groups)), 0.0)
+    size = np.append(groups.size.cpu().numpy(), 0)
+    bound = ((reach > 0) & (size > 1))[ids]
+    label = np.where(bound, ids, len(groups) + np.arange(features))
+    members = np.argsort(label, kind="stable")
+    label, owner, bound = label[members], ids[members], bound[members]
+    first = np.flatnonzero(np.diff(label, prepend=-1))
+    owner, bound = owner[first], bound[first]
+    cut = np.where(bound, cut[owner], cut[owner] + reach[owner])
+    bounds = np.append(first, features)
+    return Blocks(*_int32(members, bounds), cut, np.where(bound, reach[owner], 0.0), np.zeros(features))
+
+
+def _int32(*arrays):
+    return (array.astype(np.int32) for array in arrays)
+
+
+def checked_columns(X) -> scipy.sparse.csc_array:
+    """X [items, features] as sorted columns of float64 without double entries."""
+    X = X.detach().cpu().numpy() if isinstance(X, torch.Tensor) else X
+    shape = getattr(X, "shape", None)
+    if shape is None or len(shape) != 2 or not all(shape[:1]):
+        raise UserError(f"X is {type(X).__name__} {shape}, expected a matrix [items, features] with an item at least")
+    if X.dtype.kind not in "fiub":
+        raise UserError(f"X holds {X.dtype}, expected real numbers")
+    if scipy.sparse.issparse(X):
+        columns = scipy.sparse.csc_array(X)
+        if not columns.has_canonical_format:
+            columns = columns.copy()
+            columns.sum_duplicates()
+    else:
+        columns = scipy.sparse.csc_array(compress(np.asarray(X, dtype=np.float64)), shape=shape)
+    values = columns.data.astype(np.float64, copy=False)
+    if not np.isfinite(values).all():
+        place = int(np.flatnonzero(~np.isfinite(values))[0])
+        feature = int(np.searchsorted(columns.indptr, place, "right")) - 1
+        raise UserError(f"X is {values[place]} at item {columns.indices[place]}, feature {feature}; expected a number")
+    return scipy.sparse.csc_array((values, columns.indices, columns.indptr), shape=shape)
+
+
+def _checked_targets(y, items: int, loss: str) -> np.ndarray:
+    if loss not in LOSSES:
+        raise UserError(f"unknown loss {loss!r}, expected {' or '.join(LOSSES)}")
+    y = numbers(y, "y", items, "one for each item")
+    wrong = np.flatnonzero(np.abs(y) != 1)
+    if loss == "logistic" and len(wrong):
+        raise UserError(f"y is {y[wrong[0]]:g} at item {wrong[0]}, expected -1 or 1 for the logistic loss")
+    return y
+
+
+def _checked_quadratic(quadratic, features: int) -> np.ndarray:
+    if quadratic is None:
+        return np.zeros(features)
+    quadratic = numbers(quadratic, "quadratic", features, "one for each feature")
+    if (quadratic < 0).any():
+        raise UserError(f"quadratic is {quadratic.min():g} at feature {quadratic.argmin()}, expected at least 0")
+    return quadratic
+
+
+def numbers(values, name: str, length: int, what: str) -> np.ndarray:
+    values = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    if values.shape != (length,):
+        raise UserError(f"{name} has shape {values.shape}, expected ({length},): {what}")
+    if values.dtype.kind not in "fiub":
+        raise UserError(f"{name} holds {values.dtype}, expected real numbers")
+    values = values.astype(np.float64)
+    if not np.isfinite(values).all():
+        place = int(np.flatnonzero(~np.isfinite(values))[0])
+        raise UserError(f"{name} is {values[place]} at {place}, expected finite numbers")
+    return values

@@ -1,0 +1,250 @@
+"""SGD and a groupwise AdaGrad whose group lasso costs the number of groups, not of weights.
+
+A table under a group lasso over row blocks is held as a factor per group times what its memory holds (`kernels.scaled`).
+`bag_sum` knows of the factors; whoever looks at the memory itself calls `flush` first. All other parameters, and a
+table that is not contiguous CPU memory, take ordinary steps, each followed by the ordinary prox.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from structsparse.bags import BagGradient, RowScale, concatenated, row_sums, subtract_
+from structsparse.errors import UserError
+from structsparse.kernels import scaled as kernels
+from structsparse.memory import walkable
+from structsparse.penalties import GroupLasso, Penalty
+from structsparse.prox.steps import changed
+from structsparse.solvers.rows import Rows
+
+SAVED = ("factors", "squares", "doubt", "touched", "counts")  # of a table: what a checkpoint must hold of it
+
+
+class _Scaled(Rows):
+    """What the two share; they differ in the step of each group."""
+
+    def __init__(self, params, defaults: dict) -> None:
+        super().__init__(params, defaults)
+        self.penalties: dict[Tensor, Penalty] = {}
+        self.support: dict[Tensor, Tensor] = {}
+        self.tables: dict[Tensor, ScaledTable] = {}
+        self.restored: set[Tensor] = set()  # whose state is that of the memory they have
+
+    @property
+    def members(self) -> dict[Tensor, dict]:
+        """Each parameter with the options of its parameter group."""
+        return {parameter: group for group in self.param_groups for parameter in group["params"]}
+
+    def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
+        """The penalty of each penalised parameter; entries of a parameter outside its support stay zero."""
+        for parameter in (*penalties, *(support or {})):
+            if parameter not in self.members:
+                raise UserError(
+                    f"a penalised parameter {tuple(parameter.shape)} is not among those that "
+                    f"{type(self).__name__} moves"
+                )
+        self._release()
+        self.penalties = {parameter: penalty.to(parameter.device) for parameter, penalty in penalties.items()}
+        self.support = {parameter: mask.to(parameter.device) for parameter, mask in (support or {}).items()}
+        for parameter, penalty in self.penalties.items():
+            if parameter not in self.support and _scalable(parameter, penalty):
+                table = self.tables[parameter] = ScaledTable(parameter, penalty)
+                table.resume(self.state[parameter], anew=parameter not in self.restored)
+        self.restored = set()
+
+    def _release(self) -> None:
+        self.flush()
+        for parameter in self.tables:
+            parameter.scale = None
+        self.tables = {}
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Let every table hold what it stands for."""
+        for table in self.tables.values():
+            table.fold_()
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = super().step(closure)
+        for parameter, penalty in self.penalties.items():
+            step = self._step(self.members[parameter], parameter)
+            if parameter in self.tables:
+                self.tables[parameter].shrink_(step)
+            else:
+                penalty.prox_(parameter, step)
+        for parameter, mask in self.support.items():
+            parameter.mul_(mask)
+        return loss
+
+    def _step(self, group: dict, parameter: Tensor) -> float | Tensor:
+        """The step just taken: a number, or one for each group of the penalty of a scaled table."""
+        raise NotImplementedError
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """The parameters must hold what they held when this state was taken, before or after."""
+        super().load_state_dict(state_dict)
+        self.restored = set()
+        for place, parameter in enumerate(self.members):
+            for name, value in state_dict["state"].get(place, {}).items():  # of their own type, not of the weights'
+                self.state[parameter][name] = value.clone().to(parameter.device)
+            if parameter in self.tables:
+                self.tables[parameter].resume(self.state[parameter], anew=False)
+            elif SAVED[0] in self.state[parameter]:
+                self.restored.add(parameter)
+
+
+class ScaledSGD(_Scaled):
+    """W <- prox(W - lr * gradient), the prox with step lr"""
+
+    def __init__(self, params, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    def _dense(self, group: dict, parameter: Tensor) -> None:
+        if parameter in self.tables:
+            self.tables[parameter].fold_()
+        parameter.sub_(parameter.grad, alpha=group["lr"])
+        if parameter in self.tables:
+            self.tables[parameter].written()
+
+    def _bags(self, group: dict, parameter: Tensor) -> None:
+        for gradient in parameter.pending:
+            if parameter in self.tables:
+                self.tables[parameter].subtract_(gradient, group["lr"])
+            else:
+                subtract_(parameter, gradient, group["lr"])
+
+    def _step(self, group: dict, parameter: Tensor) -> float:
+        return group["lr"]
+
+
+class ScaledAdagrad(_Scaled):
+    """sum_g += |gradient_g|^2;  W_g <- prox(W_g - step_g * gradient_g), the prox with step_g = lr / (sqrt(sum_g) + eps)
+
+    One step for all entries of a group: with a step of its own for each entry, as in AdaGrad, the prox of a group is
+    no multiplication by one number, and a Euclidean prox after it would solve another problem. The groups are those of
+    the penalty where it is a group lasso over row blocks; any other parameter is one group. A group moves by lr at
+    most in its first step, so rates are larger than those of AdaGrad."""
+
+    def __init__(self, params, lr: float = 1.0, eps: float = 1e-10, initial_accumulator_value: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "eps": eps, "initial": initial_accumulator_value})
+
+    def _dense(self, group: dict, parameter: Tensor) -> None:
+        if parameter in self.tables:
+            self.tables[parameter].fold_()
+        self._sum(group, parameter).add_(self._sums(parameter, parameter.grad * parameter.grad))
+        parameter.sub_(parameter.grad * self._spread(parameter, self._steps(group, parameter)))
+        if parameter in self.tables:
+            self.tables[parameter].written()
+
+    def _bags(self, group: dict, parameter: Tensor) -> None:
+        gradient, total = concatenated(parameter.pending), self._sum(group, parameter)
+        if parameter in self.tables:
+            self.tables[parameter].adagrad_(gradient, total, group["lr"], group["eps"], self._slot(parameter))
+            return
+        rows, sums = row_sums(gradient)
+        groups = self._groups(parameter)
+        if groups is None:
+            total.add_(sums.double().square().sum())
+        else:
+            total.index_add_(0, groups.ids[rows].flatten(), sums.double().square().sum(1))
+        steps = self._spread(parameter, self._steps(group, parameter))
+        parameter.index_add_(0, rows, sums * (steps if groups is None else steps[rows]), alpha=-1)
+
+    def _step(self, group: dict, parameter: Tensor) -> Tensor:
+        steps = self._steps(group, parameter)
+        return steps if parameter in self.tables else self._spread(parameter, steps)
+
+    def _steps(self, group: dict, parameter: Tensor) -> Tensor:
+        return group["lr"] / (self._sum(group, parameter).sqrt() + group["eps"])
+
+    def _spread(self, parameter: Tensor, steps: Tensor) -> Tensor:
+        """From groups to what broadcasts against the parameter."""
+        groups = self._groups(parameter)
+        return (steps if groups is None else groups.expand(steps, fill=0.0)).to(parameter.dtype)
+
+    def _sums(self, parameter: Tensor, entries: Tensor) -> Tensor:
+        groups = self._groups(parameter)
+        return entries.double().sum() if groups is None else groups.sums(entries)
+
+    def _groups(self, parameter: Tensor):
+        penalty = self.penalties.get(parameter)
+        return penalty.groups if _over_row_blocks(penalty) else None
+
+    def _sum(self, group: dict, parameter: Tensor) -> Tensor:
+        state, groups = self.state[parameter], self._groups(parameter)
+        shape = () if groups is None else (len(groups),)
+        if "sum" not in state or state["sum"].shape != shape:
+            state["sum"] = torch.full(shape, group["initial"], dtype=torch.float64, device=parameter.device)
+        return state["sum"]
+
+
+class ScaledTable:
+    """A parameter that stands for `factors[g]` times what its rows in group g hold; `kernels.scaled` tells the rest."""
+
+    def __init__(self, parameter: Tensor, penalty: GroupLasso) -> None:
+        self.parameter, self.penalty, self.groups = parameter, penalty, penalty.groups
+        self.state: dict[str, Tensor] = {}
+
+    def resume(self, state: dict, anew: bool) -> None:
+        """Go on with what a state says of the memory; anew, the memory is what it stands for."""
+        self.state = state
+        if anew or SAVED[0] not in state or state[SAVED[0]].shape != self.groups.size.shape:
+            one, zero = torch.ones_like(self.groups.weight), torch.zeros_like(self.groups.weight)
+            rows = torch.zeros(len(self.parameter), dtype=torch.int32)
+            state.update(zip(SAVED, (one, zero, zero.clone(), rows, torch.zeros_like(self.groups.size)), strict=True))
+            self.written()
+        self.parameter.scale = RowScale(state["factors"], self.groups.offsets)
+
+    def subtract_(self, gradient: BagGradient, rate: float) -> None:
+        """theta -= rate * X'R"""
+        bags, bounds = self._bags(gradient)
+        kernels.subtract(*bags, float(rate), *self._tracked(), *self._noted(), bounds)
+
+    def adagrad_(self, gradient: BagGradient, history: Tensor, lr: float, eps: float, slot: Tensor) -> None:
+        bags, bounds = self._bags(gradient)
+        steps = history.numpy(), float(lr), float(eps)
+        kernels.adagrad(*bags, *steps, *self._tracked(), *self._noted(), bounds, slot.numpy())
+
+    def shrink_(self, step: float | Tensor) -> None:
+        """The prox of the penalty, one step for all or for each group."""
+        thresholds = (self.penalty.strength * self.groups.weight * step).nan_to_num_(nan=0.0, posinf=math.inf)
+        kernels.shrink(self._memory(), thresholds.numpy(), *self._tracked(), *self._noted())
+
+    def fold_(self) -> None:
+        """The memory becomes what it stands for."""
+        kernels.fold_all(self._memory(), *self._tracked())
+        changed(self.parameter)
+
+    def written(self) -> None:
+        """Somebody has changed the memory while all factors were 1."""
+        squares = self.groups.norms(self.parameter.detach()).square()
+        self.state["squares"].copy_(squares)
+        self.state["doubt"].zero_()
+        self.state["counts"].copy_(torch.where(squares > 0, self.groups.offsets.diff(), 0))
+
+    def _bags(self, gradient: BagGradient):
+        ids, offsets, residuals = (tensor.numpy() for tensor in gradient)
+        return (ids, offsets, residuals, self._memory()), kernels.owners(ids, self.groups.offsets.numpy())
+
+    def _memory(self):
+        return self.parameter.detach().numpy()
+
+    def _tracked(self):
+        state = self.state
+        return *(state[name].numpy() for name in ("factors", "squares", "doubt")), self.groups.offsets.numpy()
+
+    def _noted(self):
+        return self.state["touched"].numpy(), self.state["counts"].numpy()
+
+
+def _scalable(parameter: Tensor, penalty: Penalty) -> bool:
+    return _over_row_blocks(penalty) and parameter.dim() == 2 and walkable(parameter.detach())
+
+
+def _over_row_blocks(penalty: Penalty | None) -> bool:
+    return type(penalty) is GroupLasso and penalty.groups.offsets is not None

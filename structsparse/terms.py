@@ -1,0 +1,83 @@
+"""The penalties of an objective: which penalty, on which parameters, how strong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from torch import Tensor, nn
+
+from structsparse.errors import UserError
+from structsparse.features.layout import Layout
+from structsparse.penalties import Nonnegative, Penalty
+
+
+@dataclass
+class Term:
+    """One penalty, for all parameters that a pattern names. `name` is the part of the configuration it stands in."""
+
+    name: str
+    penalty: Callable[..., Penalty]
+    groups: Callable | None
+    strength: float
+    relative: bool
+    nonnegative: bool
+    parameters: Sequence[str]
+
+    def on(self, parameter: nn.Parameter, name: str, layout: Layout) -> Penalty:
+        """The penalty of one parameter, which its groups have been fitted to."""
+        shape = tuple(parameter.shape)
+        groups = {} if self.groups is None else {"groups": self.groups(shape, layout, parameter=name)}
+        penalty = self.penalty(strength=self.strength, **groups)
+        return Nonnegative(penalty) if self.nonnegative else penalty
+
+
+def place(
+    terms: Sequence[Term], parameters: Mapping[str, nn.Parameter], layout: Layout
+) -> list[tuple[Term, dict[str, Penalty]]]:
+    """Each term with its penalty on each of its parameters. No parameter bears two penalties."""
+    placed, bearer = [], {}
+    for term in terms:
+        names = penalised(term.parameters, list(parameters), term.name)
+        for name in names:
+            if name in bearer:
+                brief = name.removeprefix("tagger.")
+                raise UserError(f"{term.name}.parameters: {brief} already bears the penalty of {bearer[name]}")
+            bearer[name] = term.name
+        placed.append((term, {name: term.on(parameters[name], name, layout) for name in names}))
+    return placed
+
+
+def penalised(patterns: Sequence[str], names: Sequence[str], where: str = "reg") -> list[str]:
+    """The parameters a penalty is for. A pattern that matches nothing, or all of them together, is a mistake."""
+    short = [name.removeprefix("tagger.") for name in names]
+    chosen: set[str] = set()
+    for pattern in patterns:
+        found = {name for name, brief in zip(names, short, strict=True) if fnmatchcase(brief, pattern)}
+        if not found:
+            raise UserError(f"{where}.parameters: {pattern!r} matches no parameter; there are {', '.join(short)}")
+        chosen |= found
+    if not chosen:
+        raise UserError(f"{where}.parameters is empty; name those to be penalised, of {', '.join(short)}")
+    if len(chosen) == len(names):
+        raise UserError(f"{where}.parameters={list(patterns)} matches every parameter; name those to be penalised")
+    return [name for name in names if name in chosen]
+
+
+def critical_strength(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Tensor]) -> float | None:
+    """The smallest strength at which every parameter of a term is zero."""
+    found = [penalty.critical(at_zero[name]) for name, penalty in penalties.items()]
+    return max((float(value) for value in found if value is not None), default=None)
+
+
+def set_strength(term: Term, penalties: Mapping[str, Penalty], critical: float | None) -> None:
+    """A relative strength becomes absolute."""
+    if not term.relative:
+        return
+    if critical is None:
+        raise UserError(
+            f"{term.name}.relative=true, but no strength of this penalty makes every weight zero; set it to false"
+        )
+    for penalty in penalties.values():
+        penalty.strength = term.strength * critical

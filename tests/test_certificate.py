@@ -1,0 +1,113 @@
+"""Bounds and violations against optima that cvxpy finds."""
+
+import cvxpy
+import numpy as np
+import pytest
+import torch
+
+from structsparse import certificate
+from structsparse.groups import by_row, by_row_blocks
+from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, SparseGroupLasso, SquaredL2
+
+ITEMS, ROWS, CLASSES = 14, 6, 3
+BLOCKS = ([0, 2, 5, 6], ["a", "b", "c"])
+PENALTIES = {
+    "l1": lambda: L1(0.05),
+    "elastic net": lambda: ElasticNet(0.1, mix=0.6),
+    "squared l2": lambda: SquaredL2(0.2),
+    "group lasso": lambda: GroupLasso(by_row((ROWS, CLASSES)), 0.04),
+    "sparse group lasso": lambda: SparseGroupLasso(by_row_blocks((ROWS, CLASSES), BLOCKS[1], BLOCKS[0]), 0.06, 0.5),
+}
+
+
+def problem():
+    draw = np.random.default_rng(0)
+    X = draw.standard_normal((ITEMS, ROWS))
+    return X, draw.permutation(np.arange(ITEMS) % CLASSES)
+
+
+def expression(penalty, W):
+    """strength * Omega(W) in the words of cvxpy."""
+    if penalty.groups is None:
+        entries = penalty.mix * cvxpy.sum(cvxpy.abs(W)) + (1 - penalty.mix) / 2 * cvxpy.sum_squares(W)
+        return float(penalty.strength) * entries
+    ids, mix = penalty.groups.ids.flatten().numpy(), penalty.mix
+    norms = sum(weight * cvxpy.norm(W[ids == g], "fro") for g, weight in enumerate(penalty.groups.weight.tolist()))
+    return float(penalty.strength) * ((1 - mix) * norms + mix * cvxpy.sum(cvxpy.abs(W)))
+
+
+def optimum(penalty):
+    X, gold = problem()
+    W, bias = cvxpy.Variable((ROWS, CLASSES)), cvxpy.Variable((1, CLASSES))
+    scores = X @ W + np.ones((ITEMS, 1)) @ bias
+    picked = np.eye(CLASSES)[gold]
+    loss = cvxpy.sum(cvxpy.log_sum_exp(scores, axis=1)) - cvxpy.sum(cvxpy.multiply(picked, scores))
+    task = cvxpy.Problem(cvxpy.Minimize(loss / ITEMS + expression(penalty, W)))
+    task.solve(solver="CLARABEL", tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
+    return task.value, torch.from_numpy(W.value), torch.from_numpy(bias.value)
+
+
+def at(W, bias):
+    """Loss, weights and gradients."""
+    X, gold = problem()
+    leaves = {"W": W.clone().requires_grad_(), "bias": bias.clone().requires_grad_()}
+    scores = torch.from_numpy(X) @ leaves["W"] + leaves["bias"]
+    loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(gold))
+    loss.backward()
+    weights = {name: leaf.detach() for name, leaf in leaves.items()}
+    return float(loss.detach()), weights, {name: leaf.grad for name, leaf in leaves.items()}
+
+
+def best_bias(W, bias):
+    """The bias at its best beside W."""
+    X, gold = problem()
+    leaf = bias.clone().requires_grad_()
+    solver = torch.optim.LBFGS([leaf], max_iter=100, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
+
+    def evaluate():
+        solver.zero_grad()
+        loss = torch.nn.functional.cross_entropy(torch.from_numpy(X) @ W + leaf, torch.from_numpy(gold))
+        loss.backward()
+        return loss
+
+    solver.step(evaluate)
+    return leaf.detach()
+
+
+def bound(penalty, W, bias):
+    loss, weights, gradients = at(W, bias)
+    return certificate.lower_bound(loss, {"W": penalty}, weights, gradients)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_the_bound_is_below_the_optimum_everywhere_and_reaches_it_there(name):
+    penalty = PENALTIES[name]()
+    value, W, bias = optimum(penalty)
+    assert value - 1e-4 < bound(penalty, W, bias) <= value + 1e-9
+    draw = torch.Generator().manual_seed(0)
+    for scale in (0.0, 1e-3, 0.1, 1.0, 3.0) * 6:
+        near = W + scale * torch.randn(W.shape, generator=draw, dtype=torch.float64)
+        assert bound(penalty, near, best_bias(near, bias)) <= value + 1e-9
+        assert bound(penalty, near, bias) <= value + 1e-9  # the bias is not at its best: it costs
+
+
+def test_where_there_is_no_bound_none_is_claimed():
+    W, bias = torch.zeros(ROWS, CLASSES, dtype=torch.float64), torch.zeros(1, CLASSES, dtype=torch.float64)
+    assert bound(NoPenalty(), W, bias) is None
+    assert bound(SquaredL2(0.0), W, bias) is None
+
+
+def test_a_violated_zero_is_one_that_the_optimum_does_not_have():
+    penalty = GroupLasso(by_row((ROWS, CLASSES)), 0.12)
+    _, W, bias = optimum(penalty)
+    W[W.norm(dim=1) < 1e-6] = 0
+    living = penalty.groups.alive(W)
+    assert 0 < living.sum() < len(living)
+    _, weights, gradients = at(W, bias)
+    assert not certificate.violated(penalty, weights["W"], gradients["W"]).any()
+    for row in living.nonzero().flatten().tolist():
+        cut = W.clone()
+        cut[row] = 0  # by a budget, say
+        _, weights, gradients = at(cut, best_bias(cut, bias))
+        assert certificate.violated(penalty, weights["W"], gradients["W"])[row]
+    assert torch.equal(certificate.living(L1(1.0), W), living)

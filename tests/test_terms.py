@@ -1,0 +1,50 @@
+"""Several penalties in one objective, each on parameters of its own."""
+
+import torch
+
+
+def weights(run, name):
+    return run.checkpoint()["state_dict"][f"tagger.{name}"]
+
+
+def test_further_penalties_hold_other_parameters(run):
+    alone = run("solver=adam", "solver.lr=0.05", "batch=null", "trainer.max_epochs=40")
+    options = ("+reg@also.chain=l2", "also.chain.parameters=[transitions]", "also.chain.strength=50")
+    both = run(*options, "solver=adam", "solver.lr=0.05", "batch=null", "trainer.max_epochs=40")
+    assert (both.status, both.errors) == (0, "")
+    assert weights(both, "transitions").norm() < 0.1 * weights(alone, "transitions").norm()
+    assert (weights(both, "start") - weights(alone, "start")).abs().max() > 0  # free, but everything moves
+    # both terms are in the objective
+    metrics, found = both.metrics, weights(both, "transitions").double()
+    own = 25 * float(found.square().sum())
+    assert metrics["objective"] >= metrics["strength"] * float(weights(both, "scorer.table").abs().sum()) + own
+    assert both.metrics["stationarity"] < 0.2
+
+
+def test_strengths_may_be_relative_each_to_its_own_critical_one(run):
+    options = ("+reg@also.chain=l1", "also.chain.parameters=[transitions]", "also.chain.relative=true")
+    found = run(*options, "also.chain.strength=1.01", "batch=null", "solver=sgd", "solver.lr=0.01")
+    assert (weights(found, "transitions") == 0).all()
+    assert (weights(found, "scorer.table") != 0).any()
+
+
+def test_no_parameter_bears_two_penalties(run):
+    found = run("+reg@also.more=l1", "also.more.parameters=['*table','start']")
+    assert found.status == 2
+    assert found.errors == "error: also.more.parameters: scorer.table already bears the penalty of reg\n"
+
+
+def test_a_pattern_that_matches_nothing_says_where_it_stands(run):
+    found = run("+reg@also.more=l1", "also.more.parameters=[bias]")
+    assert found.errors.startswith("error: also.more.parameters: 'bias' matches no parameter; there are transitions")
+
+
+def test_weights_may_be_kept_from_falling_below_zero(run):
+    free = weights(run(), "scorer.table")
+    found = run("reg.nonnegative=true")
+    assert (free < 0).any()
+    kept = weights(found, "scorer.table")
+    assert (kept >= 0).all()
+    assert (kept > 0).any()
+    assert torch.equal(kept == 0, kept <= 0)
+    assert found.metrics["stationarity"] is not None
