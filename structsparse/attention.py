@@ -120,3 +120,55 @@ def _added(mask: Tensor, like: Tensor) -> Tensor:
     if mask.dtype != torch.bool:
         return mask.to(like.dtype)
     return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill_(mask, -math.inf)
+
+
+def _by_head(attention: nn.Module) -> tuple[list[Tensor], list[Tensor | None], Tensor]:
+    """Query, key and value weights and biases [heads, head_dim, ...], output weights [embed_dim, heads, head_dim]."""
+    if isinstance(attention, SlimAttention):
+        parts = attention.query, attention.key, attention.value
+        weights, biases = [part.weight for part in parts], [part.bias for part in parts]
+    else:
+        apart = attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight
+        weights = apart if attention.in_proj_weight is None else attention.in_proj_weight.chunk(3)
+        biases = [None] * 3 if attention.in_proj_bias is None else attention.in_proj_bias.chunk(3)
+    biases = [None if bias is None else bias.detach() for bias in biases]
+    heads = attention.num_heads, attention.head_dim
+    output = attention.out_proj.weight.unflatten(1, heads)
+    split = [None if bias is None else bias.unflatten(0, heads) for bias in biases]
+    return [weight.unflatten(0, heads) for weight in weights], split, output
+
+
+def dead_heads(attention: nn.Module) -> Tensor:
+    """Heads whose value is a constant, or whose output nobody reads: bool [heads]."""
+    (_, _, value), _, output = _by_head(attention)
+    return (value == 0).flatten(1).all(1) | (output == 0).all(2).all(0)
+
+
+@torch.no_grad()
+def without_heads(m: nn.Module, dead: Tensor) -> SlimAttention:
+    """A copy without the dead heads. The weights of an attention add up to one, so a head whose value is the constant b
+    brings output @ b, which goes into the bias."""
+    weights, biases, output = _by_head(m)
+    living = (~dead).nonzero()[:, 0]
+    bias, out_bias = biases[0] is not None, m.out_proj.bias is not None
+    brings = None
+    if bias:
+        brings = torch.einsum("ehd,hd->e", output[:, dead].double(), biases[2][dead].double())
+        out_bias = out_bias or bool((brings != 0).any())
+    numbers, full = getattr(m, "living", range(m.num_heads)), getattr(m, "full", m.num_heads)
+    slim = SlimAttention(
+        m.embed_dim, m.head_dim, [numbers[k] for k in living.tolist()], full, weights[1].shape[2], weights[2].shape[2],
+        bias, out_bias, m.dropout, m.batch_first,
+    ).to(output)  # fmt: skip
+    for layer, weight, given in zip((slim.query, slim.key, slim.value), weights, biases, strict=True):
+        layer.weight.copy_(weight[living].flatten(0, 1))
+        if bias:
+            layer.bias.copy_(given[living].flatten())
+    slim.out_proj.weight.copy_(output[:, living].flatten(1))
+    if out_bias:
+        slim.out_proj.bias.copy_(0.0 if m.out_proj.bias is None else m.out_proj.bias)
+        if brings is not None:
+            slim.out_proj.bias.copy_(slim.out_proj.bias.double() + brings)
+    for new in slim.parameters():
+        new.requires_grad_(m.out_proj.weight.requires_grad)
+    return slim.train(m.training)

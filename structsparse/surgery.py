@@ -20,7 +20,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from structsparse.attention import SlimAttention
+from structsparse.attention import SlimAttention, dead_heads, without_heads
 from structsparse.errors import UserError
 from structsparse.files import write_text, written_whole
 from structsparse.wiring import CONVOLUTIONS, Link, links, plain, shared_layers, units_of, width_of
@@ -78,8 +78,10 @@ def remove_dead(model: nn.Module, strict: bool = False) -> tuple[nn.Module, Repo
 
     Layers are found by tracing the forward functions (`structsparse.wiring`); nn.MultiheadAttention and the layers of
     nn.TransformerEncoder and Decoder are known. What cannot be removed safely stays, with the reason in the report,
-    or, if `strict`, is an error. Living units, inputs and outputs of the model keep their order."""
-    slim = copy.deepcopy(model)
+    or, if `strict`, is an error. Living units, inputs and outputs of the model keep their order; an attention asked for
+    its weights gives those of its living heads. `difference` compares the two on inputs of your own: a good idea where
+    a forward function cannot be traced, so that only the inside of its children is known."""
+    slim = _copy(model)
     before = {name: (_units(m), _numbers(m)) for name, m in _layers(slim)}
     kept = _slim_attentions(slim)
     wires = links(slim)
@@ -96,6 +98,13 @@ def remove_dead(model: nn.Module, strict: bool = False) -> tuple[nn.Module, Repo
         for name, m in _layers(slim)
     ]
     return slim, Report(layers, _numbers(model), _numbers(slim), shapes(slim))
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except RuntimeError as error:  # a weight that is computed from another (weight_norm, prune)
+        raise UserError(f"{type(model).__name__} cannot be copied, so nothing is cut: {error}") from error
 
 
 @torch.no_grad()
@@ -222,7 +231,7 @@ def _slim_attentions(model: nn.Module) -> dict[str, str]:
     for name, m in list(model.named_modules()):
         if type(m) not in ATTENTIONS:
             continue
-        dead = _dead_heads(m)
+        dead = dead_heads(m)
         problem = plain(name, m, faults) or plain(f"{name}.out_proj", m.out_proj, faults)
         if getattr(m, "bias_k", None) is not None or getattr(m, "add_zero_attn", False):
             problem = problem or f"{name} adds keys of its own (add_bias_kv, add_zero_attn)"
@@ -233,7 +242,7 @@ def _slim_attentions(model: nn.Module) -> dict[str, str]:
         if dead.any() and problem:
             kept[name] = f"{int(dead.sum())}: {problem}"
         elif dead.any():
-            model.set_submodule(name, _slim_attention(m, dead))
+            model.set_submodule(name, without_heads(m, dead))
     _refuse_nested(model)
     return kept
 
@@ -243,55 +252,6 @@ def _refuse_nested(model: nn.Module) -> None:
     for m in model.modules():
         if isinstance(m, nn.TransformerEncoder) and any(isinstance(part, SlimAttention) for part in m.modules()):
             m.enable_nested_tensor = m.use_nested_tensor = False
-
-
-def _by_head(attention: nn.Module) -> tuple[list[Tensor], list[Tensor | None], Tensor]:
-    """Query, key and value weights and biases [heads, head_dim, ...], output weights [embed_dim, heads, head_dim]."""
-    if isinstance(attention, SlimAttention):
-        parts = attention.query, attention.key, attention.value
-        weights, biases = [part.weight for part in parts], [part.bias for part in parts]
-    else:
-        apart = attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight
-        weights = apart if attention.in_proj_weight is None else attention.in_proj_weight.chunk(3)
-        biases = [None] * 3 if attention.in_proj_bias is None else attention.in_proj_bias.chunk(3)
-    biases = [None if bias is None else bias.detach() for bias in biases]
-    heads = attention.num_heads, attention.head_dim
-    output = attention.out_proj.weight.unflatten(1, heads)
-    split = [None if bias is None else bias.unflatten(0, heads) for bias in biases]
-    return [weight.unflatten(0, heads) for weight in weights], split, output
-
-
-def _dead_heads(attention: nn.Module) -> Tensor:
-    (_, _, value), _, output = _by_head(attention)
-    return (value == 0).flatten(1).all(1) | (output == 0).all(2).all(0)
-
-
-def _slim_attention(m: nn.Module, dead: Tensor) -> SlimAttention:
-    """Attention weights add up to one, so a head whose value is the constant b brings output @ b."""
-    weights, biases, output = _by_head(m)
-    living = (~dead).nonzero()[:, 0]
-    bias, out_bias = biases[0] is not None, m.out_proj.bias is not None
-    brings = None
-    if bias:
-        brings = torch.einsum("ehd,hd->e", output[:, dead].double(), biases[2][dead].double())
-        out_bias = out_bias or bool((brings != 0).any())
-    numbers, full = getattr(m, "living", range(m.num_heads)), getattr(m, "full", m.num_heads)
-    slim = SlimAttention(
-        m.embed_dim, m.head_dim, [numbers[k] for k in living.tolist()], full, weights[1].shape[2], weights[2].shape[2],
-        bias, out_bias, m.dropout, m.batch_first,
-    ).to(output)  # fmt: skip
-    for layer, weight, given in zip((slim.query, slim.key, slim.value), weights, biases, strict=True):
-        layer.weight.copy_(weight[living].flatten(0, 1))
-        if bias:
-            layer.bias.copy_(given[living].flatten())
-    slim.out_proj.weight.copy_(output[:, living].flatten(1))
-    if out_bias:
-        slim.out_proj.bias.copy_(0.0 if m.out_proj.bias is None else m.out_proj.bias)
-        if brings is not None:
-            _add_to_bias(slim.out_proj, brings)
-    for new in slim.parameters():
-        new.requires_grad_(m.out_proj.weight.requires_grad)
-    return slim.train(m.training)
 
 
 # Files

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structsparse.groups import Partition, by_column, by_row, by_row_blocks
+from structsparse.groups import Forest, Partition, by_column, by_row, by_row_blocks
 from structsparse.penalties import (
     L0,
     L1,
@@ -29,12 +29,15 @@ from structsparse.penalties import (
     GroupLassoMax,
     GroupMCP,
     LogSum,
-    NoPenalty,
     Nonnegative,
+    NoPenalty,
     Penalty,
     SparseGroupLasso,
     SquaredL2,
+    TreeGroupLasso,
+    TreeGroupLassoMax,
 )
+from tests import forests
 
 SHAPE = (8, 3)
 
@@ -80,6 +83,14 @@ def rows_in_another_order(penalty: Penalty) -> tuple[Penalty, Callable[[Tensor],
         other.groups = Partition(ids, penalty.groups.names, SHAPE, penalty.groups.weight)
     if isinstance(penalty, ElasticNet) and penalty.weights is not None:
         other.weights = penalty.weights.expand(SHAPE)[ORDER]
+    return other, lambda W: W[ORDER]
+
+
+def trees_in_another_order(penalty: Penalty) -> tuple[Penalty, Callable[[Tensor], Tensor]]:
+    """The penalty whose nodes own other rows, and how the rows move."""
+    other, groups = copy.deepcopy(penalty), penalty.groups
+    ids = groups.ids.expand(SHAPE)[ORDER]
+    other.groups = Forest(groups.parents, ids, groups.names, SHAPE, groups.weight)
     return other, lambda W: W[ORDER]
 
 
@@ -136,6 +147,17 @@ def over(groups: Partition, norm=2):
     """Sum of weight_g * norm of V_g over the groups that have entries."""
     pairs = [(w, m) for w, m in zip(groups.weight.tolist(), members(groups), strict=True) if m]
     return lambda V: sum(weight * cvxpy.norm(flat(V)[entries], norm) for weight, entries in pairs)
+
+
+def over_trees(forest: Forest, norm=2):
+    """Sum of weight_g * norm of V_g over the subtrees that have entries."""
+    pairs = [(w, m) for w, m in zip(forest.weight.tolist(), forests.members(forest), strict=True) if m]
+    return lambda V: sum(weight * cvxpy.norm(flat(V)[entries], norm) for weight, entries in pairs)
+
+
+def per_tree(forest: Forest) -> Callable[[torch.Generator], Tensor]:
+    """Draws one step for each tree."""
+    return lambda generator: forests.steps_of_trees(forest, int(torch.randint(1000, (), generator=generator)))
 
 
 def grouped(groups: Partition):
@@ -279,11 +301,45 @@ ROWS = {
     "group mcp, scattered": Row(
         lambda: GroupMCP(scattered(), 0.6, 3.0), radial(mcp(3.0), scattered()), convex=False, steps=None
     ),
+    "tree, rows": Row(
+        lambda: TreeGroupLasso(forests.rows(), 0.2),
+        over_trees(forests.rows()),
+        steps=per_tree(forests.rows()),
+        symmetry=trees_in_another_order,
+    ),
+    "tree, scattered, mixed": Row(
+        lambda: TreeGroupLasso(forests.scattered(), 0.2, mix=0.3),
+        mix(0.3, grouped(forests.scattered()), over_trees(forests.scattered())),
+        steps=per_tree(forests.scattered()),
+        symmetry=trees_in_another_order,
+    ),
+    "linf tree, rows": Row(
+        lambda: TreeGroupLassoMax(forests.rows("0.8**depth"), 0.6),
+        over_trees(forests.rows("0.8**depth"), np.inf),
+        gap=residuals,
+        symmetry=trees_in_another_order,
+    ),
+    "linf tree, scattered, mixed": Row(
+        lambda: TreeGroupLassoMax(forests.scattered(), 0.3, mix=0.3),
+        mix(0.3, grouped(forests.scattered()), over_trees(forests.scattered(), np.inf)),
+        gap=residuals,
+        symmetry=trees_in_another_order,
+    ),
 }
 
 for name in (
+    *("tree, rows", "linf tree, scattered, mixed"),
     *("l1", "squared l2", "elastic net", "group lasso, blocks", "sparse group lasso, scattered"),
-    *("linf groups, blocks", "linf groups, scattered, mixed", "fused", "fused lasso", "slope", "l0", "log-sum, blocks", "mcp"),
+    *(
+        "linf groups, blocks",
+        "linf groups, scattered, mixed",
+        "fused",
+        "fused lasso",
+        "slope",
+        "l0",
+        "log-sum, blocks",
+        "mcp",
+    ),
 ):
     ROWS[f"{name}, nonnegative"] = nonnegative(ROWS[name])
 

@@ -3,14 +3,17 @@
 import io
 import math
 import signal
+from functools import partial
 from types import SimpleNamespace
 
 import lightning
 import pytest
+import sklearn.linear_model
 import torch
 from rich.console import Console
 from torch.utils.data import DataLoader, TensorDataset
 
+from structsparse.callbacks.converged import StopWhenConverged
 from structsparse.callbacks.monitor import SparsityMonitor
 from structsparse.callbacks.progress import EpochLines
 from structsparse.callbacks.proximal import ProximalStep
@@ -18,6 +21,11 @@ from structsparse.callbacks.saving import Checkpoints, StopAtNaN, WholeFiles
 from structsparse.errors import UserError
 from structsparse.groups import by_row
 from structsparse.penalties import L1, GroupLasso
+from structsparse.solvers.accelerated import FISTA, AcceleratedSGD
+from structsparse.solvers.averaging import RDA, AdagradRDA
+from structsparse.solvers.margin import MIRA
+from structsparse.solvers.orthant import OWLQN
+from structsparse.solvers.quasinewton import ProximalQuasiNewton
 from structsparse.solvers.rows import RowSGD
 from structsparse.tasks.tagging import Tagging
 from tests.conftest import run_here
@@ -359,3 +367,163 @@ def test_signals_are_left_alone_outside_the_main_thread(tmp_path):
     thread.join()
     assert found == [0]
     assert signal.getsignal(signal.SIGINT) == before
+
+
+# --- optimizers of this project
+
+
+class Lasso(lightning.LightningModule):
+    """Least squares of all items at once, in double precision, with a free bias."""
+
+    def __init__(self, optimizer):
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.zeros(ROWS, dtype=torch.float64))
+        self.bias = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.make = optimizer
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return (x @ self.weights + self.bias - y).square().mean() / 2
+
+    def configure_optimizers(self):
+        return self.make([{"params": [self.weights]}, {"params": [self.bias]}])
+
+
+def regression(size: int | None = None) -> DataLoader:
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(40, ROWS, generator=draw, dtype=torch.float64)
+    y = x[:, 0] - 0.7 * x[:, 3] + 0.5 + 0.1 * torch.randn(40, generator=draw, dtype=torch.float64)
+    return DataLoader(TensorDataset(x, y), batch_size=size or 40)
+
+
+SOLVERS = {  # and how near they must come in so many epochs
+    "fista": (FISTA, 100, 1e-6),
+    "owlqn": (OWLQN, 100, 1e-6),
+    "quasi-newton": (ProximalQuasiNewton, 100, 1e-6),
+    "rda": (partial(RDA, lr=0.5), 1500, 0.02),
+    "adagrad rda": (partial(AdagradRDA, lr=0.5), 1500, 0.01),
+    "accelerated": (partial(AcceleratedSGD, lr=0.3, noise=0.0), 600, 1e-4),
+    "accelerated, convex": (partial(AcceleratedSGD, lr=0.3, convexity=0.3), 300, 1e-4),
+    "mira": (partial(MIRA, cap=0.2), 300, 1e-6),
+}
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_fit_with_each_solver_ends_at_the_same_optimum(name):
+    make, epochs, near = SOLVERS[name]
+    x, y = next(iter(regression()))
+    found = sklearn.linear_model.Lasso(alpha=0.2, tol=1e-14, max_iter=100_000).fit(x.numpy(), y.numpy())
+    module = Lasso(make)
+    trainer(ProximalStep({"weights": L1(0.2)}), max_epochs=epochs).fit(module, regression())
+    expected = torch.from_numpy(found.coef_)
+    torch.testing.assert_close(module.weights.detach(), expected, rtol=0, atol=near)
+    assert float(module.bias.detach()) == pytest.approx(found.intercept_, abs=near)
+    assert torch.equal(module.weights != 0, expected != 0)
+    assert int((expected != 0).sum()) == 2
+
+
+@pytest.mark.parametrize("every", [2, 5])
+def test_between_the_proxes_of_dual_averaging_the_weights_rest_and_no_threshold_counts_twice(every):
+    """The threshold is that of all steps so far: it takes the place of what has accumulated."""
+    penalty, seen = Recorded(0.2), []
+
+    class Watched(Lasso):
+        def on_train_batch_end(self, *_):
+            seen.append(self.weights.detach().clone())
+
+    trainer(ProximalStep({"weights": penalty}, every), max_epochs=1).fit(Watched(partial(RDA, lr=0.5)), regression(2))
+    due = [step for step in range(1, 21) if step % every == 0]
+    assert penalty.steps == pytest.approx([0.5 * math.sqrt(step) for step in due])
+    for step in range(1, 21):
+        before = seen[step - 2] if step > 1 else torch.zeros(ROWS, dtype=torch.float64)
+        assert torch.equal(seen[step - 1], before) == (step not in due)
+
+
+def test_the_thresholds_of_steps_as_long_as_the_loss_asks_for_add_up():
+    penalty, taken = Recorded(0.0), []
+
+    class Watched(Lasso):
+        def on_train_batch_end(self, *_):
+            taken.append(float(self.optimizers().param_groups[0]["taken"]))
+
+    trainer(ProximalStep({"weights": penalty}, 5), max_epochs=1).fit(Watched(partial(MIRA, cap=0.3)), regression(2))
+    assert len(set(taken)) > 5
+    assert penalty.steps == pytest.approx([sum(taken[k : k + 5]) for k in range(0, 20, 5)])
+
+
+@pytest.mark.parametrize("name", ["fista", "owlqn", "quasi-newton"])
+def test_training_stops_when_it_has_converged(name):
+    module, callback = Lasso(partial(SOLVERS[name][0], tolerance=1e-9)), ProximalStep({"weights": L1(0.2)})
+    fit = trainer(callback, StopWhenConverged(), max_epochs=500)
+    fit.fit(module, regression())
+    assert module.optimizers().converged
+    assert 3 <= fit.global_step < 60
+    plain = trainer(StopWhenConverged(), max_epochs=3)
+    plain.fit(Lasso(partial(torch.optim.SGD, lr=0.1)), regression())
+    assert plain.global_step == 3
+
+
+def test_solvers_that_carry_the_penalty_keep_to_the_support():
+    support = torch.ones(ROWS, dtype=torch.bool)
+    support[0] = False
+    module = Lasso(FISTA)
+    callback = ProximalStep({"weights": L1(0.01)}, support={"weights": support})
+    trainer(callback, max_epochs=50).fit(module, regression())
+    assert module.weights[0] == 0
+    assert (module.weights != 0).sum() > 2
+
+
+@pytest.mark.parametrize(
+    ("make", "knobs", "options", "reason"),
+    [
+        (FISTA, {"every": 8}, {}, "FISTA carries the penalty within its steps, so reg.every=8 must be 1"),
+        (OWLQN, {"warmup": 3}, {}, "reg.warmup=3 must be 0"),
+        (AcceleratedSGD, {"every": 2}, {}, "AcceleratedSGD builds each step on the prox of the one before"),
+        (MIRA, {}, {"accumulate_grad_batches": 2}, "trainer.accumulate_grad_batches=2 must be 1"),
+        (ProximalQuasiNewton, {}, {}, "an epoch has 20 batches; set batch=null"),
+    ],
+)
+def test_what_such_a_solver_cannot_do_is_refused_with_the_reason(make, knobs, options, reason):
+    module = Lasso(make)
+    with pytest.raises(UserError, match=reason):
+        trainer(ProximalStep({"weights": L1(0.1)}, **knobs), max_epochs=1, **options).fit(module, regression(2))
+    assert (module.weights == 0).all()
+
+
+@pytest.mark.parametrize("solver", ["rda", "adagrad_rda", "mira", "accelerated_sgd"])
+def test_a_run_with_each_stochastic_solver(solver, run):
+    assert run(f"solver={solver}", "reg=l1", "reg.every=1", "trainer.max_epochs=1").status == 0
+
+
+@pytest.mark.parametrize("solver", ["fista", "owlqn", "quasi_newton"])
+def test_a_run_with_each_solver_of_the_whole_corpus(solver, run):
+    found = run(f"solver={solver}", "reg=l1", "reg.every=1", "batch=null", "trainer.max_epochs=3")
+    assert found.status == 0
+
+
+class Carrying(torch.optim.SGD):
+    """Remembers what it is told."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr=lr)
+        self.told = []
+
+    def attach(self, penalties, support=None):
+        self.told.append(({p: penalty.value(p) for p, penalty in penalties.items()}, support))
+
+    def flush(self):
+        self.told.append("flush")
+
+
+def test_an_optimizer_that_carries_the_penalty_is_given_it_and_flushed_before_anybody_looks():
+    module, penalty = Regression(Carrying, fall=1.0), Recorded(0.5)
+    support = torch.ones(ROWS, LABELS, dtype=torch.bool)
+    fitted(penalty, module, validate=True, support={"weights": support})
+    told = module.optimizers().optimizer.told
+    assert penalty.steps == []
+    (values, masks), *middle, last = told
+    assert {parameter: float(v) for parameter, v in values.items()} == {module.weights: 0.5 * ROWS * LABELS}
+    assert torch.equal(masks[module.weights], support)
+    assert middle
+    assert set(middle) == {"flush"}
+    assert last[0] == {}

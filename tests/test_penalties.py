@@ -168,7 +168,7 @@ def test_a_convex_solver_finds_the_same_minimum(row, penalty):
         far = cvxpy.sum_squares(cvxpy.multiply(scale, V - W.numpy())) / 2
         problem = cvxpy.Problem(
             cvxpy.Minimize(far + float(penalty.strength) * row.omega(V)),
-            [V >= row.lower] if row.lower > -math.inf else [],
+            [row.lower <= V] if row.lower > -math.inf else [],
         )
         least = problem.solve(solver="CLARABEL", **ACCURACY)
         found = moved(penalty, W, steps)

@@ -35,7 +35,9 @@ def assert_optimal_chains(V, W, steps, strength, dimension, accuracy=1e-10):
     assert (pull[-1].abs() < size).all()
     assert (pull[:-1].abs() < strength + size).all()
     rises, falls = jumps > 0, jumps < 0
-    torch.testing.assert_close(pull[:-1][rises], -strength * torch.ones_like(pull[:-1][rises]), rtol=0, atol=float(size))
+    torch.testing.assert_close(
+        pull[:-1][rises], -strength * torch.ones_like(pull[:-1][rises]), rtol=0, atol=float(size)
+    )
     torch.testing.assert_close(pull[:-1][falls], strength * torch.ones_like(pull[:-1][falls]), rtol=0, atol=float(size))
     return int((jumps != 0).sum()), jumps.numel()
 
@@ -187,7 +189,9 @@ def test_both_routes_of_sorted_weights_agree_on_many_entries(dtype):
     size = W.abs().double().sort(descending=True)
     expected = np.maximum(isotonic_regression((size.values - 0.2 * weights).numpy(), increasing=False), 0)
     for V in (fast, slow):
-        np.testing.assert_allclose(V.abs()[size.indices].numpy(), expected, atol=1e-6 if dtype == torch.float32 else 1e-12)
+        np.testing.assert_allclose(
+            V.abs()[size.indices].numpy(), expected, atol=1e-6 if dtype == torch.float32 else 1e-12
+        )
         assert (V * W >= 0).all()
     assert 0 < int((fast == 0).sum()) < 30_000
 

@@ -9,11 +9,9 @@ import torch
 from sklearn.linear_model import ElasticNet as SklearnElasticNet
 from sklearn.linear_model import Lasso, LogisticRegression
 
-from structsparse.bags import bag_sum
 from structsparse.errors import UserError
 from structsparse.groups import by_row_blocks
-from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, SparseGroupLasso, SquaredL2
-from structsparse.solvers import steps
+from structsparse.penalties import L1, ElasticNet, GroupLasso, SparseGroupLasso, SquaredL2
 from structsparse.solvers.accelerated import FISTA, AcceleratedSGD
 from structsparse.solvers.averaging import RDA, AdagradRDA
 from structsparse.solvers.margin import MIRA
@@ -86,7 +84,11 @@ def optimum(name, penalty):
 def by_cvxpy(name, penalty, X, y, labels):
     w, b = cvxpy.Variable(FEATURES), cvxpy.Variable()
     scores = X @ w + b
-    loss = cvxpy.sum_squares(scores - y) / 2 if name == "squares" else cvxpy.sum(cvxpy.logistic(-cvxpy.multiply(labels, scores)))
+    loss = (
+        cvxpy.sum_squares(scores - y) / 2
+        if name == "squares"
+        else cvxpy.sum(cvxpy.logistic(-cvxpy.multiply(labels, scores)))
+    )
     l1, squares = cvxpy.norm1(w), cvxpy.sum_squares(w) / 2
     norms = sum(SIZE**0.5 * cvxpy.norm2(w[k : k + SIZE]) for k in range(0, FEATURES, SIZE))
     value = {
@@ -109,7 +111,11 @@ def polished(name, penalty, w, b):
     def objective(living):
         w = spread @ living[:-1]
         l1, squares = living[:-1].abs().sum(), w.square().sum() / 2
-        norms = sum(SIZE**0.5 * block[alive].norm() for block, alive in zip(w.split(SIZE), support.split(SIZE), strict=True) if alive.any())
+        norms = sum(
+            SIZE**0.5 * block[alive].norm()
+            for block, alive in zip(w.split(SIZE), support.split(SIZE), strict=True)
+            if alive.any()
+        )
         value = {
             "lasso": 0.15 * l1,
             "elastic net": 0.2 * (0.6 * l1 + 0.4 * squares),

@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.nn.utils.prune
 from torch import nn
 
 from structsparse.attention import SlimAttention
@@ -13,6 +14,11 @@ from structsparse.errors import UserError
 from structsparse.surgery import difference, load, remove_dead, save
 
 CLOSE = 1e-12  # in float64
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True", "ignore:The PyTorch API of nested tensors"),
+    pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +41,8 @@ def spread(model):
 
 @torch.no_grad()
 def kill(layer, rows=(), columns=()):
-    layer.weight[list(rows)] = 0
-    layer.weight[:, list(columns)] = 0
+    layer.weight[[int(row) for row in rows]] = 0
+    layer.weight[:, [int(column) for column in columns]] = 0
 
 
 def slimmed(model, *inputs, **options):
@@ -355,6 +361,12 @@ def parametrized():
     return model
 
 
+def masked():
+    model = nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 5))
+    with torch.no_grad():
+        return nn.utils.prune.identity(model[2], "weight") and model
+
+
 def chain(*between, last=None):
     return lambda: nn.Sequential(nn.Linear(5, 5), *between, last or nn.Linear(5, 5))
 
@@ -367,7 +379,7 @@ REFUSED = {
     "pool": (chain(nn.MaxPool1d(3, 1, 1)), "mixes units"),
     "outputs": (lambda: nn.Sequential(nn.Linear(5, 5)), "outputs of the model"),
     "tied": (tied, "shares a parameter"),
-    "listed twice": (listed_twice, "used 2 times"),
+    "listed twice": (listed_twice, "more than once"),
     "called twice": (Twice, "used 2 times"),
     "two readers": (Two, "several places"),
     "by mode": (ByMode, "depends on the mode"),
@@ -375,14 +387,15 @@ REFUSED = {
     "by hand": (ByHand, "used elsewhere"),
     "hook": (hooked, "has hooks"),
     "hook between": (hooked_between, "ReLU 1 reads"),
-    "parametrized": (parametrized, "parametrization"),
+    "parametrized": (parametrized, "ParametrizedLinear 2 reads"),
+    "masked": (masked, "computes its weight"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_go_stays_and_says_why(case):
     make, why = REFUSED[case]
-    model = spread(make())
+    model = spread(make().double())
     first = model.first if hasattr(model, "first") else model[0]
     kill(first, rows=[1, 2])
     _, report = slimmed(model, torch.randn(4, 5))
@@ -392,6 +405,13 @@ def test_what_cannot_go_stays_and_says_why(case):
     assert why in reason
     with pytest.raises(UserError, match=why):
         remove_dead(model, strict=True)
+
+
+def test_a_model_that_cannot_be_copied_is_refused():
+    model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5))
+    nn.utils.prune.identity(model[1], "weight")
+    with pytest.raises(UserError, match="cannot be copied"):
+        remove_dead(model)
 
 
 def test_the_width_of_a_residual_stays():

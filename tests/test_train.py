@@ -81,8 +81,8 @@ def test_every_option_composes_and_is_made(choice):
 @pytest.mark.parametrize("reg", options("reg"))
 @pytest.mark.parametrize("recipe", options("recipe"))
 def test_every_penalty_goes_into_every_recipe(reg, recipe):
-    found = stages(composed(f"reg={reg}", f"recipe={recipe}", "groups=feature", "model=sparse_dense", "loss=hinge"))
-    shape, layout = (7, 3), Layout(["a", "b"], np.array([0, 4, 7]), ["x", "y", "z"])
+    found = stages(composed(f"reg={reg}", f"recipe={recipe}", "model=sparse_dense", "loss=hinge"))
+    shape, layout = (7, 3), Layout(["word[0]", "word[-1..0]"], np.array([0, 4, 7]), ["x", "y", "z"])
     for stage in found:
         (term,) = stage.terms
         penalty = term.on(torch.zeros(shape), "table", layout)

@@ -114,10 +114,11 @@ def test_a_convex_solver_finds_the_same_minimum(layout, mix, kind):
         scale = (torch.zeros_like(W) + steps).flatten().rsqrt().numpy()
         objective = cvxpy.sum_squares(cvxpy.multiply(scale, V - W.flatten().numpy())) / 2
         objective += 0.2 * omega(V, forest, 2 if kind == "l2" else "inf", mix)
-        accuracy = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
+        accuracy = {"tol_gap_abs": 3e-9, "tol_gap_rel": 3e-9, "tol_feas": 3e-9}
         least = cvxpy.Problem(cvxpy.Minimize(objective)).solve(solver="CLARABEL", **accuracy)
         found = penalty.prox_(W.clone(), steps)
-        torch.testing.assert_close(found.flatten(), torch.from_numpy(V.value), rtol=0, atol=1e-5)
+        # known to the square root of what its value is known to
+        torch.testing.assert_close(found.flatten(), torch.from_numpy(V.value), rtol=0, atol=1e-4)
         V.value = found.flatten().numpy()
         assert objective.value == pytest.approx(least, abs=1e-6)
         assert objective.value <= least + 1e-9
@@ -156,7 +157,7 @@ def test_collapsed_nodes_are_written_out_chains(route):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("tree", TREES)
 def test_kernels_and_torch_agree(tree, dtype, kind):
-    nodes = 3000
+    nodes = 1500
     W = random_weights((nodes, 2), 2, dtype)
     forest = by_parents(W.shape, TREES[tree](nodes), weights="sqrt_size")
     steps = random_steps(W.shape, 2) if kind == "linf" else steps_of_trees(forest, 2)
@@ -333,10 +334,10 @@ def test_gap_is_the_distance_where_some_live_and_some_are_dead(layout, mix):
     assert 0 < int(forest.alive(W).sum()) < int((forest.size > 0).sum())
     total, constraints = subgradients(penalty, W)
     rest = grad.flatten().numpy() + total
-    accuracy = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
+    accuracy = {"tol_gap_abs": 3e-9, "tol_gap_rel": 3e-9, "tol_feas": 3e-9}
     cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(rest)), constraints).solve(solver="CLARABEL", **accuracy)
     least = torch.from_numpy(np.asarray(rest.value)).view(SHAPE)
-    torch.testing.assert_close(penalty.gap(W, grad), forest.norms(least), rtol=0, atol=1e-5)
+    torch.testing.assert_close(penalty.gap(W, grad), forest.norms(least), rtol=0, atol=1e-4)
 
 
 @both

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from structsparse.errors import UserError
 from structsparse.penalties import Penalty
+from structsparse.prox import Steps
 from structsparse.solvers import steps
 
 
@@ -40,6 +41,7 @@ class ProximalStep(lightning.Callback):
         self.rates: dict[str, float | Tensor] = dict.fromkeys(self.penalties, 0.0)  # of steps not yet applied
         self.targets: dict[str, tuple[torch.optim.Optimizer, dict, Tensor]] = {}
         self.hook = None
+        self.carrier: torch.optim.Optimizer | None = None  # the optimizer, where it carries the penalties itself
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         if trainer.gradient_clip_val:
@@ -60,6 +62,7 @@ class ProximalStep(lightning.Callback):
                 {parameters[name]: penalty for name, penalty in self.penalties.items()},
                 {parameters[name]: mask for name, mask in self.support.items()},
             )
+            self.carrier = optimizer
             return
         for name in self.penalties:
             group = next(g for g in optimizer.param_groups if any(p is parameters[name] for p in g["params"]))
@@ -109,10 +112,15 @@ class ProximalStep(lightning.Callback):
             if not isinstance(rate, Tensor) and rate == 0.0:  # of a tensor it is not asked: a device would wait
                 continue
             steps.place_(optimizer, group, parameter)
-            self.penalties[name].prox_(parameter, rate * steps.metric(optimizer, group, parameter))
+            self.shrink(name, parameter, rate * steps.metric(optimizer, group, parameter))
             if name in self.support:
                 parameter.mul_(self.support[name])
             self.rates[name] = 0.0
+        if hasattr(self.carrier, "flush"):
+            self.carrier.flush()
+
+    def shrink(self, name: str, parameter: Tensor, steps: Steps) -> None:
+        self.penalties[name].prox_(parameter, steps)
 
     def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         self.flush()
@@ -134,7 +142,9 @@ class ProximalStep(lightning.Callback):
         for optimizer, _, _ in self.targets.values():
             if hasattr(optimizer, "hold"):
                 optimizer.hold([])
-        self.targets = {}
+        if self.carrier is not None:
+            self.carrier.attach({})
+        self.targets, self.carrier = {}, None
 
     def state_dict(self) -> dict:
         return {"count": self.count, "rates": dict(self.rates)}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from structsparse.errors import UserError
 from structsparse.groups.partition import Partition, RowNames
 from structsparse.groups.weights import checked_weights
-from structsparse.kernels import trees as kernels
+from structsparse.kernels import forest as kernels
 from structsparse.memory import flat_array, walkable
 
 MOST_NAMES = 8  # of a cycle that a message spells out
@@ -211,7 +211,7 @@ class Forest(nn.Module):
 
 
 class Memory(NamedTuple):
-    """Nodes in some order and the memory that each owns: the words of `kernels.trees`."""
+    """Nodes in some order and the memory that each owns: the words of `kernels.forest`."""
 
     nodes: np.ndarray  # [nodes], or empty if they are in the order of the forest
     units: np.ndarray

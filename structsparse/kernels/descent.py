@@ -31,6 +31,8 @@ MEMORY = 5  # moves that extrapolation mixes
 HALVINGS = 30  # of a step: what does not help by then is rounding
 FLOOR = 1e-14  # of a curvature, relative to the largest: below it a column says nothing
 ENOUGH = 1e-4  # of the promised decrease (Armijo)
+ROUNDING = 1e-15  # of the objective: a smaller increase is none. The gap is of first order in the distance to the
+STUCK = 3  # optimum and the objective of second, so some rounds help the gap when they no longer show in the objective
 
 
 @njit(**SERIAL)
@@ -43,7 +45,7 @@ def solve(problem, w, scores, goal, rounds):
     slope, curvature, ahead = np.empty(count), np.empty(count), np.empty(count)
     grad, bound, new = np.empty(w.size), np.empty(w.size), w.copy()
     objective = total_loss(problem, scores, slope, curvature) + penalty_value(problem, w, blocks)
-    passes = 0
+    passes, stuck = 0, 0
     for _ in range(rounds):
         gradient(problem, slope, blocks, grad)
         if shortfall(problem, objective, slope, grad, w, blocks, curvature) <= goal:
@@ -59,7 +61,8 @@ def solve(problem, w, scores, goal, rounds):
         ahead[:] = 0
         add_columns(problem, new - w, blocks, ahead)
         value = _search(problem, w, new, scores, ahead, blocks, slope, curvature, objective)
-        if not value < objective:
+        stuck = 0 if value < objective else stuck + 1
+        if stuck == STUCK:
             break
         objective = value
         new[:] = w
@@ -68,7 +71,9 @@ def solve(problem, w, scores, goal, rounds):
 
 @njit(**SERIAL)
 def shortfall(problem, objective, slope, grad, w, blocks, curvature):
-    """The duality gap of these blocks; a free feature adds what a step along it alone would gain."""
+    """The duality gap of these blocks, had the free features no slope; what a step along each alone would gain on top.
+
+    By Fenchel and Young the gap is a sum of terms of at least 0, but for w * slope of the free features."""
     scale = 1 / max(gauge(problem, grad, w, blocks), 1.0)
     gap = objective - dual_value(problem, slope, scale, grad, w, blocks)
     for g in blocks:
@@ -77,7 +82,7 @@ def shortfall(problem, objective, slope, grad, w, blocks, curvature):
             total = 0.0
             for k in range(problem.starts[j], problem.starts[j + 1]):
                 total += curvature[problem.items[k]] * problem.values[k] * problem.values[k]
-            gap += grad[j] * grad[j] * slope.size / (2 * total) if total > 0 else 0.0
+            gap += grad[j] * grad[j] * slope.size / (2 * total) - scale * grad[j] * w[j] if total > 0 else 0.0
     return gap
 
 
@@ -90,7 +95,7 @@ def _search(problem, w, new, scores, ahead, blocks, slope, curvature, objective)
         scores += (step - before) * ahead
         w[:] = new if step == 1 else start + step * (new - start)
         value = total_loss(problem, scores, slope, curvature) + penalty_value(problem, w, blocks)
-        if value <= objective + ENOUGH * step * promised:
+        if value <= objective + ENOUGH * step * promised + ROUNDING * abs(objective):
             return value
         before, step = step, step / 2
     scores -= before * ahead

@@ -11,6 +11,7 @@ from structsparse.kernels.prox import PARALLEL, SERIAL, SUMS
 
 ALONE = 1 << 15  # members: up to here one thread is done before the others are awake
 TILE = 1 << 15  # entries: a piece for one thread
+TRAIL = 6  # duals that an extrapolation looks at
 ROUNDS = 60  # of Newton: it ends by itself within a dozen, this bounds what odd input could do
 
 
@@ -198,6 +199,18 @@ def _mark(x, steps, bounds, members, offsets, reach, dead, small, zero):
 
 
 @njit(**SERIAL)
+def _energy(x, steps, bounds, penalised):
+    """What the dual minimises: sum of x^2 / steps."""
+    total = 0.0
+    for k in range(penalised.size):
+        if penalised[k]:
+            for i in range(bounds[k], bounds[k + 1]):
+                if steps[i] > 0:
+                    total += x[i] * (x[i] / steps[i])
+    return total
+
+
+@njit(**SERIAL)
 def _gap(x, steps, bounds, members, offsets, starts, reach, dual, zero):
     """Duality gap of x with its zeros made: never less than half the squared distance to the minimum, over steps."""
     total = 0.0
@@ -214,8 +227,18 @@ def _gap(x, steps, bounds, members, offsets, starts, reach, dual, zero):
 
 
 @njit(**SERIAL)
-def _begin(x, steps, bounds, members, offsets, starts, reach, dual):
-    """x <- x - steps * sum of duals, each within its ball. An endless step lets go of its entry: it is zero."""
+def _let_go(x, steps, bounds, penalised):
+    """An endless step takes its entry to zero."""
+    for k in range(penalised.size):
+        if penalised[k]:
+            for i in range(bounds[k], bounds[k + 1]):
+                if np.isinf(steps[i]):
+                    x[i], steps[i] = 0.0 * x[i] + 0.0, 1.0
+
+
+@njit(**SERIAL)
+def _subtract(x, steps, bounds, members, offsets, starts, reach, dual):
+    """x <- x - steps * sum of duals, each within its ball."""
     for g in range(reach.size):
         own = dual[starts[g] : starts[g + 1]]
         if reach[g] == 0:
@@ -227,10 +250,29 @@ def _begin(x, steps, bounds, members, offsets, starts, reach, dual):
         c = 0
         for k in members[offsets[g] : offsets[g + 1]]:
             for i in range(bounds[k], bounds[k + 1]):
-                if np.isinf(steps[i]):
-                    x[i], steps[i] = 0.0 * x[i] + 0.0, 1.0
                 x[i] -= steps[i] * own[c]
                 c += 1
+
+
+@njit(**SERIAL)
+def _extrapolated(trail):
+    """Where the rounds of a trail of duals lead to, were they linear (Anderson): a combination of the last of them."""
+    last = trail.shape[0] - 1
+    moves = np.empty((last, trail.shape[1]))
+    for j in range(last):
+        moves[j] = trail[j + 1] - trail[j]
+    inner = np.zeros((last, last))
+    for i in range(last):
+        for j in range(i + 1):
+            inner[i, j] = inner[j, i] = (moves[i] * moves[j]).sum()
+    for j in range(last):
+        inner[j, j] += 1e-12 * np.trace(inner) + 1e-300
+    shares = np.linalg.solve(inner, np.ones(last))
+    shares /= shares.sum()
+    combined = np.zeros(trail.shape[1])
+    for j in range(last):
+        combined += shares[j] * trail[j + 1]
+    return combined
 
 
 @njit(**SERIAL)
@@ -241,8 +283,13 @@ def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual
     Groups by size, the smallest first: nested ones are done after one round. Returns rounds and relative distance.
     """
     dead, zero = np.zeros(reach.size, np.bool_), np.zeros(bounds.size - 1, np.bool_)
+    sets = bounds, members, offsets, starts, reach
     scale = _scale_of(x, steps, bounds, members, offsets, reach, zero)
-    _begin(x, steps, bounds, members, offsets, starts, reach, dual)
+    penalised = zero.copy()
+    _let_go(x, steps, bounds, penalised)
+    origin, other = x.copy(), x.copy()
+    _subtract(x, steps, *sets, dual)
+    trail, filled = np.empty((1, 1)), 0
     done, gap, check = 0, np.inf, 1
     while done < rounds:
         for g in order:
@@ -256,6 +303,19 @@ def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual
             if not 2 * gap > tolerance**2 * scale:
                 break
             check = min(2 * done, done + 10)
+        if done == TRAIL:
+            trail = np.empty((TRAIL, dual.size))  # most problems never need it
+        if done >= TRAIL:
+            trail[filled] = dual
+            filled += 1
+            if filled == TRAIL:
+                filled = 0
+                candidate = _extrapolated(trail)
+                other[:] = origin
+                _subtract(other, steps, *sets, candidate)
+                if _energy(other, steps, bounds, penalised) < _energy(x, steps, bounds, penalised):
+                    x[:] = other
+                    dual[:] = candidate
     for k in range(zero.size):
         if zero[k]:
             x[bounds[k] : bounds[k + 1]] = 0.0

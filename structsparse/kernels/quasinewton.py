@@ -1,4 +1,6 @@
-"""Coordinate descent on a quadratic model with a penalty on entries: the inner problem of a proximal Newton step."""
+"""Coordinate descent on a quadratic model with a penalty on entries: the inner problem of a proximal Newton step.
+
+And sums of products, in float64 without a copy of what is multiplied."""
 
 import numpy as np
 from numba import njit
@@ -7,10 +9,10 @@ from structsparse.kernels.prox import SERIAL, SUMS
 
 
 @njit(**SUMS)
-def _dot(x, y):
+def dot(x, y):
     total = 0.0
     for k in range(x.size):
-        total += x[k] * y[k]
+        total += np.float64(x[k]) * np.float64(y[k])
     return total
 
 
@@ -35,7 +37,7 @@ def coordinate_descent(V, W, gradient, base, Q, R, diagonal, cut, ridge, sweeps,
     for sweep in range(sweeps):
         most = 0.0
         for j in range(V.size):
-            slope = gradient[j] + base[j] * (V[j] - W[j]) - _dot(R[j], product)
+            slope = gradient[j] + base[j] * (V[j] - W[j]) - dot(R[j], product)
             free = diagonal[j] * V[j] - slope
             moved = (free - min(max(free, -cut[j]), cut[j])) / (diagonal[j] + ridge[j])
             change = moved - V[j]

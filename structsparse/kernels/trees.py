@@ -1,145 +1,17 @@
-"""Trees on the CPU: the order of their nodes, sums along their branches, and their two proximal steps.
+"""The proximal steps of trees on the CPU; twins of the torch routes in `prox.trees`.
 
-Level order is breadth first: a node's place follows its parent's, and the children of a node lie side by side, so
-that what moves between a level and the next reads and writes memory in order. Preorder is depth first: a subtree is
-one stretch, and of the path to the root one slot per depth is all that must be remembered.
-
-Which memory of x a node owns: a unit is `width` entries, of which unit u begins at u * width, and the node at place k
-owns units[starts[k]] to units[starts[k + 1] - 1]. Where each node owns one unit, `starts` is empty; if that is the one
-at its own place, `units` is empty too. Sums are float64.
+In place on flat contiguous float32 or float64 memory; `kernels.forest` says in which orders the nodes come, and what
+`units`, `starts` and `width` say of the memory that each owns. Numbers of nodes are float64.
 """
 
 import numpy as np
 from numba import njit, prange
 
-from structsparse.kernels.prox import PARALLEL, SERIAL, SUMS
+from structsparse.kernels.forest import own_squares
+from structsparse.kernels.prox import ALONE, PARALLEL, SERIAL
 
 HEAP = np.dtype([("value", np.float64), ("count", np.float64), ("child", np.int32), ("next", np.int32)])
 STRETCH = 1 << 12  # nodes of a level whose numbers stay in the first-level cache between two loops
-
-
-@njit(**SERIAL)
-def level_order(parents):
-    """The node at each place and the place of its parent; cut short where a cycle keeps nodes from any root."""
-    nodes = parents.size
-    first = np.zeros(nodes + 2, np.int64)  # of the children of node i - 1, the roots' mother being node -1
-    for i in range(nodes):
-        first[parents[i] + 2] += 1
-    for i in range(nodes):
-        first[i + 2] += first[i + 1]
-    children = np.empty(nodes, np.int32)
-    for i in range(nodes):
-        children[first[parents[i] + 1]] = i
-        first[parents[i] + 1] += 1  # now the end of them
-    order, above = np.empty(nodes, np.int32), np.empty(nodes, np.int32)
-    end = first[0]
-    for k in range(end):
-        order[k], above[k] = children[k], -1
-    k = 0
-    while k < end:
-        for c in range(first[order[k]], first[order[k] + 1]):
-            order[end], above[end] = children[c], k
-            end += 1
-        k += 1
-    return order[:end], above[:end]
-
-
-@njit(**SERIAL)
-def level_offsets(above):
-    """First place of each level, then the number of nodes."""
-    offsets = [0]
-    for k in range(above.size):
-        if above[k] >= offsets[-1]:
-            offsets.append(k)
-    offsets.append(above.size)
-    return np.array(offsets)
-
-
-@njit(**SERIAL)
-def cycle_above(parents, node):
-    """The cycle that one reaches by going up from this node, which leads to no root."""
-    seen = np.zeros(parents.size, np.bool_)
-    while not seen[node]:
-        seen[node] = True
-        node = parents[node]
-    cycle = [node]
-    while parents[cycle[-1]] != node:
-        cycle.append(parents[cycle[-1]])
-    return np.array(cycle)
-
-
-@njit(**SERIAL)
-def preorder(above):
-    """For each place in level order the place in preorder."""
-    size = np.ones(above.size, np.int32)
-    for k in range(above.size - 1, -1, -1):
-        if above[k] >= 0:
-            size[above[k]] += size[k]
-    places, free, trees = np.empty(above.size, np.int32), np.empty(above.size, np.int32), 0
-    for k in range(above.size):
-        if above[k] < 0:
-            places[k] = trees
-            trees += size[k]
-        else:
-            places[k] = free[above[k]]
-            free[above[k]] += size[k]
-        free[k] = places[k] + 1
-    return places
-
-
-@njit(**SERIAL)
-def units_by_place(owners, place):
-    """The units of each place, one place after the other, and where those of each begin; -1 owns none."""
-    starts = np.zeros(place.size + 2, np.int64)
-    for unit in range(owners.size):
-        if owners[unit] >= 0:
-            starts[place[owners[unit]] + 2] += 1
-    for k in range(place.size):
-        starts[k + 2] += starts[k + 1]
-    units = np.empty(starts[-1], np.int64)
-    for unit in range(owners.size):
-        if owners[unit] >= 0:
-            k = place[owners[unit]] + 1
-            units[starts[k]] = unit
-            starts[k] += 1
-    return units, starts[:-1]
-
-
-@njit(**SERIAL)
-def add_upwards(values, above):
-    """values[k], in level order, <- the sum over the subtree of k."""
-    for k in range(above.size - 1, -1, -1):
-        if above[k] >= 0:
-            values[above[k]] += values[k]
-
-
-@njit(**SERIAL)
-def add_downwards(values, above):
-    """values[k], in level order, <- the sum over the path from the root to k."""
-    for k in range(above.size):
-        if above[k] >= 0:
-            values[k] += values[above[k]]
-
-
-@njit(**SERIAL)
-def largest_upwards(values, where, above):
-    """values[k], in level order, <- the largest of the subtree of k; where[k] comes along."""
-    for k in range(above.size - 1, -1, -1):
-        p = above[k]
-        if p >= 0 and where[k] >= 0 and (where[p] < 0 or values[k] > values[p]):
-            values[p], where[p] = values[k], where[k]
-
-
-@njit(**SERIAL)
-def own_largest(x, units, starts, width, values, where):
-    """values[k] <- the largest |x| among the entries of k itself, where[k] <- its place in x; left alone if none."""
-    for k in range(values.size):
-        a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
-        for u in range(a, b):
-            unit = units[u] if units.size > 0 else u
-            for e in range(unit * width, (unit + 1) * width):
-                if where[k] < 0 or abs(x[e]) > values[k]:
-                    values[k], where[k] = abs(x[e]), e
 
 
 # Euclidean norms: from the leaves to the roots each subtree is multiplied by 1 - reach / norm, or by 0; what that
@@ -147,13 +19,13 @@ def own_largest(x, units, starts, width, values, where):
 
 
 @njit(**SERIAL)
-def shrink_trees(x, units, starts, width, above, levels, reach, cut, squares, factor):
-    """Prox of sum_k reach[k] ||V_k|| + cut * ||V||_1; reach, and the scratch squares and factor, in level order."""
+def shrink_trees(x, units, starts, width, above, levels, weight, threshold, cut, squares, factor):
+    """Prox of threshold * sum_k weight[k] ||V_k|| + cut * ||V||_1, nodes in level order; squares, factor: scratch."""
     own_squares(x, units, starts, width, cut, squares)
     for level in range(levels.size - 2, -1, -1):
         for a in range(levels[level], levels[level + 1], STRETCH):
             b = min(a + STRETCH, levels[level + 1])
-            _factors(squares[a:b], reach[a:b], factor[a:b])
+            _factors(squares[a:b], weight[a:b], threshold, factor[a:b])
             if level > 0:
                 _add_to_parents(squares[a:b], above[a:b], squares)
     _multiply_downwards(factor[levels[1] :], above[levels[1] :], factor)
@@ -161,52 +33,12 @@ def shrink_trees(x, units, starts, width, above, levels, reach, cut, squares, fa
 
 
 @njit(**SERIAL)
-def own_squares(x, units, starts, width, cut, squares):
-    """squares[k] <- the squared norm of soft(x, cut) over the entries of k itself."""
-    if width == 1 and starts.size == 0:
-        if units.size == 0:
-            _square_each(x, cut, squares)
-        else:
-            _square_scattered(x, units, cut, squares)
-        return
+def _factors(squares, weight, threshold, factor):
     for k in range(squares.size):
-        squares[k] = 0.0
-        a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
-        for u in range(a, b):
-            unit = units[u] if units.size > 0 else u
-            squares[k] += _squares(x[unit * width : (unit + 1) * width], cut)
-
-
-@njit(**SUMS)
-def _squares(x, cut):
-    total = 0.0
-    for i in range(x.size):
-        rest = np.float64(x[i] - min(max(x[i], -cut), cut))
-        total += rest * rest
-    return total
-
-
-@njit(**SERIAL)
-def _square_each(x, cut, squares):
-    for k in range(squares.size):
-        rest = np.float64(x[k] - min(max(x[k], -cut), cut))
-        squares[k] = rest * rest
-
-
-@njit(**SERIAL)
-def _square_scattered(x, units, cut, squares):
-    for k in range(squares.size):
-        rest = np.float64(x[units[k]] - min(max(x[units[k]], -cut), cut))
-        squares[k] = rest * rest
-
-
-@njit(**SERIAL)
-def _factors(squares, reach, factor):
-    for k in range(squares.size):
-        norm = np.sqrt(squares[k])
-        share = 1 - reach[k] / norm
-        share = 0.0 if norm <= reach[k] else share  # what is not a number stays so
-        factor[k] = 1.0 if reach[k] == 0 else share
+        norm, reach = np.sqrt(squares[k]), threshold * weight[k]
+        share = 1 - reach / norm
+        share = 0.0 if norm <= reach else share  # what is not a number stays so
+        factor[k] = share if reach > 0 else 1.0  # 0 * inf is no reach either
         squares[k] *= factor[k] * factor[k]
 
 
@@ -276,25 +108,29 @@ def clip_trees(x, steps, units, starts, width, depth, weight, chunks, strength, 
     `steps` has one per entry of x, or is empty: then strength and cut have been multiplied by the step. `heap` (one
     element per entry of the trees) and `limit` (one number per node) are scratch.
     """
+    memory, trees = (units, starts, width), (depth, weight, limit)
+    if x.size <= ALONE:
+        for chunk in range(chunks.size - 1):
+            _clip_chunk(chunks[chunk], chunks[chunk + 1], x, steps, memory, trees, strength, cut, heap)
+        return
     for chunk in prange(chunks.size - 1):
-        a, b = chunks[chunk], chunks[chunk + 1]
-        trees = depth[a:b], weight[a:b], limit[a:b]
-        if starts.size > 0:
-            memory = units, starts[a : b + 1], width
-            _clip_chunk(x, steps, memory, trees, strength, cut, heap[starts[a] * width : starts[b] * width])
-        elif units.size > 0:
-            memory = units[a:b], starts, width
-            _clip_chunk(x, steps, memory, trees, strength, cut, heap[a * width : b * width])
-        else:
-            own = slice(a * width, b * width)
-            _clip_chunk(x[own], steps[own], (units, starts, width), trees, strength, cut, heap[own])
+        _clip_chunk(chunks[chunk], chunks[chunk + 1], x, steps, memory, trees, strength, cut, heap)
 
 
 @njit(**SERIAL)
-def _clip_chunk(x, steps, memory, trees, strength, cut, heap):
-    if trees[0].size > 0:
-        _limits(x, steps, memory, trees, strength, cut, heap)
-        _clip_own(x, steps, memory, trees, cut)
+def _clip_chunk(a, b, x, steps, memory, trees, strength, cut, heap):
+    """The trees from place a to place b."""
+    (units, starts, width), (depth, weight, limit) = memory, trees
+    first, last = (starts[a] * width, starts[b] * width) if starts.size > 0 else (a * width, b * width)
+    if starts.size > 0:
+        starts = starts[a : b + 1]
+    elif units.size > 0:
+        units = units[a:b]
+    else:  # their memory is one stretch
+        x, steps = x[first:last], steps[first:last]
+    memory, trees = (units, starts, width), (depth[a:b], weight[a:b], limit[a:b])
+    _limits(x, steps, memory, trees, strength, cut, heap[first:last])
+    _clip_own(x, steps, memory, trees, cut)
 
 
 @njit(**SERIAL)

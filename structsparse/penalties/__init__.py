@@ -8,27 +8,27 @@ from structsparse.penalties.blocks import GroupLasso, GroupLassoMax, SparseGroup
 from structsparse.penalties.constraints import Nonnegative
 from structsparse.penalties.entries import L1, ElasticNet, NoPenalty, SquaredL2
 from structsparse.penalties.nonconvex import L0, GroupMCP, LogSum, Reweighting
-from structsparse.penalties.sequences import OSCAR, SLOPE, FusedLasso
 from structsparse.penalties.overlaps import ConsensusGroupLasso, OverlappingGroupLasso, SequentialGroupLasso
+from structsparse.penalties.sequences import OSCAR, SLOPE, FusedLasso
 from structsparse.penalties.trees import TreeGroupLasso, TreeGroupLassoMax
 
 __all__ = [
+    "L0",
+    "L1",
+    "OSCAR",
+    "SLOPE",
     "ConsensusGroupLasso",
     "ElasticNet",
     "FusedLasso",
     "GroupLasso",
     "GroupLassoMax",
     "GroupMCP",
-    "L0",
-    "L1",
     "LogSum",
     "NoPenalty",
     "Nonnegative",
-    "OSCAR",
     "OverlappingGroupLasso",
     "Penalty",
     "Reweighting",
-    "SLOPE",
     "SequentialGroupLasso",
     "SparseGroupLasso",
     "SquaredL2",

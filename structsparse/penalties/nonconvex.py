@@ -17,9 +17,8 @@ from structsparse.groups import Partition
 from structsparse.penalties.base import Penalty, checked_positive, row_norms
 from structsparse.penalties.blocks import Blocks
 from structsparse.prox import Steps
-from structsparse.prox.radial import drop_groups_, firm_moves, hard_moves, log_sum_moves, move_entries_, move_groups_
+from structsparse.prox.radial import Movement, drop_groups_, firm, hard, log_sum, move_entries_, move_groups_
 from structsparse.prox.steps import refuse_entry_steps
-
 
 FOREVER = 1e30  # times its weight: what is dead stays dead, and yet 0 * FOREVER is 0
 
@@ -36,7 +35,7 @@ class Radial(Penalty):
         """h', from the right."""
 
     @abstractmethod
-    def moves(self):
+    def movement(self) -> Movement:
         """How far the prox moves a size: see `prox.radial`."""
 
     def value(self, W: Tensor) -> Tensor:
@@ -46,10 +45,10 @@ class Radial(Penalty):
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
         if self.groups is None:
-            return move_entries_(W, self.strength, steps, self.moves())
+            return move_entries_(W, self.strength, steps, self.movement())
         name = type(self).__name__
         refuse_entry_steps(steps, f"{name} over groups", "use Reweighting, which makes it a weighted group lasso")
-        return move_groups_(W, self.groups, self.strength, steps, self.moves())
+        return move_groups_(W, self.groups, self.strength, steps, self.movement())
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
@@ -95,8 +94,8 @@ class LogSum(Radial):
     def slope(self, size: Tensor) -> Tensor:
         return self.epsilon / (self.epsilon + size)
 
-    def moves(self):
-        return log_sum_moves(self.epsilon)
+    def movement(self) -> Movement:
+        return log_sum(self.epsilon)
 
 
 class GroupMCP(Radial):
@@ -116,8 +115,8 @@ class GroupMCP(Radial):
     def slope(self, size: Tensor) -> Tensor:
         return (1 - size / self.reach).clamp(min=0)
 
-    def moves(self):
-        return firm_moves(self.reach)
+    def movement(self) -> Movement:
+        return firm(self.reach)
 
 
 class L0(Radial):
@@ -135,8 +134,8 @@ class L0(Radial):
     def slope(self, size: Tensor) -> Tensor:
         return torch.zeros_like(size)
 
-    def moves(self):
-        return hard_moves
+    def movement(self) -> Movement:
+        return hard()
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
         if self.groups is None:

@@ -16,6 +16,7 @@ from structsparse.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, past_signs
 from structsparse.prox import Steps
 
+ROUGH = 1e-4  # accuracy of the first proxes on the way to a critical strength
 ROUNDS = 60  # of Newton towards a critical strength; it ends by itself within a dozen
 
 
@@ -74,13 +75,16 @@ class OverlappingGroupLasso(Penalty):
         """
         covered = self.groups.covered() & self.groups.expand(self._reached(), fill=False)
         size = torch.where(covered, grad_at_zero.abs().double(), 0.0)
-        critical, V = size.new_zeros(()), size
+        critical, V, tolerance = size.new_zeros(()), size, ROUGH
         for _ in range(ROUNDS):
             omega = self._omega(V)
             bound = torch.where(omega > 0, (size * V).sum() / omega, 0.0)
             if not bool(bound > critical * (1 + torch.finfo(torch.float64).eps)):
-                break
-            critical, V = bound, self._shrunk(size, bound)
+                if tolerance <= prox.TOLERANCE:
+                    break
+                tolerance = max(prox.TOLERANCE, 1e-3 * tolerance)  # what is too rough a V to move on may be no root
+            critical = torch.maximum(bound, critical)
+            V = self._shrunk(size, critical, tolerance)
         return critical
 
     def survivors(self, W: Tensor) -> Tensor:
@@ -92,9 +96,9 @@ class OverlappingGroupLasso(Penalty):
         total = (1 - self.mix) * (self.groups.weight * self.groups.norms(V)).sum()
         return total + self.mix * V.abs().sum()
 
-    def _shrunk(self, size: Tensor, strength: Tensor) -> Tensor:
+    def _shrunk(self, size: Tensor, strength: Tensor, tolerance: float) -> Tensor:
         strengths = strength * (1 - self.mix), strength * self.mix
-        return prox.overlapping_shrink_(size.clone(), self.groups, *strengths, 1.0, prox.TOLERANCE)
+        return prox.overlapping_shrink_(size.clone(), self.groups, *strengths, 1.0, tolerance)
 
     def _reached(self) -> Tensor:
         """Which atoms are penalised at all."""
@@ -123,16 +127,16 @@ class SequentialGroupLasso(OverlappingGroupLasso):
     An approximation: `prox_` takes the groups apart into families of disjoint groups and applies the prox of one
     family after the other. That is not the prox of the sum where families overlap: it shrinks overlapping groups more
     or less than the true one, kills others, and has other fixed points than the optimum of the value. It costs one
-    pass over all groups. `families`: the Partitions in the order of their turns, or a Cover, which is taken apart.
+    pass over all groups. `groups`: a Cover, which is taken apart, or the Partitions in the order of their turns.
     """
 
-    def __init__(self, families: Cover | Sequence[Partition], strength: float, mix: float = 0.0):
-        if isinstance(families, Cover):
-            colours, order = families.colours().sort(stable=True)
-            cover = families.subset(order)
+    def __init__(self, groups: Cover | Sequence[Partition], strength: float, mix: float = 0.0):
+        if isinstance(groups, Cover):
+            colours, order = groups.colours().sort(stable=True)
+            cover = groups.subset(order)
         else:
-            cover = cover_families(families)
-            kept = [int((family.size > 0).sum()) for family in families]
+            cover = cover_families(groups)
+            kept = [int((family.size > 0).sum()) for family in groups]
             colours = torch.repeat_interleave(torch.arange(len(kept)), torch.tensor(kept))
         super().__init__(cover, strength, mix)
         self.turns = prox.turns(cover, colours)

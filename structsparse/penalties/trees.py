@@ -12,9 +12,9 @@ from structsparse import prox
 from structsparse.errors import UserError
 from structsparse.groups.forest import Forest
 from structsparse.memory import power_sum
-from structsparse.penalties.base import Penalty, checked, past_signs
+from structsparse.penalties.base import Penalty, checked, past_signs, residual
 from structsparse.prox import Steps
-from structsparse.prox.trees import shrink_by_reach_
+from structsparse.prox.trees import shrink_subtrees_
 
 ROUNDS = 200  # of Newton towards a critical strength; it ends by itself long before
 
@@ -98,7 +98,7 @@ class TreeGroupLasso(_TreePenalty):
         if self.mix > 0:
             cut = torch.where(self.groups.ids >= 0, cut, 0.0)  # free entries bear none
         rest = past_signs(rest, W, torch.as_tensor(cut).to(W.dtype))
-        return self.groups.norms(shrink_by_reach_(rest, self.groups, torch.where(norms > 0, 0.0, reach), 0.0, 1.0))
+        return self.groups.norms(shrink_subtrees_(rest, self.groups, torch.where(norms > 0, 0.0, reach), 1.0, 0.0))
 
 
 class TreeGroupLassoMax(_TreePenalty):
@@ -111,10 +111,12 @@ class TreeGroupLassoMax(_TreePenalty):
     def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
         return prox.tree_clip_(W, self.groups, strength * (1 - self.mix), strength * self.mix, steps)
 
-    @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
         """For each subtree the norm of W - prox(W - grad): no distance, but zero where the distance is."""
-        return self.groups.norms(W - self.prox_(W - grad, 1.0))
+        return self.groups.norms(residual(self.prox_, W, grad))
+
+    def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        return self.groups.norms(residual(self.nonnegative_prox_, W, grad))
 
     def _selects_entries(self) -> bool:
         return True

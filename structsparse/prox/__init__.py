@@ -23,8 +23,8 @@ from structsparse.prox.steps import Steps
 from structsparse.prox.trees import tree_clip_, tree_shrink_
 
 __all__ = [
-    "Steps",
     "TOLERANCE",
+    "Steps",
     "group_clip_",
     "group_maxima",
     "group_shrink_",

@@ -17,10 +17,13 @@ from structsparse.groups.cover import Cover
 from structsparse.kernels import overlaps as kernels
 from structsparse.memory import flat_array, walkable
 from structsparse.prox.entries import soft_threshold_
+from structsparse.prox.interior import central_duals
 from structsparse.prox.steps import Steps, changed, is_scalar, number, thresholds
 
 TOLERANCE = 1e-13  # of the norm of W: as near as float64 comes
-ROUNDS = 20_000  # over all groups, should the tolerance never be met
+ROUNDS = 4_000  # over all groups, should the tolerance never be met
+PATIENCE = 60  # rounds before a small problem goes to the interior point method
+DENSE = 1000  # entries or atoms, and groups, of a small problem
 CHECK = 50  # rounds of the torch route between two looks at the gap, each of which waits for the device
 NEWTON_ROUNDS = 12  # without asking the device whether it has converged
 
@@ -161,8 +164,15 @@ def _descend(x, steps, cover, reach, over_atoms, tolerance, dual) -> Tensor:
         steps = torch.full_like(x, float(steps))
     order = cover.size.argsort(stable=True).numpy()
     sets = bounds, members, offsets, starts, order, reach.numpy()
-    kernels.descend(x.numpy(), steps.numpy(), even, *sets, dual.numpy(), tolerance, ROUNDS)
-    return x
+    small = len(x) <= DENSE and len(cover) <= DENSE
+    v, length = x.clone(), steps.clone()
+    rounds = PATIENCE if small else ROUNDS
+    _, distance = kernels.descend(v.numpy(), length.numpy(), even, *sets, dual.numpy(), tolerance, rounds)
+    if small and distance > tolerance:
+        dual.copy_(central_duals(x, steps, *_pairs(cover, over_atoms, in_order=False), reach))
+        v, length = x.clone(), steps.clone()
+        kernels.descend(v.numpy(), length.numpy(), even, *sets, dual.numpy(), tolerance, 5 * PATIENCE)
+    return v
 
 
 def _in_turn(x, steps, cover, reach, over_atoms, families) -> Tensor:
@@ -174,8 +184,8 @@ def _in_turn(x, steps, cover, reach, over_atoms, families) -> Tensor:
     return x
 
 
-def _pairs(cover: Cover, over_atoms: bool) -> tuple[Tensor, Tensor]:
-    return (cover.members.long(), cover.owner.long()) if over_atoms else cover.pairs()
+def _pairs(cover: Cover, over_atoms: bool, in_order: bool = True) -> tuple[Tensor, Tensor]:
+    return (cover.members.long(), cover.owner.long()) if over_atoms else cover.pairs(in_order)
 
 
 def _in_turn_by_torch(x, steps, cover, reach, over_atoms, families) -> Tensor:

@@ -5,22 +5,31 @@ they return is the better of zero and of the best point away from it, and zero w
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from structsparse.groups import Partition
-from structsparse.prox.steps import Steps, is_scalar, thresholds
+from structsparse.kernels import radial as kernels
+from structsparse.memory import flat_array, walkable
+from structsparse.prox.steps import Steps, changed, is_scalar, steps_array, thresholds
 
-Moves = Callable[[Tensor, Tensor], Tensor]  # sizes, their thresholds -> how far each moves: at most to zero
+
+class Movement(NamedTuple):
+    """How sizes move, for a penalty of strength * height."""
+
+    sizes: Callable[[Tensor, Tensor], Tensor]  # sizes, their thresholds -> how far each moves: at most to zero
+    kernel: Callable  # the same for the entries of CPU memory
+    parameter: float = 0.0
 
 
-def hard_moves(size: Tensor, threshold: Tensor) -> Tensor:
+def hard() -> Movement:
     """Of threshold * (1 if v > 0): to zero or not at all."""
-    return torch.where(size <= (2 * threshold).sqrt(), size, 0.0)
+    return Movement(lambda size, threshold: torch.where(size <= (2 * threshold).sqrt(), size, 0.0), kernels.move_hard)
 
 
-def log_sum_moves(epsilon: float) -> Moves:
+def log_sum(epsilon: float) -> Movement:
     """Of threshold * epsilon * log(1 + v / epsilon)."""
 
     def moves(size: Tensor, threshold: Tensor) -> Tensor:
@@ -35,10 +44,10 @@ def log_sum_moves(epsilon: float) -> Moves:
         dies = (discriminant < 0) | (living <= 0) | ~better
         return torch.where(dies & (threshold > 0), size, moved)
 
-    return moves
+    return Movement(moves, kernels.move_log_sum, epsilon)
 
 
-def firm_moves(reach: float) -> Moves:
+def firm(reach: float) -> Movement:
     """Of threshold * (v - v^2 / (2 reach) up to reach, reach / 2 beyond)."""
 
     def moves(size: Tensor, threshold: Tensor) -> Tensor:
@@ -48,21 +57,31 @@ def firm_moves(reach: float) -> Moves:
         dies = size <= torch.where(concave, (reach * threshold).sqrt(), threshold)
         return torch.where(dies, size, torch.where(concave | (size >= reach), 0.0, kept))
 
-    return moves
+    return Movement(moves, kernels.move_firm, reach)
 
 
 @torch.no_grad()
-def move_entries_(W: Tensor, strength: Steps, steps: Steps, moves: Moves) -> Tensor:
+def move_entries_(W: Tensor, strength: Steps, steps: Steps, movement: Movement) -> Tensor:
     """Each entry by itself."""
-    size = W.abs()
-    return W.sub_(torch.copysign(moves(size, thresholds(strength, steps, W).to(W.dtype)), W))
+    if not walkable(W):
+        size = W.abs()
+        return W.sub_(torch.copysign(movement.sizes(size, thresholds(strength, steps, W).to(W.dtype)), W))
+    if is_scalar(steps):
+        strength, steps = thresholds(strength, steps, W), torch.ones(1, dtype=W.dtype).numpy()
+    else:
+        steps = steps_array(steps, W)
+    if strength > 0:
+        movement.kernel(flat_array(W), steps, float(strength), movement.parameter)
+    return changed(W)
 
 
 @torch.no_grad()
-def move_groups_(W: Tensor, groups: Partition, strength: Steps, steps: float | Tensor, moves: Moves) -> Tensor:
+def move_groups_(W: Tensor, groups: Partition, strength: Steps, steps: float | Tensor, movement: Movement) -> Tensor:
     """Each group along its own direction; one step for all."""
     norms = groups.norms(W)
-    share = moves(norms, thresholds(strength, steps, W) * groups.weight) / norms.clamp(min=torch.finfo(norms.dtype).tiny)
+    share = movement.sizes(norms, thresholds(strength, steps, W) * groups.weight) / norms.clamp(
+        min=torch.finfo(norms.dtype).tiny
+    )
     return W.addcmul_(W, groups.expand(share, fill=0.0).to(W.dtype), value=-1)
 
 

@@ -24,26 +24,25 @@ def tree_shrink_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Ste
     """
     groups.check(W)
     if is_scalar(steps):
-        reach = thresholds(strength, steps, W) * groups.weight.double()
-        return shrink_by_reach_(W, groups, reach.nan_to_num(nan=0.0, posinf=torch.inf), entry_strength, steps)
-    node_steps = _step_of_each_node(groups, steps)
-    reach = (strength * groups.weight * node_steps).nan_to_num(nan=0.0, posinf=torch.inf)
+        cut = thresholds(entry_strength, steps, W)
+        return shrink_subtrees_(W, groups, groups.weight, thresholds(strength, steps, W), cut)
+    reach = (groups.weight * _step_of_each_node(groups, steps)).nan_to_num(nan=0.0, posinf=torch.inf)
     soft_threshold_(W, entry_strength, _grouped(groups, steps, W))
-    return shrink_by_reach_(W, groups, reach, 0.0, 1.0)
+    return shrink_subtrees_(W, groups, reach, strength, 0.0)
 
 
 @torch.no_grad()
-def shrink_by_reach_(W: Tensor, groups: Forest, reach: Tensor, entry_strength: Steps, step: Steps) -> Tensor:
-    """The same with how far each subtree moves, reach [nodes], and one step for the entries."""
+def shrink_subtrees_(W: Tensor, groups: Forest, weight: Tensor, threshold: Steps, cut: Steps) -> Tensor:
+    """Prox of threshold * sum_g weight[g] ||V_g|| + cut * ||V||_1 at steps of 1, where 0 * inf = 0."""
     if not walkable(W):
-        if groups.free:
-            step = _grouped(groups, step, W)
-        return _shrink_levels_(soft_threshold_(W, entry_strength, step), groups, reach)
-    memory, levels = groups.level_memory(), groups.levels
-    cut = number(thresholds(entry_strength, step, W), W)
+        reach = (threshold * weight.double()).nan_to_num(nan=0.0, posinf=torch.inf)
+        return _shrink_levels_(soft_threshold_(W, cut, _grouped(groups, 1.0, W)), groups, reach)
+    memory, weight, threshold = groups.level_memory(), weight.double().numpy(), float(threshold)
     squares, factor = (groups.scratch.array(name, len(groups)) for name in ("squares", "factor"))
-    reach = groups.in_levels(reach).numpy()
-    kernels.shrink_trees(flat_array(W), *memory.owned, groups.above.numpy(), levels, reach, cut, squares, factor)
+    if len(memory.nodes):
+        weight = weight.take(memory.nodes, out=groups.scratch.array("weight", len(groups)), mode="clip")
+    tree = groups.above.numpy(), groups.levels, weight, threshold, number(cut, W)
+    kernels.shrink_trees(flat_array(W), *memory.owned, *tree, squares, factor)
     return changed(W)
 
 
@@ -56,8 +55,8 @@ def tree_clip_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Steps
     """
     groups.check(W)
     if not walkable(W):
-        steps = _grouped(groups, steps, W) if groups.free else steps
-        return _clip_levels_(soft_threshold_(W, entry_strength, steps), groups, strength, steps)
+        soft_threshold_(W, entry_strength, _grouped(groups, steps, W))
+        return _clip_levels_(W, groups, strength, steps)
     plan, x = groups.preorder(), flat_array(W)
     entries = plan.memory.starts[-1] * plan.memory.width if len(plan.memory.starts) else W.numel()
     heap, limit = groups.scratch.array("heap", entries, kernels.HEAP), groups.scratch.array("limit", len(groups))

@@ -12,7 +12,11 @@ from torch.optim import Optimizer
 from structsparse.errors import UserError
 from structsparse.solvers.composite import Composite, inner
 
-SHORTER, LONGER, MUCH_LONGER = 0.6, 1.03, 2.0  # what the step is multiplied by; the last until it has been too long
+SHORTER, LONGER, MUCH_LONGER = (
+    0.6,
+    1.03,
+    2.0,
+)  # what the step is multiplied by; the last where the loss bends but little
 GROWN = (1 + math.sqrt(5)) / 2  # what a momentum of 1 grows to
 TRIES = 80  # of shorter steps, a factor of 1e17; past them no step is short enough
 
@@ -30,7 +34,7 @@ class FISTA(Composite):
 
     def _begin(self, closure: Callable) -> None:
         super()._begin(closure)
-        self.shared.update(scale=1.0, momentum=1.0, found=False)
+        self.shared.update(scale=1.0, momentum=1.0)
 
     def _step(self, closure: Callable) -> None:
         shared, here, steps = self.shared, [p.clone() for p in self.members], self._steps()
@@ -87,9 +91,9 @@ class FISTA(Composite):
             rise = found - loss - inner(moves, gradients)
             clear = model > self._noise(loss)  # or else the difference of two losses says nothing, but slopes do
             if math.isfinite(found) and (rise <= model if clear else bend <= 2 * model):
-                shared["scale"] *= LONGER if shared["found"] or bend > model / 2 else MUCH_LONGER
+                shared["scale"] *= LONGER if bend > model / 2 else MUCH_LONGER
                 return found, slopes
-            shared.update(scale=shared["scale"] * SHORTER, found=True)
+            shared["scale"] *= SHORTER
         return None
 
     def _prox_step(self, steps, point, gradients) -> None:

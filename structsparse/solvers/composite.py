@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from structsparse.errors import UserError
+from structsparse.kernels.quasinewton import dot
+from structsparse.memory import flat_array, walkable
 from structsparse.penalties import Penalty
 
 NOISE = 8  # units in the last place by which two evaluations of one loss may differ
@@ -74,6 +76,8 @@ class Composite(Optimizer):
         before = self.shared["objective"]
         self._step(closure)
         self._note(before)
+        if self.shared["objective"] == before:  # the last evaluation was of a step not taken, or there was none
+            self._evaluate(closure)
         return self.shared["loss"]
 
     def _begin(self, closure: Callable) -> None:
@@ -162,7 +166,11 @@ class Composite(Optimizer):
 
 def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
     """Sum of products over all entries of all parameters."""
-    return sum(float((a * b).sum(dtype=torch.float64)) for a, b in zip(left, right, strict=True))
+    total = 0.0
+    for a, b in zip(left, right, strict=True):
+        fits = a.shape == b.shape and walkable(a) and walkable(b)
+        total += dot(flat_array(a), flat_array(b)) if fits else float((a * b).sum(dtype=torch.float64))
+    return total
 
 
 def _takes_a_metric(penalty: Penalty, parameter: Tensor, curvature: Tensor) -> bool:

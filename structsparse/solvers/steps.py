@@ -13,8 +13,8 @@ proportion to `group["lr"]`. It may have, besides,
     each_step = True    its next step builds on the prox of this one;
     evaluates = True    its step takes loss and gradient from the closure, so none may accumulate before it;
     full_batch = True   it compares losses of several steps, which must all be of the same items;
-    attach(penalties, support)
-                        it carries the penalties itself: no prox after its steps.
+    attach(penalties, support), flush()
+                        it carries the penalties itself: no prox after its steps; the weights are whole after a flush.
 """
 
 from __future__ import annotations

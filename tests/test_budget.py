@@ -1,0 +1,135 @@
+"""A budget: so many groups, whatever strength that takes."""
+
+import csv
+
+import lightning
+import pytest
+import torch
+
+from structsparse.callbacks.budget import Budget
+from structsparse.errors import UserError
+from structsparse.groups import by_row, by_row_blocks
+from structsparse.penalties import L1, GroupLasso, SparseGroupLasso
+from structsparse.solvers.accelerated import FISTA
+from tests.test_callbacks import ROWS, Regression, loader, trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore:You defined a `validation_step`", "ignore:`isinstance.treespec")
+SHAPE = (ROWS, 2)
+KINDS = {
+    "rows": lambda: GroupLasso(by_row(SHAPE, weights="one"), 0.0),
+    "weighted": lambda: GroupLasso(by_row(SHAPE, weights=torch.tensor([1.0, 4.0, 0.5, 2.0, 1.0, 3.0])), 0.0),
+    "sparse": lambda: SparseGroupLasso(by_row(SHAPE), 0.0, mix=0.4),
+}
+
+
+def fitted(budget: Budget, module=None, **options):
+    module = Regression(fall=1.0) if module is None else module
+    fit = trainer(budget, **{"max_epochs": 2, **options})
+    fit.fit(module, loader())
+    return module, fit
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adagrad])
+@pytest.mark.parametrize("most", [1, 3, 5])
+def test_no_more_groups_live_than_the_budget_allows(kind, optimizer, most):
+    penalty = KINDS[kind]()
+    module, _ = fitted(Budget({"weights": penalty}, most, every=4), Regression(optimizer, fall=1.0))
+    assert int(penalty.groups.alive(module.weights.detach()).sum()) == most
+    assert float(penalty.strength) > 0
+
+
+def test_what_lives_is_what_is_largest_for_its_weight():
+    penalty = KINDS["weighted"]()
+    budget = Budget({"weights": penalty}, 2)
+    W = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
+    for steps in (0.1, torch.rand(SHAPE, generator=torch.Generator().manual_seed(1)) + 0.1):
+        ratios = (W / steps).norm(dim=1).double() / penalty.groups.weight
+        strength = budget.needed(penalty, W, steps)
+        second, third = ratios.sort(descending=True).values[1:3]
+        assert float(strength) == pytest.approx(float(second + third) / 2, rel=1e-6)
+        penalty.strength = float(strength)
+        kept = penalty.prox_(W.clone(), steps)
+        assert set(penalty.groups.alive(kept).nonzero().flatten().tolist()) == set(ratios.topk(2).indices.tolist())
+
+
+def test_within_the_budget_nothing_is_shrunk():
+    free, _ = fitted(Budget({"weights": KINDS["rows"]()}, ROWS))
+    plain, _ = fitted_without()
+    assert torch.equal(free.weights, plain.weights)
+    one = GroupLasso(by_row_blocks(SHAPE, ["all"], [0, ROWS]), 0.0)
+    assert torch.equal(fitted(Budget({"weights": one}, 3))[0].weights, plain.weights)
+
+
+def fitted_without():
+    module = Regression(fall=1.0)
+    fit = trainer(max_epochs=2)
+    fit.fit(module, loader())
+    return module, fit
+
+
+def test_the_strengths_are_told_with_the_steps_at_which_groups_were_cut():
+    penalty = KINDS["rows"]()
+    budget = Budget({"weights": penalty}, 2, every=4)
+    fitted(budget)
+    steps = [step for step, _, _ in budget.sequence]
+    assert set(steps) <= {4, 8, 10, 12, 16, 20}  # an epoch has ten, and its end is one of them
+    assert steps == sorted(steps)
+    assert all(name == "weights" and strength > 0 for _, name, strength in budget.sequence)
+    assert budget.sequence[-1][2] == float(penalty.strength)
+
+
+def test_after_freezing_the_dead_stay_dead_and_the_living_are_not_shrunk():
+    penalty = KINDS["rows"]()
+    budget = Budget({"weights": penalty}, 2, every=2, freeze=1)
+    seen = []
+
+    class Watch(lightning.Callback):
+        def on_train_epoch_end(self, trainer, module):
+            seen.append((module.weights.detach().clone(), len(budget.sequence)))
+
+    module = Regression(fall=1.0)
+    trainer(budget, Watch(), max_epochs=6).fit(module, loader())
+    alive = [penalty.groups.alive(weights) for weights, _ in seen]
+    assert all(torch.equal(now, alive[0]) for now in alive)
+    assert len({cuts for _, cuts in seen}) == 1
+    assert not torch.equal(seen[0][0], seen[-1][0])
+
+
+def test_a_checkpoint_holds_the_budget_too():
+    budget = Budget({"weights": KINDS["rows"]()}, 2, every=3, freeze=1)
+    fitted(budget, max_epochs=1)
+    other = Budget({"weights": KINDS["rows"]()}, 2, every=3, freeze=1)
+    other.load_state_dict(budget.state_dict())
+    assert (other.sequence, other.frozen) == (budget.sequence, True)
+    assert torch.equal(other.support["weights"], budget.support["weights"])
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, True, "three"])
+def test_a_budget_is_a_number_of_groups(most):
+    with pytest.raises(UserError, match=r"reg.budget=.*: expected a number of groups, at least 1"):
+        Budget({"weights": KINDS["rows"]()}, most)
+
+
+def test_what_a_budget_cannot_do_is_refused():
+    with pytest.raises(UserError, match=r"reg.budget=2: L1 of weights has no groups to count"):
+        Budget({"weights": L1(0.1)}, 2)
+    with pytest.raises(UserError, match=r"reg.freeze=0: expected a number of epochs"):
+        Budget({"weights": KINDS["rows"]()}, 2, freeze=0)
+    with pytest.raises(UserError, match="FISTA needs its strength before a step"):
+        fitted(Budget({"weights": KINDS["rows"]()}, 2), Regression(FISTA))
+
+
+def test_a_run_under_a_budget(run):
+    options = (
+        *("recipe=direct", "reg=group_lasso", "loss=perceptron", "solver=sgd", "solver.lr=0.1", "batch=8"),
+        *("reg.budget=2", "reg.every=5", "trainer.max_epochs=3", "choose=last", "trainer.check_val_every_n_epoch=1"),
+    )
+    found = run(*options)
+    assert (found.status, found.errors) == (0, "")
+    assert found.metrics["groups_alive"] == 2
+    with (found.folder / "report" / "budget.tsv").open() as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    assert float(rows[-1]["strength"]) == pytest.approx(found.metrics["strength"])
+    again = run(*options, f"ckpt_path={found.folder}")
+    assert again.result == found.result
