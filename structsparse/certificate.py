@@ -128,9 +128,11 @@ def _dual(penalty: Penalty, gradient: Tensor) -> tuple[float, float] | None:
     if not penalty.convex:
         return None
     if isinstance(penalty, ElasticNet) and penalty.mix < 1:
-        square = float(penalty.strength) * (1 - penalty.mix)
-        rest = (gradient.abs() - float(penalty.strength) * penalty.mix).clamp(min=0)
-        return (1.0, float(rest.square().sum()) / (2 * square)) if square > 0 else None
+        weights = 1.0 if penalty.weights is None else penalty.weights
+        if not float(penalty.strength) > 0 or not torch.all(torch.as_tensor(weights) > 0):
+            return None
+        rest = (gradient.abs() - penalty.strength * penalty.mix * weights).clamp(min=0)
+        return 1.0, float((rest.square() / (2 * penalty.strength * (1 - penalty.mix) * weights)).sum())
     critical = penalty.critical(gradient)
     if critical is None:
         return None

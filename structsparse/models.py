@@ -1,8 +1,8 @@
 """Scorers: from what is known of each token to a score for each of its labels.
 
-A scorer is any nn.Module that takes a TokenBatch and returns scores [batch, time, labels]. One whose scores are linear in
-its parameters says so by `linear = True`: then the objective is convex, and a run ends with a bound. `SparseScorer` is the
-reason this framework exists; the others stand beside it or in its place.
+A scorer is any nn.Module that takes a TokenBatch and returns scores [batch, time, labels]. One whose scores are linear
+in its parameters says so by `linear = True`: then the objective is convex, and a run ends with a bound. `SparseScorer`
+is the reason this framework exists; the others stand beside it or in its place.
 """
 
 from __future__ import annotations

@@ -294,12 +294,12 @@ ROWS = {
     "log-sum, scattered": Row(
         lambda: LogSum(0.9, 2.0, scattered()), radial(log_sum(2.0), scattered()), convex=False, steps=None
     ),
-    "mcp": Row(lambda: GroupMCP(None, 0.6, 1.5), radial(mcp(1.5)), convex=False),
+    "mcp": Row(lambda: GroupMCP(0.6, 1.5), radial(mcp(1.5)), convex=False),
     "group mcp, blocks": Row(
-        lambda: GroupMCP(blocks(), 0.6, 2.0), radial(mcp(2.0), blocks()), convex=False, steps=None
+        lambda: GroupMCP(0.6, 2.0, blocks()), radial(mcp(2.0), blocks()), convex=False, steps=None
     ),
     "group mcp, scattered": Row(
-        lambda: GroupMCP(scattered(), 0.6, 3.0), radial(mcp(3.0), scattered()), convex=False, steps=None
+        lambda: GroupMCP(0.6, 3.0, scattered()), radial(mcp(3.0), scattered()), convex=False, steps=None
     ),
     "tree, rows": Row(
         lambda: TreeGroupLasso(forests.rows(), 0.2),
@@ -327,20 +327,12 @@ ROWS = {
     ),
 }
 
-for name in (
-    *("tree, rows", "linf tree, scattered, mixed"),
-    *("l1", "squared l2", "elastic net", "group lasso, blocks", "sparse group lasso, scattered"),
-    *(
-        "linf groups, blocks",
-        "linf groups, scattered, mixed",
-        "fused",
-        "fused lasso",
-        "slope",
-        "l0",
-        "log-sum, blocks",
-        "mcp",
-    ),
-):
+POSITIVE = """
+    l1; squared l2; elastic net; weighted l1; group lasso, blocks; sparse group lasso, scattered; linf groups, blocks;
+    linf groups, scattered, mixed; fused; fused lasso; slope; oscar; l0; l0, blocks; log-sum, blocks; mcp;
+    tree, rows; linf tree, scattered, mixed
+"""  # once more, with the constraint
+for name in map(str.strip, POSITIVE.split(";")):
     ROWS[f"{name}, nonnegative"] = nonnegative(ROWS[name])
 
 # Where nothing is rounded: the whole of W dies at steps of 1/2 exactly at the strength given, and not below it.
@@ -361,7 +353,7 @@ AT_THE_THRESHOLD = {
     "l0": (lambda: L0(16.0), [[4.0, -4.0], [1.0, 4.0]]),
     "l0 of groups": (lambda: L0(25.0, by_row((2, 2), weights=torch.tensor([1.0, 4.0]))), [[3.0, 4.0], [-6.0, 8.0]]),
     "log-sum": (lambda: LogSum(4.0, 2.0), [[2.0, -2.0], [1.0, 2.0]]),
-    "mcp": (lambda: GroupMCP(None, 4.0, 4.0), [[2.0, -2.0], [1.0, 2.0]]),
-    "mcp, all or nothing": (lambda: GroupMCP(None, 16.0, 2.0), [[4.0, -4.0], [1.0, 4.0]]),
-    "group mcp": (lambda: GroupMCP(by_row((1, 2), weights="one"), 10.0, 8.0), [[3.0, -4.0]]),
+    "mcp": (lambda: GroupMCP(4.0, 4.0), [[2.0, -2.0], [1.0, 2.0]]),
+    "mcp, all or nothing": (lambda: GroupMCP(16.0, 2.0), [[4.0, -4.0], [1.0, 4.0]]),
+    "group mcp": (lambda: GroupMCP(10.0, 8.0, by_row((1, 2), weights="one")), [[3.0, -4.0]]),
 }

@@ -14,6 +14,7 @@ BLOCKS = ([0, 2, 5, 6], ["a", "b", "c"])
 PENALTIES = {
     "l1": lambda: L1(0.05),
     "elastic net": lambda: ElasticNet(0.1, mix=0.6),
+    "weighted elastic net": lambda: ElasticNet(0.1, 0.6, torch.linspace(0.5, 2, ROWS, dtype=torch.float64)[:, None]),
     "squared l2": lambda: SquaredL2(0.2),
     "group lasso": lambda: GroupLasso(by_row((ROWS, CLASSES)), 0.04),
     "sparse group lasso": lambda: SparseGroupLasso(by_row_blocks((ROWS, CLASSES), BLOCKS[1], BLOCKS[0]), 0.06, 0.5),
@@ -29,7 +30,10 @@ def problem():
 def expression(penalty, W):
     """strength * Omega(W) in the words of cvxpy."""
     if penalty.groups is None:
-        entries = penalty.mix * cvxpy.sum(cvxpy.abs(W)) + (1 - penalty.mix) / 2 * cvxpy.sum_squares(W)
+        weights = np.ones((ROWS, 1)) if penalty.weights is None else penalty.weights.numpy()
+        weights = np.broadcast_to(weights, (ROWS, CLASSES))
+        entries = penalty.mix * cvxpy.sum(cvxpy.multiply(weights, cvxpy.abs(W)))
+        entries += (1 - penalty.mix) / 2 * cvxpy.sum(cvxpy.multiply(weights, cvxpy.square(W)))
         return float(penalty.strength) * entries
     ids, mix = penalty.groups.ids.flatten().numpy(), penalty.mix
     norms = sum(weight * cvxpy.norm(W[ids == g], "fro") for g, weight in enumerate(penalty.groups.weight.tolist()))

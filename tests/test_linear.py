@@ -143,7 +143,8 @@ def test_the_optimum_is_that_of_scikit_learn(intercept):
         np.testing.assert_allclose(fit.weights.numpy(), other.coef_[0], atol=1e-5)
         assert fit.intercept == pytest.approx(constant, abs=1e-5)
         assert fit.objective == pytest.approx(objective(X, y, other.coef_[0], constant, penalty, "logistic"), abs=1e-9)
-    other = LogisticRegression(C=1 / (0.02 * ITEMS), l1_ratio=1.0, solver="liblinear", fit_intercept=False, tol=1e-10)
+    options |= {"solver": "liblinear", "fit_intercept": False}
+    other = LogisticRegression(C=1 / (0.02 * ITEMS), l1_ratio=1.0, **options)
     fit = fit_linear(X, y, L1(0.02), tolerance=1e-12, intercept=False)
     np.testing.assert_allclose(fit.weights.numpy(), other.fit(X.tocsr(), y).coef_[0], atol=1e-6)
 
@@ -292,6 +293,16 @@ def gradient(X, y, fit, loss):
     return torch.from_numpy(X.T @ slope / len(y))
 
 
+def test_nothing_to_fit_but_the_intercept():
+    y = np.array([1.0, 1, 1, -1])
+    for X in (np.zeros((4, 0)), np.zeros((4, 3))):
+        fit = fit_linear(X, y, L1(0.1), tolerance=1e-12)
+        assert fit.converged
+        assert fit.intercept == pytest.approx(math.log(3))
+        assert fit.weights.tolist() == [0.0] * X.shape[1]
+        assert fit_linear(X, y, L1(0.1), intercept=False).objective == pytest.approx(math.log(2))
+
+
 def test_a_separable_problem_of_one_word_and_rows_of_zeros():
     X = scipy.sparse.csc_array(np.array([[1.0, 0], [0, 0], [0, 0], [1, 0]]))
     y = np.array([1.0, -1, -1, 1])
@@ -330,6 +341,19 @@ def test_the_gauge_is_our_dual_norm(penalty):
             assert found == pytest.approx(float(critical) / float(penalty.strength), rel=1e-9)
 
 
+def test_the_conjugate_of_the_loss_is_the_supremum_it_stands_for():
+    """sup_f  dual * f - loss(f), by a grid; outside its domain the dual point is worth nothing."""
+    y, f, none = np.array([1.0, -1.0]), np.linspace(-40, 40, 400_001), np.zeros(0)
+    for logistic in (True, False):
+        problem = linear.Problem(*[none] * 8, y, logistic)
+        for dual in (np.array([-0.3, 0.8]), np.array([-1.0, 0.0])):
+            losses = [np.logaddexp(0, -t * f) if logistic else (f - t) ** 2 / 2 for t in y]
+            grid = np.mean([(2 * d * f - loss).max() for d, loss in zip(dual / 2, losses, strict=True)])
+            assert linear.loss_conjugate(problem, dual * 4, 0.25) == pytest.approx(grid, abs=1e-6)
+    for dual in ([0.1, 0.5], [-1.1, 0.5], [-0.5, -0.1], [-0.5, 1.1]):
+        assert linear.loss_conjugate(linear.Problem(*[none] * 8, y, True), np.array(dual), 1.0) == math.inf
+
+
 def test_curvatures_bound_the_second_derivatives(penalty):
     problem, random = drawn_problem(penalty, ridge=np.random.default_rng(1).random(FEATURES)), np.random.default_rng(2)
     X, every = draw(10)[0].toarray(), np.arange(len(problem.cut))
@@ -359,7 +383,7 @@ def test_the_ratio_of_a_block_is_where_it_is_stationary():
             np.testing.assert_allclose(bound * v + reach * v / np.linalg.norm(v), aims, rtol=1e-9)
 
 
-def test_dense_and_sparse_passes_reach_the_same_minimum(penalty, monkeypatch):
+def test_dense_and_sparse_passes_reach_the_same_minimum(penalty):
     """Both routes of descent, by the blocks handed to each alone."""
     problem = drawn_problem(penalty, "squared", ridge=np.full(FEATURES, 1e-3))
     every, found = np.arange(len(problem.cut)), []

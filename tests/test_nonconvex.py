@@ -14,8 +14,8 @@ HEIGHTS = {
     "l0": (lambda s, g: L0(s, g), lambda t: (t > 0).double()),
     "log-sum": (lambda s, g: LogSum(s, 0.3, g), lambda t: 0.3 * torch.log(1 + t / 0.3)),
     "log-sum, gentle": (lambda s, g: LogSum(s, 5.0, g), lambda t: 5.0 * torch.log(1 + t / 5.0)),
-    "mcp": (lambda s, g: GroupMCP(g, s, 0.8), lambda t: torch.where(t < 0.8, t - t * t / 1.6, 0.4)),
-    "mcp, gentle": (lambda s, g: GroupMCP(g, s, 6.0), lambda t: torch.where(t < 6.0, t - t * t / 12, 3.0)),
+    "mcp": (lambda s, g: GroupMCP(s, 0.8, g), lambda t: torch.where(t < 0.8, t - t * t / 1.6, 0.4)),
+    "mcp, gentle": (lambda s, g: GroupMCP(s, 6.0, g), lambda t: torch.where(t < 6.0, t - t * t / 12, 3.0)),
 }
 SIZES = torch.linspace(0, 4, 41, dtype=torch.float64)
 
@@ -87,9 +87,9 @@ def test_log_sum_and_mcp_become_the_lasso():
         lasso, grouped = L1(0.3).prox_(W.clone(), 0.7), GroupLasso(groups, 0.3).prox_(W.clone(), 0.7)
         for penalty, expected in (
             (LogSum(0.3, 1e9), lasso),
-            (GroupMCP(None, 0.3, 1e9), lasso),
+            (GroupMCP(0.3, 1e9), lasso),
             (LogSum(0.3, 1e9, groups), grouped),
-            (GroupMCP(groups, 0.3, 1e9), grouped),
+            (GroupMCP(0.3, 1e9, groups), grouped),
         ):
             torch.testing.assert_close(penalty.prox_(W.clone(), 0.7), expected, rtol=1e-6, atol=1e-7)
 
@@ -105,14 +105,14 @@ def test_log_sum_is_as_exact_where_its_jump_vanishes():
 
 def test_what_they_cannot_do_is_refused():
     groups = by_row((2, 2))
-    for penalty in (LogSum(1.0, 0.1, groups), GroupMCP(groups, 1.0, 2.0)):
+    for penalty in (LogSum(1.0, 0.1, groups), GroupMCP(1.0, 2.0, groups)):
         with pytest.raises(UserError, match=r"over groups takes one step for all entries.*use Reweighting"):
             penalty.prox_(torch.zeros(2, 2), torch.ones(2, 2))
     for epsilon in (0.0, -1.0, math.nan, "small"):
         with pytest.raises(UserError, match=r"the epsilon of LogSum is .*, expected a finite number"):
             LogSum(1.0, epsilon)
         with pytest.raises(UserError, match=r"the reach of GroupMCP is .*, expected a finite number"):
-            GroupMCP(None, 1.0, epsilon)
+            GroupMCP(1.0, epsilon)
         with pytest.raises(UserError, match="the growth of Reweighting is"):
             Reweighting(GroupLasso(groups, 1.0), growth=epsilon)
     with pytest.raises(UserError, match=r"reweighting is for .*group lasso.*, got L1"):

@@ -214,11 +214,11 @@ def test_critical_is_where_the_prox_at_zero_dies(cover, mix):
     for seed in range(4):
         grad, _ = draw(seed)
         critical, (low, high) = float(penalty.critical(grad)), (0.0, 1e4)
-        for _ in range(60):
+        for _ in range(45):
             penalty.strength = middle = (low + high) / 2
             dies = bool((penalty.prox_(-grad, 1.0)[covered] == 0).all())
             low, high = (low, middle) if dies else (middle, high)
-        assert critical == pytest.approx(high, rel=1e-9)
+        assert critical == pytest.approx(high, rel=1e-5)  # nearer to it the prox, not the dual norm, errs
 
 
 def test_survivors_are_the_entries_of_no_dead_group(cover):
@@ -227,7 +227,7 @@ def test_survivors_are_the_entries_of_no_dead_group(cover):
     dead = {i for own in sets(cover) if not W.view(-1)[own].any() for i in own}
     expected = torch.tensor([i not in dead for i in range(24)]).view(SHAPE)
     assert torch.equal(OverlappingGroupLasso(cover, 1.0).survivors(W), expected)
-    inner = [i for i in sets(cover)[0] if i not in dead][0]
+    inner = next(i for i in sets(cover)[0] if i not in dead)
     W.view(-1)[inner] = 0
     expected.view(-1)[inner] = False
     assert torch.equal(OverlappingGroupLasso(cover, 1.0, 0.5).survivors(W), expected)

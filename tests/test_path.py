@@ -108,6 +108,6 @@ def test_so_many_strengths_fall_in_equal_ratios():
     assert float(found[-1]) == pytest.approx(0.01)
     torch.testing.assert_close(found[1:] / found[:-1], torch.full((4,), 0.01 ** (1 / 5), dtype=torch.float64))
     assert paths.shares([0.5, 0.1], 3.0) == [0.5, 0.1]
-    with pytest.raises(UserError, match="goes down to reg.strength=3"):
+    with pytest.raises(UserError, match=r"goes down to reg\.strength=3"):
         paths.shares(5, 3.0)
     assert recipe.table_name(["tagger.start"]) is None

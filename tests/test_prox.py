@@ -9,6 +9,7 @@ import torch
 
 from structsparse import prox
 from structsparse.groups import Partition, by_column, by_row, by_row_blocks
+from structsparse.kernels import vectors
 
 ROUTES = {"kernels": lambda W: W.clone(), "torch": lambda W: torch.stack([W, W], -1)[..., 0]}
 SHAPE = (8, 3)
@@ -264,3 +265,49 @@ def test_autograd_knows_that_memory_changed():
         assert W.is_leaf
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
+
+
+@numba.njit
+def vector_sums(x, start, stop, cut):
+    absolute, squares = vectors.absolute_sum(x, start, stop, ()), vectors.square_sum(x, start, stop, ())
+    return absolute, squares, vectors.soft_square_sum(x, start, stop, (cut,))
+
+
+@numba.njit
+def vector_changes(x, y, start, stop, cut, factor):
+    vectors.multiply(x, start, stop, (factor,))
+    vectors.soft_multiply(y, start, stop, (cut, factor))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_vectors_end_where_the_entries_end(dtype):
+    """Wherever they begin, and however many there are."""
+    W = draw(9, (2100,), dtype=dtype)[0]
+    cut, factor = W.numpy().dtype.type(0.3), W.numpy().dtype.type(0.7)
+    for many in (*range(40), 63, 64, 65, 100, 511, 512, 513, 530, 600, 2000):
+        for start in (0, 1, 3, 8, 21):
+            stop = start + many
+            x = W[start:stop].double()
+            rest = (W[start:stop] - W[start:stop].clamp(-0.3, 0.3)).double()
+            expected = float(x.abs().sum()), float(x.square().sum()), float(rest.square().sum())
+            assert vector_sums(W.numpy(), start, stop, cut) == pytest.approx(expected, rel=1e-6)
+            scaled, shrunk = W.clone(), W.clone()
+            vector_changes(scaled.numpy(), shrunk.numpy(), start, stop, cut, factor)
+            one, other = W.clone(), W.clone()
+            one[start:stop], other[start:stop] = x.to(dtype) * 0.7, rest.to(dtype) * 0.7
+            torch.testing.assert_close(scaled, one)
+            torch.testing.assert_close(shrunk, other)
+            outside = torch.ones(len(W), dtype=torch.bool)
+            outside[start:stop] = False
+            assert torch.equal(scaled[outside], W[outside])
+            assert torch.equal(shrunk[outside], W[outside])
+
+
+def test_a_factor_of_zero_makes_plain_zeros():
+    for value in (-1.0, math.inf, -0.0):
+        x, y = torch.full((37,), value), torch.full((37,), value)
+        zero = x.numpy().dtype.type(0)
+        vector_changes(x.numpy(), y.numpy(), 0, 37, zero, zero)
+        for result in (x, y):
+            assert (result == 0).all()
+            assert not result.signbit().any()

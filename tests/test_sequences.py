@@ -4,6 +4,7 @@ import itertools
 import math
 
 import cvxpy
+import numba
 import numpy as np
 import pytest
 import torch
@@ -13,7 +14,7 @@ from structsparse import prox
 from structsparse.errors import UserError
 from structsparse.groups import Partition, by_column, by_row, by_row_blocks
 from structsparse.kernels import sequences as kernels
-from structsparse.penalties import L1, OSCAR, SLOPE, FusedLasso, GroupLassoMax, Nonnegative
+from structsparse.penalties import L0, L1, OSCAR, SLOPE, FusedLasso, GroupLassoMax, GroupMCP, LogSum, Nonnegative
 from structsparse.prox.sequences import _fall_and_stop
 
 ROUTES = {"kernels": lambda W: W.clone(), "torch": lambda W: torch.stack([W, W], -1)[..., 0]}
@@ -291,3 +292,20 @@ def test_ties_share_the_gradient_of_the_maximum_and_zeros_have_none():
     W = torch.tensor([[2.0, -2.0], [1.0, 0.0], [0.0, 0.0]], dtype=torch.float64, requires_grad=True)
     GroupLassoMax(groups, 3.0).value(W).backward()
     assert torch.equal(W.grad, torch.tensor([[1.5, -1.5], [0.0, 0.0], [0.0, 0.0]], dtype=torch.float64))
+
+
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one core")
+def test_results_do_not_depend_on_the_number_of_threads():
+    W, steps = draw(2, (100_000, 3), dtype=torch.float32)
+    groups = by_row_blocks(W.shape, ["a", "b", "c"], [0, 10, 70_000, 100_000], weights="one")
+    outcomes, before = [], numba.get_num_threads()
+    for threads in (1, 2):
+        numba.set_num_threads(threads)
+        chains = [prox.smooth_(W.clone(), dimension, 1.0, steps) for dimension in (0, 1)]
+        clipped = [prox.group_clip_(W.clone(), groups, 50.0, scales) for scales in (0.5, steps)]
+        entries = [penalty.prox_(W.clone(), steps) for penalty in (L0(0.3), LogSum(0.3, 0.2), GroupMCP(0.3, 1.0))]
+        outcomes.append(chains + clipped + entries)
+    numba.set_num_threads(before)
+    for one, two in zip(*outcomes, strict=True):
+        assert torch.equal(one, two)
+        assert not torch.equal(one, W)

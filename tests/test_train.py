@@ -33,6 +33,20 @@ from tests.conftest import PLANTED, ROOT, SMALL, TWO_STAGES, run_here, run_progr
 
 CONF = ROOT / "conf"
 RATES = {"sgd": 0.03, "momentum": 0.005, "adagrad": 0.3, "adam": 0.03, "adamw": 0.03}  # fit for small corpora
+RATES |= {
+    "rda": 0.1,
+    "adagrad_rda": 0.1,
+    "mira": 0.1,
+    "accelerated_sgd": 0.01,
+    "scaled_sgd": 0.03,
+    "scaled_adagrad": 0.1,
+}
+WHOLE = ("batch=null", "trainer.max_epochs=10", "reg.every=1")
+SCALED = ("reg=group_lasso", "groups=template", "reg.strength=0.1")
+SOLVERS = {"fista": WHOLE, "owlqn": WHOLE, "quasi_newton": WHOLE, "scaled_sgd": SCALED, "scaled_adagrad": SCALED}
+SOLVERS |= {"mira": ("reg.every=1",), "accelerated_sgd": ("reg.every=1",), "rda": ("reg.every=1",)}
+OF_GROUPS = {"template_tree": "tree_l2", "coarse_to_fine": "overlap"}
+OWN_NETWORKS = {"module_filters", "module_heads", "file"}  # need more than a tagger, or a file
 KEYS = """task recipe loss reg data split seed f1 planted_precision planted_recall features weights nonzero rows_alive
 groups groups_alive objective penalty stationarity critical_strength strength seconds_prepare seconds_fit seconds_test
 items_per_second peak_memory_mb artifact_bytes"""
@@ -131,7 +145,7 @@ def assert_trained(run) -> None:
         *(f"loss={loss}" for loss in options("loss")),
         *(f"solver={solver}" for solver in options("solver")),
         *(f"reg={reg}" for reg in options("reg") if reg != "none"),
-        *(f"groups={groups}" for groups in options("groups")),
+        *(f"groups={groups}" for groups in options("groups") if groups not in OWN_NETWORKS),
         *(f"features={features}" for features in options("features")),
         *(f"task={task}" for task in options("task")),
     ],
@@ -139,12 +153,12 @@ def assert_trained(run) -> None:
 def test_every_part_trains(choice, run):
     group, _, name = choice.partition("=")
     own = {
-        "reg": ("reg.strength=1e-3",),
-        "groups": ("reg=group_lasso", "reg.strength=0.1"),
+        "reg": ("reg.strength=1e-3", "solver=sgd", "solver.lr=0.03"),  # one step for all entries is what all can take
+        "groups": (f"reg={OF_GROUPS.get(name, 'group_lasso')}", "reg.strength=0.1", "solver=sgd", "solver.lr=0.03"),
         "loss": ("reg.strength=1e-3",),
-        "solver": (f"solver.lr={RATES[name]}",) if group == "solver" else (),
+        "solver": (*SOLVERS.get(name, ()), f"solver.lr={RATES.get(name, 1.0)}"),
     }
-    found = run(choice, *own.get(group, ()), "recipe=direct", "trainer.max_epochs=4")
+    found = run(choice, "trainer.max_epochs=4", *own.get(group, ()), "recipe=direct")
     assert_trained(found)
     metrics = found.metrics
     assert group not in ("loss", "reg", "task") or metrics[group] == name

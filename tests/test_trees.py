@@ -11,7 +11,7 @@ import torch
 
 from structsparse import prox
 from structsparse.errors import UserError
-from structsparse.groups import Forest, Partition, by_parents, by_row
+from structsparse.groups import Forest, by_parents, by_row
 from structsparse.penalties import L1, GroupLasso, SparseGroupLasso, TreeGroupLasso, TreeGroupLassoMax
 from tests.forests import (
     FORESTS,
@@ -26,8 +26,6 @@ from tests.forests import (
     slow_tree_prox,
     steps_of_trees,
 )
-
-spams = pytest.importorskip("spams")
 
 ROUTES = {"kernels": lambda W: W.clone(), "torch": lambda W: torch.stack([W, W], -1)[..., 0]}
 PROX = {"l2": prox.tree_shrink_, "linf": prox.tree_clip_}
@@ -58,6 +56,7 @@ def test_steps_are_those_of_a_loop(layout, kind, route):
 
 def spams_prox(W, forest, strength, regul):
     """One entry a node. The roots hang below one without weight, which has an entry as SPAMS divides by its norm."""
+    spams = pytest.importorskip("spams")
     children = [[] for _ in range(len(forest) + 1)]
     for node, parent in enumerate(forest.parents.tolist()):
         children[parent].append(node)  # the last one is of -1
@@ -288,6 +287,20 @@ def test_no_number_of_threads_nor_other_trees_change_a_tree(kind):
         torch.testing.assert_close(found[b - n : b], alone, rtol=0, atol=1e-15)
 
 
+@pytest.mark.parametrize("layout", ["a row each", "entries"])
+def test_chunks_of_trees_that_threads_share_are_those_of_torch(layout):
+    nodes, W = 140_000, random_weights((140_000, 2), 5)
+    parents = random_parents(nodes, 8, trees=3000)
+    ids = torch.arange(nodes)[:, None]
+    if layout == "entries":  # in any order, some of them free, some nodes without
+        ids = torch.from_numpy(np.random.default_rng(1).integers(-1, nodes, W.shape))
+    forest = Forest(parents, ids, range(nodes), W.shape, "one")
+    assert len(forest.preorder().chunks) > 20
+    for steps in (0.5, random_steps(W.shape)):
+        expected = prox.tree_clip_(ROUTES["torch"](W), forest, 0.4, 0.05, steps)
+        torch.testing.assert_close(prox.tree_clip_(W.clone(), forest, 0.4, 0.05, steps), expected, rtol=0, atol=1e-12)
+
+
 @both
 def test_weights_that_change_are_heeded(kind):
     forest, W = rows(), random_weights(SHAPE)
@@ -296,7 +309,7 @@ def test_weights_that_change_are_heeded(kind):
     assert torch.equal(PROX[kind](W.clone(), forest, 0.05, 0.0, 1.0), before)
 
 
-def subgradients(penalty, W, norm_is_l2=True):
+def subgradients(penalty, W):
     """cvxpy: every subgradient of the value at W, and its constraints."""
     forest, pairs = penalty.groups, []
     w = W.flatten().numpy()
@@ -447,4 +460,3 @@ def test_autograd_knows_that_memory_changed(kind):
     other = copy.deepcopy(penalty)
     other.load_state_dict(penalty.state_dict())
     assert torch.equal(other.prox_(W.detach().clone(), 1.0), penalty.prox_(W.detach().clone(), 1.0))
-    assert Partition is not Forest

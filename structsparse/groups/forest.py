@@ -153,12 +153,13 @@ class Forest(nn.Module):
         while owners.dim() and owners.shape[-1] == 1:
             owners, width = owners[..., 0], width * self.shape[owners.dim() - 1]
         owners = owners.expand(self.shape[: owners.dim()]).flatten()
-        none = torch.empty(0, dtype=torch.int32)
-        nodes = none if order is None else order
+        nodes = np.empty(0, np.int32) if order is None else order.numpy()
         if len(owners) == len(self) and bool((owners == torch.arange(len(self))).all()):
-            return Memory(nodes.numpy(), nodes.numpy(), none.numpy(), width)
-        place = _inverse(nodes.numpy()) if len(nodes) else np.arange(len(self), dtype=np.int32)
-        return Memory(nodes.numpy(), *kernels.units_by_place(owners.numpy(), place), width)
+            return Memory(nodes, nodes, np.empty(0, np.int64), width)
+        place = _inverse(nodes) if len(nodes) else np.arange(len(self), dtype=np.int32)
+        short = np.int32 if len(owners) < 1 << 31 else np.int64
+        units = np.empty(int((owners >= 0).sum()), short)
+        return Memory(nodes, units, kernels.units_by_place(owners.numpy(), place, units), width)
 
     def _preorder(self) -> "Preorder":
         place = kernels.preorder(self.above.numpy())  # of what is in level order

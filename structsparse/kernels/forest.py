@@ -85,21 +85,20 @@ def preorder(above):
 
 
 @njit(**SERIAL)
-def units_by_place(owners, place):
-    """The units of each place, one place after the other, and where those of each begin; -1 owns none."""
+def units_by_place(owners, place, units):
+    """units <- those of each place, one place after the other; returns where those of each begin. -1 owns none."""
     starts = np.zeros(place.size + 2, np.int64)
     for unit in range(owners.size):
         if owners[unit] >= 0:
             starts[place[owners[unit]] + 2] += 1
     for k in range(place.size):
         starts[k + 2] += starts[k + 1]
-    units = np.empty(starts[-1], np.int64)
     for unit in range(owners.size):
         if owners[unit] >= 0:
             k = place[owners[unit]] + 1
             units[starts[k]] = unit
             starts[k] += 1
-    return units, starts[:-1]
+    return starts[:-1]
 
 
 @njit(**SERIAL)

@@ -16,8 +16,8 @@ from structsparse.kernels import bags, vectors
 from structsparse.kernels.bags import _ahead, _fetch, _fetch_to_write, _gather, _on_rows, _subtract_row
 
 WALK = 8  # groups to look through one by one before a search
-SMALL = 2.0**-30  # a factor that goes into the rows: long before 1 / factor would overflow
-DOUBT = 1e-12  # of a squared norm, relative
+SMALL = 2.0**-60  # a factor that goes into the rows, long before 1 / factor overflows in float32
+DOUBT = 1e-10  # of a squared norm, relative: thousands of steps at the worst that rounding can do
 EPS = 2.0**-52
 PLAIN = {"cache": True, "nogil": True, "error_model": "numpy"}
 
@@ -77,13 +77,13 @@ def total(ids, offsets, table, factors, rows, sums, threads):
 
 
 def owners(ids: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Row ranges of about equally many occurrences, one a thread, none of which divides a group: int64 [threads + 1]."""
+    """Row ranges of about equally many occurrences, one a thread, that divide no group: int64 [threads + 1]."""
     bounds = bags.owners(ids)
     bounds[1:-1] = rows[np.searchsorted(rows[:-1], bounds[1:-1]).clip(max=len(rows) - 2)]
     return bounds
 
 
-@njit(**PLAIN)
+@njit(inline="always")  # a call would hand over a dozen arrays for each row
 def _change_row(flat, steps, start, source, width, rate, group, row, factors, squares, doubt, rows, touched, counts):
     """W[row] -= rate / factor * residual, and what follows from it for the group."""
     factor = factors[group]
@@ -168,7 +168,7 @@ def shrink(table, thresholds, factors, squares, doubt, rows, touched, counts):
     flat, width = table.reshape(-1), table.shape[1]
     for g in range(thresholds.size):
         threshold = thresholds[g]
-        if threshold == 0 or squares[g] == 0 and doubt[g] == 0:
+        if threshold == 0 or (squares[g] == 0 and doubt[g] == 0):
             continue
         if doubt[g] > DOUBT * squares[g]:
             measure(flat, width, g, factors, squares, doubt, rows)
@@ -216,5 +216,5 @@ def _clear(flat, width, g, rows, touched, counts):
     else:
         for k in range(counts[g]):
             row = np.intp(touched[first + k])
-            flat[row * width : (row + 1) * width] = zero
+            vectors.multiply(flat, row * width, (row + 1) * width, (zero,))
     counts[g] = 0

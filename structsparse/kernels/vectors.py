@@ -1,8 +1,9 @@
-"""Loops over the entries of one array, written out as vectors: what a compiler makes of `for i in range(x.size)` takes
-up to 31 entries at an end one by one, which is most of the time where blocks hold a hundred entries.
+"""Loops over some entries of an array, written out as vectors.
 
-No vector is read under a mask: the processor would not fetch ahead of it, which costs three times the time. Sums are float64; they depend on the number of entries alone, neither on where
-the array lies nor on what it is part of.
+What a compiler makes of `for i in range(x.size)` takes up to 63 entries at an end one by one, which is most of the
+time where blocks hold a hundred; and to hand over a slice of an array costs as much as a short loop. No vector is read
+under a mask: the processor would not fetch ahead of it, which takes three times as long. Sums are float64; their order
+depends on the number of entries alone, neither on where these lie nor on what they are part of.
 """
 
 from __future__ import annotations

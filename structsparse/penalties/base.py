@@ -23,6 +23,8 @@ class Penalty(nn.Module, ABC):
     `strength` is a float64 scalar tensor, saved with the module; assign a number to set it.
     """
 
+    convex = True
+
     def __init__(self, strength: float, groups: Partition | None = None):
         super().__init__()
         self.groups = groups

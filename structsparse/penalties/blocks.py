@@ -42,24 +42,29 @@ class Blocks(Penalty):
             omega = omega + self.mix * power_sum(self._grouped(W), 1)
         return self.strength * omega
 
-    @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The root, largest over groups, of  dual(soft(grad_g, s * mix)) = s * (1 - mix) * weight_g  in s.
+        entering = self.entering(grad_at_zero)
+        return torch.cat([entering, entering.new_zeros(1)]).max()
 
-        The difference of the two sides is convex and decreasing in s, so Newton from the left of the root never
-        passes it; what is left of one group's root is left of the largest.
+    @torch.no_grad()
+    def entering(self, grad_at_zero: Tensor) -> Tensor:
+        """The strength at which each group alone would come to life: [groups], float64. It is the root in s of
+
+            dual(soft(grad_g, s * mix)) = s * (1 - mix) * weight_g.
+
+        The difference of the two sides is convex and decreasing in s, so Newton from the left never passes it.
         """
         size, weight = grad_at_zero.abs().double(), (1 - self.mix) * self.groups.weight
-        critical = size.new_zeros(())
+        entering = torch.zeros_like(weight)
         for _ in range(ROUNDS):
-            duals, falls = self.duals((size - self.mix * critical).clamp(min=0))
+            cut = self.groups.expand(self.mix * entering, fill=0.0)
+            duals, falls = self.duals((size - cut).clamp(min=0))
             slope = weight + self.mix * falls
-            moves = torch.where((duals > 0) & (slope > 0), (duals - critical * weight) / slope, 0.0)
-            move = torch.cat([moves, moves.new_zeros(1)]).max()
-            if move <= torch.finfo(torch.float64).eps * critical:
+            moves = torch.where((duals > 0) & (slope > 0), (duals - entering * weight) / slope, 0.0)
+            if (moves <= torch.finfo(torch.float64).eps * entering).all():
                 break
-            critical = critical + move
-        return critical
+            entering = entering + moves.clamp(min=0)
+        return entering
 
     def survivors(self, W: Tensor) -> Tensor:
         """The entries of living groups; with entries penalised as well (mix > 0), only those that are not zero."""

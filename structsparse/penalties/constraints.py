@@ -31,6 +31,10 @@ class Nonnegative(Penalty):
     def groups(self) -> Partition | None:
         return self.penalty.groups
 
+    @property
+    def convex(self) -> bool:
+        return self.penalty.convex
+
     def value(self, W: Tensor) -> Tensor:
         return torch.where((W >= 0).all(), self.penalty.value(W), math.inf)
 

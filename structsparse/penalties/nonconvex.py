@@ -26,6 +26,8 @@ FOREVER = 1e30  # times its weight: what is dead stays dead, and yet 0 * FOREVER
 class Radial(Penalty):
     """strength * sum_g weight_g h(||W_g||), or strength * sum h(|W_i|) without groups, for an h that begins with 0"""
 
+    convex = False
+
     @abstractmethod
     def height(self, size: Tensor) -> Tensor:
         """h, for sizes of at least 0."""
@@ -104,7 +106,7 @@ class GroupMCP(Radial):
     The minimax concave penalty: what is larger than `reach` is not pulled at all. Over entries if groups is None.
     """
 
-    def __init__(self, groups: Partition | None, strength: float, reach: float):
+    def __init__(self, strength: float, reach: float, groups: Partition | None = None):
         super().__init__(strength, groups)
         self.reach = checked_positive(reach, f"the reach of {type(self).__name__}")
 

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 OUTER, INNER, HALVINGS = 40, 30, 30  # bounds that ordinary problems do not reach
-LAST = 1e-16  # of the scale of the problem, where the path ends
+LAST = 1e-14  # of the scale of the problem, where the path ends
 
 
 def central_duals(x: Tensor, steps: Tensor, places: Tensor, owner: Tensor, reach: Tensor) -> Tensor:
-    """One number per pair (places, owner): duals near the optimum of  sum_g reach_g |v_g| + sum (v - x)^2 / (2 * steps).
+    """One number per pair (places, owner): duals near the optimum of sum_g reach_g |v_g| + sum (v - x)^2 / (2 steps).
 
     The path of  reach_g * t_g - mu * log(t_g^2 - |v_g|^2)  for mu to zero, with t_g eliminated, by Newton on v; the
     dual of a group is reach_g * v_g / t_g, inside its ball. Those of dead groups stay well inside, as blocks after
@@ -22,14 +22,20 @@ def central_duals(x: Tensor, steps: Tensor, places: Tensor, owner: Tensor, reach
     path = _Path(start, steps, moved, held, inside[reach > 0], reach[reach > 0])
     v, mu = start.clone(), float((reach[reach > 0] * (inside[reach > 0] @ x.square()).sqrt()).max())
     end = LAST * mu
+    best, least = torch.zeros(len(places), dtype=x.dtype), torch.inf
     for _ in range(OUTER):
         v = path.centre(v, mu)
+        weight = torch.zeros_like(reach)
+        weight[reach > 0] = path.terms(v, mu)[0]
+        duals = weight[owner] * (v + held)[places]
+        rest = start - torch.where(moved, steps * torch.zeros_like(x).index_add(0, places, duals), 0.0)
+        energy = float((rest.square() / steps).sum())
+        if energy < least:  # rounding may spoil the end of the path
+            best, least = duals, energy
         if not mu > end:
             break
         mu *= 0.1
-    weight = torch.zeros_like(reach)
-    weight[reach > 0] = path.terms(v, mu)[0]
-    return weight[owner] * (v + held)[places]
+    return best
 
 
 class _Path:

@@ -1,8 +1,8 @@
 """SGD and a groupwise AdaGrad whose group lasso costs the number of groups, not of weights.
 
-A table under a group lasso over row blocks is held as a factor per group times what its memory holds (`kernels.scaled`).
-`bag_sum` knows of the factors; whoever looks at the memory itself calls `flush` first. All other parameters, and a
-table that is not contiguous CPU memory, take ordinary steps, each followed by the ordinary prox.
+A table under a group lasso over row blocks is held as a factor per group times what its memory holds, as
+`kernels.scaled` tells. `bag_sum` knows of the factors; whoever looks at the memory itself calls `flush` first. All
+other parameters, and a table that is not contiguous CPU memory, take ordinary steps, each followed by the prox.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class _Search:
         self._unscreen()
 
     def begin(self, start: np.ndarray | None) -> None:
-        """Fit the intercept at zero, for the unit of the gap; start there with free features fitted, or from `start`."""
+        """Fit the intercept at zero, for the unit of the gap; begin there with free features fitted, or at `start`."""
         if self.intercept:
             self._solve(self.blocks[-1:], 0.0)
         objective = self._objective()

@@ -99,7 +99,9 @@ def checked_columns(X) -> scipy.sparse.csc_array:
         place = int(np.flatnonzero(~np.isfinite(values))[0])
         feature = int(np.searchsorted(columns.indptr, place, "right")) - 1
         raise UserError(f"X is {values[place]} at item {columns.indices[place]}, feature {feature}; expected a number")
-    return scipy.sparse.csc_array((values, columns.indices, columns.indptr), shape=shape)
+    kind = np.int32 if len(values) + shape[0] < 2**31 else np.int64  # one kind, or the kernels would compile again
+    places = (index.astype(kind, copy=False) for index in (columns.indices, columns.indptr))
+    return scipy.sparse.csc_array((values, *places), shape=shape)
 
 
 def _checked_targets(y, items: int, loss: str) -> np.ndarray:
