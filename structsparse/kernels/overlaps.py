@@ -429,3 +429,69 @@ def consensus(x, bounds, members, offsets, starts, reach, copies, duals, copy_su
                 there += x[i] * x[i]
                 c += 1
     return apart, own, there
+
+
+@njit(**SUMS)
+def _pulled_sums(x, steps, pull):
+    squares, falls, spread = 0.0, 0.0, 0.0
+    for i in range(x.size):
+        share = 1 / (1 + steps[i] * pull)
+        v = x[i] * share
+        square = v * v
+        moved = square * steps[i]
+        squares += square
+        falls += moved * share
+        spread += moved
+    return squares, falls, spread
+
+
+@njit(**PARALLEL)
+def pulled_sums(x, steps, bounds, pull, sums):
+    """For v = x / (1 + steps * pull[k]) on atom k: sums of v^2, of steps * v^2 / (1 + steps * pull), of steps * v^2."""
+    if x.size <= ALONE:
+        for k in range(pull.size):
+            own = slice(bounds[k], bounds[k + 1])
+            sums[0, k], sums[1, k], sums[2, k] = _pulled_sums(x[own], steps[own], pull[k])
+        return
+    for k in prange(pull.size):
+        own = slice(bounds[k], bounds[k + 1])
+        sums[0, k], sums[1, k], sums[2, k] = _pulled_sums(x[own], steps[own], pull[k])
+
+
+@njit(**SERIAL)
+def sums_at_zero(x, steps, bounds, sums):
+    """Sums of x^2 / steps and of x^2 / steps^2 over each atom."""
+    sums[:] = 0.0
+    for k in range(bounds.size - 1):
+        for i in range(bounds[k], bounds[k + 1]):
+            if x[i] != 0:
+                ratio = x[i] / steps[i]
+                sums[0, k] += x[i] * ratio
+                sums[1, k] += ratio * ratio
+
+
+@njit(**SERIAL)
+def _pull(x, steps, pull, v):
+    for i in range(x.size):
+        v[i] = x[i] / (1 + steps[i] * pull)
+
+
+@njit(**PARALLEL)
+def pulled(x, steps, bounds, pull, zero, v):
+    """v <- x / (1 + steps * pull[k]) on atom k, or exactly zero."""
+    for k in prange(pull.size):
+        own = slice(bounds[k], bounds[k + 1])
+        if zero[k]:
+            v[own] = 0.0
+        else:
+            _pull(x[own], steps[own], pull[k], v[own])
+
+
+@njit(**SERIAL)
+def common(owner, starts, values, matrix):
+    """matrix[g, h] <- sum of values over the atoms that groups g and h have in common."""
+    for k in range(values.size):
+        own = owner[starts[k] : starts[k + 1]]
+        for i in range(own.size):
+            for j in range(own.size):
+                matrix[own[i], own[j]] += values[k]

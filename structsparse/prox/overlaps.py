@@ -17,7 +17,7 @@ from structsparse.groups.cover import Cover
 from structsparse.kernels import overlaps as kernels
 from structsparse.memory import flat_array, walkable
 from structsparse.prox.entries import soft_threshold_
-from structsparse.prox.interior import central_duals
+from structsparse.prox.interior import shrink_by_pulls
 from structsparse.prox.steps import Steps, changed, is_scalar, number, thresholds
 
 TOLERANCE = 1e-13  # of the norm of W: as near as float64 comes
@@ -164,14 +164,14 @@ def _descend(x, steps, cover, reach, over_atoms, tolerance, dual) -> Tensor:
         steps = torch.full_like(x, float(steps))
     order = cover.size.argsort(stable=True).numpy()
     sets = bounds, members, offsets, starts, order, reach.numpy()
-    small = len(x) <= DENSE and len(cover) <= DENSE
     v, length = x.clone(), steps.clone()
-    rounds = PATIENCE if small else ROUNDS
+    few = len(cover) <= DENSE
+    rounds = PATIENCE if few else ROUNDS
     _, distance = kernels.descend(v.numpy(), length.numpy(), even, *sets, dual.numpy(), tolerance, rounds)
-    if small and distance > tolerance:
-        dual.copy_(central_duals(x, steps, *_pairs(cover, over_atoms, in_order=False), reach))
-        v, length = x.clone(), steps.clone()
-        kernels.descend(v.numpy(), length.numpy(), even, *sets, dual.numpy(), tolerance, 5 * PATIENCE)
+    if few and distance > tolerance:
+        found = shrink_by_pulls(x, steps, torch.from_numpy(bounds), cover, reach, tolerance)
+        if found is not None and found.distance < distance:
+            v = found.v
     return v
 
 
