@@ -74,6 +74,9 @@ def proximal(optimizer: Optimizer, model: nn.Module, penalties: Mapping[str, Pen
     if unknown:
         raise UserError(f"a penalty is for the parameter {unknown[0]!r}; there are {', '.join(named)}")
     steps.check(optimizer, [named[name] for name in penalties])
+    if hasattr(optimizer, "attach"):  # it applies the prox within its steps
+        optimizer.attach({named[name]: penalty for name, penalty in penalties.items()})
+        return optimizer.register_step_post_hook(lambda *_: None)
     targets = []
     for name, penalty in penalties.items():
         group = next(g for g in optimizer.param_groups if any(p is named[name] for p in g["params"]))

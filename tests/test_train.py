@@ -41,10 +41,9 @@ RATES |= {
     "scaled_sgd": 0.03,
     "scaled_adagrad": 0.1,
 }
-WHOLE = ("batch=null", "trainer.max_epochs=10", "reg.every=1")
+WHOLE = ("batch=null", "trainer.max_epochs=10")
 SCALED = ("reg=group_lasso", "groups=template", "reg.strength=0.1")
 SOLVERS = {"fista": WHOLE, "owlqn": WHOLE, "quasi_newton": WHOLE, "scaled_sgd": SCALED, "scaled_adagrad": SCALED}
-SOLVERS |= {"mira": ("reg.every=1",), "accelerated_sgd": ("reg.every=1",), "rda": ("reg.every=1",)}
 OF_GROUPS = {"template_tree": "tree_l2", "coarse_to_fine": "overlap"}
 OWN_NETWORKS = {"module_filters", "module_heads", "file"}  # need more than a tagger, or a file
 KEYS = """task recipe loss reg data split seed f1 planted_precision planted_recall features weights nonzero rows_alive

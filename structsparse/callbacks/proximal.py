@@ -19,8 +19,9 @@ class ProximalStep(lightning.Callback):
 
     It hangs on the optimizer, not on the batch: accumulated gradients make fewer steps than batches. With `every` = k
     the threshold of k steps is applied at once, at every k-th: less work, and less of the mini-batch noise that keeps
-    dead groups alive. What has accumulated is applied before validation, at each epoch's end and at the end of
-    training, and is saved with a checkpoint. During `warmup` steps the threshold grows from nothing to its strength.
+    dead groups alive; None leaves k to the optimizer, which may know how cheap its steps are. What has accumulated is
+    applied before validation, at each epoch's end and at the end of training, and is saved with a checkpoint. During
+    `warmup` steps the threshold grows from nothing to its strength.
 
     `support` holds, for a parameter, which of its entries may live at all; the others stay zero.
 
@@ -29,11 +30,11 @@ class ProximalStep(lightning.Callback):
     def __init__(
         self,
         penalties: Mapping[str, Penalty],
-        every: int = 1,
+        every: int | None = 1,
         warmup: int = 0,
         support: Mapping[str, Tensor] | None = None,
     ) -> None:
-        if every < 1 or warmup < 0:
+        if (every is not None and every < 1) or warmup < 0:
             raise UserError(f"reg.every={every} must be at least 1 and reg.warmup={warmup} at least 0")
         self.penalties, self.every, self.warmup = dict(penalties), every, warmup
         self.support = dict(support or {})
@@ -50,6 +51,8 @@ class ProximalStep(lightning.Callback):
                 "the penalty, which then kills more than it should; switch one of them off"
             )
         (optimizer,) = trainer.optimizers
+        if self.every is None:
+            self.every = getattr(optimizer, "prox_every", 1)
         self._check(trainer, optimizer)
         parameters = dict(module.named_parameters())
         for name, penalty in self.penalties.items():

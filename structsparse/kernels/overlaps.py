@@ -460,14 +460,17 @@ def pulled_sums(x, steps, bounds, pull, sums):
 
 @njit(**SERIAL)
 def sums_at_zero(x, steps, bounds, sums):
-    """Sums of x^2 / steps and of x^2 / steps^2 over each atom."""
-    sums[:] = 0.0
+    """Sums of x^2 / steps and of x^2 / steps^2 over each atom, and of the former where there is a step."""
     for k in range(bounds.size - 1):
+        first, second, finite = 0.0, 0.0, 0.0
         for i in range(bounds[k], bounds[k + 1]):
             if x[i] != 0:
                 ratio = x[i] / steps[i]
-                sums[0, k] += x[i] * ratio
-                sums[1, k] += ratio * ratio
+                first += x[i] * ratio
+                second += ratio * ratio
+                if steps[i] > 0:
+                    finite += x[i] * ratio
+        sums[0, k], sums[1, k], sums[2, k] = first, second, finite
 
 
 @njit(**SERIAL)

@@ -116,8 +116,7 @@ class OverlappingGroupLasso(Penalty):
         over_atoms = prox.one_step_per_atom(self.groups, steps)
         dual = self._duals.get(over_atoms)
         if dual is None or dual.device != W.device:
-            length = len(self.groups.members) if over_atoms else self.groups.copies
-            dual = self._duals[over_atoms] = torch.zeros(length, dtype=torch.float64, device=W.device)
+            dual = self._duals[over_atoms] = prox.new_dual(self.groups, steps, W.device)
         return dual
 
 

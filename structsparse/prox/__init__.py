@@ -10,6 +10,7 @@ from structsparse.prox.entries import shrink_, soft_threshold_
 from structsparse.prox.maxima import group_clip_, group_maxima
 from structsparse.prox.overlaps import (
     TOLERANCE,
+    new_dual,
     one_step_per_atom,
     overlapping_shrink_,
     shrink_in_turn_,
@@ -28,6 +29,7 @@ __all__ = [
     "group_clip_",
     "group_maxima",
     "group_shrink_",
+    "new_dual",
     "one_step_per_atom",
     "overlapping_shrink_",
     "shrink_",

@@ -2,12 +2,17 @@
 
 With one step for all entries of an atom the prox multiplies every atom by a number, so that all that matters is the
 norm of each: one pass over memory for the norms, a small problem over atoms, one pass to multiply. With a step per
-entry the same problem is solved over entries; its dual then holds a float64 for each entry of each group.
+entry the same problem is solved over entries.
+
+Descent over one dual block after the other is done within a few rounds where groups hardly overlap or are nested, and
+holds a float64 for each member of each group. Up to a thousand groups what is harder goes to `prox.interior`.
 """
 
 from __future__ import annotations
 
 import itertools
+import warnings
+import weakref
 from typing import NamedTuple
 
 import torch
@@ -17,15 +22,17 @@ from structsparse.groups.cover import Cover
 from structsparse.kernels import overlaps as kernels
 from structsparse.memory import flat_array, walkable
 from structsparse.prox.entries import soft_threshold_
-from structsparse.prox.interior import shrink_by_pulls
+from structsparse.prox.interior import Found, fits, shrink_by_pulls
 from structsparse.prox.steps import Steps, changed, is_scalar, number, thresholds
 
 TOLERANCE = 1e-13  # of the norm of W: as near as float64 comes
 ROUNDS = 4_000  # over all groups, should the tolerance never be met
-PATIENCE = 60  # rounds before a small problem goes to the interior point method
-DENSE = 1000  # entries or atoms, and groups, of a small problem
-CHECK = 50  # rounds of the torch route between two looks at the gap, each of which waits for the device
+PATIENCE = 60  # rounds of descent before few groups go to the interior point method
+FEW = 1000  # groups
+MANY = 1 << 16  # copies of entries: with few groups and a step for each entry they are never made
+CHECK = 50  # rounds of ascent between two looks at the gap, each of which waits for the device
 NEWTON_ROUNDS = 12  # without asking the device whether it has converged
+TOLD = weakref.WeakSet()  # covers whose prox has once been said not to reach its tolerance
 
 
 class Turn(NamedTuple):
@@ -59,15 +66,18 @@ def overlapping_shrink_(
 
     It is the prox of the group terms after that of the entries: the former multiplies each entry by a number of at
     least 0. V is within tolerance * ||W|| of the minimum (norms in the metric 1 / steps), as its duality gap says.
-    `dual`, if given, is where the dual starts from and what it is left as: one number per member (one step per atom)
-    or per copy of an entry. `weight`, if given, replaces that of the cover.
+    Where rounds run out before that, a warning says so, once for each cover. `dual`, if given, is where the method
+    starts from and what it leaves: see `new_dual`. `weight`, if given, replaces that of the cover.
     """
     reach = strength * (cover.weight if weight is None else weight)
     tolerance = max(tolerance, 0.1 * torch.finfo(W.dtype).eps)
 
     def solve(x, steps, over_atoms):
-        route = _descend if walkable(W) else _descend_by_torch
-        return route(x, steps, cover, reach, over_atoms, tolerance, dual)
+        route = _minimised if walkable(W) else _minimised_by_torch
+        v, distance = route(x, steps, cover, reach, over_atoms, tolerance, dual)
+        if distance > tolerance:
+            _tell(cover, distance, tolerance)
+        return v
 
     return _through(solve, W, cover, entry_strength, steps)
 
@@ -137,12 +147,10 @@ def _covered_steps(W, cover, steps) -> Steps:
 def _replace_entries_(solve, W, cover, steps) -> Tensor:
     flat = W.flatten().double()
     steps = steps.double().expand(W.shape).flatten()
-    if not walkable(W):
-        return W.copy_(solve(flat, steps, False).view(W.shape) + 0.0)  # no negative zeros
     order = cover.entries()[0]
     if order is None:
-        return W.copy_(solve(flat.clone(), steps.clone(), False).view(W.shape) + 0.0)
-    flat[order] = solve(flat[order], steps[order], False)
+        return W.copy_(solve(flat.clone(), steps.clone(), False).view(W.shape) + 0.0)  # no negative zeros
+    flat = flat.index_copy(0, order, solve(flat[order], steps[order], False))
     return W.copy_(flat.view(W.shape) + 0.0)
 
 
@@ -154,25 +162,57 @@ def _sets(cover: Cover, over_atoms: bool) -> tuple:
     return cover.entries()[1].numpy(), members, offsets, cover.starts.numpy()
 
 
-def _descend(x, steps, cover, reach, over_atoms, tolerance, dual) -> Tensor:
-    bounds, members, offsets, starts = _sets(cover, over_atoms)
-    dual = torch.zeros(int(starts[-1]), dtype=torch.float64) if dual is None else dual
+def new_dual(cover: Cover, steps: Steps, device: torch.device) -> Tensor:
+    """Where a first prox starts from: zero for each member (one step per atom), for each copy of an entry, or where
+    there are few groups of many entries for each group."""
+    if one_step_per_atom(cover, steps):
+        length = len(cover.members)
+    else:
+        length = len(cover) if _without_copies(cover) else cover.copies
+    return torch.zeros(length, dtype=torch.float64, device=device)
+
+
+def _without_copies(cover: Cover) -> bool:
+    return len(cover) <= FEW and cover.copies > MANY
+
+
+def _minimised(x, steps, cover, reach, over_atoms, tolerance, dual) -> tuple[Tensor, float]:
+    if is_scalar(steps) and float(steps) == 0:
+        return x, 0.0
     even = is_scalar(steps)
-    if even:
-        if float(steps) == 0:
-            return x
-        steps = torch.full_like(x, float(steps))
-    order = cover.size.argsort(stable=True).numpy()
-    sets = bounds, members, offsets, starts, order, reach.numpy()
-    v, length = x.clone(), steps.clone()
-    few = len(cover) <= DENSE
-    rounds = PATIENCE if few else ROUNDS
-    _, distance = kernels.descend(v.numpy(), length.numpy(), even, *sets, dual.numpy(), tolerance, rounds)
-    if few and distance > tolerance:
-        found = shrink_by_pulls(x, steps, torch.from_numpy(bounds), cover, reach, tolerance)
-        if found is not None and found.distance < distance:
-            v = found.v
-    return v
+    steps = torch.full_like(x, float(steps)) if even else steps
+    bounds, members, offsets, starts = _sets(cover, over_atoms)
+    best, distance = x, torch.inf
+    if over_atoms or not _without_copies(cover):
+        start = torch.zeros(int(starts[-1]), dtype=torch.float64) if dual is None else dual
+        sets = bounds, members, offsets, starts, cover.size.argsort(stable=True).numpy(), reach.numpy()
+        best, length, rounds = x.clone(), steps.clone(), PATIENCE if len(cover) <= FEW else ROUNDS
+        _, distance = kernels.descend(best.numpy(), length.numpy(), even, *sets, start.numpy(), tolerance, rounds)
+        dual = None
+    if distance > tolerance and len(cover) <= FEW:
+        found = _by_pulls(x, steps, torch.from_numpy(bounds), cover, reach, tolerance, True, dual)
+        if found.distance < distance:
+            return found.v, found.distance
+    return best, distance
+
+
+def _by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas) -> Found:
+    found = shrink_by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas)
+    if etas is not None:
+        etas.copy_(found.etas)
+    return found
+
+
+def _tell(cover: Cover, distance: float, tolerance: float) -> None:
+    if cover not in TOLD:
+        TOLD.add(cover)
+        warnings.warn(
+            f"the prox of {len(cover)} overlapping groups of {cover.parameter} is known to {distance:.1e} of the norm "
+            f"of the weights only, asked for was {tolerance:.1e}: expect that accuracy, take longer groups apart, or "
+            "use ConsensusGroupLasso, which needs no prox of the sum",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _in_turn(x, steps, cover, reach, over_atoms, families) -> Tensor:
@@ -184,8 +224,8 @@ def _in_turn(x, steps, cover, reach, over_atoms, families) -> Tensor:
     return x
 
 
-def _pairs(cover: Cover, over_atoms: bool, in_order: bool = True) -> tuple[Tensor, Tensor]:
-    return (cover.members.long(), cover.owner.long()) if over_atoms else cover.pairs(in_order)
+def _pairs(cover: Cover, over_atoms: bool) -> tuple[Tensor, Tensor]:
+    return (cover.members.long(), cover.owner.long()) if over_atoms else cover.pairs(in_order=False)
 
 
 def _in_turn_by_torch(x, steps, cover, reach, over_atoms, families) -> Tensor:
@@ -216,12 +256,22 @@ def _norms_after(w: Tensor, cut: Tensor, group: Tensor, groups: int) -> Tensor:
     return theta
 
 
-def _descend_by_torch(x, steps, cover, reach, over_atoms, tolerance, dual) -> Tensor:
+def _minimised_by_torch(x, steps, cover, reach, over_atoms, tolerance, dual) -> tuple[Tensor, float]:
+    steps = torch.zeros_like(x) + steps
+    copied = over_atoms or not _without_copies(cover)
+    if x.is_meta or len(cover) > FEW or not fits(cover):
+        return _ascended(x, steps, cover, reach, over_atoms, tolerance, dual if copied else None)
+    bounds = torch.arange(len(x) + 1, device=x.device) if over_atoms else cover.entries()[1]
+    found = _by_pulls(x, steps, bounds, cover, reach, tolerance, False, None if copied else dual)
+    return found.v, found.distance
+
+
+def _ascended(x, steps, cover, reach, over_atoms, tolerance, dual) -> tuple[Tensor, float]:
     """Accelerated projected gradient on the dual, all groups at once, started anew where it overshoots."""
     places, owner = _pairs(cover, over_atoms)
-    problem = _Dual(x, torch.zeros_like(x) + steps, places, owner, reach)
+    problem = _Dual(x, steps, places, owner, reach)
     point = torch.zeros(len(places), dtype=x.dtype, device=x.device) if dual is None else dual.clone()
-    ahead, weight = point, torch.ones((), dtype=x.dtype, device=x.device)
+    ahead, weight, distance = point, torch.ones((), dtype=x.dtype, device=x.device), 0.0
     for done in range(1, 2 if x.is_meta else ROUNDS + 1):
         before, (point, inside) = point, problem.ascend(ahead)
         overshot = problem.inner(ahead - point, point - before) > 0
@@ -229,11 +279,13 @@ def _descend_by_torch(x, steps, cover, reach, over_atoms, tolerance, dual) -> Te
         ahead = point + torch.where(overshot, 0.0, (last - 1) / weight) * (point - before)
         if done % CHECK == 0 or done == 1:
             _, gap = problem.primal(point, inside, tolerance)
-            if not x.is_meta and not bool(2 * gap > tolerance**2 * problem.scale):
-                break
+            if not x.is_meta:
+                distance = float((2 * gap / problem.scale).sqrt())
+                if not distance > tolerance:
+                    break
     if dual is not None:
         dual.copy_(point)
-    return problem.primal(point, inside, tolerance)[0]
+    return problem.primal(point, inside, tolerance)[0], distance
 
 
 class _Dual:

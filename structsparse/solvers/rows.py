@@ -52,6 +52,8 @@ class Rows(Optimizer):
 class RowSGD(Rows):
     """w -= lr * gradient"""
 
+    prox_every = 8  # a step costs the rows it touches, a prox all of them
+
     def __init__(self, params, lr: float = 0.1) -> None:
         super().__init__(params, {"lr": lr})
 
@@ -69,6 +71,8 @@ class RowSGD(Rows):
 
 class RowAdagrad(Rows):
     """sum += gradient^2; w -= lr * gradient / (sqrt(sum) + eps): torch.optim.Adagrad without decay, row by row."""
+
+    prox_every = 8
 
     def __init__(self, params, lr: float = 0.1, eps: float = 1e-10, initial_accumulator_value: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "eps": eps, "initial": initial_accumulator_value})

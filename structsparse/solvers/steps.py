@@ -10,6 +10,7 @@ proportion to `group["lr"]`. It may have, besides,
     from_start = True   the rate is that of all steps together: it takes the place of what has accumulated;
     place_(group, parameter) and hold(parameters)
                         it moves a parameter anew from its start, and leaves those it holds to be placed before a prox;
+    prox_every = k      so many of its steps cost as much as one prox, which may wait for them;
     each_step = True    its next step builds on the prox of this one;
     evaluates = True    its step takes loss and gradient from the closure, so none may accumulate before it;
     full_batch = True   it compares losses of several steps, which must all be of the same items;
