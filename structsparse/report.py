@@ -158,6 +158,11 @@ def summary(console: Console, metrics: Mapping[str, object], table: Table | None
         without = [row[:lives] + row[lives + 1 :] for row in [table.header, *table.rows] if row[lives] != "no"]
         living = Table(without[0], without[1:])
         console.print(rich(living, f"living groups: {len(living.rows)} of {len(table.rows)}"))
+    if table is not None and "wanted" in table.header:
+        column = table.header.index("wanted")
+        names = [row[0] for row in table.rows if row[column] == "yes"]
+        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        console.print(f"{len(names)} groups are dead only by budget or noise, the gradient would wake them: {shown}")
     result = RichTable(title="result", title_justify="left", show_header=False)
     for key, value in metrics.items():
         if value is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from structsparse import artifact, certificate, report
 from structsparse.features.layout import Layout, by_template
-from structsparse.groups import Partition
+from structsparse.groups import Cover, Forest, Partition, hasse
 from structsparse.recipe import Outcome
 from structsparse.tasks.tagging import TaggingData
 
@@ -102,10 +102,24 @@ def write_report(folder: Path, data: TaggingData, first: Outcome, last: Outcome)
     if first.figures["cuts"]:
         cuts = report.Table(("step", "parameter", "strength"), [tuple(cut) for cut in first.figures["cuts"]])
         report.write_text(folder / "budget.tsv", report.tsv(cuts))
+    _write_order(folder, first)
     features = feature_table(last)
     if features is not None:
         report.write_text(folder / "features.tsv", report.tsv(features))
     return table
+
+
+def _write_order(folder: Path, first: Outcome) -> None:
+    """Which groups contain which, of structures that have an order."""
+    weights = dict(first.module.named_parameters())
+    for name, penalty in first.penalties.items():
+        groups = penalty.groups
+        if not isinstance(groups, Forest | Cover) or len(groups) > hasse.LARGEST:
+            continue
+        alive = groups.alive(weights[name].detach())
+        report.write_text(folder / "order.txt", hasse.hasse_text(groups, alive=alive))
+        with report.written_whole(folder / "order.png") as file:
+            hasse.hasse_figure(groups, alive=alive).savefig(file, format="png", dpi=150)
 
 
 def export(folder: Path, outcome: Outcome, console: Console) -> int | None:

@@ -2,6 +2,7 @@
 
 To add one, add a line to ROWS: how to make it, and its formula without the strength as a cvxpy expression of a matrix
 V of SHAPE (from numpy operations where it is not convex: those see an array). The rest of a row says what is special.
+Not here: SequentialGroupLasso and ConsensusGroupLasso, whose prox is not that of their value (see test_overlaps.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structsparse.groups import Forest, Partition, by_column, by_row, by_row_blocks
+from structsparse.groups import Cover, Forest, Partition, by_column, by_row, by_row_blocks, cover_entries, cover_rows
 from structsparse.penalties import (
     L0,
     L1,
@@ -31,6 +32,7 @@ from structsparse.penalties import (
     LogSum,
     Nonnegative,
     NoPenalty,
+    OverlappingGroupLasso,
     Penalty,
     SparseGroupLasso,
     SquaredL2,
@@ -94,6 +96,16 @@ def trees_in_another_order(penalty: Penalty) -> tuple[Penalty, Callable[[Tensor]
     return other, lambda W: W[ORDER]
 
 
+def covers_in_another_order(penalty: Penalty) -> tuple[Penalty, Callable[[Tensor], Tensor]]:
+    """The penalty whose atoms have moved with the rows, its groups in another order, and how the rows move."""
+    other, groups = copy.deepcopy(penalty), penalty.groups
+    ids = groups.atoms.ids.expand(SHAPE)[ORDER]
+    atoms = Partition(ids, groups.atoms.names, SHAPE)
+    moved = Cover(atoms, groups.members, groups.offsets, groups.names, groups.weight)
+    other.groups = moved.subset(torch.arange(len(groups)).flip(0))
+    return other, lambda W: W[ORDER]
+
+
 def backwards(penalty: Penalty) -> tuple[Penalty, Callable[[Tensor], Tensor]]:
     """Time, and the order of the chains beside each other."""
     return penalty, lambda W: W.flip(0, 1)
@@ -109,6 +121,7 @@ class Row:
     symmetry: Callable | None = rows_in_another_order  # a penalty and a map of W under which nothing changes
     meta: bool = True  # whether it runs without data
     lower: float = -torch.inf  # the constraint on every entry
+    border: float = 1e-11  # how near to the critical strength the prox knows what is zero
 
 
 def nonnegative(row: Row) -> Row:
@@ -147,6 +160,22 @@ def over(groups: Partition, norm=2):
     """Sum of weight_g * norm of V_g over the groups that have entries."""
     pairs = [(w, m) for w, m in zip(groups.weight.tolist(), members(groups), strict=True) if m]
     return lambda V: sum(weight * cvxpy.norm(flat(V)[entries], norm) for weight, entries in pairs)
+
+
+def over_cover(cover: Cover):
+    """Sum of weight_g * norm of V_g over groups that overlap."""
+    own = members(cover.atoms)
+    spans = zip(cover.offsets.tolist(), cover.offsets.tolist()[1:], strict=False)
+    groups = [[i for atom in cover.members.tolist()[a:b] for i in own[atom]] for a, b in spans]
+    pairs = [(w, entries) for w, entries in zip(cover.weight.tolist(), groups, strict=True) if entries]
+    return lambda V: sum(weight * cvxpy.norm(flat(V)[entries]) for weight, entries in pairs)
+
+
+def covered(cover: Cover):
+    """Sum of |V_i| over the entries of the groups."""
+    own = members(cover.atoms)
+    entries = [i for atom in sorted(set(cover.members.tolist())) for i in own[atom]]
+    return lambda V: cvxpy.norm1(flat(V)[entries])
 
 
 def over_trees(forest: Forest, norm=2):
@@ -234,6 +263,30 @@ def scattered() -> Partition:
     ids = torch.tensor([0, -1, 1, 2, 2, 0] * 4).view(SHAPE)
     ids[0, 0] = 3
     return Partition(ids, ["a", "b", "c", "one", "none"], SHAPE, "log2_size")
+
+
+def windows() -> Cover:
+    """Rows; row 7 is free."""
+    return cover_rows(SHAPE, [[0, 1, 2], [2, 3, 4], [4, 5, 0], [6], [1, 6]])
+
+
+def patches() -> Cover:
+    return cover_entries(SHAPE, [[0, 5, 9, 13], [1, 5, 9, 20], [2, 3, 4, 5], [0, 23]], weights="one")
+
+
+def templates() -> Cover:
+    """Blocks of rows, one of them without rows; coarse before fine."""
+    return Cover(blocks(), [0, 2, 3, 2, 3, 3, 4, 1], [0, 3, 5, 7, 8], list("pqrs"))
+
+
+def overlapping(cover: Callable[[], Cover], strength: float, mixed: float = 0.0) -> Row:
+    omega = over_cover(cover()) if mixed == 0 else mix(mixed, covered(cover()), over_cover(cover()))
+    return Row(
+        lambda: OverlappingGroupLasso(cover(), strength, mixed),
+        omega,
+        symmetry=covers_in_another_order,
+        border=1e-6,
+    )
 
 
 FALLING = torch.linspace(3.0, -1.0, 24, dtype=torch.float64).clamp(min=0)  # weights by size, some of them zero
@@ -325,12 +378,15 @@ ROWS = {
         gap=residuals,
         symmetry=trees_in_another_order,
     ),
+    "overlapping, rows": overlapping(windows, 0.15),
+    "overlapping, entries": overlapping(patches, 0.3),
+    "overlapping, row blocks, mixed": overlapping(templates, 0.15, mixed=0.3),
 }
 
 POSITIVE = """
     l1; squared l2; elastic net; weighted l1; group lasso, blocks; sparse group lasso, scattered; linf groups, blocks;
     linf groups, scattered, mixed; fused; fused lasso; slope; oscar; l0; l0, blocks; log-sum, blocks; mcp;
-    tree, rows; linf tree, scattered, mixed
+    tree, rows; linf tree, scattered, mixed; overlapping, rows; overlapping, row blocks, mixed
 """  # once more, with the constraint
 for name in map(str.strip, POSITIVE.split(";")):
     ROWS[f"{name}, nonnegative"] = nonnegative(ROWS[name])

@@ -135,6 +135,39 @@ def test_kernels_and_torch_agree_on_large_and_small_blocks(dtype, metric):
     assert groups.alive(slow).tolist() == groups.alive(fast).tolist()
 
 
+@pytest.mark.parametrize("entry_strength", [0.0, 0.3])
+@pytest.mark.parametrize("mean", [5, 22, 80, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kernels_and_torch_agree_on_many_blocks_of_few_entries(dtype, mean, entry_strength):
+    """Some are empty, some long; together they take more than one portion, and the last ends with the array."""
+    W = draw(10, (30_000, 1), dtype=dtype)[0]
+    draws = torch.Generator().manual_seed(mean)
+    cuts = torch.randint(0, 30_001, (30_000 // mean,), generator=draws).sort().values.tolist()
+    bounds = [0, *cuts[:10], *cuts, 30_000]
+    bounds.sort()
+    groups = by_row_blocks(W.shape, [str(k) for k in range(len(bounds) - 1)], bounds)
+    share = torch.rand(len(groups), generator=draws, dtype=torch.float64) * 1.5
+    share[::7] = 0.0
+    soft = prox.soft_threshold_(W.double().clone(), entry_strength, 1.0)
+    groups.weight.copy_(share * groups.norms(soft))
+    fast = prox.sparse_group_shrink_(W.clone(), groups, 1.0, entry_strength, 1.0)
+    slow = prox.sparse_group_shrink_(ROUTES["torch"](W.double()), groups, 1.0, entry_strength, 1.0)
+    torch.testing.assert_close(fast.double(), slow, rtol=0, atol=2e-6 if dtype == torch.float32 else 1e-13)
+    assert torch.equal(groups.alive(fast), (share < 1) & (groups.norms(soft) > 0))
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e-16, 1e25])
+def test_blocks_whose_squares_float32_cannot_hold(size):
+    W, _ = draw(11, (400, 6), dtype=torch.float32)
+    W *= size
+    groups = by_row(W.shape, weights="one")
+    for share in (0.5, 0.9, 2.0):
+        found = prox.group_shrink_(W.clone(), groups, share * 2.4 * size, 1.0)
+        expected = prox.group_shrink_(W.double(), groups, share * 2.4 * size, 1.0)
+        torch.testing.assert_close(found.double() / size, expected / size, rtol=1e-6, atol=2e-6)
+        assert 0 < int(groups.alive(found).sum()) < len(groups) or share == 2.0
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_kernels_and_torch_agree_on_many_entries(dtype):
     W, steps = draw(1, (400_000, 1), dtype=dtype)
@@ -301,6 +334,47 @@ def test_vectors_end_where_the_entries_end(dtype):
             outside[start:stop] = False
             assert torch.equal(scaled[outside], W[outside])
             assert torch.equal(shrunk[outside], W[outside])
+
+
+@numba.njit
+def few_sums(x, start, stop, cut):
+    squares = vectors.few_square_sum(x, start, stop, ()), vectors.two_square_sum(x, start, stop, ())
+    rest = vectors.few_soft_square_sum(x, start, stop, (cut,)), vectors.two_soft_square_sum(x, start, stop, (cut,))
+    return squares, rest
+
+
+@numba.njit
+def few_changes(x, y, start, stop, cut, factor, spread):
+    vectors.fill(spread, 0, 1, (cut,))
+    vectors.fill_two(spread, 1, stop - start, (factor,))
+    vectors.multiply_each(x, start, stop, (), spread)
+    vectors.fill(spread, 1, stop - start, (factor,))
+    vectors.soft_multiply_each(y, start, stop, (cut,), spread)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_vectors_of_few_entries_end_where_these_end(dtype):
+    W = draw(12, (1200,), dtype=dtype)[0]
+    W[0::2] += 3.0  # a sum of squares that are not alike
+    cut, factor = W.numpy().dtype.type(0.3), W.numpy().dtype.type(0.7)
+    spread = torch.empty(vectors.FEW + 128, dtype=dtype)
+    for many in (*range(1, 40), 63, 64, 65, 127, 128, 129, 200, 511, 512):
+        for start in (0, 1, 21):
+            stop = start + many
+            around = W.clone()
+            around[:start], around[stop:] = math.nan, math.nan  # what belongs to others is left out
+            x, rest = W[start:stop].double(), (W[start:stop] - W[start:stop].clamp(-cut, cut)).double()
+            squares, soft_squares = few_sums(around.numpy(), start, stop, cut)
+            accuracy = 1e-6 if dtype == torch.float32 else 1e-14
+            assert squares == pytest.approx([float(x.square().sum())] * 2, rel=accuracy)
+            assert soft_squares == pytest.approx([float(rest.square().sum())] * 2, rel=accuracy)
+            scaled, shrunk = W.clone(), W.clone()
+            few_changes(scaled.numpy(), shrunk.numpy(), start, stop, cut, factor, spread.numpy())
+            factors = torch.tensor([0.3] + [0.7] * (many - 1), dtype=torch.float64)
+            one, other = W.clone(), W.clone()
+            one[start:stop], other[start:stop] = (x * factors).to(dtype), (rest * factors).to(dtype)
+            torch.testing.assert_close(scaled, one)
+            torch.testing.assert_close(shrunk, other)
 
 
 def test_a_factor_of_zero_makes_plain_zeros():

@@ -432,6 +432,38 @@ def consensus(x, bounds, members, offsets, starts, reach, copies, duals, copy_su
 
 
 @njit(**SUMS)
+def consensus_of_singles(x, members, offsets, counts, reach, copies, duals, copy_sums, dual_sums):
+    """`consensus` where each atom is one entry. As dual + copy = x + old dual, the sums of duals follow from those of
+    copies, and only the latter are scattered."""
+    for i in range(x.size):
+        dual_sums[i] += counts[i] * x[i]
+    copy_sums[:] = 0.0
+    apart, own, there = 0.0, 0.0, 0.0
+    for g in range(reach.size):
+        group = members[offsets[g] : offsets[g + 1]]
+        v, u = copies[offsets[g] : offsets[g + 1]], duals[offsets[g] : offsets[g + 1]]
+        squares = 0.0
+        for c in range(group.size):
+            z = x[group[c]] + u[c]
+            v[c] = z
+            squares += z * z
+        factor = 0.0 if squares <= reach[g] * reach[g] else 1 - reach[g] / np.sqrt(squares)
+        own += factor * factor * squares
+        for c in range(group.size):
+            z = v[c]
+            new = factor * z
+            v[c] = new
+            u[c] = z - new
+            copy_sums[group[c]] += new
+            rest = x[group[c]] - new
+            apart += rest * rest
+    for i in range(x.size):
+        dual_sums[i] -= copy_sums[i]
+        there += counts[i] * x[i] * x[i]
+    return apart, own, there
+
+
+@njit(**SUMS)
 def _pulled_sums(x, steps, pull):
     squares, falls, spread = 0.0, 0.0, 0.0
     for i in range(x.size):

@@ -3,7 +3,8 @@
 Row blocks are `offsets` (in rows) over a parameter of `width` entries a row. A thread takes whole blocks, about a
 TILE of entries at a time, and finishes them while they lie in its cache; a block above LARGE is shared by all
 threads. Cuts depend on sizes alone, so results do not depend on the number of threads. Sums are float64: in float32
-a sum over a million entries is wrong in the third digit.
+a sum over a million entries is wrong in the third digit. Only the sums that shrink blocks of few entries (vectors.FEW)
+are in the precision of the entries, which moves such a block by 1e-6 of itself at the worst.
 """
 
 import numpy as np
@@ -13,6 +14,11 @@ from structsparse.kernels import vectors
 
 TILE = 1 << 15  # entries: with their steps they fit a second-level cache
 ALONE = 1 << 18  # entries: up to here one thread has done it before the others, on a busy machine, are awake
+PORTION = 1 << 11  # entries of small blocks: with a factor each they fit a first-level cache
+BEHIND = 128  # entries that vectors of small blocks may read or fill behind them
+LINE = 64  # bytes of a vector
+LEAST, MOST, FAINT = 1e-30, 1e30, 1e-12  # squares between are sure in float32; those below count at a faint threshold
+RUN = 1 << 18  # entries of a task of many blocks: fewer, and handing it out shows (6 %)
 LARGE = 1 << 21  # entries of a block that is worth all threads at once
 ROUNDS = 60  # of Newton: it ends by itself within a dozen, this bounds what odd input could do
 SERIAL = {"cache": True, "nogil": True, "error_model": "numpy"}  # a checked division is no vector division
@@ -56,7 +62,7 @@ def shrink_blocks(x, offsets, width, weight, threshold, cut):
     if x.size <= ALONE:
         _shrink_tile(x, offsets, width, weight, threshold, cut)
         return
-    first, last = _tiles(offsets, width)
+    first, last = _tiles(offsets, width, RUN)
     for tile in prange(first.size):
         a, b = first[tile], last[tile]
         _shrink_tile(x, offsets[a : b + 1], width, weight[a:b], threshold, cut)
@@ -72,7 +78,7 @@ def shrink_blocks_metric(x, steps, offsets, width, weight, strength, cut):
     if x.size <= ALONE:
         _shrink_tile_metric(x, steps, offsets, width, weight, strength, cut)
         return
-    first, last = _tiles(offsets, width)
+    first, last = _tiles(offsets, width, TILE)
     for tile in prange(first.size):
         a, b = first[tile], last[tile]
         _shrink_tile_metric(x, steps, offsets[a : b + 1], width, weight[a:b], strength, cut)
@@ -88,7 +94,7 @@ def block_sums(x, offsets, width, power, sums):
     if x.size <= ALONE:
         _sum_tile(x, offsets, width, power, sums)
         return
-    first, last = _tiles(offsets, width)
+    first, last = _tiles(offsets, width, TILE)
     for tile in prange(first.size):
         a, b = first[tile], last[tile]
         _sum_tile(x, offsets[a : b + 1], width, power, sums[a:b])
@@ -99,9 +105,9 @@ def block_sums(x, offsets, width, power, sums):
 
 
 @njit(**SERIAL)
-def _tiles(offsets, width):
+def _tiles(offsets, width, entries):
     """First and last block (excluded) of each tile. Large blocks, which can only come last in one, are left out."""
-    tiles = 1 + offsets[-1] * width // TILE
+    tiles = 1 + offsets[-1] * width // entries
     bounds = np.searchsorted(offsets, np.arange(tiles + 1) * offsets[-1] // tiles)
     first, last = bounds[:-1], bounds[1:].copy()
     for tile in range(tiles):
@@ -177,22 +183,72 @@ def _scale(x, start, stop, cut, factor):
 
 @njit(**SERIAL)
 def _shrink_tile(x, offsets, width, weight, threshold, cut):
-    """All sums, then all factors, then all products: twice as fast for narrow rows as one block after the other."""
-    kind, bounds, factor = x.dtype.type, offsets * width, np.empty(weight.size)
-    if cut == 0:
-        for g in range(weight.size):
-            factor[g] = vectors.square_sum(x, bounds[g], bounds[g + 1], ())
-    else:
-        for g in range(weight.size):
-            factor[g] = vectors.soft_square_sum(x, bounds[g], bounds[g + 1], (cut,))
-    for g in range(weight.size):
-        factor[g] = _factor(factor[g], threshold * weight[g])
-    if cut == 0:
-        for g in range(weight.size):
-            vectors.multiply(x, bounds[g], bounds[g + 1], (kind(factor[g]),))
-    else:
-        for g in range(weight.size):
-            vectors.soft_multiply(x, bounds[g], bounds[g + 1], (cut, kind(factor[g])))
+    """Blocks of few entries by the portion, each of the others by itself."""
+    bounds, first = offsets * width, 0
+    squares, factors, spread = np.empty(PORTION), np.empty(PORTION, x.dtype), np.empty(PORTION + BEHIND, x.dtype)
+    two = bounds[-1] - bounds[0] <= weight.size * (vectors.TWO * LINE // x.itemsize)  # on average
+    scratch = squares, factors, spread
+    while first < weight.size:
+        if two and cut == 0:
+            first = _shrink_two(x, bounds, first, weight, threshold, cut, *scratch)
+        elif two:
+            first = _shrink_two_soft(x, bounds, first, weight, threshold, cut, *scratch)
+        elif cut == 0:
+            first = _shrink_few(x, bounds, first, weight, threshold, cut, *scratch)
+        else:
+            first = _shrink_few_soft(x, bounds, first, weight, threshold, cut, *scratch)
+        if first < weight.size:
+            a, b = bounds[first], bounds[first + 1]
+            factor = _factor(_squares(x, a, b, cut), threshold * weight[first])
+            _scale(x, a, b, cut, x.dtype.type(factor))
+            first += 1
+
+
+def _few_shrinker(add, fill, multiply, soft):
+    """Compiled for each of the vector functions: to choose one block by block would take as long as to do it."""
+
+    @njit(**SERIAL)
+    def shrink(x, bounds, g, weight, threshold, cut, squares, factors, spread):
+        """By the portion, all sums, then all factors, then all products. Tells which is the first block left alone."""
+        numbers = (cut,) if soft else ()
+        while g < weight.size:
+            first, begin, unsure = g, bounds[g], False
+            while g < weight.size and g - first < PORTION:
+                start, stop = bounds[g], bounds[g + 1]
+                if stop - start > vectors.FEW or stop - begin > PORTION or stop + BEHIND > x.size:
+                    break
+                total = add(x, start, stop, numbers)
+                squares[g - first] = total
+                unsure |= (total < LEAST) | (total > MOST)
+                g += 1
+            if g == first:
+                break
+            for k in range(first, g if unsure else first):
+                total = squares[k - first]
+                if total > MOST or (total < LEAST and threshold * weight[k] < FAINT):
+                    squares[k - first] = _squares(x, bounds[k], bounds[k + 1], cut)
+            _factors(squares[: g - first], weight[first:g], threshold, factors)
+            for k in range(first, g):
+                fill(spread, bounds[k] - begin, bounds[k + 1] - begin, (factors[k - first],))
+            multiply(x, begin, bounds[g], numbers, spread)
+        return g
+
+    return shrink
+
+
+_shrink_few = _few_shrinker(vectors.few_square_sum, vectors.fill, vectors.multiply_each, False)
+_shrink_few_soft = _few_shrinker(vectors.few_soft_square_sum, vectors.fill, vectors.soft_multiply_each, True)
+_shrink_two = _few_shrinker(vectors.two_square_sum, vectors.fill_two, vectors.multiply_each, False)
+_shrink_two_soft = _few_shrinker(vectors.two_soft_square_sum, vectors.fill_two, vectors.soft_multiply_each, True)
+
+
+@njit(**SERIAL)
+def _factors(squares, weight, threshold, factors):
+    """_factor of each group, without branches, so that roots and quotients are vectors."""
+    for g in range(squares.size):
+        share, norm = threshold * weight[g], np.sqrt(squares[g])
+        left = 0.0 if norm <= share else 1 - share / norm
+        factors[g] = 1.0 if share == 0 else left
 
 
 @njit(**PARALLEL)

@@ -4,6 +4,11 @@ What a compiler makes of `for i in range(x.size)` takes up to 63 entries at an e
 time where blocks hold a hundred; and to hand over a slice of an array costs as much as a short loop. No vector is read
 under a mask: the processor would not fetch ahead of it, which takes three times as long. Sums are float64; their order
 depends on the number of entries alone, neither on where these lie nor on what they are part of.
+
+Where blocks hold a hundred entries or less and their sizes differ, the ends of such loops, which no processor foresees,
+are again half of the time. The functions of FEW entries take MANY vectors, or TWO, at once, whatever belongs to others
+among them: sums leave it out, and factors are first spread over the entries of many blocks, each block overwriting what
+the one before left behind its end, so that products know no blocks at all. 1.3 times as fast for blocks of 80 entries.
 """
 
 from __future__ import annotations
@@ -15,6 +20,9 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 LANES = {32: 16, 64: 8}  # entries in 64 bytes, by their bits
+FEW = 512  # entries: up to here a sum of squares in their own precision is as good as they are: 1e-6 at worst
+TWO, MANY = 2, 8  # vectors at once; as many are read behind the entries
+AHEAD = 4096  # entries: what sums ask for before they need it; the processor by itself sees to less and stops at a page
 LONG = 512  # entries: from here on, vectors four at a time; where they are written, none across two cache lines
 TOGETHER = 4
 FUSED = ("contract",)  # a product and its sum may be rounded once
@@ -57,6 +65,14 @@ class _Walk:
     def zeros(self, vector):
         return ir.Constant(vector, [0.0] * self.lanes)
 
+    def fetch(self, place):
+        """Ask for the cache line of an entry, which may lie beyond the array."""
+        address, flag = self.builder.bitcast(self.address(place), ir.IntType(8).as_pointer()), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, flag, flag, flag])
+        name = "llvm.prefetch.p0" if getattr(address.type, "is_opaque", False) else "llvm.prefetch.p0i8"
+        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        self.builder.call(function, [address, flag(0), flag(3), flag(1)])  # to read, into all caches, as data
+
     def total(self, wide):
         """The sum of the lanes."""
         kind = ir.FunctionType(ir.DoubleType(), [ir.DoubleType(), self.wide])
@@ -64,12 +80,12 @@ class _Walk:
         function = cgutils.get_or_insert_function(self.builder.module, kind, name)
         return self.builder.call(function, [ir.Constant(ir.DoubleType(), 0.0), wide], fastmath=("reassoc",))
 
-    def only_last(self, vector, count):
-        """Zeros in all lanes but the last `count`."""
+    def only(self, compared, vector, number):
+        """Zeros in all lanes but those with a place that is ("<", ">=") `number`."""
         short = ir.IntType(32)
         lanes = ir.Constant(ir.VectorType(short, self.lanes), list(range(self.lanes)))
-        first = self.spread(self.builder.sub(short(self.lanes), self.builder.trunc(count, short)))
-        return self.builder.select(self.builder.icmp_signed(">=", lanes, first), vector, self.zeros(self.vector))
+        number = self.spread(self.builder.trunc(number, short))
+        return self.builder.select(self.builder.icmp_signed(compared, lanes, number), vector, self.zeros(self.vector))
 
     def index(self, number):
         return ir.Constant(self.size.type, number)
@@ -99,6 +115,20 @@ class _Walk:
         address = self.builder.ptrtoint(self.data, self.size.type)
         missing = self.builder.and_(self.builder.neg(address), self.index(63))
         return self.builder.udiv(missing, self.index(self.bits // 8))
+
+    @contextmanager
+    def at_least_once(self, place, many):
+        """Repeat the body of the `with`, which gets `place`, while entries lie `many` and more behind it."""
+        builder = self.builder
+        body, done = (builder.append_basic_block(name) for name in ("body", "done"))
+        builder.branch(body)
+        builder.position_at_end(body)
+        here = builder.load(place)
+        yield here
+        here = builder.add(here, self.index(many))
+        builder.store(here, place)
+        builder.cbranch(builder.icmp_signed("<", here, self.size), body, done)
+        builder.position_at_end(done)
 
     @contextmanager
     def loop(self, place, many):
@@ -142,17 +172,96 @@ def _summing(formula):
                     with builder.if_then(walk.at_least(LONG), likely=False):
                         with walk.loop(place, TOGETHER * walk.lanes):
                             for slot in sums:
+                                walk.fetch(builder.add(builder.load(place), walk.index(AHEAD)))
                                 add(slot, walk.take(place))
                         for slot in sums[1:]:
                             builder.store(builder.fadd(builder.load(sums[0]), builder.load(slot)), sums[0])
                     with walk.loop(place, walk.lanes):
                         add(sums[0], walk.take(place))
                     last = walk.load(builder.sub(walk.size, walk.index(walk.lanes)))
-                    add(sums[0], walk.only_last(last, builder.and_(walk.size, walk.index(walk.lanes - 1))))
+                    rest = builder.and_(walk.size, walk.index(walk.lanes - 1))
+                    add(sums[0], walk.only(">=", last, builder.sub(walk.index(walk.lanes), rest)))
                     builder.store(walk.total(builder.load(sums[0])), result)
             return builder.load(result)
 
         return types.float64(array, types.intp, types.intp, numbers), generate
+
+    return work
+
+
+def _summing_few(formula, together):
+    """A function (array, start, stop, numbers): as above for FEW entries, summed up in their own precision.
+
+    Fetches half of what it reads: of blocks of all sizes that is about what they hold."""
+
+    @intrinsic
+    def work(typingctx, array, start, stop, numbers):
+        def generate(context, builder, signature, arguments):
+            walk = _Walk.of(context, builder, signature.args[0], *arguments)
+            place = cgutils.alloca_once_value(builder, walk.index(0))
+            sums = [cgutils.alloca_once_value(builder, walk.zeros(walk.vector)) for _ in range(TOGETHER)]
+            with walk.at_least_once(place, together * walk.lanes) as here:
+                for k in range(together):
+                    if k < max(TWO, together // 2):
+                        walk.fetch(builder.add(here, walk.index(k * walk.lanes + AHEAD)))
+                    there = builder.add(here, walk.index(k * walk.lanes))
+                    value = formula(builder, walk, walk.load(there), *walk.numbers)
+                    value, slot = walk.only("<", value, builder.sub(walk.size, there)), sums[k % TOGETHER]
+                    builder.store(builder.fadd(builder.load(slot), value, flags=FUSED), slot)
+            one, two, three, four = (builder.load(slot) for slot in sums)
+            total = builder.fadd(builder.fadd(one, two), builder.fadd(three, four))
+            return walk.total(_widen(builder, walk, total))
+
+        return types.float64(array, types.intp, types.intp, numbers), generate
+
+    return work
+
+
+def _filling(together):
+    """A procedure (array, start, stop, numbers) that spreads a number over these entries and some behind them."""
+
+    @intrinsic
+    def work(typingctx, array, start, stop, numbers):
+        def generate(context, builder, signature, arguments):
+            walk = _Walk.of(context, builder, signature.args[0], *arguments)
+            place = cgutils.alloca_once_value(builder, walk.index(0))
+            with walk.at_least_once(place, together * walk.lanes) as here:
+                for k in range(together):
+                    walk.store(walk.numbers[0], builder.add(here, walk.index(k * walk.lanes)))
+            return context.get_dummy_value()
+
+        return types.void(array, types.intp, types.intp, numbers), generate
+
+    return work
+
+
+def _changing_each(formula):
+    """A procedure (array, start, stop, numbers, factors): as below, the last number of the formula being one of
+    `factors`, the first of them that of the entry at `start`."""
+
+    @intrinsic
+    def work(typingctx, array, start, stop, numbers, factors):
+        def generate(context, builder, signature, arguments):
+            *arguments, factors = arguments
+            walk = _Walk.of(context, builder, signature.args[0], *arguments)
+            data = context.make_array(signature.args[4])(context, builder, factors).data
+            place = cgutils.alloca_once_value(builder, walk.index(0))
+
+            def change(lanes):
+                here = builder.load(place)
+                factor = _Walk(builder, walk.element, data, walk.size, (), lanes.lanes).load(here)
+                lanes.store(formula(builder, lanes, lanes.take(place), *lanes.numbers, factor), here)
+
+            for many in (TOGETHER, 1):
+                with walk.loop(place, many * walk.lanes):
+                    for _ in range(many):
+                        change(walk)
+            for lanes in walk.narrower():
+                with lanes.if_left(walk.size):
+                    change(lanes)
+            return context.get_dummy_value()
+
+        return types.void(array, types.intp, types.intp, numbers, factors), generate
 
     return work
 
@@ -227,7 +336,10 @@ def _absolute(builder, walk, x):
 
 
 def _square(builder, walk, x):
-    x = _widen(builder, walk, x)
+    return _few_square(builder, walk, _widen(builder, walk, x))
+
+
+def _few_square(builder, walk, x):
     return builder.fmul(x, x, flags=FUSED)
 
 
@@ -238,11 +350,19 @@ def _times(builder, walk, x, factor):
     return builder.select(builder.fcmp_ordered("==", factor, zeros), zeros, product)
 
 
+def _after_soft(formula):
+    """`formula` of soft(x, cut)."""
+    return lambda builder, walk, x, cut, *numbers: formula(builder, walk, _soft(builder, walk, x, cut), *numbers)
+
+
 absolute_sum = _summing(_absolute)
 square_sum = _summing(_square)
-soft_square_sum = _summing(lambda builder, walk, x, cut: _square(builder, walk, _soft(builder, walk, x, cut)))
+soft_square_sum = _summing(_after_soft(_square))
+few_square_sum, few_soft_square_sum = _summing_few(_few_square, MANY), _summing_few(_after_soft(_few_square), MANY)
+two_square_sum, two_soft_square_sum = _summing_few(_few_square, TWO), _summing_few(_after_soft(_few_square), TWO)
+fill, fill_two = _filling(MANY), _filling(TWO)
 multiply = _changing(_times)
 soft = _changing(_soft)
-soft_multiply = _changing(
-    lambda builder, walk, x, cut, factor: _times(builder, walk, _soft(builder, walk, x, cut), factor)
-)
+soft_multiply = _changing(_after_soft(_times))
+multiply_each = _changing_each(_times)
+soft_multiply_each = _changing_each(_after_soft(_times))

@@ -23,7 +23,7 @@ ROUNDS = 60  # of Newton towards a critical strength; it ends by itself within a
 class OverlappingGroupLasso(Penalty):
     """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the entries of the groups
 
-    The groups may overlap. `prox_` is the true proximal operator, to `tolerance`: its result is no further from the
+    The groups may overlap; a Partition is taken as a Cover of its groups that have entries. `prox_` is the true proximal operator, to `tolerance`: its result is no further from the
     minimum than tolerance * ||W|| (both norms in the metric 1 / steps), as certified by its duality gap, and at best
     to the precision of W. Entries of groups whose dual lies inside its ball are exactly zero. With `warm`, each call
     starts from the dual of the one before, which saves rounds while W changes little, but lets the last digits depend
@@ -35,7 +35,7 @@ class OverlappingGroupLasso(Penalty):
     def __init__(
         self, groups: Cover, strength: float, mix: float = 0.0, tolerance: float = prox.TOLERANCE, warm: bool = False
     ):
-        super().__init__(strength, groups)
+        super().__init__(strength, _checked_cover(groups, type(self).__name__))
         self.mix = checked(mix, f"the mix of {type(self).__name__}", most=1)
         self.tolerance = checked(tolerance, f"the tolerance of {type(self).__name__}", most=1)
         self.warm, self._duals = warm, {}
@@ -98,7 +98,7 @@ class OverlappingGroupLasso(Penalty):
 
     def _shrunk(self, size: Tensor, strength: Tensor, tolerance: float) -> Tensor:
         strengths = strength * (1 - self.mix), strength * self.mix
-        return prox.overlapping_shrink_(size.clone(), self.groups, *strengths, 1.0, tolerance)
+        return prox.overlapping_shrink_(size.clone(), self.groups, *strengths, 1.0, tolerance, tell=False)
 
     def _reached(self) -> Tensor:
         """Which atoms are penalised at all."""
@@ -120,6 +120,18 @@ class OverlappingGroupLasso(Penalty):
         return dual
 
 
+def _checked_cover(groups, penalty: str) -> Cover:
+    """A Partition is a Cover whose groups do not overlap."""
+    if isinstance(groups, Partition):
+        return cover_families([groups])
+    if not isinstance(groups, Cover):
+        raise UserError(
+            f"{penalty} has groups of type {type(groups).__name__}, expected a Cover of groups that may overlap, such "
+            "as groups=coarse_to_fine or a file of groups, or a Partition; for a Forest take TreeGroupLasso"
+        )
+    return groups
+
+
 class SequentialGroupLasso(OverlappingGroupLasso):
     """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the entries of the groups
 
@@ -130,6 +142,10 @@ class SequentialGroupLasso(OverlappingGroupLasso):
     """
 
     def __init__(self, groups: Cover | Sequence[Partition], strength: float, mix: float = 0.0):
+        if isinstance(groups, Partition):
+            groups = [groups]
+        if not (isinstance(groups, list | tuple) and groups and all(isinstance(f, Partition) for f in groups)):
+            groups = _checked_cover(groups, type(self).__name__)
         if isinstance(groups, Cover):
             colours, order = groups.colours().sort(stable=True)
             cover = groups.subset(order)

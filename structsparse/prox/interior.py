@@ -19,7 +19,9 @@ from structsparse.groups.cover import Cover
 from structsparse.kernels import overlaps as kernels
 
 FALL = 0.1  # of the barrier from one stage to the next
-STAGES, ROUNDS, HALVINGS, LAST_ROUNDS = 18, 40, 30, 15  # bounds that ordinary problems do not reach
+STAGES, ROUNDS, HALVINGS, LAST_ROUNDS = 18, 40, 30, 40  # bounds that ordinary problems do not reach
+COLLAPSE = -0.9  # relative move of an eta that goes to zero
+SLOW = 3  # rounds in turn that do not halve the gap: the guess was wrong
 CLOSE = 0.1  # squared decrement of Newton, over the barrier, at which a stage ends
 DENSE = 1 << 23  # numbers in a matrix of groups by atoms
 
@@ -101,7 +103,7 @@ class Problem:
     def state(self, etas: Tensor, mu: float, living: Tensor, zero: Tensor) -> State:
         """Where dead groups do not pull any more, and the atoms that are zero have no entries."""
         pulls = torch.where(living, self.reach / etas, 0.0)
-        sums = torch.where(zero, 0.0, self.entries.sums(self.cover.scatter(pulls)))
+        sums = torch.where(zero | ~self.covered, 0.0, self.entries.sums(self.cover.scatter(pulls)))
         squares = pulls * self.gather(sums[0])
         slope = torch.where(living, (self.reach * etas - squares) / 2 - mu, 0.0)
         return State(etas, slope, pulls, squares, sums)
@@ -173,16 +175,18 @@ def _followed(problem: Problem, tolerance: float) -> Found:
     etas = torch.where(problem.active, (mu + root) / reach, 1.0)
     for stage in range(STAGES):
         mu *= FALL
-        at = _centred(problem, etas, mu)
-        etas = at.etas
-        # 2 mu / (reach eta) = 1 - (|dual| / reach)^2, which falls as mu does if the group lives; if not, |v| falls so
-        dead = problem.active & (2 * mu / (reach * etas) * problem.norms > problem.gather(at.sums[0]).sqrt())
-        found = _finished(problem, etas, dead, tolerance, stage == STAGES - 1)
-        if found is not None and (best is None or found.distance < best.distance):
-            best = found
-            if best.distance <= tolerance:
-                break
-    return best
+        before, at = etas, _centred(problem, etas, mu)
+        etas, norms = at.etas, problem.gather(at.sums[0]).sqrt()
+        # 2 mu / (reach eta) = 1 - (|dual| / reach)^2 falls as mu does if the group lives; if it is dead, |v| does
+        guess = 2 * mu / (reach * etas) * problem.norms > norms
+        # while eta stays or falls as mu does; it falls as the root of mu where a group is neither
+        for dead in (guess, etas < FALL**0.75 * before):
+            found = _finished(problem, etas, problem.active & dead, tolerance, stage == STAGES - 1)
+            if found is not None and (best is None or found.distance < best.distance):
+                best = found
+                if best.distance <= tolerance:
+                    return best
+    return Found(problem.entries.x, etas, torch.inf) if best is None else best
 
 
 def _centred(problem: Problem, etas: Tensor, mu: float) -> State:
@@ -206,36 +210,48 @@ def _centred(problem: Problem, etas: Tensor, mu: float) -> State:
 
 def _finished(problem: Problem, etas: Tensor, dead: Tensor, tolerance: float, always: bool) -> Found | None:
     """With dead groups at zero, the minimum over the others; None if the dead ones cannot hold their entries there."""
-    cover, active, bound = problem.cover, problem.active, tolerance**2 * problem.scale / 2
-    zero = cover.scatter(dead.double()) > 0
-    dead = active & (dead | (problem.gather((~zero).double()) == 0))
-    living = active & ~dead
-    gap = _gap_of_dead(problem, torch.where(dead, problem.reach / etas, 0.0), zero)
+    reach, bound = problem.reach, tolerance**2 * problem.scale / 2
+    dead, zero, gap = _laid_down(problem, etas, dead)
     if not (always or gap <= bound):
         return None
-    inner, best, least = etas, None, torch.inf
+    best, least, slow = None, torch.inf, 0
     for _ in range(LAST_ROUNDS):
-        at = problem.state(inner, 0.0, living, zero)
+        living = problem.active & ~dead
+        at = problem.state(etas, 0.0, living, zero)
         norms = problem.gather(at.sums[0]).sqrt()
         # duals reach * v / |v| have no slack; with them v would move by steps * v * (their pull - pull)
-        apart = cover.scatter(torch.where(living & (norms > 0), problem.reach / norms - at.pulls, 0.0))
+        apart = problem.cover.scatter(torch.where(living & (norms > 0), reach / norms - at.pulls, 0.0))
         total = gap + float((apart.square() * at.sums[2]).sum()) / 2
+        slow = 0 if total < 0.5 * least else slow + 1
         if total < least:
-            best, least = at, total
-        move = problem.newton(at, 0.0, living)
-        if total <= bound or not float(move.abs().max()) < 0.9:
+            best, least = (at.pulls, zero, torch.where(living, etas, -etas)), total
+        if total <= bound or slow == SLOW:
             break
-        inner = inner * (1 + move)
+        move = problem.newton(at, 0.0, living)
+        collapsing = living & (move < COLLAPSE)
+        if bool(collapsing.any()):
+            more = _laid_down(problem, etas, dead | collapsing)
+            if more[-1] <= bound:
+                dead, zero, gap = more
+                least = torch.inf
+                continue
+        etas = etas * (1 + move.clamp(min=COLLAPSE))
     if best is None:
         return None
-    v = problem.entries.pulled(cover.scatter(best.pulls), zero)
-    return Found(v, torch.where(living, best.etas, -etas), (2 * least / problem.scale) ** 0.5)
+    pulls, zero, etas = best
+    v = problem.entries.pulled(problem.cover.scatter(pulls), zero)
+    return Found(v, etas, (2 * least / problem.scale) ** 0.5)
 
 
-def _gap_of_dead(problem: Problem, pulls: Tensor, zero: Tensor) -> float:
-    """The duals of dead groups share what holds their entries at zero; each within its ball, they may not suffice."""
-    total = torch.where(zero, problem.cover.scatter(pulls), 1.0)
+def _laid_down(problem: Problem, etas: Tensor, dead: Tensor) -> tuple[Tensor, Tensor, float]:
+    """All groups that are dead if these are, the atoms that are zero then, and what that adds to the gap: the duals of
+    dead groups share what holds their entries at zero; each within its ball, they may not suffice."""
+    cover = problem.cover
+    zero = cover.scatter(dead.double()) > 0
+    dead = problem.active & (dead | (problem.gather((~zero).double()) == 0))
+    pulls = torch.where(dead, problem.reach / etas, 0.0)
+    total = torch.where(zero, cover.scatter(pulls), 1.0)
     dual = pulls * problem.gather(torch.where(zero, problem.at_zero / total.square(), 0.0)).sqrt()
     lost = torch.where(dual > problem.reach, 1 - problem.reach / dual, 0.0)
-    lost = problem.cover.scatter(pulls * lost) / total
-    return float(torch.where(lost > 0, problem.energy * lost.square(), 0.0).sum()) / 2
+    lost = cover.scatter(pulls * lost) / total
+    return dead, zero, float(torch.where(lost > 0, problem.energy * lost.square(), 0.0).sum()) / 2

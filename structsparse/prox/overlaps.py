@@ -27,7 +27,7 @@ from structsparse.prox.steps import Steps, changed, is_scalar, number, threshold
 
 TOLERANCE = 1e-13  # of the norm of W: as near as float64 comes
 ROUNDS = 4_000  # over all groups, should the tolerance never be met
-PATIENCE = 60  # rounds of descent before few groups go to the interior point method
+PATIENCE, WORK = 60, 1 << 16  # rounds of descent, or members visited, before few groups go to the interior point method
 FEW = 1000  # groups
 MANY = 1 << 16  # copies of entries: with few groups and a step for each entry they are never made
 CHECK = 50  # rounds of ascent between two looks at the gap, each of which waits for the device
@@ -61,12 +61,13 @@ def overlapping_shrink_(
     tolerance: float = TOLERANCE,
     dual: Tensor | None = None,
     weight: Tensor | None = None,
+    tell: bool = True,
 ) -> Tensor:
     """Prox of strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over the entries of the groups.
 
     It is the prox of the group terms after that of the entries: the former multiplies each entry by a number of at
     least 0. V is within tolerance * ||W|| of the minimum (norms in the metric 1 / steps), as its duality gap says.
-    Where rounds run out before that, a warning says so, once for each cover. `dual`, if given, is where the method
+    Where rounds run out before that, a warning says so, once for each cover, if it is to `tell`. `dual`, if given, is where the method
     starts from and what it leaves: see `new_dual`. `weight`, if given, replaces that of the cover.
     """
     reach = strength * (cover.weight if weight is None else weight)
@@ -75,7 +76,7 @@ def overlapping_shrink_(
     def solve(x, steps, over_atoms):
         route = _minimised if walkable(W) else _minimised_by_torch
         v, distance = route(x, steps, cover, reach, over_atoms, tolerance, dual)
-        if distance > tolerance:
+        if tell and distance > tolerance:
             _tell(cover, distance, tolerance)
         return v
 
@@ -186,7 +187,7 @@ def _minimised(x, steps, cover, reach, over_atoms, tolerance, dual) -> tuple[Ten
     if over_atoms or not _without_copies(cover):
         start = torch.zeros(int(starts[-1]), dtype=torch.float64) if dual is None else dual
         sets = bounds, members, offsets, starts, cover.size.argsort(stable=True).numpy(), reach.numpy()
-        best, length, rounds = x.clone(), steps.clone(), PATIENCE if len(cover) <= FEW else ROUNDS
+        best, length, rounds = x.clone(), steps.clone(), _rounds(cover, int(starts[-1]))
         _, distance = kernels.descend(best.numpy(), length.numpy(), even, *sets, start.numpy(), tolerance, rounds)
         dual = None
     if distance > tolerance and len(cover) <= FEW:
@@ -194,6 +195,10 @@ def _minimised(x, steps, cover, reach, over_atoms, tolerance, dual) -> tuple[Ten
         if found.distance < distance:
             return found.v, found.distance
     return best, distance
+
+
+def _rounds(cover: Cover, copies: int) -> int:
+    return min(ROUNDS, max(PATIENCE, WORK // max(1, copies))) if len(cover) <= FEW else ROUNDS
 
 
 def _by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas) -> Found:
@@ -366,9 +371,13 @@ def update_consensus_(
     order, bounds = cover.entries()
     flat = W.flatten().double() if order is None else W.flatten().double()[order]
     if walkable(W) and copies.device.type == "cpu":
-        sets = bounds.numpy(), cover.members.numpy(), cover.offsets.numpy(), cover.starts.numpy(), reach.numpy()
+        bounds, *sets = _sets(cover, over_atoms=False)
         state = (kept.numpy() for kept in (copies, duals, copy_sums, dual_sums))
-        squares = kernels.consensus(flat.numpy(), *sets, *state)
+        if len(flat) == len(cover.atoms) and bool((cover.atoms.size == 1).all()):
+            counts = cover.multiplicity.double().numpy()
+            squares = kernels.consensus_of_singles(flat.numpy(), *sets[:2], counts, reach.numpy(), *state)
+        else:
+            squares = kernels.consensus(flat.numpy(), bounds, *sets, reach.numpy(), *state)
         return tuple(torch.tensor(squares, dtype=torch.float64).sqrt())
     places, owner = cover.pairs(in_order=False)
     own = flat[places]
