@@ -2,13 +2,15 @@
 
 import copy
 import math
+import warnings
 
 import cvxpy
 import pytest
 import torch
 
+from structsparse import prox
 from structsparse.errors import UserError
-from structsparse.groups import Cover, Partition, by_row_blocks, cover_entries, cover_rows
+from structsparse.groups import Cover, Partition, by_parents, by_row_blocks, cover_entries, cover_rows
 from structsparse.groups.orders import coarse_to_fine
 from structsparse.penalties import ConsensusGroupLasso, OverlappingGroupLasso, SequentialGroupLasso, SparseGroupLasso
 
@@ -296,6 +298,33 @@ def test_it_works_in_place_leaves_no_graph_and_runs_on_meta(cover, kind):
     assert penalty.value(W).shape == ()
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("route", ROUTES)
+def test_many_entries_with_a_step_each_are_no_harder(route):
+    """Copies are never made; optimality is asked of the gap, with which the prox shares no formula but norms."""
+    cover = cover_rows((1200, 3), [list(range(i, min(1200, i + 300))) for i in range(0, 1180, 12)])
+    assert cover.copies > prox.overlaps.MANY
+    W, steps = draw(4, (1200, 3))
+    penalty = OverlappingGroupLasso(cover, 0.0)
+    for strength in (0.05, 1.0):
+        penalty.strength = strength
+        V = penalty.prox_(ROUTES[route](W), steps)
+        assert float(penalty.gap(V, (V - W) / steps).max()) < 1e-8 * float((W / steps).norm())
+        assert bool(cover.alive(V).all()) == (strength == 0.05)
+        assert V.any()
+
+
+def test_what_is_not_reached_is_said_once(monkeypatch):
+    monkeypatch.setattr(prox.overlaps, "ROUNDS", 2)
+    monkeypatch.setattr(prox.overlaps, "FEW", 0)
+    penalty, W = OverlappingGroupLasso(COVERS["rows"](), 0.3), draw(0)[0]
+    with pytest.warns(RuntimeWarning, match=r"5 overlapping groups of the parameter is known to .* was 1\.0e-13"):
+        penalty.prox_(W.clone(), 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        penalty.prox_(W.clone(), 1.0)
+
+
 # -- consensus
 
 
@@ -338,6 +367,33 @@ def test_consensus_ends_at_the_optimum(cover, mix, adaptive):
     least = problem.solve(solver="CLARABEL")
     ours = float((X @ best.flatten() - y).square().sum()) / (2 * len(y)) + float(exact.value(best))
     assert ours == pytest.approx(least, rel=1e-6)
+
+
+def test_consensus_reaches_the_optimum_of_a_logistic_problem(cover):
+    """Which cvxpy finds."""
+    X, y = least_squares(3)
+    sign = torch.where(y > 0, 1.0, -1.0).double()
+    critical = float(OverlappingGroupLasso(cover, 1.0).critical(-(X.T @ sign).view(SHAPE) / (2 * len(y))))
+    penalty = ConsensusGroupLasso(cover, 0.3 * critical, rho=0.3)
+    V = cvxpy.Variable(SHAPE)
+    margins = cvxpy.multiply(sign.numpy(), X.numpy() @ cvxpy.vec(V, order="C"))
+    ridge = 0.005 * cvxpy.sum_squares(V)  # free entries would run away
+    loss = cvxpy.sum(cvxpy.logistic(-margins)) / len(y) + ridge
+    least = cvxpy.Problem(cvxpy.Minimize(loss + 0.3 * critical * formula(cover, 0.0, V))).solve(solver="CLARABEL")
+
+    def objective_at(W):
+        margins = sign * (X @ W.flatten())
+        return torch.nn.functional.softplus(-margins).mean() + 0.005 * W.square().sum()
+
+    step = 1 / (float(torch.linalg.matrix_norm(X, 2) ** 2) / (4 * len(y)) + 0.01)
+    W = torch.zeros(SHAPE, dtype=torch.float64)
+    for _ in range(300):
+        for _ in range(6):
+            slope = sign * torch.sigmoid(-sign * (X @ W.flatten()))
+            gradient = -(X.T @ slope).view(SHAPE) / len(y) + 0.01 * W
+            W = penalty.prox_(W - step * gradient, step)
+        penalty.outer_update(W)
+    assert float(objective_at(W) + penalty.value(W)) == pytest.approx(least, rel=1e-6)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -410,6 +466,19 @@ WRONG = {
         torch.zeros(8)
     ),
 }
+
+
+def test_a_partition_is_a_cover_and_a_forest_is_refused():
+    blocks = by_row_blocks(SHAPE, ["a", "none", "b"], [0, 3, 3, 8])
+    forest = by_parents(SHAPE, [-1, 0, 0, 1, 1, 2, 2, 3])
+    W = draw(0)[0]
+    for kind in (OverlappingGroupLasso, SequentialGroupLasso):
+        torch.testing.assert_close(
+            kind(blocks, 0.3).prox_(W.clone(), 0.7), SparseGroupLasso(blocks, 0.3, 0.0).prox_(W.clone(), 0.7)
+        )
+        for wrong, name in ((forest, "Forest"), (None, "NoneType"), ([], "list"), ([forest], "list")):
+            with pytest.raises(UserError, match=f"{kind.__name__} has groups of type {name}, expected a Cover"):
+                kind(wrong, 1.0)
 
 
 @pytest.mark.parametrize("message", WRONG)

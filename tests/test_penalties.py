@@ -260,7 +260,7 @@ def test_critical_is_where_the_prox_at_zero_dies(row, penalty):
             return bool((moved(penalty, -SMALL * grad, SMALL)[checked] == 0).all())
 
         low, high = 0.0, 1e6
-        while high - low > row.border / 100 * high and low < (low + high) / 2 < high:
+        while high - low > row.border / 10 * high and low < (low + high) / 2 < high:
             middle = (low + high) / 2
             low, high = (low, middle) if dies(middle) else (middle, high)
         assert float(critical) == pytest.approx(high, rel=row.border)

@@ -16,14 +16,15 @@ from structsparse.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, past_signs
 from structsparse.prox import Steps
 
-ROUGH = 1e-4  # accuracy of the first proxes on the way to a critical strength
+ROUGH, FINE = 1e-4, 1e-8  # accuracy of the first and last proxes on the way to a critical strength
 ROUNDS = 60  # of Newton towards a critical strength; it ends by itself within a dozen
 
 
 class OverlappingGroupLasso(Penalty):
     """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the entries of the groups
 
-    The groups may overlap; a Partition is taken as a Cover of its groups that have entries. `prox_` is the true proximal operator, to `tolerance`: its result is no further from the
+    The groups may overlap; a Partition is taken as a Cover of its groups that have entries. `prox_` is the true
+    proximal operator, to `tolerance`: its result is no further from the
     minimum than tolerance * ||W|| (both norms in the metric 1 / steps), as certified by its duality gap, and at best
     to the precision of W. Entries of groups whose dual lies inside its ball are exactly zero. With `warm`, each call
     starts from the dual of the one before, which saves rounds while W changes little, but lets the last digits depend
@@ -80,9 +81,9 @@ class OverlappingGroupLasso(Penalty):
             omega = self._omega(V)
             bound = torch.where(omega > 0, (size * V).sum() / omega, 0.0)
             if not bool(bound > critical * (1 + torch.finfo(torch.float64).eps)):
-                if tolerance <= prox.TOLERANCE:
+                if tolerance <= FINE:
                     break
-                tolerance = max(prox.TOLERANCE, 1e-3 * tolerance)  # what is too rough a V to move on may be no root
+                tolerance = max(FINE, 1e-2 * tolerance)  # what is too rough a V to move on may be no root
             critical = torch.maximum(bound, critical)
             V = self._shrunk(size, critical, tolerance)
         return critical

@@ -67,8 +67,9 @@ def overlapping_shrink_(
 
     It is the prox of the group terms after that of the entries: the former multiplies each entry by a number of at
     least 0. V is within tolerance * ||W|| of the minimum (norms in the metric 1 / steps), as its duality gap says.
-    Where rounds run out before that, a warning says so, once for each cover, if it is to `tell`. `dual`, if given, is where the method
-    starts from and what it leaves: see `new_dual`. `weight`, if given, replaces that of the cover.
+    Where rounds run out before that, a warning says so, once for each cover, if it is to `tell`. `dual`, if
+    given, is where the method starts from and what it leaves: see `new_dual`. `weight`, if given, replaces that of the
+    cover.
     """
     reach = strength * (cover.weight if weight is None else weight)
     tolerance = max(tolerance, 0.1 * torch.finfo(W.dtype).eps)
