@@ -20,7 +20,7 @@ from structsparse.kernels import scaled as scaled_kernels
 class BagGradient(NamedTuple):
     """The gradient X'R of a table, unformed."""
 
-    ids: Tensor  # int32 [occurrences]
+    ids: Tensor  # int32 [occurrences], ascending within each bag
     offsets: Tensor  # int64 [tokens + 1]
     residuals: Tensor  # [tokens, labels]
 
@@ -33,7 +33,7 @@ class RowScale(NamedTuple):
 
 
 def bag_sum(table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
-    """The sum of the rows of each bag: [tokens, labels].
+    """The sum of the rows of each bag: [tokens, labels]. The rows of a bag ascend: the kernels rely on it.
 
     Where an optimizer has put a list on `table.pending`, backward appends a BagGradient to it and leaves `table.grad`
     alone. Processes that share gradients need the dense form. Under a `table.scale` it is the gradient of what the

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is there: a worker for each core is enough
 ROOT = Path(__file__).resolve().parent.parent
 # Whatever a test rests on is said here or by the test, so that other defaults change nothing.
 PLANTED = ("data=planted", "data.train=120", "data.dev=40", "data.test=40")

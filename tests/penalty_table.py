@@ -285,7 +285,7 @@ def overlapping(cover: Callable[[], Cover], strength: float, mixed: float = 0.0)
         lambda: OverlappingGroupLasso(cover(), strength, mixed),
         omega,
         symmetry=covers_in_another_order,
-        border=1e-4,
+        border=1e-7,
     )
 
 

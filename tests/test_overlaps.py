@@ -98,7 +98,7 @@ def test_disjoint_groups_are_a_partition(kind, mix):
         one, other = SparseGroupLasso(blocks, 0.4, mix), kind(cover, 0.4, mix)
         torch.testing.assert_close(other.prox_(W.clone(), steps), one.prox_(W.clone(), steps), rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(other.value(W), one.value(W))
-        torch.testing.assert_close(other.critical(W), one.critical(W), rtol=1e-11, atol=0)
+        torch.testing.assert_close(other.critical(W), one.critical(W), rtol=1e-9, atol=0)
 
 
 def group_root(w, reach):
@@ -306,7 +306,7 @@ def test_many_entries_with_a_step_each_are_no_harder(route):
     assert cover.copies > prox.overlaps.MANY
     W, steps = draw(4, (1200, 3))
     penalty = OverlappingGroupLasso(cover, 0.0)
-    for strength in (0.05, 1.0):
+    for strength in (0.05, 2.0):
         penalty.strength = strength
         V = penalty.prox_(ROUTES[route](W), steps)
         assert float(penalty.gap(V, (V - W) / steps).max()) < 1e-8 * float((W / steps).norm())

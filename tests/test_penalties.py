@@ -264,8 +264,8 @@ def test_critical_is_where_the_prox_at_zero_dies(row, penalty):
             middle = (low + high) / 2
             low, high = (low, middle) if dies(middle) else (middle, high)
         assert float(critical) == pytest.approx(high, rel=row.border)
-        assert dies(float(critical) * (1 + 100 * row.border))
-        assert not dies(float(critical) * (1 - 100 * row.border))
+        assert dies(float(critical) * (1 + max(1e-9, 10 * row.border)))
+        assert not dies(float(critical) * (1 - max(1e-9, 10 * row.border)))
 
 
 def test_above_the_critical_strength_all_die_below_it_some_live_in_float32(row, penalty):
