@@ -20,6 +20,9 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet -e '.[bench]'
 	$(BIN)/python benchmarks/chain.py
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/prox.py
+	$(BIN)/python benchmarks/glm.py
+	$(BIN)/python benchmarks/overlaps.py
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
