@@ -10,6 +10,7 @@ import statistics
 import torch
 from timing import arguments, print_table, write_json
 
+from structsparse.features.layout import template_order
 from structsparse.features.templates import expand
 from structsparse.groups import cover_rows
 from structsparse.groups.orders import coarse_to_fine
@@ -28,7 +29,7 @@ def covers(draw):
     names = [template.name for template in expand(TEMPLATES)]
     sizes = torch.randint(1, 40, (len(names),), generator=draw)
     ends = torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)])
-    yield "coarse_to_fine", coarse_to_fine((int(ends[-1]), LABELS), names, ends)
+    yield "coarse_to_fine", coarse_to_fine((int(ends[-1]), LABELS), names, ends, template_order(names))
     members = [torch.randperm(300, generator=draw)[:10].sort().values.tolist() for _ in range(90)]
     yield "random", cover_rows((300, LABELS), members)
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from structsparse.errors import UserError
+from structsparse.features.layout import template_order
 from structsparse.features.templates import expand
-from structsparse.groups.orders import closure, coarse_to_fine, template_order
+from structsparse.groups.orders import closure, coarse_to_fine
 from structsparse.penalties import OverlappingGroupLasso
 
 NAMES = ["p", "w", "pp", "wp", "ww"]
@@ -61,7 +62,7 @@ def test_the_order_of_our_templates_is_that_of_their_parts():
     expected = torch.tensor([[a < b for b in parts] for a in parts])
     assert torch.equal(template_order(names), expected)
     assert expected.sum() > 10
-    made = coarse_to_fine((len(names), 1), names, range(len(names) + 1))
+    made = coarse_to_fine((len(names), 1), names, range(len(names) + 1), expected)
     assert rows_of(made, "word[0]") == [
         names.index(n) for n in ("word[0]", "word[0] & pos[0]", "pos[0] & word[0] & pos[1]")
     ]
@@ -90,7 +91,7 @@ WRONG = {
     "pairs (finer, coarser), got 'wp'": lambda: make(["wp"]),
     "must be a bool matrix (5, 5), got torch.bool (4, 4)": lambda: make(torch.zeros(4, 4, dtype=torch.bool)),
     "must be a bool matrix (5, 5), got torch.float32": lambda: make(torch.zeros(5, 5)),
-    "template 'p': 'p' is not understood": lambda: make(None),
+    "template 'p': 'p' is not understood": lambda: template_order(NAMES),
     "5 groups of the parameter need 6 offsets, got 3": lambda: make(PAIRS, offsets=[0, 2, 12]),
 }
 

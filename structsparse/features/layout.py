@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from structsparse.errors import UserError
+from structsparse.features.templates import parse
 from structsparse.groups import Cover, Forest, Partition, by_column, by_row, by_row_blocks
 from structsparse.groups.orders import coarse_to_fine
 from structsparse.groups.partition import RowNames
@@ -53,7 +55,22 @@ def by_template_tree(shape: Sequence[int], layout: Layout, weights: str = "sqrt_
 def by_coarse_to_fine(shape: Sequence[int], layout: Layout, weights: str = "log2_size", parameter: str = "") -> Cover:
     """A template and all that are finer are a group: a fine template lives only if the coarser ones may."""
     _fits(shape, 0, int(layout.offsets[-1]), "groups=coarse_to_fine", parameter)
-    return coarse_to_fine(shape, list(layout.templates), layout.offsets, None, weights, parameter)
+    names = list(layout.templates)
+    return coarse_to_fine(shape, names, layout.offsets, template_order(names), weights, parameter)
+
+
+def template_order(names: Sequence[str]) -> Tensor:
+    """a is below b if the parts (attribute and offset) of template a are some but not all of those of b: bool [a, b].
+
+    word[0] is below word[0] & pos[-1] and below word[-1..0]; it knows nothing of pos[0].
+    """
+    parts = [set(parse(name)[0].atoms) for name in names]
+    number = {part: i for i, part in enumerate(sorted(set().union(*parts)))}
+    has = torch.zeros(len(names), len(number))
+    for row, own in enumerate(parts):
+        has[row, [number[part] for part in own]] = 1
+    count = has.sum(1)
+    return (has @ has.T == count[:, None]) & (count[:, None] < count)
 
 
 class Names(Sequence):

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from structsparse.errors import UserError
-from structsparse.features.templates import parse
 from structsparse.groups.cover import Cover
 from structsparse.groups.partition import by_row_blocks
 
@@ -19,7 +18,7 @@ def coarse_to_fine(
     shape: Sequence[int],
     names: Sequence[str],
     offsets: Sequence[int] | Tensor,
-    order: Order | None = None,
+    order: Order,
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Cover:
@@ -33,28 +32,14 @@ def coarse_to_fine(
     that need fine ones.) A group has its template's name.
 
     `order` is a bool matrix, order[a, b] saying that a is below (coarser than) b; or pairs (finer, coarser) of names;
-    or a function below(a, b) of two names; none stands for that of our template language, `template_order`. What
-    follows from two relations need not be said. A cycle is an error, which tells the names along it.
+    or a function below(a, b) of two names. What follows from two relations need not be said. A cycle is an error,
+    which tells the names along it.
     """
     atoms = by_row_blocks(shape, names, offsets, "one", parameter)
-    finer = closure(template_order(names) if order is None else as_matrix(order, names), names)
+    finer = closure(as_matrix(order, names), names)
     group = finer | torch.eye(len(names), dtype=torch.bool)
     starts = torch.cat([torch.zeros(1, dtype=torch.long), group.sum(1).cumsum(0)])
     return Cover(atoms, group.nonzero()[:, 1], starts, names, weights)
-
-
-def template_order(names: Sequence[str]) -> Tensor:
-    """a is below b if the parts (attribute and offset) of template a are some but not all of those of b: bool [a, b].
-
-    word[0] is below word[0] & pos[-1] and below word[-1..0]; it knows nothing of pos[0].
-    """
-    parts = [set(parse(name)[0].atoms) for name in names]
-    number = {part: i for i, part in enumerate(sorted(set().union(*parts)))}
-    has = torch.zeros(len(names), len(number))
-    for row, own in enumerate(parts):
-        has[row, [number[part] for part in own]] = 1
-    count = has.sum(1)
-    return (has @ has.T == count[:, None]) & (count[:, None] < count)
 
 
 def as_matrix(order: Order, names: Sequence[str]) -> Tensor:
