@@ -8,8 +8,8 @@ import torch
 
 from structsparse.callbacks.budget import Budget
 from structsparse.errors import UserError
-from structsparse.groups import by_row, by_row_blocks
-from structsparse.penalties import L1, GroupLasso, SparseGroupLasso
+from structsparse.groups import by_row, by_row_blocks, cover_rows
+from structsparse.penalties import L1, GroupLasso, SequentialGroupLasso, SparseGroupLasso
 from structsparse.solvers.accelerated import FISTA
 from tests.test_callbacks import ROWS, Regression, loader, trainer
 
@@ -51,6 +51,18 @@ def test_what_lives_is_what_is_largest_for_its_weight():
         penalty.strength = float(strength)
         kept = penalty.prox_(W.clone(), steps)
         assert set(penalty.groups.alive(kept).nonzero().flatten().tolist()) == set(ratios.topk(2).indices.tolist())
+
+
+def test_families_of_overlapping_groups_have_a_budget_each():
+    pairs = cover_rows(SHAPE, [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]])
+    penalty = SequentialGroupLasso(pairs, 0.0)
+    module, _ = fitted(Budget({"weights": penalty}, 1, every=4))
+    families = penalty.groups.families()
+    assert [len(family) for family in families] == [3, 2]
+    living = [int(family.alive(module.weights.detach()).sum()) for family in families]
+    assert living[-1] == 1  # cut last
+    assert max(living) == 1
+    assert float(penalty.strength) > 0
 
 
 def test_within_the_budget_nothing_is_shrunk():
@@ -112,7 +124,7 @@ def test_a_budget_is_a_number_of_groups(most):
 
 
 def test_what_a_budget_cannot_do_is_refused():
-    with pytest.raises(UserError, match=r"reg.budget=2: L1 of weights has no groups to count"):
+    with pytest.raises(UserError, match=r"reg.budget=2: L1 of weights has no disjoint groups to count"):
         Budget({"weights": L1(0.1)}, 2)
     with pytest.raises(UserError, match=r"reg.freeze=0: expected a number of epochs"):
         Budget({"weights": KINDS["rows"]()}, 2, freeze=0)

@@ -10,19 +10,20 @@ from torch import Tensor
 
 from structsparse.callbacks.proximal import ProximalStep
 from structsparse.errors import UserError
-from structsparse.penalties import Penalty
+from structsparse.penalties import GroupLasso, Penalty, SequentialGroupLasso
 from structsparse.prox import Steps
 
 
 class Budget(ProximalStep):
     """At every `every`-th step, before validation and at the end, each parameter's penalty takes the smallest strength
     that leaves it at most `budget` living groups: halfway between those at which the last group to live and the first
-    one to die would die. Where no more live than that, nothing is shrunk. Several families of groups that overlap each
-    have the budget for themselves.
+    one to die would die. Where no more live than that, nothing is shrunk. Groups that overlap (SequentialGroupLasso)
+    are cut family by family, each family with the budget to itself.
 
     After `freeze` epochs the living groups are settled: the dead stay dead, the living are shrunk no more.
 
-    `sequence` holds (step, parameter, strength) of every time that groups were shrunk; the penalty keeps the last."""
+    `sequence` holds (step, parameter, strength) of every time that groups were shrunk; the penalty keeps the last, of
+    several families the largest."""
 
     def __init__(
         self,
@@ -37,12 +38,20 @@ class Budget(ProximalStep):
             raise UserError(f"reg.budget={budget}: expected a number of groups, at least 1")
         if freeze is not None and not freeze >= 1:
             raise UserError(f"reg.freeze={freeze}: expected a number of epochs, at least 1, or null")
-        for name, penalty in self.penalties.items():
-            if not hasattr(penalty, "entering"):
-                kind = type(penalty).__name__
-                raise UserError(f"reg.budget={budget}: {kind} of {name} has no groups to count; choose a group penalty")
         self.budget, self.freeze, self.frozen = budget, freeze, False
+        self.parts = {name: self._parts(name, penalty) for name, penalty in self.penalties.items()}
         self.sequence: list[tuple[int, str, float]] = []
+
+    def _parts(self, name: str, penalty: Penalty) -> list[Penalty]:
+        """What has a budget: the groups of a penalty, or each of its families of disjoint ones."""
+        if isinstance(penalty, SequentialGroupLasso) and penalty.mix == 0:
+            return [GroupLasso(family, 0.0) for family in penalty.groups.families()]
+        if not hasattr(penalty, "entering"):
+            raise UserError(
+                f"reg.budget={self.budget}: {type(penalty).__name__} of {name} has no disjoint groups to count; "
+                "choose group_lasso, sparse_group_lasso, group_linf or overlap_sequential"
+            )
+        return [penalty]
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         (optimizer,) = trainer.optimizers
@@ -52,17 +61,20 @@ class Budget(ProximalStep):
                 "choose another solver, or a path of strengths"
             )
         super().on_train_start(trainer, module)
+        for name, (_, _, parameter) in self.targets.items():
+            self.parts[name] = [part.to(parameter.device) for part in self.parts[name]]
 
     @torch.no_grad()
     def shrink(self, name: str, parameter: Tensor, steps: Steps) -> None:
         if self.frozen:
             return
-        penalty = self.penalties[name]
-        strength = float(self.needed(penalty, parameter, steps))
-        if strength > 0:
-            penalty.strength = strength
-            penalty.prox_(parameter, steps)
-            self.sequence.append((self.count, name, strength))
+        for part in self.parts[name]:
+            strength = float(self.needed(part, parameter, steps))
+            if strength > 0:
+                part.strength = strength
+                part.prox_(parameter, steps)
+                self.sequence.append((self.count, name, strength))
+        self.penalties[name].strength = max(float(part.strength) for part in self.parts[name])
 
     def needed(self, penalty: Penalty, parameter: Tensor, steps: Steps) -> Tensor:
         """The strength that leaves no more than the budget alive; 0 where there are no more."""
