@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ import hydra
 import lightning
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
+from hydra.types import RunMode
 from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -69,12 +71,18 @@ def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
 def follow_path(cfg: DictConfig, data, folder: Path, checkpoints: Path, resume: bool, console: Console) -> list:
     """The outcomes of the strength that is best on dev."""
 
-    def stages_at(strength: float) -> list[recipe.Stage]:
+    def stages_at(strength: float, terms: Mapping[str, float] | None) -> list[recipe.Stage]:
         first, *others = stages_of(cfg, data.metric, folder, console)
         main, *also = first.terms
         main = replace(main, strength=strength, relative=False)
+        if terms is not None:
+            also = [replace(term, strength=terms[term.name], relative=False) for term in also]
         return [replace(first, terms=[main, *also]), *others]
 
+    if not cfg.reg.relative and not OmegaConf.is_list(cfg.path):
+        raise UserError(
+            f"path={cfg.path} goes down to reg.strength as a share: reg.relative must be true; or list shares"
+        )
     wanted = path.shares(OmegaConf.to_object(cfg.path) if OmegaConf.is_list(cfg.path) else cfg.path, cfg.reg.strength)
     points, best = path.walk(stages_at, data, wanted, checkpoints, resume, console)
     if first_process():
@@ -113,6 +121,8 @@ def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Con
 
 
 def term_of(name: str, reg: DictConfig) -> Term:
+    for key in OmegaConf.missing_keys(reg):
+        raise UserError(f"{key.removeprefix('reg.')} needs a value")
     reg = reg.copy()
     knobs = {key: reg.pop(key, None) for key in TERM_KNOBS}
     for key in SCHEDULE_KNOBS:
@@ -186,6 +196,8 @@ def main(cfg: DictConfig) -> None:
     except (UserError, InstantiationException, MisconfigurationException, MissingMandatoryValue) as error:
         reason = error.__cause__ if isinstance(error.__cause__, UserError) else error
         print(f"error: {' '.join(str(reason).split())}", file=sys.stderr)
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            raise  # Hydra goes on with the other runs before it fails
         sys.exit(2)
     except OSError as error:
         if error.errno not in DISK_FULL:

@@ -52,9 +52,11 @@ def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[floa
     return float(loss) / items, {name: gradient / items for name, gradient in gradients.items()}
 
 
-def fit_free(module, batches: Sequence, free: Mapping[str, Tensor], iterations: int = 25) -> None:
-    """The optimum of the unpenalised parameters while the penalised ones are zero: where a regularization path
-    begins, and where the gradient that decides the critical strength must be taken."""
+def fit_free(
+    module, batches: Sequence, free: Mapping[str, Tensor], ridges: Mapping[str, Penalty], iterations: int = 25
+) -> None:
+    """The optimum of the free parameters, some of them under squares, while the others stay: where a regularization
+    path begins, and where the gradient that decides the critical strength must be taken."""
     if not free:
         return
     parameters = list(free.values())
@@ -64,6 +66,10 @@ def fit_free(module, batches: Sequence, free: Mapping[str, Tensor], iterations: 
         loss, gradients = mean_gradient(module, batches, list(free))
         for name, parameter in free.items():
             parameter.grad = gradients[name]
+            if name in ridges:
+                weights = 1.0 if ridges[name].weights is None else ridges[name].weights
+                parameter.grad = parameter.grad + (ridges[name].strength * weights * parameter.detach()).to(parameter)
+                loss += float(ridges[name].value(parameter.detach()))
         return torch.tensor(loss)
 
     solver.step(evaluate)
@@ -91,9 +97,14 @@ def living(penalty: Penalty, weights: Tensor) -> Tensor:
 @torch.no_grad()
 def violated(penalty: Penalty, weights: Tensor, gradient: Tensor, tolerance: float = 1e-3) -> Tensor:
     """Which dead groups (or rows) the gradient would wake: those that it pulls from zero by more than a share of what
-    holds the heaviest of them there."""
-    held = penalty.strength * (1.0 if penalty.groups is None else penalty.groups.weight.max())
+    holds them there."""
+    held = penalty.strength * (1.0 if penalty.groups is None else _weights(penalty.groups.weight))
     return ~living(penalty, weights) & (penalty.gap(weights, gradient) > tolerance * held)
+
+
+def _weights(weight: Tensor) -> Tensor:
+    """Those of groups that weigh nothing as small as the least of the others."""
+    return torch.where(weight > 0, weight, weight[weight > 0].min() if bool((weight > 0).any()) else 1.0)
 
 
 @torch.no_grad()
@@ -115,21 +126,34 @@ def lower_bound(
         if name not in penalties:
             slack += float(gradients[name].double().norm() * w.double().norm().clamp(min=1.0))
             continue
-        found = _dual(penalties[name], gradients[name].double())
+        gradient, held = gradients[name].double(), _held(penalties[name], w.double())
+        found = None if held is None else _dual(penalties[name], gradient * held)
         if found is None:
             return None
         share, conjugates = min(share, found[0]), conjugates + found[1]
-        inner += float((gradients[name].double() * w.double()).sum())
+        inner += float((gradient * held * w.double()).sum())
+        slack += float((gradient * ~held).norm() * (w.double() * ~held).norm().clamp(min=1.0))
     return share * (loss - inner - slack) - conjugates
+
+
+def _held(penalty: Penalty, weights: Tensor) -> Tensor | None:
+    """Which entries bear the penalty: those that a long enough step of its prox makes zero. None if none does."""
+    ones, strength = torch.ones_like(weights), float(penalty.strength)
+    if isinstance(penalty, ElasticNet):
+        return ones * (1.0 if penalty.weights is None else penalty.weights) > 0
+    critical = penalty.critical(-ones) if penalty.convex else None
+    if critical is None or strength == 0:
+        return None
+    return penalty.prox_(ones, 1e6 * (1.0 + float(critical)) / strength) == 0
 
 
 def _dual(penalty: Penalty, gradient: Tensor) -> tuple[float, float] | None:
     """How much of the gradient the penalty can balance, and the conjugate of its value there."""
-    if not penalty.convex:
-        return None
     if isinstance(penalty, ElasticNet) and penalty.mix < 1:
-        weights = 1.0 if penalty.weights is None else penalty.weights
-        if not float(penalty.strength) > 0 or not torch.all(torch.as_tensor(weights) > 0):
+        weights = (
+            1.0 if penalty.weights is None else penalty.weights.double().clamp(min=torch.finfo(torch.float64).tiny)
+        )
+        if not float(penalty.strength) > 0:
             return None
         rest = (gradient.abs() - penalty.strength * penalty.mix * weights).clamp(min=0)
         return 1.0, float((rest.square() / (2 * penalty.strength * (1 - penalty.mix) * weights)).sum())

@@ -7,7 +7,7 @@ solved again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as Folder
 
@@ -22,7 +22,7 @@ from structsparse import certificate, recipe, report
 from structsparse.errors import UserError
 from structsparse.files import write_text, written_whole
 from structsparse.groups import Partition
-from structsparse.penalties import Penalty
+from structsparse.penalties import L0, ElasticNet, GroupMCP, LogSum, Nonnegative, Penalty
 from structsparse.recipe import Outcome, Stage
 from structsparse.tasks.tagging import TaggingData
 
@@ -56,7 +56,7 @@ def shares(wanted: int | Sequence[float], last: float) -> list[float]:
 
 
 def walk(
-    stages_at: Callable[[float], list[Stage]],
+    stages_at: Callable[[float, Mapping[str, float] | None], list[Stage]],
     data: TaggingData,
     wanted: Sequence[float],
     folder: Folder,
@@ -64,16 +64,18 @@ def walk(
     console: Console,
 ) -> tuple[list[Point], Point]:
     """All points, and the one that is best on dev; of equals the one with the fewest weights. `stages_at` makes the
-    stages of the recipe for a strength (absolute), `folder` holds the checkpoints of each point."""
-    if stages_at(0.0)[0].budget is not None:
+    stages of the recipe for a strength and for those of further terms (all absolute), `folder` holds the checkpoints of
+    each point."""
+    start = stages_at(0.0, None)[0]
+    if start.budget is not None:
         raise UserError("path and reg.budget both say how many groups live; choose one of them")
-    state = _State(recipe.probe(stages_at(0.0)[0], data))
+    state = _State(recipe.probe(start, data))
     critical = state.outcome.figures["critical_strength"]
     if critical is None:
         raise UserError("path: no strength of this penalty makes every weight zero, so there is none to begin at")
     points = []
     for k, share in enumerate(wanted):
-        first, *others = stages_at(share * critical)
+        first, *others = stages_at(share * critical, state.outcome.figures["terms"])
         here = folder / f"path-{k:02d}"
         outcomes = [state.advance(first, share * critical, here, resume)]
         for stage in others if recipe.alive(outcomes[0]) else ():
@@ -117,8 +119,12 @@ class _State:
             data = data.keep(rows)
             start[table] = start[table][torch.from_numpy(rows)]
         found = recipe.run(stage, data, None, folder, resume, start)
-        keys = ("critical_strength", "residual_at_zero")  # of the whole, not of what was left of it
-        found.figures |= {key: self.outcome.figures[key] for key in keys}
+        whole = self.outcome.figures  # not what was left of it
+        if found.figures["stationarity"] is not None:
+            found.figures["stationarity"] *= found.figures["residual_at_zero"] / whole["residual_at_zero"]
+        if not rows.all():
+            found.figures["duality_gap"] = None  # a bound for these rows bounds nothing else
+        found.figures |= {key: whole[key] for key in ("critical_strength", "residual_at_zero")}
         found.at_zero = {
             name: value[torch.from_numpy(rows)] if name == table else value
             for name, value in self.outcome.at_zero.items()
@@ -162,14 +168,20 @@ class _State:
             return np.ones(count, dtype=bool)
         penalty = self.outcome.penalties[table]
         groups = penalty.groups
-        if groups is None:
+        if groups is None and _by_entry(penalty):
             return mark(table, penalty).cpu().numpy()
-        if not isinstance(groups, Partition) or groups.ids.numel() != groups.shape[0]:
+        if not isinstance(groups, Partition) or groups.ids.shape != (count, 1) or groups.whole:
             return np.ones(count, dtype=bool)
         return groups.expand(mark(table, penalty), fill=True).expand(count, 1)[:, 0].cpu().numpy().copy()
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: parameter.detach() for name, parameter in self.outcome.module.named_parameters()}
+
+
+def _by_entry(penalty: Penalty) -> bool:
+    """Whether an entry's share of the penalty does not depend on which others there are."""
+    penalty = penalty.penalty if isinstance(penalty, Nonnegative) else penalty
+    return isinstance(penalty, L0 | LogSum | GroupMCP) or (isinstance(penalty, ElasticNet) and penalty.weights is None)
 
 
 @torch.no_grad()

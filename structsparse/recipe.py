@@ -26,7 +26,7 @@ from structsparse.errors import UserError
 from structsparse.features.layout import Layout
 from structsparse.files import write_text
 from structsparse.models import Tagger
-from structsparse.penalties import Penalty, Reweighting
+from structsparse.penalties import ElasticNet, Penalty, Reweighting
 from structsparse.solvers import steps
 from structsparse.structures.chain import Chain
 from structsparse.tasks.tagging import Tagging, TaggingData
@@ -97,24 +97,25 @@ def run(
         _inherit(module, before, support)
     if start is not None:
         module.load_state_dict(start)
-    figures, at_zero = _strengths(stage, data, module, placed, cold=before is None and start is None)
-    penalties = _all(placed)
+    figures, at_zero = _strengths(stage, data, module, placed, support, cold=before is None and start is None)
+    penalties, main = _all(placed), placed[0][1]
     if stage.reweight is not None:
-        figures |= _reweigh(stage, before, module, penalties)
+        figures |= _reweigh(stage, before, module, main)
     checkpoints = Checkpoints(folder, f"dev/{data.metric}", stage.choose, stage.patience)
     finished = folder / "finished.json"
     if resume and finished.is_file():
         figures |= json.loads(finished.read_text())
     else:
         path = folder / LAST if resume and (folder / LAST).is_file() else None
-        figures |= _fit(stage, data, module, penalties, support, checkpoints, path)
+        figures |= _fit(stage, data, module, penalties, main, support, checkpoints, path)
         write_text(finished, json.dumps({key: figures[key] for key in ("seconds_fit", "epochs", "strengths", "cuts")}))
     for name, strength in figures.pop("strengths").items():
         penalties[name].strength = strength  # which a budget has found
     figures["strength"] = float(next(iter(penalties.values())).strength)
     saved = torch.load(same_model(checkpoints.chosen, module.fingerprint), weights_only=True)
     module.load_state_dict(saved["state_dict"])
-    found, at_end = _certify(data, module, penalties, figures)
+    figures["residual_at_zero"] = _residual_at_zero(penalties, at_zero)
+    found, at_end = _certify(data, module, penalties, main, support, figures)
     return Outcome(data, module, penalties, figures | found, at_zero, at_end)
 
 
@@ -132,7 +133,7 @@ def probe(stage: Stage, data: TaggingData) -> Outcome:
     """The model at zero, its free parameters at their best: where the path of falling strengths begins."""
     lightning.seed_everything(stage.seed, verbose=False)
     module, placed = _build(stage, data)
-    figures, at_zero = _strengths(stage, data, module, placed, cold=True)
+    figures, at_zero = _strengths(stage, data, module, placed, {}, cold=True)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if name in at_zero:
@@ -148,7 +149,7 @@ def gradients(outcome: Outcome, module: Tagging) -> dict[str, Tensor]:
 def _build(stage: Stage, data: TaggingData) -> tuple[Tagging, list[tuple[Term, dict[str, Penalty]]]]:
     tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels)
     parameters = {f"tagger.{name}": p for name, p in tagger.named_parameters()}
-    layout = Layout(data.index.names, data.index.offsets, data.labels)
+    layout = Layout(data.index.names, data.index.offsets, data.labels, data.reduced)
     placed = place(stage.terms, parameters, layout)
     names = [name for _, penalties in placed for name in penalties]
     loss, fingerprint = stage.loss(Chain()), _fingerprint(stage, data)
@@ -225,33 +226,54 @@ def _inherit(module: Tagging, before: Outcome, support: dict[str, Tensor]) -> No
 
 
 def _strengths(
-    stage: Stage, data: TaggingData, module: Tagging, placed: list[tuple[Term, dict[str, Penalty]]], cold: bool
-) -> tuple[dict[str, float | None], dict[str, Tensor]]:
-    """Critical strengths, from the gradient at zero; relative ones made absolute. Figures are of the first term."""
+    stage: Stage,
+    data: TaggingData,
+    module: Tagging,
+    placed: list[tuple[Term, dict[str, Penalty]]],
+    support: Mapping[str, Tensor],
+    cold: bool,
+) -> tuple[dict[str, object], dict[str, Tensor]]:
+    """Critical strengths, from the gradient at zero; relative ones made absolute. Figures are of the first term.
+
+    At zero are the first term's parameters and those of terms that can make theirs zero; all others are at their best
+    beside them, under squares if they bear any."""
     penalties = _all(placed)
+    ridges = {name: p for _, own in placed[1:] for name, p in own.items() if isinstance(p, ElasticNet) and p.mix == 0}
     parameters = dict(module.named_parameters())
-    start = {name: parameters[name].detach().clone() for name in penalties}
+    zeroed = [name for name in penalties if name not in ridges]
+    start = {name: parameters[name].detach().clone() for name in zeroed}
     with torch.no_grad():
-        for name in penalties:
+        for name in zeroed:
             parameters[name].zero_()
     batches = data.batches("train", _WHOLE)
     if cold and module.loss.smooth:
-        certificate.fit_free(module, batches, {n: p for n, p in parameters.items() if n not in penalties})
+        certificate.fit_free(module, batches, {n: p for n, p in parameters.items() if n not in zeroed}, ridges)
     _, at_zero = certificate.mean_gradient(module, batches, list(penalties))
+    at_zero = _masked(at_zero, support)
     criticals = []
     for term, own in placed:
         criticals.append(critical_strength(own, at_zero))
         set_strength(term, own, criticals[-1])
-    zero = {name: torch.zeros_like(gradient) for name, gradient in at_zero.items()}
     figures = {
         "critical_strength": criticals[0],
         "strength": float(next(iter(penalties.values())).strength),
-        "residual_at_zero": certificate.residual(penalties, zero, at_zero),
+        "terms": {term.name: float(next(iter(own.values())).strength) for term, own in placed},
+        "residual_at_zero": _residual_at_zero(penalties, at_zero),
     }
     with torch.no_grad():
         for name, value in start.items():
             parameters[name].copy_(value)
     return figures, at_zero
+
+
+def _residual_at_zero(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Tensor]) -> float:
+    """How far zero is from stationary, at the strengths that hold now."""
+    return certificate.residual(penalties, {name: torch.zeros_like(g) for name, g in at_zero.items()}, at_zero)
+
+
+def _masked(gradients: Mapping[str, Tensor], support: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Entries that may not live have no gradient."""
+    return {name: g * support[name].to(g.device) if name in support else g for name, g in gradients.items()}
 
 
 def _all(placed: list[tuple[Term, dict[str, Penalty]]]) -> dict[str, Penalty]:
@@ -267,12 +289,9 @@ def _fingerprint(stage: Stage, data: TaggingData) -> str:
     return digest.hexdigest()
 
 
-def _fit(stage, data, module, penalties, support, checkpoints: Checkpoints, path: Path | None) -> dict:
-    if stage.budget is None:
-        proximal = ProximalStep(penalties, stage.every, stage.warmup, support)
-    else:
-        proximal = Budget(penalties, stage.budget, stage.every, stage.freeze, support)
-    before = [StopAtNaN(), proximal, StopWhenConverged()]
+def _fit(stage, data, module, penalties, main, support, checkpoints: Checkpoints, path: Path | None) -> dict:
+    proximal = _proximal(stage, penalties, main, support)
+    before = [StopAtNaN(), *proximal, StopWhenConverged()]
     trainer = stage.trainer(before=before, after=[checkpoints], penalties=penalties)
     sharing = {"rank": trainer.global_rank, "world": trainer.world_size}
     train = data.batches("train", stage.batch, shuffle=True, seed=stage.seed, **sharing)
@@ -287,29 +306,48 @@ def _fit(stage, data, module, penalties, support, checkpoints: Checkpoints, path
         "seconds_fit": time.perf_counter() - begin,
         "epochs": trainer.current_epoch,
         "strengths": {name: float(penalty.strength) for name, penalty in penalties.items()},
-        "cuts": getattr(proximal, "sequence", []),
+        "cuts": getattr(proximal[0], "sequence", []),
     }
 
 
+def _proximal(stage: Stage, penalties, main, support) -> list[ProximalStep]:
+    """A budget is for the first term, the others keep their strengths."""
+    if stage.budget is None:
+        return [ProximalStep(penalties, stage.every, stage.warmup, support)]
+    if stage.warmup:
+        raise UserError(f"reg.warmup={stage.warmup} is for a strength, which reg.budget={stage.budget} does without")
+    others = {name: penalty for name, penalty in penalties.items() if name not in main}
+    own, rest = ({n: m for n, m in support.items() if (n in main) == first} for first in (True, False))
+    found: list[ProximalStep] = [Budget(main, stage.budget, stage.every, stage.freeze, own)]
+    return [*found, ProximalStep(others, stage.every, 0, rest)] if others else found
+
+
 def _certify(
-    data: TaggingData, module: Tagging, penalties: dict[str, Penalty], figures: Mapping
+    data: TaggingData,
+    module: Tagging,
+    penalties: dict[str, Penalty],
+    main: dict[str, Penalty],
+    support: Mapping[str, Tensor],
+    figures: Mapping,
 ) -> tuple[dict, dict[str, Tensor]]:
     """Objective, stationarity, a bound, and how many dead groups are so only by a budget or by noise: all on the whole
     training set; and the gradients there."""
     weights = {name: p.detach() for name, p in module.named_parameters()}
     batches = data.batches("train", _WHOLE)
     loss, gradients = certificate.mean_gradient(module, batches, list(penalties))
+    gradients = _masked(gradients, support)
     value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
     strength = figures["strength"]
     residual, at_zero = certificate.residual(penalties, weights, gradients), figures["residual_at_zero"]
     smooth = module.loss.smooth
-    bound = _lower_bound(module, batches, penalties) if module.tagger.linear else None
+    bound = _lower_bound(module, batches, penalties, support) if module.tagger.linear else None
+    own = sum(float(penalty.value(weights[name])) for name, penalty in main.items())
     found = {
         "objective": loss + value,
-        "penalty": value / strength if strength else 0.0,
+        "penalty": own / strength if strength else 0.0,
         "train_loss": loss,
         "stationarity": residual / at_zero if smooth and at_zero else None,
-        "duality_gap": None if bound is None else loss + value - bound,
+        "duality_gap": None if bound is None else loss + value - max(0.0, bound),
         "groups_uncertified": _uncertified(penalties, weights, gradients) if smooth else None,
     }
     return found, gradients
@@ -322,15 +360,15 @@ def _uncertified(penalties: dict[str, Penalty], weights: Mapping, gradients: Map
     return sum(found) if found else None
 
 
-def _lower_bound(module: Tagging, batches: Sequence, penalties: dict[str, Penalty]) -> float | None:
+def _lower_bound(module: Tagging, batches: Sequence, penalties: dict[str, Penalty], support) -> float | None:
     """The bound that the present weights prove, once those without a penalty are at their best beside them."""
     free = {name: p for name, p in module.named_parameters() if name not in penalties}
     kept = {name: p.detach().clone() for name, p in free.items()}
     if module.loss.smooth:
-        certificate.fit_free(module, batches, free, iterations=_POLISH)
+        certificate.fit_free(module, batches, free, {}, iterations=_POLISH)
     weights = {name: p.detach() for name, p in module.named_parameters()}
     loss, gradients = certificate.mean_gradient(module, batches, list(weights))
-    bound = certificate.lower_bound(loss, penalties, weights, gradients)
+    bound = certificate.lower_bound(loss, penalties, weights, _masked(gradients, support))
     with torch.no_grad():
         for name, p in free.items():
             p.copy_(kept[name])

@@ -45,16 +45,16 @@ def _found(folder: Path, ckpt_path: str, options: Mapping) -> Path:
     if ckpt_path == "last":
         return _newest(folder, options)
     path = Path(ckpt_path)
-    candidates = [path / "checkpoints", path, *path.parents[:3]]
+    candidates = [path / "checkpoints", path, *path.parents[:4]]
     for candidate in candidates:
-        if candidate.name == "checkpoints" and any(candidate.glob("*/last.ckpt")):
+        if candidate.name == "checkpoints" and any(candidate.rglob("last.ckpt")):
             return candidate
     raise UserError(f"ckpt_path={ckpt_path}: no run directory with checkpoints there")
 
 
 def _newest(folder: Path, options: Mapping) -> Path:
     """The newest run beside `folder` that was made with the same options."""
-    runs = [path.parent for path in folder.parent.glob("*/checkpoints") if any(path.glob("*/last.ckpt"))]
+    runs = [path.parent for path in folder.parent.glob("*/checkpoints") if any(path.rglob("last.ckpt"))]
     for run in sorted(runs, key=lambda path: path.stat().st_mtime, reverse=True):
         made_with = run / "checkpoints" / _OPTIONS
         if made_with.is_file() and json.loads(made_with.read_text()) == json.loads(json.dumps(decides(options))):

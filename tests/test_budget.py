@@ -45,7 +45,7 @@ def test_what_lives_is_what_is_largest_for_its_weight():
     W = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
     for steps in (0.1, torch.rand(SHAPE, generator=torch.Generator().manual_seed(1)) + 0.1):
         ratios = (W / steps).norm(dim=1).double() / penalty.groups.weight
-        strength = budget.needed(penalty, W, steps)
+        strength = budget.needed(penalty.entering(W / steps))
         second, third = ratios.sort(descending=True).values[1:3]
         assert float(strength) == pytest.approx(float(second + third) / 2, rel=1e-6)
         penalty.strength = float(strength)
@@ -63,6 +63,27 @@ def test_families_of_overlapping_groups_have_a_budget_each():
     assert living[-1] == 1  # cut last
     assert max(living) == 1
     assert float(penalty.strength) > 0
+
+
+def test_ties_leave_no_more_than_the_budget():
+    penalty = KINDS["rows"]()
+    for scale in (0.1, 1.0):
+        W = scale * torch.tensor([[1.0, -1.0]] * ROWS)
+        budget = Budget({"weights": penalty}, 2)
+        budget.shrink("weights", W, 0.1)
+        assert int(penalty.groups.alive(W).sum()) <= 2
+
+
+def test_without_a_cut_there_is_no_strength_and_a_checkpoint_brings_it_back():
+    penalty = GroupLasso(by_row(SHAPE, weights="one"), 0.7)
+    fitted(Budget({"weights": penalty}, ROWS))
+    assert float(penalty.strength) == 0
+    cut = Budget({"weights": KINDS["rows"]()}, 2, freeze=1)
+    fitted(cut, max_epochs=1)
+    again = Budget({"weights": penalty}, 2, freeze=1)
+    again.load_state_dict(cut.state_dict())
+    fitted(again, max_epochs=1)
+    assert float(penalty.strength) == cut.sequence[-1][2]
 
 
 def test_within_the_budget_nothing_is_shrunk():
@@ -143,5 +164,8 @@ def test_a_run_under_a_budget(run):
     with (found.folder / "report" / "budget.tsv").open() as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     assert float(rows[-1]["strength"]) == pytest.approx(found.metrics["strength"])
+    before = found.result
+    (found.folder / "metrics.json").unlink()
     again = run(*options, f"ckpt_path={found.folder}")
-    assert again.result == found.result
+    assert (again.status, again.errors) == (0, "")
+    assert again.result == before

@@ -93,6 +93,22 @@ def rates(steps: int) -> list[float]:
     return [RATE * 0.9**k for k in range(steps)]
 
 
+class Seeing(L1):
+    """Remembers what it was given."""
+
+    def prox_(self, W, steps):
+        self.seen = W.clone()
+        return super().prox_(W, steps)
+
+
+def test_what_may_not_live_is_gone_before_the_prox_looks_at_norms():
+    penalty, mask = Seeing(0.01), torch.ones(ROWS, LABELS, dtype=torch.bool)
+    mask[:, 1] = False
+    module, _ = fitted(penalty, support={"weights": mask})
+    assert (penalty.seen[:, 1] == 0).all()
+    assert (module.weights[:, 0] != 0).any()
+
+
 # --- when the prox is applied, and with which step
 
 

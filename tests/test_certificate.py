@@ -6,17 +6,24 @@ import pytest
 import torch
 
 from structsparse import certificate
-from structsparse.groups import by_row, by_row_blocks
+from structsparse.groups import Partition, by_row, by_row_blocks
 from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, SparseGroupLasso, SquaredL2
 
 ITEMS, ROWS, CLASSES = 14, 6, 3
 BLOCKS = ([0, 2, 5, 6], ["a", "b", "c"])
+
+
+def with_a_free_row():
+    return Partition(torch.tensor([0, 0, -1, 1, 1, 2])[:, None], list("abc"), (ROWS, CLASSES))
+
+
 PENALTIES = {
     "l1": lambda: L1(0.05),
     "elastic net": lambda: ElasticNet(0.1, mix=0.6),
     "weighted elastic net": lambda: ElasticNet(0.1, 0.6, torch.linspace(0.5, 2, ROWS, dtype=torch.float64)[:, None]),
     "squared l2": lambda: SquaredL2(0.2),
     "group lasso": lambda: GroupLasso(by_row((ROWS, CLASSES)), 0.04),
+    "with a free row": lambda: GroupLasso(with_a_free_row(), 0.04),
     "sparse group lasso": lambda: SparseGroupLasso(by_row_blocks((ROWS, CLASSES), BLOCKS[1], BLOCKS[0]), 0.06, 0.5),
 }
 
@@ -89,7 +96,8 @@ def test_the_bound_is_below_the_optimum_everywhere_and_reaches_it_there(name):
     value, W, bias = optimum(penalty)
     assert value - 1e-4 < bound(penalty, W, bias) <= value + 1e-9
     draw = torch.Generator().manual_seed(0)
-    for scale in (0.0, 1e-3, 0.1, 1.0, 3.0) * 6:
+    near_by = name == "with a free row"  # which is claimed for best values of that row within 1 of where it is
+    for scale in (0.0, 1e-3, 0.1) * 10 if near_by else (0.0, 1e-3, 0.1, 1.0, 3.0) * 6:
         near = W + scale * torch.randn(W.shape, generator=draw, dtype=torch.float64)
         assert bound(penalty, near, best_bias(near, bias)) <= value + 1e-9
         assert bound(penalty, near, bias) <= value + 1e-9  # the bias is not at its best: it costs

@@ -448,3 +448,17 @@ def test_too_many_features_without_any_penalty_are_refused():
         fit_linear(X, y, NoPenalty())
     fit = fit_linear(X, y, NoPenalty(), quadratic=np.full(1200, 0.1), intercept=False)
     assert fit.converged
+
+
+def test_weights_of_features_are_part_of_the_penalty():
+    """A weighted lasso is the lasso of rescaled features."""
+    draw = np.random.default_rng(0)
+    X, y = draw.standard_normal((40, 8)), np.where(draw.random(40) < 0.5, 1.0, -1.0)
+    weights = draw.uniform(0.5, 3.0, 8)
+    own = fit_linear(X, y, L1(0.03, torch.from_numpy(weights)), tolerance=1e-10)
+    scaled = fit_linear(X / weights, y, L1(0.03), tolerance=1e-10)
+    assert own.objective == pytest.approx(scaled.objective, rel=1e-8)
+    np.testing.assert_allclose(own.weights, scaled.weights / weights, atol=1e-5)
+    assert own.converged
+    with pytest.raises(UserError, match="the penalty has 7 weights, X has 8 features"):
+        fit_linear(X, y, L1(0.03, torch.ones(7)))

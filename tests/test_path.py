@@ -45,6 +45,19 @@ def test_rows_that_cannot_live_are_left_out_and_come_back_if_wanted(run, monkeyp
         assert other["groups"] == row["groups"]
 
 
+def test_penalties_that_see_the_whole_table_keep_all_rows(run):
+    for reg in ("oscar", "fused"):
+        found = run(f"reg={reg}", "solver=fista", "batch=null", "recipe=direct", "path=[0.6]", "trainer.max_epochs=3")
+        assert int(table(found)[0]["rows kept"]) == found.metrics["features"]
+
+
+def test_further_terms_keep_their_strength_along_a_path(run):
+    chain = ("+reg@also.chain=l1", "also.chain.parameters=[transitions]", "also.chain.relative=true")
+    options = (*WHOLE, *chain, "also.chain.strength=0.3")
+    alone = run(*options, "reg.strength=0.3").metrics["objective"]
+    assert float(table(run(*options, "path=[0.6,0.3]"))[-1]["objective"]) == pytest.approx(alone, rel=1e-3)
+
+
 @pytest.mark.parametrize("reg", ["l1", "sparse_group_lasso"])
 def test_the_best_on_dev_of_all_stages_goes_on(reg, run):
     options = ("recipe=select_refit", "++recipe.select.batch=16", "++recipe.refit.trainer.max_epochs=2")
@@ -63,13 +76,15 @@ def test_the_best_on_dev_of_all_stages_goes_on(reg, run):
 
 def test_a_stopped_path_goes_on_where_it_was(run, monkeypatch):
     options = ("reg=l1", "path=[0.5,0.2,0.1]", "trainer.max_epochs=2", "batch=30")
-    whole = run(*options)
+    expected = run(*options).result
     with monkeypatch.context() as patch:
         at_step(patch, 11, asks_to_stop())
         stopped = run(*options)
     assert stopped.status == 130
+    (stopped.folder / "metrics.json").unlink()
     again = run(*options, f"ckpt_path={stopped.folder}")
-    assert again.result == whole.result
+    assert (again.status, again.errors) == (0, "")
+    assert again.result == expected
 
 
 @pytest.mark.parametrize(
@@ -91,7 +106,7 @@ def test_a_path_that_makes_no_sense_is_refused(wanted, reason, run):
 
 
 def test_a_path_needs_a_critical_strength(run):
-    found = run("reg=l2", "path=3")
+    found = run("reg=l2", "path=[0.5]")
     assert found.status == 2
     assert "no strength of this penalty makes every weight zero" in found.errors
 

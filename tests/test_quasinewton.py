@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from structsparse.errors import UserError
 from structsparse.kernels.quasinewton import coordinate_descent
 from structsparse.penalties import L1
 from structsparse.solvers.orthant import OWLQN
+from structsparse.solvers.quasinewton import ProximalQuasiNewton
 from structsparse.solvers.secants import Secants
 
 ENTRIES = 9
@@ -121,3 +123,30 @@ def test_a_direction_of_owlqn_never_goes_against_the_pseudo_gradient():
     torch.testing.assert_close(direction[0], plain[:ENTRIES].masked_fill(against, 0.0))
     torch.testing.assert_close(direction[1], plain[ENTRIES:])
     assert (plain[ENTRIES:] * pseudo[1] >= 0).any()  # which a parameter without a cut may do
+
+
+def test_weights_of_entries_are_respected_or_refused():
+    draw = torch.Generator().manual_seed(0)
+    X, y = (torch.randn(*shape, generator=draw, dtype=torch.float64) for shape in ((30, 6), (30,)))
+    weights = torch.tensor([1.0, 5.0, 0.2, 1.0, 3.0, 0.1], dtype=torch.float64)
+    penalty = L1(0.1, weights)
+
+    def solve(kind):
+        w = torch.nn.Parameter(torch.zeros(6, dtype=torch.float64))
+        optimizer = kind([w], tolerance=0.0)
+        optimizer.attach({w: penalty})
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (X @ w - y).square().mean()
+            loss.backward()
+            return loss
+
+        for _ in range(200):
+            optimizer.step(closure)
+        closure()
+        return float(penalty.gap(w.detach(), w.grad).max())
+
+    assert solve(ProximalQuasiNewton) < 1e-6
+    with pytest.raises(UserError):
+        solve(OWLQN)

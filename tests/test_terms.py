@@ -50,3 +50,27 @@ def test_weights_may_be_kept_from_falling_below_zero(run):
     assert (kept > 0).any()
     assert torch.equal(kept == 0, kept <= 0)
     assert found.metrics["stationarity"] is not None
+
+
+def test_the_critical_strength_of_a_term_leaves_the_others_at_their_best(run):
+    alone = run("reg=group_lasso", "batch=null", "solver=fista", "trainer.max_epochs=1").metrics["critical_strength"]
+    chain = ("+reg@also.chain=l2", "also.chain.parameters=[transitions]", "also.chain.strength=1e-6")
+    found = run("reg=group_lasso", "batch=null", "solver=fista", "trainer.max_epochs=1", *chain)
+    assert abs(found.metrics["critical_strength"] / alone - 1) < 0.02
+
+
+def test_a_budget_and_reweighting_are_for_the_first_term(run):
+    chain = ("+reg@also.chain=l2", "also.chain.parameters=[transitions]", "reg=group_lasso", "trainer.max_epochs=2")
+    cut = run(*chain, "solver=sgd", "solver.lr=0.1", "reg.budget=2", "reg.every=3")
+    assert (cut.status, cut.metrics["groups_alive"]) == (0, 2)
+    weighed = run(*chain, "recipe=reweighted", "solver=fista", "batch=null", "reg.strength=0.3")
+    assert (weighed.status, weighed.errors) == (0, "")
+
+
+def test_groups_that_do_not_fit_the_penalty_are_refused_with_a_way_out(run):
+    for choice in ("reg=group_lasso", "reg=group_mcp", "reg=group_linf"):
+        for groups, kind in (("coarse_to_fine", "Cover"), ("template_tree", "Forest")):
+            found = run(choice, f"groups={groups}", "recipe=direct", "solver=sgd")
+            assert found.status == 2
+            assert f"is for disjoint groups (a Partition), got a {kind}" in found.errors
+    assert "groups.heads needs a value" in run("reg=group_lasso", "groups=module_heads").errors

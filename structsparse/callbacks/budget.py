@@ -60,6 +60,10 @@ class Budget(ProximalStep):
                 f"{type(optimizer).__name__} needs its strength before a step, and a budget tells it after; "
                 "choose another solver, or a path of strengths"
             )
+        for name, penalty in self.penalties.items():  # that of the last cut, none before the first
+            penalty.strength = max(
+                (s for _, cut, s in self.sequence[-len(self.parts[name]) :] if cut == name), default=0.0
+            )
         super().on_train_start(trainer, module)
         for name, (_, _, parameter) in self.targets.items():
             self.parts[name] = [part.to(parameter.device) for part in self.parts[name]]
@@ -69,17 +73,21 @@ class Budget(ProximalStep):
         if self.frozen:
             return
         for part in self.parts[name]:
-            strength = float(self.needed(part, parameter, steps))
+            strengths = part.entering(torch.where(parameter == 0, 0.0, parameter / steps))  # at which groups would die
+            strength = float(self.needed(strengths))
             if strength > 0:
                 part.strength = strength
                 part.prox_(parameter, steps)
+                last = torch.ones_like(strengths, dtype=torch.bool).index_fill_(
+                    0, strengths.topk(self.budget).indices, False
+                )
+                parameter.masked_fill_(part.groups.expand(last, fill=False), 0.0)  # ties are for rounding to decide
                 self.sequence.append((self.count, name, strength))
         self.penalties[name].strength = max(float(part.strength) for part in self.parts[name])
 
-    def needed(self, penalty: Penalty, parameter: Tensor, steps: Steps) -> Tensor:
-        """The strength that leaves no more than the budget alive; 0 where there are no more."""
-        pull = torch.where(parameter == 0, 0.0, parameter / steps)  # what a step of zero has not moved stays
-        strengths = penalty.entering(pull)  # at which each group would die
+    def needed(self, strengths: Tensor) -> Tensor:
+        """The strength that leaves no more than the budget alive, of those at which each group would die; 0 where
+        there are no more."""
         if len(strengths) <= self.budget:
             return strengths.new_zeros(())
         first = strengths.topk(self.budget + 1).values[-2:]

@@ -115,6 +115,8 @@ class ProximalStep(lightning.Callback):
             if not isinstance(rate, Tensor) and rate == 0.0:  # of a tensor it is not asked: a device would wait
                 continue
             steps.place_(optimizer, group, parameter)
+            if name in self.support:  # what may not live must not swell the norm of its group
+                parameter.mul_(self.support[name])
             self.shrink(name, parameter, rate * steps.metric(optimizer, group, parameter))
             if name in self.support:
                 parameter.mul_(self.support[name])

@@ -22,6 +22,7 @@ class Layout(NamedTuple):
     templates: Sequence[str]
     offsets: np.ndarray  # int64 [templates + 1], the rows of template k are offsets[k] : offsets[k + 1]
     labels: Sequence[str]
+    reduced: bool = False  # whether rows have left the table
 
 
 def by_template(shape: Sequence[int], layout: Layout, weights: str = "sqrt_size", parameter: str = "") -> Partition:

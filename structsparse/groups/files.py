@@ -55,6 +55,11 @@ def from_file(
     path = Path(path)
     if overlap not in ("allow", "refuse"):
         raise UserError(f"groups of {path}: overlap={overlap!r}, expected allow or refuse")
+    if layout is not None and layout.reduced:
+        raise UserError(
+            f"groups of {path} count the rows of the whole table, but dead rows have left it by this stage; "
+            "use recipe=direct or select_refit"
+        )
     if not len(shape):
         raise UserError(f"groups of {path}: {parameter} is a single number, expected rows")
     written = _read(path)
@@ -69,7 +74,9 @@ def from_file(
     if twice is None:
         ids = torch.full((shape[0],), -1)
         ids[members] = torch.repeat_interleave(offsets.diff())
-        return Partition(ids.view(-1, *[1] * (len(shape) - 1)), written.names, shape, weights, parameter)
+        found = Partition(ids.view(-1, *[1] * (len(shape) - 1)), written.names, shape, weights, parameter)
+        found.whole = True
+        return found
     if overlap == "refuse":
         row, one, other = twice
         one, other = written.names[one], written.names[other]

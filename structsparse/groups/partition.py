@@ -20,6 +20,8 @@ class Partition(nn.Module):
     single entry) or given; a group without entries weighs 0. `parameter` names the parameter in messages.
     """
 
+    whole = False  # whether it is only for a parameter that has all of its rows
+
     def __init__(
         self,
         ids: Tensor,

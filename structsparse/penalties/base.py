@@ -109,6 +109,16 @@ def checked(value: float, what: str, most: float = math.inf) -> float:
     return number
 
 
+def checked_partition(groups: Partition, name: str) -> Partition:
+    """The groups, if they are disjoint."""
+    if not isinstance(groups, Partition):
+        raise UserError(
+            f"{name} is for disjoint groups (a Partition), got a {type(groups).__name__}; "
+            "for a Forest take reg=tree_l2 or tree_linf, for a Cover reg=overlap"
+        )
+    return groups
+
+
 def checked_positive(value: float, what: str) -> float:
     number = checked(value, what)
     if number == 0:

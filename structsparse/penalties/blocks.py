@@ -10,7 +10,7 @@ from torch import Tensor
 from structsparse import prox
 from structsparse.groups import Partition
 from structsparse.memory import power_sum
-from structsparse.penalties.base import Penalty, checked, past_signs, residual
+from structsparse.penalties.base import Penalty, checked, checked_partition, past_signs, residual
 from structsparse.prox import Steps
 
 ROUNDS = 100  # of Newton towards a critical strength; it ends by itself within a dozen
@@ -25,7 +25,7 @@ class Blocks(Penalty):
     groups: Partition
 
     def __init__(self, groups: Partition, strength: float, mix: float):
-        super().__init__(strength, groups)
+        super().__init__(strength, checked_partition(groups, type(self).__name__))
         self.mix = checked(mix, f"the mix of {type(self).__name__}", most=1)
 
     @abstractmethod

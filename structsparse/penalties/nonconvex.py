@@ -14,7 +14,7 @@ from torch import Tensor
 
 from structsparse.errors import UserError
 from structsparse.groups import Partition
-from structsparse.penalties.base import Penalty, checked_positive, row_norms
+from structsparse.penalties.base import Penalty, checked_partition, checked_positive, row_norms
 from structsparse.penalties.blocks import Blocks
 from structsparse.prox import Steps
 from structsparse.prox.radial import Movement, drop_groups_, firm, hard, log_sum, move_entries_, move_groups_
@@ -27,6 +27,9 @@ class Radial(Penalty):
     """strength * sum_g weight_g h(||W_g||), or strength * sum h(|W_i|) without groups, for an h that begins with 0"""
 
     convex = False
+
+    def __init__(self, strength: float, groups: Partition | None):
+        super().__init__(strength, None if groups is None else checked_partition(groups, type(self).__name__))
 
     @abstractmethod
     def height(self, size: Tensor) -> Tensor:

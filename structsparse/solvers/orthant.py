@@ -52,6 +52,9 @@ class OWLQN(Composite):
     def _step(self, closure: Callable) -> None:
         here, slopes = [p.clone() for p in self.members], self._slopes(self._gradients())
         pseudo = [past_signs(g, p, p.new_tensor(c)) for g, p, c in zip(slopes, here, self._cuts(), strict=True)]
+        if inner(pseudo, pseudo) == 0:
+            self._stall()
+            return
         direction = self._direction(pseudo)
         length, pairs = self.param_groups[0]["lr"], len(self.shared["products"])
         if pairs == 0:

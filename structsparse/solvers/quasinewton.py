@@ -23,8 +23,8 @@ EXACT = 1e-6  # of the inner problem: a sweep that lowers the model by so little
 
 
 def by_entry(penalty: Penalty | None) -> bool:
-    """Whether it is cut * |W_i| + ridge / 2 * W_i^2, summed over entries."""
-    return penalty is None or type(penalty) in BY_ENTRY
+    """Whether it is cut * |W_i| + ridge / 2 * W_i^2, summed over entries, with one cut and one ridge for all."""
+    return penalty is None or (type(penalty) in BY_ENTRY and penalty.weights is None)
 
 
 def cut_and_ridge(penalty: Penalty | None) -> tuple[float, float]:

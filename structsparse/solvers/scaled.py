@@ -71,15 +71,19 @@ class _Scaled(Rows):
     @torch.no_grad()
     def step(self, closure=None):
         loss = super().step(closure)
+        self._mask()  # what may not live must not swell the norm of its group
         for parameter, penalty in self.penalties.items():
             step = self._step(self.members[parameter], parameter)
             if parameter in self.tables:
                 self.tables[parameter].shrink_(step)
             else:
                 penalty.prox_(parameter, step)
+        self._mask()
+        return loss
+
+    def _mask(self) -> None:
         for parameter, mask in self.support.items():
             parameter.mul_(mask)
-        return loss
 
     def _step(self, group: dict, parameter: Tensor) -> float | Tensor:
         """The step just taken: a number, or one for each group of the penalty of a scaled table."""

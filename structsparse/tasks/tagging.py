@@ -38,6 +38,7 @@ class TaggingData:
     tag: str  # the column to predict
     scheme: str | None
     notes: tuple[str, ...]
+    reduced: bool = False  # whether rows have been dropped
 
     @property
     def score(self) -> Callable[[], SpanScore | AccuracyScore]:
@@ -52,7 +53,7 @@ class TaggingData:
         """Only the rows that are alive [rows]."""
         index, new_row = self.index.keep(alive)
         arrays = {part: replace(a, bags=a.bags.renumber(new_row)) for part, a in self.arrays.items()}
-        return replace(self, index=index, arrays=arrays, sizes=self.sizes._replace(rows=len(index)))
+        return replace(self, index=index, arrays=arrays, sizes=self.sizes._replace(rows=len(index)), reduced=True)
 
     def describe(self) -> list[str]:
         """What was read, and what there is to say of it."""

@@ -51,9 +51,19 @@ def make_blocks(penalty: Penalty, features: int, strength=None) -> Blocks:
         raise UserError(f"fit_linear knows no solution for {type(penalty).__name__}, expected one of {names}")
     strength = penalty.strength.detach().cpu().numpy() if strength is None else np.array(strength)
     if penalty.groups is None:
-        cut, ridge = (np.full(features, strength * share) for share in (penalty.mix, 1 - penalty.mix))
+        weights = _entry_weights(penalty, features)
+        cut, ridge = (strength * share * weights for share in (penalty.mix, 1 - penalty.mix))
         return Blocks(*_int32(np.arange(features), np.arange(features + 1)), cut, np.zeros(features), ridge)
     return _group_blocks(penalty, features, strength)
+
+
+def _entry_weights(penalty: Penalty, features: int) -> np.ndarray:  # [features]
+    if penalty.weights is None:
+        return np.ones(features)
+    weights = penalty.weights.detach().cpu().double().numpy().reshape(-1)
+    if len(weights) not in (1, features):
+        raise UserError(f"the penalty has {len(weights)} weights, X has {features} features")
+    return np.broadcast_to(weights, features).copy()
 
 
 def _group_blocks(penalty: SparseGroupLasso, features: int, strength) -> Blocks:
