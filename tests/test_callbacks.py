@@ -543,3 +543,10 @@ def test_an_optimizer_that_carries_the_penalty_is_given_it_and_flushed_before_an
     assert middle
     assert set(middle) == {"flush"}
     assert last[0] == {}
+
+
+def test_a_stage_that_converges_between_two_looks_at_dev_still_has_its_best_model(run):
+    options = ("reg=group_lasso", "reg.strength=0.5", "solver=fista", "solver.tolerance=0.1", "batch=null")
+    found = run(*options, "choose=best", "trainer.max_epochs=100", "trainer.check_val_every_n_epoch=50")
+    assert (found.status, found.errors) == (0, "")
+    assert found.checkpoint("fit", "best")["epoch"] < 50
