@@ -56,6 +56,14 @@ class Run:
         return torch.load(self.folder / "checkpoints" / stage / f"{name}.ckpt", weights_only=True)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread_a_worker():
+    """Two that wait for each other on a busy core take many times as long; tests of threads ask for more."""
+    import numba
+
+    numba.set_num_threads(1)
+
+
 def arguments(folder: Path | None, overrides: tuple[str, ...]) -> list[str]:
     """Overrides, the last one of its name alone."""
     where = [] if folder is None else [f"hydra.run.dir={folder}"]
