@@ -119,12 +119,17 @@ class _State:
             data = data.keep(rows)
             start[table] = start[table][torch.from_numpy(rows)]
         found = recipe.run(stage, data, None, folder, resume, start)
-        whole = self.outcome.figures  # not what was left of it
+        for name, penalty in found.penalties.items():
+            self.outcome.penalties[name].strength = float(penalty.strength)
+        whole = {  # not what was left of it
+            "critical_strength": self.outcome.figures["critical_strength"],
+            "residual_at_zero": recipe.residual_at_zero(self.outcome.penalties, self.outcome.at_zero),
+        }
         if found.figures["stationarity"] is not None:
             found.figures["stationarity"] *= found.figures["residual_at_zero"] / whole["residual_at_zero"]
         if not rows.all():
             found.figures["duality_gap"] = None  # a bound for these rows bounds nothing else
-        found.figures |= {key: whole[key] for key in ("critical_strength", "residual_at_zero")}
+        found.figures |= whole
         found.at_zero = {
             name: value[torch.from_numpy(rows)] if name == table else value
             for name, value in self.outcome.at_zero.items()
@@ -142,8 +147,6 @@ class _State:
                 parameter[torch.from_numpy(rows)] = new[name]
             else:
                 parameter.copy_(new[name])
-        for name, penalty in found.penalties.items():
-            self.outcome.penalties[name].strength = float(penalty.strength)
         with torch.enable_grad():
             self.gradients = recipe.gradients(self.outcome, self.outcome.module)
 

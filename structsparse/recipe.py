@@ -114,7 +114,7 @@ def run(
     figures["strength"] = float(next(iter(penalties.values())).strength)
     saved = torch.load(same_model(checkpoints.chosen, module.fingerprint), weights_only=True)
     module.load_state_dict(saved["state_dict"])
-    figures["residual_at_zero"] = _residual_at_zero(penalties, at_zero)
+    figures["residual_at_zero"] = residual_at_zero(penalties, at_zero)
     found, at_end = _certify(data, module, penalties, main, support, figures)
     return Outcome(data, module, penalties, figures | found, at_zero, at_end)
 
@@ -258,7 +258,7 @@ def _strengths(
         "critical_strength": criticals[0],
         "strength": float(next(iter(penalties.values())).strength),
         "terms": {term.name: float(next(iter(own.values())).strength) for term, own in placed},
-        "residual_at_zero": _residual_at_zero(penalties, at_zero),
+        "residual_at_zero": residual_at_zero(penalties, at_zero),
     }
     with torch.no_grad():
         for name, value in start.items():
@@ -266,7 +266,7 @@ def _strengths(
     return figures, at_zero
 
 
-def _residual_at_zero(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Tensor]) -> float:
+def residual_at_zero(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Tensor]) -> float:
     """How far zero is from stationary, at the strengths that hold now."""
     return certificate.residual(penalties, {name: torch.zeros_like(g) for name, g in at_zero.items()}, at_zero)
 

@@ -45,6 +45,13 @@ def test_rows_that_cannot_live_are_left_out_and_come_back_if_wanted(run, monkeyp
         assert other["groups"] == row["groups"]
 
 
+def test_stationarity_is_relative_to_zero_on_the_whole_table_at_that_strength(run):
+    found = run(*WHOLE, "path=[0.6,0.4]", "solver=sgd", "solver.lr=1e-9", "trainer.max_epochs=1")
+    assert int(table(found)[0]["rows kept"]) < found.metrics["features"]
+    for row in table(found):  # where nothing has moved yet
+        assert float(row["stationarity"]) == pytest.approx(1, rel=0.02)
+
+
 def test_penalties_that_see_the_whole_table_keep_all_rows(run):
     for reg in ("oscar", "fused"):
         found = run(f"reg={reg}", "solver=fista", "batch=null", "recipe=direct", "path=[0.6]", "trainer.max_epochs=3")

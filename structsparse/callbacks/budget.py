@@ -36,7 +36,7 @@ class Budget(ProximalStep):
         super().__init__(penalties, every, 0, support)
         if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
             raise UserError(f"reg.budget={budget}: expected a number of groups, at least 1")
-        if freeze is not None and not freeze >= 1:
+        if freeze is not None and not (isinstance(freeze, int) and freeze >= 1):
             raise UserError(f"reg.freeze={freeze}: expected a number of epochs, at least 1, or null")
         self.budget, self.freeze, self.frozen = budget, freeze, False
         self.parts = {name: self._parts(name, penalty) for name, penalty in self.penalties.items()}

@@ -34,6 +34,9 @@ class ProximalStep(lightning.Callback):
         warmup: int = 0,
         support: Mapping[str, Tensor] | None = None,
     ) -> None:
+        for name, number in (("every", every), ("warmup", warmup)):
+            if number is not None and not isinstance(number, int):
+                raise UserError(f"reg.{name}={number!r} must be a number of steps")
         if (every is not None and every < 1) or warmup < 0:
             raise UserError(f"reg.every={every} must be at least 1 and reg.warmup={warmup} at least 0")
         self.penalties, self.every, self.warmup = dict(penalties), every, warmup

@@ -26,7 +26,10 @@ class _TreePenalty(Penalty):
 
     def __init__(self, groups: Forest, strength: float, mix: float = 0.0):
         if not isinstance(groups, Forest):
-            raise UserError(f"{type(self).__name__} is a sum over a Forest, got a {type(groups).__name__}")
+            raise UserError(
+                f"{type(self).__name__} is a sum over a Forest, got a {type(groups).__name__}; "
+                "take groups=template_tree, or a file that tells parents"
+            )
         super().__init__(strength, groups)
         self.mix = checked(mix, f"the mix of {type(self).__name__}", most=1)
 
