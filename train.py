@@ -50,7 +50,7 @@ def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
     features = cfg.features
     data = tagging.prepare(
         instantiate(cfg.data), features.templates, tag=cfg.task.tag, scheme=cfg.task.scheme,
-        min_count=features.min_count, dense=features.dense, codes=features.codes,
+        min_count=features.min_count, dense=features.dense, codes=features.codes, choose=instantiate(cfg.filter),
     )  # fmt: skip
     seconds = {"seconds_prepare": time.perf_counter() - begin}
     for line in data.describe():
@@ -79,6 +79,8 @@ def follow_path(cfg: DictConfig, data, folder: Path, checkpoints: Path, resume: 
             also = [replace(term, strength=terms[term.name], relative=False) for term in also]
         return [replace(first, terms=[main, *also]), *others]
 
+    if cfg.data.get("join_dev"):
+        raise UserError("data.join_dev=true: dev, trained on as well, cannot choose a strength of the path")
     if not cfg.reg.relative and not OmegaConf.is_list(cfg.path):
         raise UserError(
             f"path={cfg.path} goes down to reg.strength as a share: reg.relative must be true; or list shares"
@@ -108,13 +110,16 @@ def changed(cfg: DictConfig, changes: DictConfig | None) -> DictConfig:
 def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Console) -> recipe.Stage:
     solver, reg = cfg.solver.copy(), cfg.reg.copy()
     final_lr = solver.pop("final_lr")
+    if cfg.data.get("join_dev") and (cfg.choose != "last" or cfg.patience is not None):
+        stop = "choose=last patience=null"
+        raise UserError(f"data.join_dev=true: dev, trained on as well, cannot choose; stage {name} needs {stop}")
     schedule = {key: reg.pop(key, None) for key in SCHEDULE_KNOBS}
     others = [term_of(f"also.{key}", other) for key, other in (cfg.also or {}).items()]
     options = decides(OmegaConf.to_container(cfg, resolve=True))
     return recipe.Stage(
         name=name, scorer=instantiate(cfg.model), loss=instantiate(cfg.loss), optimizer=instantiate(solver),
         final_lr=final_lr, terms=[term_of("reg", reg), *others],
-        batch=cfg.batch, seed=cfg.seed, choose=cfg.choose, patience=cfg.patience,
+        batch=cfg.batch, seed=cfg.seed, choose=cfg.choose, warm=cfg.warm, patience=cfg.patience,
         trainer=partial(trainer_of, name, cfg, metric, folder, console),
         options=options, **schedule,
     )  # fmt: skip
@@ -148,9 +153,10 @@ def trainer_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: C
 
 def finish(cfg, data, outcomes, seconds: dict, folder: Path, console: Console) -> dict[str, object]:
     """Test once, export, report."""
-    first, last = outcomes[0], outcomes[-1]
+    first, last = outcomes[0], recipe.settled(outcomes[-1])
     begin = time.perf_counter()
     score = last.module.evaluate(last.data.batches("test", 256)).result()
+    dev = last.module.evaluate(last.data.batches("dev", 256)).result()
     choices = HydraConfig.get().runtime.choices
     seconds |= {"seconds_fit": sum(o.figures["seconds_fit"] for o in outcomes)}
     seconds |= {"seconds_test": time.perf_counter() - begin}
@@ -158,12 +164,13 @@ def finish(cfg, data, outcomes, seconds: dict, folder: Path, console: Console) -
         "task": cfg.task.name, "recipe": choices.recipe, "loss": choices.loss, "reg": choices.reg,
         "data": data.splits.name, "split": "test", "seed": cfg.seed,
         **{key: value for key, value in score.items() if isinstance(value, float)},
+        f"dev_{data.metric}": dev[data.metric],
         **results.sparsity(data, first, last), **recipe.figures(outcomes), **seconds,
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }  # fmt: skip
     if first_process():
         metrics["artifact_bytes"] = results.export(folder / "model", last, console)
-        table = results.write_report(folder / "report", data, first, last)
+        table = results.write_report(folder / "report", data, outcomes, last)
         log_hyperparameters(cfg, metrics, folder)
         report.write_metrics(folder / "metrics.json", metrics)
         report.summary(console, metrics, table, folder)

@@ -12,7 +12,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,22 +21,19 @@ import safetensors.numpy
 import torch
 
 from structsparse import __version__
-from structsparse.corpora.columns import Column, Sentences
 from structsparse.corpora.tags import SCHEMES
 from structsparse.errors import UserError
-from structsparse.features.attributes import OF_WORD, codes, numbers
+from structsparse.features.attributes import OF_WORD
 from structsparse.features.index import FeatureIndex
 from structsparse.features.templates import parse
 from structsparse.models import DenseScorer, RecurrentScorer, Sizes, SparseScorer, SumScorer, Tagger
-from structsparse.structures.chain import Chain
-from structsparse.tasks.batches import TokenArrays
+from structsparse.predictor import Model
 
 if TYPE_CHECKING:
     from structsparse.tasks.tagging import TaggingData  # imports Lightning, which a predictor does without
 
 FORMAT = 1
 DESCRIPTION, WEIGHTS = "model.json", "weights.safetensors"
-_PLACES = 1 << 15  # tokens of a batch, padding included: bounds the memory of prediction
 _UNSIGNED = ("uint8", "uint16", "uint32")
 
 
@@ -94,60 +90,6 @@ def load(folder: Path) -> Model:
         vocabularies={name: {v: k for k, v in enumerate(values, start=1)} for name, values in known["codes"].items()},
         tagger=tagger,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class Model:
-    """A tagger that predicts, and nothing of what trained it."""
-
-    labels: tuple[str, ...]
-    scheme: str | None  # how its tags write spans; None if they are no spans
-    layout: tuple[str, ...]  # the columns of the corpus that it was trained on, in their order
-    columns: tuple[str, ...]  # those of them that it needs
-    tag_column: str  # the one that it predicts
-    index: FeatureIndex
-    dense: tuple[str, ...]
-    vocabularies: Mapping[str, Mapping[str, int]]  # codes from 1; 0 is a value not seen in training
-    tagger: Tagger
-
-    @torch.no_grad()
-    def tag(self, sentences: Sentences) -> Column:
-        """The predicted tags. Sentences are taken by length, so that memory is bounded by the longest of them."""
-        for name in self.columns:
-            if name not in sentences.columns:
-                there = ", ".join(sentences.columns)
-                raise UserError(f"{sentences.source}: no column {name!r}, which the model needs; there are {there}")
-        order = np.argsort(-sentences.lengths, kind="stable")
-        ordered = replace(sentences, columns={name: sentences.columns[name] for name in self.columns}).select(order)
-        codes = np.empty(sentences.tokens, np.int32)
-        for begin, end in _stretches(ordered.lengths):
-            arrays = self._arrays(ordered.select(slice(begin, end)))
-            batch = arrays.batch(np.arange(len(arrays)), items=len(arrays))
-            labels = Chain().best(self.tagger(batch), batch.lengths)  # [batch, time]
-            codes[ordered.offsets[begin] : ordered.offsets[end]] = labels.view(-1)[batch.places]
-        predicted = ordered.with_column(self.tag_column, Column(list(self.labels), codes))
-        return predicted.select(np.argsort(order)).columns[self.tag_column]
-
-    def _arrays(self, sentences: Sentences) -> TokenArrays:
-        # Coded anew, because values that do not occur here would be hashed for nothing.
-        columns = {name: Column.from_strings(column.strings()) for name, column in sentences.columns.items()}
-        sentences = replace(sentences, columns=columns)
-        return TokenArrays(
-            bags=self.index.bags(sentences),
-            gold=np.zeros(sentences.tokens, np.int64),
-            offsets=sentences.offsets,
-            dense=numbers(sentences, self.dense),
-            codes=codes(sentences, self.vocabularies),
-        )
-
-
-def _stretches(lengths: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Runs of sentences, the longest first, that fill a batch when they are padded to the first of them."""
-    begin = 0
-    while begin < len(lengths):
-        end = min(begin + max(1, _PLACES // int(lengths[begin])), len(lengths))
-        yield begin, end
-        begin = end
 
 
 # The settings of the project's own scorers; no others are saved or built.

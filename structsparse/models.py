@@ -1,6 +1,7 @@
 """Scorers: from what is known of each token to a score for each of its labels.
 
-A scorer is any nn.Module that takes a TokenBatch and returns scores [batch, time, labels]. One whose scores are linear
+A scorer is any nn.Module that takes a TokenBatch and returns scores [batch, time, labels], or [tokens, labels] where
+`batch.flat` says so; it may name the label pairs that are scored at all (`links`, `ends`: see `Tagger`). One whose scores are linear
 in its parameters says so by `linear = True`: then the objective is convex, and a run ends with a bound. `SparseScorer`
 is the reason this framework exists; the others stand beside it or in its place.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,23 @@ from torch import Tensor, nn
 from structsparse.bags import bag_sum
 from structsparse.errors import UserError
 from structsparse.structures.chain import ChainScores
+
+if TYPE_CHECKING:
+    from structsparse.pairs import Pairs
+
+FLAT = 256  # sentences on the CPU from which on it is cheaper not to pad them
+
+
+class Kept:
+    """What has been worked out of a batch that comes again."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, object] = {}
+
+    def get(self, name: str, work: Callable[[], object]) -> object:
+        if name not in self.found:
+            self.found[name] = work()
+        return self.found[name]
 
 
 @dataclass
@@ -32,11 +50,20 @@ class TokenBatch:
     lengths: Tensor  # int64 [batch]
     sentences: Tensor  # int64 [batch] which sentences of the corpus these are
     items: int  # sentences in the whole step, over all processes
+    kept: Kept | None = None  # if the same batch comes again
 
     def pad(self, tokens: Tensor) -> Tensor:
         """[tokens, width] -> [batch, time, width]"""
         padded = tokens.new_zeros(self.gold.numel(), tokens.shape[1])
         return padded.index_copy(0, self.places, tokens).view(*self.gold.shape, -1)
+
+    def flat(self, scores: Tensor) -> bool:
+        """Whether scores of the tokens are left end to end."""
+        return len(self.lengths) >= FLAT and scores.device.type == "cpu" and scores.dtype == torch.float32
+
+    def lay(self, tokens: Tensor) -> Tensor:
+        """[tokens, labels] as a chain takes them: left as they are, or padded."""
+        return tokens if self.flat(tokens) else self.pad(tokens)
 
     def reverse(self, padded: Tensor) -> Tensor:
         """Each sentence backwards within its own length; what lies beyond it stays: [batch, time, width]"""
@@ -52,6 +79,7 @@ class Sizes(NamedTuple):
     labels: int
     dense: int
     vocabularies: tuple[int, ...]  # one per coded attribute
+    pairs: Callable[[], Pairs] | None = None  # the pairs of row and label that training holds; made when asked for
 
 
 class SparseScorer(nn.Module):
@@ -64,7 +92,7 @@ class SparseScorer(nn.Module):
         self.table = nn.Parameter(torch.zeros(sizes.rows, sizes.labels))  # [rows, labels]
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        return batch.pad(bag_sum(self.table, batch.ids, batch.offsets))
+        return batch.lay(bag_sum(self.table, batch.ids, batch.offsets))
 
 
 class DenseScorer(nn.Module):
@@ -79,7 +107,7 @@ class DenseScorer(nn.Module):
         self.weights = nn.Parameter(torch.zeros(sizes.dense, sizes.labels))  # [columns, labels]
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        return batch.pad(batch.dense.to(self.weights.dtype) @ self.weights)
+        return batch.lay(batch.dense.to(self.weights.dtype) @ self.weights)
 
 
 class RecurrentScorer(nn.Module):
@@ -103,7 +131,8 @@ class RecurrentScorer(nn.Module):
         inputs = batch.pad(torch.cat(embedded, dim=1))  # [batch, time, width]
         left, _ = self.forwards(inputs)
         right, _ = self.backwards(batch.reverse(inputs))
-        return self.output(torch.cat([left, batch.reverse(right)], dim=2))
+        scores = self.output(torch.cat([left, batch.reverse(right)], dim=2))
+        return scores.flatten(0, 1)[batch.places] if batch.flat(scores) else scores
 
 
 class SumScorer(nn.Module):
@@ -119,7 +148,10 @@ class SumScorer(nn.Module):
 
 
 class Tagger(nn.Module):
-    """A scorer and the scores of label pairs: a first-order chain."""
+    """A scorer and the scores of label pairs: a first-order chain.
+
+    A scorer's `links` (bool [labels, labels]) says which pairs of neighbours have a score, its `ends` whether starts
+    and ends have; what has none stays zero."""
 
     def __init__(self, scorer: nn.Module, labels: int) -> None:
         super().__init__()
@@ -128,6 +160,13 @@ class Tagger(nn.Module):
         self.start = nn.Parameter(torch.zeros(labels))
         self.end = nn.Parameter(torch.zeros(labels))
         self.linear = getattr(scorer, "linear", False)
+        self.register_buffer("links", getattr(scorer, "links", None), persistent=False)
+        self.ends = getattr(scorer, "ends", True)
 
     def forward(self, batch: TokenBatch) -> ChainScores:
-        return ChainScores(self.scorer(batch), self.transitions, self.start, self.end)
+        transitions, start, end = self.transitions, self.start, self.end
+        if self.links is not None:
+            transitions = transitions * self.links
+        if not self.ends:
+            start, end = start * 0.0, end * 0.0
+        return ChainScores(self.scorer(batch), transitions, start, end)

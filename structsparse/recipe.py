@@ -20,15 +20,18 @@ from torch import Tensor, nn
 from structsparse import certificate
 from structsparse.callbacks.budget import Budget
 from structsparse.callbacks.converged import StopWhenConverged
+from structsparse.callbacks.online import Counts, Mean
 from structsparse.callbacks.proximal import ProximalStep
 from structsparse.callbacks.saving import LAST, Checkpoints, StopAtNaN, same_model
 from structsparse.errors import UserError
 from structsparse.features.layout import Layout
 from structsparse.files import write_text
-from structsparse.models import Tagger
+from structsparse.growing import GrowingScorer
+from structsparse.models import SparseScorer, Tagger
 from structsparse.penalties import ElasticNet, Penalty, Reweighting
 from structsparse.solvers import steps
 from structsparse.structures.chain import Chain
+from structsparse.tasks.batches import Batches
 from structsparse.tasks.tagging import Tagging, TaggingData
 from structsparse.terms import Term, critical_strength, place, set_strength
 
@@ -54,6 +57,7 @@ class Stage:
     batch: int | None
     seed: int
     choose: str
+    warm: bool
     patience: int | None
     trainer: Callable[..., lightning.Trainer]
     options: Mapping[str, object]  # all that decides the result, for telling one model from another
@@ -73,7 +77,12 @@ class Outcome:
     def survivors(self) -> dict[str, Tensor]:
         """Which entries of each penalised parameter live: those of living groups, or those that are not zero."""
         weights = dict(self.module.named_parameters())
-        return {name: penalty.survivors(weights[name].detach()) for name, penalty in self.penalties.items()}
+        return {
+            name: weights[name].grows.spread(p)
+            if hasattr(weights[name], "grows")
+            else p.survivors(weights[name].detach())
+            for name, p in self.penalties.items()
+        }
 
 
 def run(
@@ -91,13 +100,17 @@ def run(
         support = before.survivors()
         data, support = _compact(before, support)
     lightning.seed_everything(stage.seed, verbose=False)
-    _try_optimizer(stage)
+    one_by_one = _try_optimizer(stage)
     module, placed = _build(stage, data)
-    if before is not None:
+    if isinstance(module.tagger.scorer, GrowingScorer) and not one_by_one:
+        raise UserError("model=growing grows under solver=online_perceptron or online_mira alone; or take model=sparse")
+    warm = before is not None and stage.warm
+    if warm:
         _inherit(module, before, support)
     if start is not None:
         module.load_state_dict(start)
-    figures, at_zero = _strengths(stage, data, module, placed, support, cold=before is None and start is None)
+    figures, at_zero = _strengths(stage, data, module, placed, support, cold=not warm and start is None)
+    figures["stage"] = stage.name
     penalties, main = _all(placed), placed[0][1]
     if stage.reweight is not None:
         figures |= _reweigh(stage, before, module, main)
@@ -107,14 +120,15 @@ def run(
         figures |= json.loads(finished.read_text())
     else:
         path = folder / LAST if resume and (folder / LAST).is_file() else None
-        figures |= _fit(stage, data, module, penalties, main, support, checkpoints, path)
-        write_text(finished, json.dumps({key: figures[key] for key in ("seconds_fit", "epochs", "strengths", "cuts")}))
+        figures |= _fit(stage, data, module, penalties, main, support, checkpoints, path, one_by_one)
+        kept = ("seconds_fit", "epochs", "strengths", "cuts", "counts")
+        write_text(finished, json.dumps({key: figures[key] for key in kept}))
     for name, strength in figures.pop("strengths").items():
         penalties[name].strength = strength  # which a budget has found
     figures["strength"] = float(next(iter(penalties.values())).strength)
     saved = torch.load(same_model(checkpoints.chosen, module.fingerprint), weights_only=True)
     module.load_state_dict(saved["state_dict"])
-    figures["residual_at_zero"] = residual_at_zero(penalties, at_zero)
+    figures["residual_at_zero"] = residual_at_zero(penalties, at_zero) if at_zero else None
     found, at_end = _certify(data, module, penalties, main, support, figures)
     return Outcome(data, module, penalties, figures | found, at_zero, at_end)
 
@@ -171,12 +185,14 @@ def _curvatures(data: TaggingData) -> dict[str, Tensor]:
     return {f"tagger.{name}": torch.as_tensor(c, dtype=torch.float32) for name, c in found.items()}
 
 
-def _try_optimizer(stage: Stage) -> None:
-    """What is wrong with it is said before the work begins."""
+def _try_optimizer(stage: Stage) -> bool:
+    """What is wrong with it is said before the work begins; whether it wants sentences, not batches."""
     try:
-        steps.check(stage.optimizer([nn.Parameter(torch.zeros(1))]), [])
+        optimizer = stage.optimizer([nn.Parameter(torch.zeros(1))])
+        steps.check(optimizer, [])
     except (TypeError, ValueError) as error:
         raise UserError(f"solver: {error}") from error
+    return getattr(optimizer, "sentences", False)
 
 
 def table_name(names: Iterable[str]) -> str | None:
@@ -218,7 +234,9 @@ def _inherit(module: Tagging, before: Outcome, support: dict[str, Tensor]) -> No
     survivors = before.survivors()
     for name, parameter in module.named_parameters():
         value = old[name]
-        if value.shape != parameter.shape:
+        if hasattr(value, "grows"):
+            value = value.grows.dense(survivors[name].any(dim=1))
+        elif value.shape != parameter.shape:
             value = value[survivors[name].any(dim=1)]
         parameter.copy_(value)
         if name in support:
@@ -238,6 +256,8 @@ def _strengths(
     At zero are the first term's parameters and those of terms that can make theirs zero; all others are at their best
     beside them, under squares if they bear any."""
     penalties = _all(placed)
+    if any(hasattr(p, "grows") for p in module.parameters()):
+        return _absolute(stage, placed), {}
     ridges = {name: p for _, own in placed[1:] for name, p in own.items() if isinstance(p, ElasticNet) and p.mix == 0}
     parameters = dict(module.named_parameters())
     zeroed = [name for name in penalties if name not in ridges]
@@ -266,6 +286,19 @@ def _strengths(
     return figures, at_zero
 
 
+def _absolute(stage: Stage, placed: list[tuple[Term, dict[str, Penalty]]]) -> dict[str, object]:
+    """Figures where a table holds no features yet, so that nothing is known of the gradient at zero."""
+    for term, _ in placed:
+        if term.relative and stage.budget is None:
+            raise UserError(
+                f"{term.name}.relative=true: the critical strength of a growing table is not known; "
+                f"set it to false, or give reg.budget"
+            )
+    strengths = {term.name: float(next(iter(own.values())).strength) for term, own in placed}
+    strength = next(iter(strengths.values()))
+    return {"critical_strength": None, "strength": strength, "terms": strengths, "residual_at_zero": None}
+
+
 def residual_at_zero(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Tensor]) -> float:
     """How far zero is from stationary, at the strengths that hold now."""
     return certificate.residual(penalties, {name: torch.zeros_like(g) for name, g in at_zero.items()}, at_zero)
@@ -289,13 +322,14 @@ def _fingerprint(stage: Stage, data: TaggingData) -> str:
     return digest.hexdigest()
 
 
-def _fit(stage, data, module, penalties, main, support, checkpoints: Checkpoints, path: Path | None) -> dict:
-    proximal = _proximal(stage, penalties, main, support)
-    before = [StopAtNaN(), *proximal, StopWhenConverged()]
+def _fit(
+    stage, data, module, penalties, main, support, checkpoints: Checkpoints, path: Path | None, one_by_one
+) -> dict:
+    proximal, counts = _proximal(stage, penalties, main, support), Counts()
+    before = [StopAtNaN(), *proximal, Mean(), counts, StopWhenConverged()]
     trainer = stage.trainer(before=before, after=[checkpoints], penalties=penalties)
     sharing = {"rank": trainer.global_rank, "world": trainer.world_size}
-    train = data.batches("train", stage.batch, shuffle=True, seed=stage.seed, **sharing)
-    dev = data.batches("dev", 256, **sharing)
+    train, dev = _train(stage, data, one_by_one, sharing), data.batches("dev", 256, **sharing)
     if path is not None:
         same_model(path, module.fingerprint)
     begin = time.perf_counter()
@@ -307,7 +341,16 @@ def _fit(stage, data, module, penalties, main, support, checkpoints: Checkpoints
         "epochs": trainer.current_epoch,
         "strengths": {name: float(penalty.strength) for name, penalty in penalties.items()},
         "cuts": getattr(proximal[0], "sequence", []),
+        "counts": counts.history,
     }
+
+
+def _train(stage: Stage, data: TaggingData, one_by_one: bool, sharing: dict) -> Batches:
+    if not one_by_one:
+        return data.batches("train", stage.batch, shuffle=True, seed=stage.seed, **sharing)
+    if sharing["world"] > 1:
+        raise UserError(f"trainer.devices={sharing['world']}: a solver that goes from sentence to sentence has one")
+    return data.passages("train", stage.batch, stage.seed)
 
 
 def _proximal(stage: Stage, penalties, main, support) -> list[ProximalStep]:
@@ -340,7 +383,8 @@ def _certify(
     strength = figures["strength"]
     residual, at_zero = certificate.residual(penalties, weights, gradients), figures["residual_at_zero"]
     smooth = module.loss.smooth
-    bound = _lower_bound(module, batches, penalties, support) if module.tagger.linear else None
+    bounded = module.tagger.linear and not isinstance(module.tagger.scorer, GrowingScorer)
+    bound = _lower_bound(module, batches, penalties, support) if bounded else None
     own = sum(float(penalty.value(weights[name])) for name, penalty in main.items())
     found = {
         "objective": loss + value,
@@ -375,12 +419,34 @@ def _lower_bound(module: Tagging, batches: Sequence, penalties: dict[str, Penalt
     return bound
 
 
+def settled(outcome: Outcome) -> Outcome:
+    """A model whose table grows, as one that has the rows that live."""
+    module, scorer = outcome.module, outcome.module.tagger.scorer
+    if not isinstance(scorer, GrowingScorer):
+        return outcome
+    rows = torch.zeros(scorer.rows, dtype=torch.bool)
+    rows[scorer.features.cpu()[(scorer.table != 0).any(dim=1).cpu()]] = True
+    data = outcome.data.keep(rows.numpy())
+    tagger = Tagger(SparseScorer(data.sizes), data.sizes.labels)
+    with torch.no_grad():
+        tagger.scorer.table.copy_(scorer.dense(rows.to(scorer.features.device)))
+        for name in ("transitions", "start", "end"):
+            getattr(tagger, name).copy_(getattr(module.tagger, name))
+    same = module.make_optimizer, module.make_score, module.penalised, module.final_lr, module.fingerprint
+    return Outcome(data, Tagging(tagger, module.loss, *same), {}, outcome.figures)
+
+
 def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """The figures of a run: those of the first stage, whose penalty made the zeros, and of the last one by its side."""
     shown = ("objective", "penalty", "stationarity", "duality_gap", "groups_uncertified")
     shown += ("critical_strength", "strength")
     first, last = outcomes[0].figures, outcomes[-1].figures
     items = sum(len(o.data.arrays["train"]) * o.figures["epochs"] for o in outcomes)
+    counts = [line for o in outcomes for line in o.figures["counts"]]
+    if counts:  # of solvers that go from sentence to sentence
+        peaks = {"rows_peak": max(line[2] for line in counts), "weights_peak": max(line[3] for line in counts)}
+    else:
+        peaks = {}
     beside = {f"final_{key}": last[key] for key in ("objective", "stationarity")} if len(outcomes) > 1 else {}
     speed = items / sum(o.figures["seconds_fit"] for o in outcomes)
-    return {key: first[key] for key in shown} | beside | {"items_per_second": speed}
+    return {key: first[key] for key in shown} | beside | peaks | {"items_per_second": speed}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,8 @@ def group_table(data: TaggingData, first: Outcome, last: Outcome) -> report.Tabl
         if groups is None or len(groups.names) > report.MOST_GROUPS:
             continue
         weights = dict(first.module.named_parameters())[name].detach()
-        enters = penalty.entering(first.at_zero[name]) if hasattr(penalty, "entering") else None
+        known = name in first.at_zero and hasattr(penalty, "entering")
+        enters = penalty.entering(first.at_zero[name]) if known else None
         wanted = certificate.violated(penalty, weights, first.at_end[name]) if first.module.loss.smooth else None
         return report.group_table(groups, weights, enters, wanted, data.splits.truth)
     weights = table_of(last)
@@ -95,13 +97,21 @@ def feature_table(outcome: Outcome) -> report.Table | None:
     return report.Table(("feature", "norm", "weights"), lines)
 
 
-def write_report(folder: Path, data: TaggingData, first: Outcome, last: Outcome) -> report.Table | None:
+def write_report(
+    folder: Path, data: TaggingData, outcomes: Sequence[Outcome], last: Outcome
+) -> report.Table | None:
+    """Of all stages; `last` is what remains of the last one."""
+    first = outcomes[0]
     table = group_table(data, first, last)
     if table is not None:
         report.write_groups(folder, table)
     if first.figures["cuts"]:
         cuts = report.Table(("step", "parameter", "strength"), [tuple(cut) for cut in first.figures["cuts"]])
         report.write_text(folder / "budget.tsv", report.tsv(cuts))
+    counts = [(o.figures["stage"], *line) for o in outcomes for line in o.figures["counts"]]
+    if counts:
+        header = ("stage", "epoch", "step", "rows", "weights")
+        report.write_text(folder / "counts.tsv", report.tsv(report.Table(header, counts)))
     _write_order(folder, first)
     features = feature_table(last)
     if features is not None:

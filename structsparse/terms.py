@@ -27,9 +27,12 @@ class Term:
 
     def on(self, parameter: nn.Parameter, name: str, layout: Layout) -> Penalty:
         """The penalty of one parameter, which its groups have been fitted to."""
-        shape = tuple(parameter.shape)
-        groups = {} if self.groups is None else {"groups": self.groups(shape, layout, parameter=name)}
-        penalty = self.penalty(strength=self.strength, **groups)
+        growing = getattr(parameter, "grows", None)
+        shape = tuple(parameter.shape) if growing is None else (growing.rows, parameter.shape[1])
+        groups = None if self.groups is None else self.groups(shape, layout, parameter=name)
+        if growing is not None and groups is not None:
+            groups = growing.held_of(groups)
+        penalty = self.penalty(strength=self.strength, **({} if groups is None else {"groups": groups}))
         return Nonnegative(penalty) if self.nonnegative else penalty
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from structsparse.errors import UserError
-from structsparse.penalties import Penalty
+from structsparse.penalties import NoPenalty, Penalty
 from structsparse.prox import Steps
 from structsparse.solvers import steps
 
@@ -116,6 +116,8 @@ class ProximalStep(lightning.Callback):
         for name, (optimizer, group, parameter) in self.targets.items():
             rate = self.rates[name]
             if not isinstance(rate, Tensor) and rate == 0.0:  # of a tensor it is not asked: a device would wait
+                continue
+            if isinstance(self.penalties[name], NoPenalty) and name not in self.support:
                 continue
             steps.place_(optimizer, group, parameter)
             if name in self.support:  # what may not live must not swell the norm of its group

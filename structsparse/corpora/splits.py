@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from structsparse.corpora.columns import Sentences, read_columns
+from structsparse.corpora.columns import Column, Sentences, read_columns
 from structsparse.corpora.known import locate
 from structsparse.corpora.planted import planted_tagging
 from structsparse.errors import UserError
@@ -23,6 +23,7 @@ class Splits:
     scheme: str = "auto"  # how the tags are written: iob1, iob2, iobes; auto looks at them
     stray: str = "repair"  # a tag outside its scheme: repair or refuse
     truth: tuple[str, ...] = ()  # the templates that matter, where that is known
+    joined: bool = False  # whether the dev sentences are among those of train
 
     @property
     def parts(self) -> dict[str, Sentences]:
@@ -36,13 +37,21 @@ def planted(seed: int, train: int, dev: int, test: int) -> Splits:
 
 
 def known(
-    name: str, columns: Sequence[str | None], scheme: str, stray: str, comments: str, held_out: float, seed: int
+    name: str,
+    columns: Sequence[str | None],
+    scheme: str,
+    stray: str,
+    comments: str,
+    held_out: float,
+    seed: int,
+    join_dev: bool = False,
 ) -> Splits:
     """A corpus that is looked up under STRUCTSPARSE_DATA, in the cache, and at its public home."""
     paths = {part: str(path) for part, path in locate(name).items()}
     return files(
-        paths["train"], paths.get("dev"), paths["test"], columns, scheme, stray, comments, held_out, seed, name
-    )
+        paths["train"], paths.get("dev"), paths["test"],
+        columns, scheme, stray, comments, held_out, seed, join_dev, name,
+    )  # fmt: skip
 
 
 def files(
@@ -55,17 +64,32 @@ def files(
     comments: str,
     held_out: float,
     seed: int,
+    join_dev: bool = False,
     name: str = "files",
 ) -> Splits:
-    """Files of columns. Without a dev file a part of the training sentences is held out."""
+    """Files of columns. Without a dev file a part of the training sentences is held out. `join_dev`: once all choices
+    are made, the dev sentences are trained on too."""
     parts = {
         part: read_columns(Path(path), list(columns), comments=comments)
         for part, path in (("train", train), ("dev", dev), ("test", test))
         if path is not None
     }
+    whole = parts["train"]
     if dev is None:
-        parts["train"], parts["dev"] = hold_out(parts["train"], held_out, seed)
-    return Splits(name, parts["train"], parts["dev"], parts["test"], scheme, stray)
+        parts["train"], parts["dev"] = hold_out(whole, held_out, seed)
+    if join_dev:
+        parts["train"] = whole if dev is None else joined(whole, parts["dev"])
+    return Splits(name, parts["train"], parts["dev"], parts["test"], scheme, stray, joined=join_dev)
+
+
+def joined(first: Sentences, second: Sentences) -> Sentences:
+    """The sentences of both, one after the other."""
+    columns = {}
+    for name, column in first.columns.items():
+        other = second.columns[name].recoded(column.values)
+        columns[name] = Column(other.values, np.concatenate([column.codes, other.codes]))
+    offsets = np.concatenate([first.offsets, first.tokens + second.offsets[1:]])
+    return replace(first, columns=columns, offsets=offsets)
 
 
 def hold_out(sentences: Sentences, share: float, seed: int) -> tuple[Sentences, Sentences]:

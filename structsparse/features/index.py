@@ -2,13 +2,15 @@
 
 A feature is a template with values filled in. It is never a string on the way: each attribute value has a 64-bit
 hash, a template folds the hashes of its atoms into one 64-bit key, and the keys of a template are a sorted array.
-The rows of a template are contiguous, the most frequent feature first.
+The rows of a template are contiguous, the most frequent feature first. What is done for every token is compiled
+(`kernels/keys.py`); sorting, for the largest corpora the most of the work, is numpy's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 
 import numpy as np
@@ -17,13 +19,16 @@ from structsparse.corpora.columns import Column, Sentences
 from structsparse.errors import UserError
 from structsparse.features.attributes import attribute
 from structsparse.features.templates import Template
-
-_ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: an odd multiplier that spreads all bits
-_HALF = np.uint64(32)
+from structsparse.kernels import keys as kernels
 
 
-def _hash(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+@lru_cache(1 << 16)  # a stream asks for the same words again and again
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+def _hashes(texts: Iterable[str]) -> np.ndarray:  # uint64 [texts]
+    return np.frombuffer(b"".join(map(_digest, texts)), "<u8").astype(np.uint64)
 
 
 @dataclass(frozen=True)
@@ -56,17 +61,15 @@ class FeatureIndex:
             raise UserError(f"features.min_count is {min_count}; it counts occurrences and must be at least 1")
         if not templates:
             raise UserError("no feature template is left; name some in features.templates")
-        keys_of = _Keys(sentences)
+        patterns, hashed = _Patterns(templates), Hashed(sentences, templates)
         blocks, orders, offsets = [], [], [0]
-        for template in templates:
-            keys, counts = np.unique(keys_of(template), return_counts=True)
-            keys, counts = keys[counts >= min_count], counts[counts >= min_count]
-            by_frequency = np.argsort(-counts, kind="stable")
-            row = np.empty(len(keys), np.int32)
-            row[by_frequency] = np.arange(offsets[-1], offsets[-1] + len(keys), dtype=np.int32)
-            blocks.append(keys)
-            orders.append(row)
-            offsets.append(offsets[-1] + len(keys))
+        known, rows = np.empty(sentences.tokens, np.uint64), np.empty(sentences.tokens, np.int32)
+        for k in range(len(templates)):
+            keys = patterns.keys(k, hashed)
+            size = kernels.group(np.sort(keys), min_count, offsets[-1], known, rows)
+            blocks.append(known[:size].copy())
+            orders.append(rows[:size].copy())
+            offsets.append(offsets[-1] + size)
         if offsets[-1] == 0:
             raise UserError(
                 f"{sentences.source}: no feature of {len(templates)} templates occurs {min_count} times "
@@ -83,13 +86,36 @@ class FeatureIndex:
 
     def bags(self, sentences: Sentences) -> Bags:
         """The rows active at each token; features that own no row are dropped."""
-        keys_of = _Keys(sentences)
-        found = np.empty((sentences.tokens, len(self.templates)), np.int32)
-        for k, template in enumerate(self.templates):
-            begin, end = self.offsets[k], self.offsets[k + 1]
-            found[:, k] = _look_up(keys_of(template), self.keys[begin:end], self.rows[begin:end])
-        kept = found >= 0  # [tokens, templates]
-        return Bags(found[kept], np.r_[0, np.cumsum(kept.sum(axis=1))])
+        return self.find(self.hashed(sentences), np.arange(len(sentences)))
+
+    def hashed(self, sentences: Sentences) -> Hashed:
+        """What `find` needs to know of the sentences."""
+        return Hashed(sentences, self.templates)
+
+    def find(self, hashed: Hashed, chosen: np.ndarray) -> Bags:
+        """The bags of some sentences, in this order."""
+        starts, lengths = hashed.starts[chosen], hashed.lengths[chosen]
+        tokens, templates = int(lengths.sum()), len(self.templates)
+        ids, offsets = np.empty(tokens * templates, np.int32), np.empty(tokens + 1, np.int64)
+        table = ids.reshape(tokens, templates)
+        kernels.find(self._patterns.arrays, hashed.values, starts, lengths, self._places, table)
+        kernels.squeeze(table, offsets)
+        del table
+        ids.resize(offsets[-1], refcheck=False)  # gives back what is left over, and copies nothing
+        return Bags(ids, offsets)
+
+    @cached_property
+    def _patterns(self) -> _Patterns:
+        return _Patterns(self.templates)
+
+    @cached_property
+    def _places(self) -> tuple[np.ndarray, ...]:
+        """The table that `kernels.find` looks keys up in, with a directory of at most one key a place."""
+        blocks = [self.keys[begin:end] for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
+        bits = np.array([max(1, len(block).bit_length()) for block in blocks], np.int64)
+        places = [kernels.directory(block, size) for block, size in zip(blocks, bits, strict=True)]
+        begins, none = np.cumsum([0, *map(len, places)]), np.empty(0, np.int32)
+        return self.offsets, self.keys, self.rows, bits, begins, np.concatenate([none, *places])
 
     def keep(self, alive: np.ndarray) -> tuple[FeatureIndex, np.ndarray]:
         """Only the rows that are alive, and the new number of every old row (-1 for the dead ones)."""
@@ -111,14 +137,6 @@ class FeatureIndex:
         ]
 
 
-def _look_up(keys: np.ndarray, known: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The row of each key, -1 for unknown ones."""
-    if len(known) == 0:
-        return np.full(len(keys), -1, np.int32)
-    place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    return np.where(known[place] == keys, rows[place], np.int32(-1))
-
-
 def _spell(template: Template, token: int, offsets: np.ndarray, columns: dict[str, Column]) -> str:
     sentence = np.searchsorted(offsets, token, side="right") - 1
     parts = []
@@ -137,41 +155,58 @@ def _boundary(place: int, begin: int, end: int) -> str:
     return f"begin-{begin - place}" if place < begin else f"end+{place - end + 1}"
 
 
-class _Keys:
-    """Template keys of all tokens, with the hashes of each attribute and offset made once."""
+class _Patterns:
+    """Templates as arrays."""
 
-    def __init__(self, sentences: Sentences) -> None:
-        self.sentences = sentences
-        self.begin = np.repeat(sentences.offsets[:-1], np.diff(sentences.offsets))  # [tokens]
-        self.end = np.repeat(sentences.offsets[1:], np.diff(sentences.offsets))
-        self.attributes: dict[str, np.ndarray] = {}
-        self.shifted: dict[tuple[str, int], np.ndarray] = {}
+    def __init__(self, templates: Sequence[Template]) -> None:
+        numbers = {name: k for k, name in enumerate(_attributes(templates))}
+        atoms = [(numbers[name], shift) for template in templates for name, shift in template.atoms]
+        attributes, shifts = np.array(atoms, np.int64).reshape(-1, 2).T.copy()
+        bounds = np.cumsum([0, *(len(template.atoms) for template in templates)])
+        self.arrays = _hashes(template.name for template in templates), bounds, attributes, shifts
 
-    def __call__(self, template: Template) -> np.ndarray:
-        """uint64 [tokens]"""
-        key = np.full(self.sentences.tokens, _hash(template.name), np.uint64)
-        for atom in template.atoms:
-            key ^= self._values(*atom)
-            key *= _ODD
-            key ^= key >> _HALF
-        return key
+    def keys(self, k: int, hashed: Hashed) -> np.ndarray:
+        """The keys of a template at all tokens: uint64 [tokens]"""
+        seeds, bounds, attributes, shifts = self.arrays
+        atoms = slice(bounds[k], bounds[k + 1])
+        keys = np.empty(int(hashed.lengths.sum()), np.uint64)
+        kernels.fold(seeds[k], attributes[atoms], shifts[atoms], hashed.values, hashed.starts, hashed.lengths, keys)
+        return keys
 
-    def _values(self, name: str, offset: int) -> np.ndarray:
-        if (name, offset) not in self.shifted:
-            self.shifted[name, offset] = self._shift(self._hashes(name), offset)
-        return self.shifted[name, offset]
 
-    def _hashes(self, name: str) -> np.ndarray:
-        if name not in self.attributes:
-            column = attribute(self.sentences, name)
-            of_value = np.array([_hash("=" + value) for value in column.values], np.uint64)
-            self.attributes[name] = of_value[column.codes]
-        return self.attributes[name]
+class Hashed:
+    """The attributes that templates look at as hashes, each sentence between those of its boundaries."""
 
-    def _shift(self, hashes: np.ndarray, offset: int) -> np.ndarray:
-        place = np.arange(len(hashes)) + offset
-        values = hashes[np.clip(place, 0, len(hashes) - 1)]
-        for distance in range(1, abs(offset) + 1):
-            beyond = self.begin - place == distance if offset < 0 else place - self.end + 1 == distance
-            values[beyond] = _hash(_boundary(-distance, 0, 0) if offset < 0 else _boundary(distance - 1, 0, 0))
-        return values
+    def __init__(self, sentences: Sentences, templates: Sequence[Template]) -> None:
+        names, shifts = _attributes(templates), [shift for template in templates for _, shift in template.atoms]
+        before, after = -min([0, *shifts]), max([0, *shifts])
+        self.lengths = sentences.lengths
+        numbers = np.arange(len(sentences))
+        self.starts = sentences.offsets[:-1] + before + (before + after) * numbers  # [sentences], of first tokens
+        inside = np.arange(sentences.tokens) + np.repeat(self.starts - sentences.offsets[:-1], self.lengths)
+        self.values = np.empty((len(names), sentences.tokens + (before + after) * len(sentences)), np.uint64)
+        for distance in range(1, before + 1):
+            self.values[:, self.starts - distance] = _hashes([_boundary(-distance, 0, 0)])
+        for distance in range(1, after + 1):
+            self.values[:, self.starts + self.lengths + distance - 1] = _hashes([_boundary(distance - 1, 0, 0)])
+        # Values that do not occur here, because these are some sentences of many, would be hashed for nothing.
+        used = {*names, "word"} & {*sentences.columns}
+        columns = {name: _occurring(sentences.columns[name]) for name in used}
+        occurring = replace(sentences, columns={**sentences.columns, **columns})
+        for k, name in enumerate(names):
+            column = attribute(occurring, name)
+            self.values[k, inside] = _hashes("=" + value for value in column.values)[column.codes]
+
+
+def _attributes(templates: Sequence[Template]) -> list[str]:
+    return sorted({name for template in templates for name, _ in template.atoms})
+
+
+def _occurring(column: Column) -> Column:
+    """The column without the values that no token has."""
+    occurs = np.zeros(len(column.values), bool)
+    occurs[column.codes] = True
+    if occurs.all():
+        return column
+    codes = (np.cumsum(occurs) - 1).astype(np.int32)
+    return Column([column.values[k] for k in np.flatnonzero(occurs).tolist()], codes[column.codes])

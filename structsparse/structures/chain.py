@@ -9,12 +9,13 @@ from torch.autograd.function import once_differentiable
 
 from structsparse.errors import UserError
 from structsparse.kernels import chain as kernels
+from structsparse.kernels import lanes
 
 
 class ChainScores(NamedTuple):
     """What a chain is scored by. Minus infinity forbids."""
 
-    emissions: Tensor  # [batch, time, labels]
+    emissions: Tensor  # [batch, time, labels]; or [tokens, labels], sentences end to end: float32 on the CPU only
     transitions: Tensor  # [labels, labels] from -> to
     start: Tensor  # [labels]
     end: Tensor  # [labels]
@@ -32,16 +33,25 @@ class Chain:
 
     def log_partition(self, scores: ChainScores, lengths: Tensor) -> Tensor:  # [batch]
         """log of the sum of exp(score) over all sequences; its gradient, once, is the expected counts."""
+        scores = _padded(scores, lengths)
         _check(scores, lengths)
         return _LogPartition.apply(self._route(scores), lengths, *scores)
+
+    def surprise(self, scores: ChainScores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
+        """log_partition - score(gold): minus the logarithm of the probability of the gold labels."""
+        if scores.emissions.dim() == 2:
+            return _Surprise.apply(gold, lengths, *scores)
+        return self.log_partition(scores, lengths) - self.score(scores, gold, lengths)
 
     @torch.no_grad()
     def best(self, scores: ChainScores, lengths: Tensor) -> Tensor:  # [batch, time]
         """Labels of the best sequence, 0 beyond the length; of equals the lowest label, from the last on."""
+        scores = _padded(scores, lengths)
         _check(scores, lengths)
         return self._route(scores).best(scores, lengths)
 
     def score(self, scores: ChainScores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
+        scores = _padded(scores, lengths)
         _check(scores, lengths)
         emissions, transitions, start, end = scores
         inside = _inside(lengths, gold.shape[1])
@@ -54,6 +64,7 @@ class Chain:
     @torch.no_grad()
     def marginals(self, scores: ChainScores, lengths: Tensor) -> Tensor:  # [batch, time, labels]
         """Probability of each label at each token, zero beyond the length."""
+        scores = _padded(scores, lengths)
         _check(scores, lengths)
         route = self._route(scores)
         totals, memory = route.sum(scores, lengths)
@@ -61,6 +72,7 @@ class Chain:
 
     def add_cost(self, scores: ChainScores, gold: Tensor, lengths: Tensor, cost: float = 1.0) -> ChainScores:
         """The scores with `cost` added to every wrong label, so that a sequence gains cost * its Hamming distance."""
+        scores = _padded(scores, lengths)
         labels = torch.arange(scores.emissions.shape[2], device=gold.device)
         wrong = (labels != gold.unsqueeze(2)).to(scores.emissions.dtype)  # [batch, time, labels]
         return scores._replace(emissions=scores.emissions + cost * wrong)
@@ -83,6 +95,15 @@ def _check(scores: ChainScores, lengths: Tensor):
             raise UserError(f"{name} have shape {shapes[name]}, expected {shape} beside emissions of {labels} labels.")
 
 
+def _padded(scores: ChainScores, lengths: Tensor) -> ChainScores:
+    """Sentences that lie end to end as [batch, time, labels]."""
+    if scores.emissions.dim() != 2:
+        return scores
+    inside = _inside(lengths, int(lengths.max()))
+    padded = scores.emissions.new_zeros(*inside.shape, scores.emissions.shape[1])
+    return scores._replace(emissions=padded.masked_scatter(inside.unsqueeze(2), scores.emissions))
+
+
 def _inside(lengths: Tensor, time: int) -> Tensor:  # [batch, time]
     return torch.arange(time, device=lengths.device) < lengths.unsqueeze(1)
 
@@ -100,6 +121,55 @@ class _LogPartition(torch.autograd.Function):
     def backward(ctx, weights):  # [batch]
         lengths, *saved = ctx.saved_tensors
         return None, None, *ctx.route.expect(ChainScores(*saved[:4]), lengths, saved[4:], weights)
+
+
+class _Surprise(torch.autograd.Function):
+    """Of sentences that lie end to end, by the kernels that take 16 at once; its gradient is made on the way."""
+
+    @staticmethod
+    def forward(ctx, gold, lengths, *scores):
+        emissions, transitions, start, end = (score.detach().contiguous() for score in scores)
+        sizes, labels = lengths.numpy(), emissions.shape[1]
+        begins, order = np.cumsum(sizes) - sizes, np.argsort(-sizes, kind="stable")
+        if int(sizes.sum()) != len(emissions) or sizes.min() < 1 or sizes.max() > gold.shape[1]:
+            raise UserError(f"lengths of 1 to {gold.shape[1]} that sum to {len(emissions)} expected, got {sizes}.")
+        wanted = any(ctx.needs_input_grad)
+        losses, nodes = np.empty(len(sizes)), np.empty_like(emissions.numpy())
+        chunks = lanes.chunk_count(len(sizes))
+        steps, ends = np.zeros((chunks, labels, labels)), np.zeros((chunks, 2, labels))
+        arrays = emissions.numpy(), begins, sizes, gold.contiguous().numpy()
+        shared = (score.double().numpy() for score in (transitions, start, end))
+        lanes.crf(order, *arrays, *shared, losses, nodes, steps, ends, wanted)
+        counts = [nodes, steps.sum(0), *ends.sum(0)]
+        _redo_(np.flatnonzero(np.isnan(losses)), losses, counts, ChainScores(*scores), gold, begins, sizes)
+        ctx.kinds = [score.dtype for score in scores]
+        ctx.gradients = [torch.from_numpy(count) for count in counts]
+        return torch.from_numpy(losses)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, weights):  # [batch]
+        """All sentences must count alike, as those of a batch do."""
+        if ctx.gradients is None or not bool((weights == weights[0]).all()):
+            raise RuntimeError("the gradient of sentences end to end is that of their sum, and taken once")
+        found, ctx.gradients = [count.mul_(weights[0]) for count in ctx.gradients], None
+        return None, None, *(count.to(kind) for count, kind in zip(found, ctx.kinds, strict=True))
+
+
+def _redo_(again: np.ndarray, losses: np.ndarray, counts: list, scores: ChainScores, gold: Tensor, begins, sizes):
+    """Sentences whose scores spread too far, one by one: their losses, and what they add to the counts."""
+    chain = Chain()
+    for b in again.tolist():
+        mine = slice(begins[b], begins[b] + sizes[b])
+        leaves = [scores.emissions[mine].detach().double().unsqueeze(0), *(s.detach().double() for s in scores[1:])]
+        leaves = [leaf.requires_grad_() for leaf in leaves]
+        length = torch.tensor([sizes[b]])
+        with torch.enable_grad():
+            loss = chain.surprise(ChainScores(*leaves), gold[b : b + 1, : sizes[b]], length)
+        nodes, *others = torch.autograd.grad(loss.sum(), leaves)
+        losses[b], counts[0][mine] = float(loss), nodes[0].numpy()
+        for count, other in zip(counts[1:], others, strict=True):
+            count += other.numpy()
 
 
 class NativeRoute:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from structsparse.errors import UserError
 from structsparse.features.index import Bags
-from structsparse.models import TokenBatch
+from structsparse.models import Kept, TokenBatch
 
 _POOL = 16  # batches shuffled together, then sorted by length: little padding, still random
 
@@ -53,6 +53,18 @@ class TokenArrays:
         )
 
 
+@dataclass
+class Passage:
+    """Some sentences, to be gone through one after another. Nothing is copied: the arrays are those of the corpus."""
+
+    ids: torch.Tensor  # int32 [occurrences] active rows of all tokens of the corpus
+    offsets: torch.Tensor  # int64 [tokens + 1] into ids
+    begins: torch.Tensor  # int64 [sentences + 1] of the corpus
+    gold: torch.Tensor  # int64 [tokens]
+    sentences: torch.Tensor  # int64 [sentences of the passage], in order
+    epoch: int
+
+
 def _ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """begin, begin + 1, ..., begin + length - 1 for each pair, end to end."""
     ends = np.cumsum(lengths)
@@ -74,6 +86,7 @@ class Batches:
         self.size = min(size or len(arrays), len(arrays))
         self.sampler, self.batch_sampler = self, None  # whom Lightning tells the epoch
         self.epoch = self.done = 0
+        self.whole: TokenBatch | None = None  # the batch of a corpus that is a single step, made once
 
     def set_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
@@ -97,12 +110,20 @@ class Batches:
         while self.done < len(order):
             step = order[self.done]
             self.done += 1
-            yield self.arrays.batch(step[self.rank :: self.world], items=len(step))
+            yield self._whole(step) if len(order) == 1 else self._batch(step)
+
+    def _batch(self, step: np.ndarray) -> TokenBatch:
+        return self.arrays.batch(step[self.rank :: self.world], items=len(step))
+
+    def _whole(self, step: np.ndarray) -> TokenBatch:
+        if self.whole is None:
+            self.whole = replace(self._batch(step), kept=Kept())
+        return self.whole
 
     def order(self) -> list[np.ndarray]:
         """The sentences of each step of this epoch."""
         lengths = self.arrays.lengths
-        if not self.shuffle:
+        if not self.shuffle or len(self) == 1:
             return self._cut(np.argsort(-lengths, kind="stable"))
         draw = np.random.default_rng([self.seed, self.epoch])
         shuffled = draw.permutation(len(lengths))
@@ -113,3 +134,23 @@ class Batches:
 
     def _cut(self, order: np.ndarray) -> list[np.ndarray]:
         return np.split(order, np.arange(1, len(self)) * self.size)
+
+
+class Passages(Batches):
+    """Sentences in random order, some at a time, for a solver that takes them one by one."""
+
+    def __iter__(self) -> Iterator[Passage]:
+        arrays = self.arrays
+        whole = arrays.bags.ids, arrays.bags.offsets, arrays.offsets, arrays.gold
+        corpus = [torch.from_numpy(np.ascontiguousarray(array)) for array in whole]
+        if self.done >= len(self):
+            self.done = 0
+        order = self.order()
+        while self.done < len(order):
+            sentences = order[self.done]
+            self.done += 1
+            yield Passage(*corpus, torch.from_numpy(sentences), self.epoch)
+
+    def order(self) -> list[np.ndarray]:
+        draw = np.random.default_rng([self.seed, self.epoch])
+        return self._cut(draw.permutation(len(self.arrays)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import lightning
 import numpy as np
@@ -14,13 +15,14 @@ from structsparse.corpora.columns import Sentences
 from structsparse.corpora.splits import Splits
 from structsparse.corpora.tags import convert, detect_scheme
 from structsparse.errors import UserError
-from structsparse.features import attributes
+from structsparse.features import attributes, filters
 from structsparse.features.index import FeatureIndex
 from structsparse.features.templates import expand
 from structsparse.metrics import AccuracyScore, SpanScore
 from structsparse.models import Sizes, Tagger, TokenBatch
+from structsparse.pairs import Pairs
 from structsparse.structures.chain import Chain
-from structsparse.tasks.batches import Batches, TokenArrays
+from structsparse.tasks.batches import Batches, Passage, Passages, TokenArrays
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class TaggingData:
         """Only the rows that are alive [rows]."""
         index, new_row = self.index.keep(alive)
         arrays = {part: replace(a, bags=a.bags.renumber(new_row)) for part, a in self.arrays.items()}
-        return replace(self, index=index, arrays=arrays, sizes=self.sizes._replace(rows=len(index)), reduced=True)
+        sizes = self.sizes._replace(rows=len(index), pairs=_pairs(arrays["train"], index, self.labels))
+        return replace(self, index=index, arrays=arrays, sizes=sizes, reduced=True)
 
     def describe(self) -> list[str]:
         """What was read, and what there is to say of it."""
@@ -63,6 +66,9 @@ class TaggingData:
 
     def batches(self, part: str, size: int | None, *, shuffle: bool = False, **sharing) -> Batches:
         return Batches(self.arrays[part], size, shuffle=shuffle, **sharing)
+
+    def passages(self, part: str, size: int | None, seed: int) -> Passages:
+        return Passages(self.arrays[part], size, shuffle=True, seed=seed)
 
 
 def prepare(
@@ -74,8 +80,10 @@ def prepare(
     min_count: int = 1,
     dense: Sequence[str] = (),
     codes: Sequence[str] = (),
+    choose: Callable[..., filters.Filtered] = filters.all_of,
 ) -> TaggingData:
-    """Text to arrays. `scheme` is how spans are written while training (null: the tags are no spans)."""
+    """Text to arrays. `scheme` is how spans are written while training (null: the tags are no spans); `choose` is a
+    filter of templates."""
     parts, notes = _tags_as(splits, tag, scheme)
     labels = tuple(sorted({value for value, count in _counts(parts["train"], tag) if count}))
     others = {value for part in parts.values() for value, count in _counts(part, tag) if count} - set(labels)
@@ -84,6 +92,8 @@ def prepare(
     kept = [template for template in expand(templates) if all(name != tag for name, _ in template.atoms)]
     if len(kept) < len(expand(templates)):
         notes.append(f"templates that look at {tag!r}, the column to predict, were left out; {len(kept)} remain")
+    kept, said = choose(parts["train"], tag, kept)
+    notes += said
     index = FeatureIndex.fit(parts["train"], kept, min_count)
     vocabularies = {name: _vocabulary(parts["train"], name) for name in codes}
     arrays = {}
@@ -99,16 +109,24 @@ def prepare(
             attributes.numbers(sentences, dense),
             attributes.codes(sentences, vocabularies),
         )
-    sizes = Sizes(len(index), len(labels), len(dense), tuple(len(v) + 1 for v in vocabularies.values()))
+    coded = tuple(len(v) + 1 for v in vocabularies.values())
+    sizes = Sizes(len(index), len(labels), len(dense), coded, _pairs(arrays["train"], index, labels))
     splits = replace(splits, **parts)
     return TaggingData(
         splits, index, arrays, labels, names, sizes, tuple(dense), vocabularies, tag, scheme, tuple(notes)
     )
 
 
+def _pairs(train: TokenArrays, index: FeatureIndex, labels: Sequence[str]) -> Callable[[], Pairs]:
+    """What is worked out, once, if a scorer asks for it."""
+    return cache(partial(Pairs.seen, train, len(index), len(labels)))
+
+
 def _tags_as(splits: Splits, tag: str, scheme: str | None) -> tuple[dict[str, Sentences], list[str]]:
     """The parts with their tags in the scheme wanted, and what there is to say of it."""
     parts, notes = {}, []
+    if splits.joined:
+        notes.append("dev is trained on as well: its figures tell nothing of new sentences")
     for part, sentences in splits.parts.items():
         if len(sentences) == 0:
             raise UserError(f"{sentences.source}: no sentence in it; train, dev and test need one at least")
@@ -162,8 +180,14 @@ class Tagging(lightning.LightningModule):
         losses = self.loss(self.tagger(batch), batch.gold, batch.lengths)  # [batch]
         return losses.sum() / batch.items
 
-    def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
+    def training_step(self, batch: TokenBatch | Passage, batch_idx: int) -> Tensor:
+        if isinstance(batch, Passage):
+            return self.optimizers(use_pl_optimizer=False).sweep(self.tagger, self.loss, batch)
         return self.step(batch) * self.trainer.world_size
+
+    def backward(self, loss: Tensor, *args, **kwargs) -> None:
+        if loss.requires_grad:  # a sweep has moved the weights already
+            loss.backward(*args, **kwargs)
 
     def predict_step(self, batch: TokenBatch, batch_idx: int = 0) -> Tensor:
         """int64 [tokens]"""

@@ -1,0 +1,42 @@
+"""Beside solvers that go from sentence to sentence: weights that are means, and how many there are."""
+
+from __future__ import annotations
+
+import lightning
+
+
+class Mean(lightning.Callback):
+    """Where a solver keeps means, these are the weights between epochs, in validation, in checkpoints, in the end."""
+
+    def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._tell(trainer, "resume")
+
+    def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._tell(trainer, "take_mean")
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._tell(trainer, "take_mean")
+
+    def _tell(self, trainer: lightning.Trainer, what: str) -> None:
+        for optimizer in trainer.optimizers:
+            if hasattr(optimizer, what):
+                getattr(optimizer, what)()
+
+
+class Counts(lightning.Callback):
+    """How many features have a row in memory, and how many weights are not zero, after each block of sentences and
+    before the prox that follows it. `history` holds (epoch, step, rows, weights)."""
+
+    def __init__(self) -> None:
+        self.history: list[tuple[int, int, int, int]] = []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
+        (optimizer,) = trainer.optimizers
+        if hasattr(optimizer, "sweep"):
+            self.history.append((trainer.current_epoch, trainer.global_step, optimizer.rows, optimizer.living))
+
+    def state_dict(self) -> dict:
+        return {"history": self.history}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.history = [tuple(line) for line in state["history"]]

@@ -1,0 +1,306 @@
+"""Run a table: many runs of train.py, each in a process of its own, and what they show side by side.
+
+    python -m structsparse.experiments martins2011/chunking            every row that is not finished yet
+    python -m structsparse.experiments martins2011/chunking --only mira_all,lasso --seeds 0 --jobs 2
+
+conf/experiment/NAME.yaml says which rows there are:
+
+    title      what the table shows
+    seeds      the runs of each row, `seed` of train.py
+    common     options of all runs
+    quick      options of --quick, which come last; one seed is run
+    passes     options under which each row is run once more: dev figures are of the first, test figures of the last
+    reference  the row that others are compared with
+    memory     rows whose features are drawn over time
+    kinds      rows whose living kinds of templates are counted
+    rows       NAME: {method, options, ...}; `method` is a line in the figure, `seeds` are the row's own, `selects: true`
+               makes it one of those among which dev chooses, `paper` are published figures: {dev, test, weights}; with
+               `vary: KEY` and `values` it stands for a row NAME-VALUE each, and `paper` is a list as long
+
+Everything lies in runs/experiments/NAME: rows/ROW/PASS-SEED/ of each run with log.txt, table.csv, table.md, figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from structsparse import tables
+from structsparse.errors import UserError
+from structsparse.files import write_text
+
+ROOT = Path(__file__).resolve().parent.parent
+EXPERIMENTS = ROOT / "conf" / "experiment"
+_STATE = "run.json"
+_KEYS = {"title", "seeds", "common", "quick", "passes", "reference", "memory", "kinds", "rows"}
+_ROW_KEYS = {"method", "options", "seeds", "selects", "paper", "vary", "values"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    method: str
+    options: tuple[str, ...]
+    seeds: tuple[int, ...]
+    selects: bool = False
+    paper: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    passes: Mapping[str, tuple[str, ...]]
+    reference: str | None
+    memory: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One process: a row under one seed and pass."""
+
+    row: Row
+    part: str  # the pass
+    seed: int
+    options: tuple[str, ...]
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.row.name} {self.part} seed {self.seed}"
+
+    @property
+    def state(self) -> dict:
+        """What it was run with and how it ended; empty if it was not, or not to the end."""
+        path = self.folder / _STATE
+        return json.loads(path.read_text()) if path.is_file() else {}
+
+    @property
+    def finished(self) -> bool:
+        same = self.state.get("options") == list(self.options) and self.state.get("status") == 0
+        return same and (self.folder / "metrics.json").is_file()
+
+
+def read(name: str, quick: bool = False) -> Experiment:
+    """The experiment of this name, or in this file."""
+    path = Path(name) if name.endswith(".yaml") else EXPERIMENTS / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(str(p.relative_to(EXPERIMENTS).with_suffix("")) for p in EXPERIMENTS.rglob("*.yaml")))
+        raise UserError(f"experiment {name!r}: no file {path}; there are {known}")
+    try:
+        said = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise UserError(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(said, dict) or not said.get("rows"):
+        raise UserError(f"{path}: expected rows, a mapping of names to what they run")
+    _refuse_unknown(said, _KEYS, path)
+    seeds = said.get("seeds", [0])
+    last = said.get("quick", []) if quick else []
+    rows = [row for key, value in said["rows"].items() for row in _rows(str(key), value, said, seeds, last, path)]
+    names = {row.name for row in rows}
+    for key in ("reference", "memory", "kinds"):
+        wanted = said.get(key) or []
+        for row in [wanted] if isinstance(wanted, str) else wanted:
+            if row not in names:
+                raise UserError(f"{path}: {key} names {row!r}, which is no row; there are {', '.join(sorted(names))}")
+    passes = {str(key): tuple(value) for key, value in (said.get("passes") or {"run": []}).items()}
+    return Experiment(
+        Path(name).with_suffix("").name if name.endswith(".yaml") else name, said.get("title", name), tuple(rows),
+        dict(list(passes.items())[:1]) if quick else passes, said.get("reference"),
+        tuple(said.get("memory") or ()), tuple(said.get("kinds") or ()),
+    )  # fmt: skip
+
+
+def _rows(name: str, said: dict, whole: dict, seeds: list[int], last: list[str], path: Path) -> Iterator[Row]:
+    """The rows that one entry stands for."""
+    _refuse_unknown(said, _ROW_KEYS, f"{path}: row {name}")
+    options = (*whole.get("common", []), *said.get("options", []))
+    common = {"method": said.get("method", name), "seeds": tuple(said.get("seeds", seeds))}
+    common["selects"] = bool(said.get("selects"))
+    if "vary" not in said:
+        yield Row(name, options=(*options, *last), paper=said.get("paper") or {}, **common)
+        return
+    values = said.get("values") or []
+    papers = said.get("paper") or [{}] * len(values)
+    if not values or len(papers) != len(values):
+        raise UserError(
+            f"{path}: row {name} has {len(values)} values and {len(papers)} papers; one for each is expected"
+        )
+    for value, paper in zip(values, papers, strict=True):
+        yield Row(f"{name}-{value}", options=(*options, f"{said['vary']}={value}", *last), paper=paper, **common)
+
+
+def _refuse_unknown(said: Mapping, known: set[str], where: object) -> None:
+    unknown = sorted(set(said) - known)
+    if unknown:
+        raise UserError(f"{where}: {unknown[0]!r} is not understood; there are {', '.join(sorted(known))}")
+
+
+def runs_of(experiment: Experiment, folder: Path, only: Sequence[str] = (), seeds: Sequence[int] = ()) -> list[Run]:
+    """All runs; `only` some rows (a name, or what comes before its -VALUE) and seeds."""
+    names = {row.name for row in experiment.rows} | {row.name.rpartition("-")[0] for row in experiment.rows}
+    for name in only:
+        if name not in names:
+            raise UserError(f"--only {name}: no such row; there are {', '.join(row.name for row in experiment.rows)}")
+    return [
+        Run(row, part, seed, (*row.options, *options, f"seed={seed}"), folder / "rows" / row.name / f"{part}-{seed}")
+        for row in experiment.rows
+        if not only or {row.name, row.name.rpartition("-")[0]} & set(only)
+        for part, options in experiment.passes.items()
+        for seed in (seeds or row.seeds)
+    ]
+
+
+class Runner:
+    """Runs one process after the other, `jobs` at a time. One that fails is said so, and the others go on."""
+
+    def __init__(self, jobs: int = 1, script: Path = ROOT / "train.py") -> None:
+        if jobs < 1:
+            raise UserError(f"--jobs {jobs}: expected a number of processes, at least 1")
+        self.jobs, self.script = jobs, script
+        self.processes: set[subprocess.Popen] = set()
+        self.lock, self.stopping = threading.Lock(), False
+
+    def run(self, runs: Sequence[Run]) -> list[Run]:
+        """Those that have failed, of the ones that were not finished before."""
+        waiting, failed = [run for run in runs if not run.finished], []
+        if len(waiting) < len(runs):
+            print(f"{len(runs) - len(waiting)} of {len(runs)} runs are finished already", flush=True)
+        with ThreadPoolExecutor(self.jobs) as pool:
+            started = {pool.submit(self._one, run): run for run in waiting}
+            try:
+                for count, done in enumerate(as_completed(started), start=1):
+                    run = started[done]
+                    print(f"[{count}/{len(waiting)}] {run.name}: {done.result()}", flush=True)
+                    failed += [] if run.finished else [run]
+            except BaseException:
+                self.stop()
+                pool.shutdown(cancel_futures=True)
+                raise
+        return failed
+
+    def stop(self) -> None:
+        with self.lock:
+            self.stopping = True
+            for process in self.processes:
+                process.terminate()
+
+    def _one(self, run: Run) -> str:
+        """Start it, wait for it, and say in a few words how it went."""
+        shutil.rmtree(run.folder, ignore_errors=True)
+        run.folder.mkdir(parents=True)
+        command = [sys.executable, str(self.script), f"hydra.run.dir={run.folder}", *run.options]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+        begin = time.perf_counter()
+        with (run.folder / "log.txt").open("wb") as log:
+            with self.lock:
+                if self.stopping:
+                    return "not started"
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
+                )
+                self.processes.add(process)
+            _, ended, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(ended)
+        with self.lock:
+            self.processes.discard(process)
+        state = {"options": list(run.options), "status": process.returncode}
+        state |= {"seconds_cpu": usage.ru_utime + usage.ru_stime, "seconds": time.perf_counter() - begin}
+        write_text(run.folder / _STATE, json.dumps(state, indent=1) + "\n")
+        if not run.finished:
+            return f"failed with status {process.returncode}: {_last_words(run.folder / 'log.txt')} ({run.folder})"
+        return _in_brief(json.loads((run.folder / "metrics.json").read_text()), state["seconds"])
+
+
+def _last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return next((line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "it said nothing")
+
+
+def _in_brief(metrics: Mapping, seconds: float) -> str:
+    score = metrics.get("f1", metrics.get("accuracy"))
+    weights = "" if metrics.get("nonzero") is None else f"{metrics['nonzero']:,} weights, "
+    return f"test {score:.4f}, {weights}{seconds:.0f} s"
+
+
+def records(runs: Sequence[Run]) -> list[dict]:
+    """What the finished ones have found: a flat object each."""
+    found = []
+    for run in runs:
+        if run.finished:
+            said = {"row": run.row.name, "method": run.row.method, "pass": run.part, "seed": run.seed}
+            state = {key: run.state[key] for key in ("seconds", "seconds_cpu")}
+            metrics = json.loads((run.folder / "metrics.json").read_text())
+            found.append(metrics | state | said | {"folder": str(run.folder)})
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m structsparse.experiments", description="Run the rows of a table that are not finished yet."
+    )
+    parser.add_argument("experiments", nargs="+", metavar="NAME", help="of conf/experiment/, or a file *.yaml")
+    parser.add_argument("--only", default="", metavar="ROW,...", help="run these rows only")
+    parser.add_argument("--seeds", default="", metavar="SEED,...", help="instead of those of the experiment")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at a time")
+    parser.add_argument("--quick", action="store_true", help="a small planted corpus and one seed: does it all work?")
+    parser.add_argument("--folder", type=Path, default=Path("runs/experiments"), help="where everything goes")
+    given = parser.parse_args(arguments)
+    try:
+        return _run_all(given)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _run_all(given: argparse.Namespace) -> int:
+    only = [name for name in given.only.split(",") if name]
+    try:
+        seeds = [int(seed) for seed in given.seeds.split(",") if seed]
+    except ValueError:
+        raise UserError(f"--seeds {given.seeds}: expected whole numbers parted by commas") from None
+    seeds = seeds or ([0] if given.quick else [])
+    failed, done, runner = [], [], Runner(given.jobs)
+    for name in given.experiments:
+        experiment = read(name, given.quick)
+        folder = (given.folder / ("quick" if given.quick else "") / experiment.name).resolve()
+        interrupted = False
+        try:
+            failed += runner.run(runs_of(experiment, folder, only, seeds))
+        except KeyboardInterrupt:
+            interrupted = True
+        every = runs_of(experiment, folder) + (runs_of(experiment, folder, seeds=seeds) if seeds else [])
+        found = records(list({run.folder: run for run in every}.values()))
+        tables.write(folder, experiment, found)
+        done.append((experiment, found))
+        print(f"\n{(folder / 'table.md').read_text()}\n{folder}", flush=True)
+        if interrupted:
+            print("interrupted; the same command goes on", file=sys.stderr)
+            return 130
+    if len(done) > 1:
+        tables.write_kinds(given.folder / "kinds", done)
+    for run in failed:
+        print(f"failed: {run.name}; see {run.folder / 'log.txt'}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

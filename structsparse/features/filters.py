@@ -1,0 +1,86 @@
+"""Filters of templates, the classic way to choose: each template is judged by itself, before anything is trained.
+
+A filter takes the training sentences, the name of the column to predict and the templates; it returns those to keep,
+in their old order, and what there is to say of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from structsparse.corpora.columns import Sentences
+from structsparse.errors import UserError
+from structsparse.features.index import FeatureIndex
+from structsparse.features.templates import Template
+
+_TOGETHER = 32  # templates whose features are held at a time, a number for each token
+
+Filtered = tuple[list[Template], list[str]]  # templates, notes
+
+
+def all_of(sentences: Sentences, tag: str, templates: Sequence[Template]) -> Filtered:
+    return list(templates), []
+
+
+def at_random(sentences: Sentences, tag: str, templates: Sequence[Template], count: int, seed: int) -> Filtered:
+    """`count` templates, every choice equally likely."""
+    _check(count, len(templates))
+    chosen = np.random.default_rng(seed).permutation(len(templates))[:count]
+    return _kept(templates, chosen), [f"filter: {count} of {len(templates)} templates, drawn with seed {seed}"]
+
+
+def by_gain(
+    sentences: Sentences, tag: str, templates: Sequence[Template], count: int, over_chance: bool, seed: int
+) -> Filtered:
+    """The `count` templates of the largest gain; `over_chance` subtracts what each gains about shuffled labels."""
+    _check(count, len(templates))
+    labels = sentences.columns[tag].codes
+    shuffled = np.random.default_rng(seed).permutation(labels) if over_chance else None
+    gain = gains(sentences, templates, labels, shuffled)
+    order = np.argsort(-gain, kind="stable")[:count]
+    first, last = (f"{templates[k].name} {gain[k]:.4g}" for k in (order[0], order[-1]))
+    beyond = " over chance" if over_chance else ""
+    note = f"filter: {count} of {len(templates)} templates by information gain{beyond}, in bits from {first} to {last}"
+    return _kept(templates, order), [note]
+
+
+def gains(
+    sentences: Sentences, templates: Sequence[Template], labels: np.ndarray, shuffled: np.ndarray | None = None
+) -> np.ndarray:
+    """Mutual information of each template's feature at a token and the token's label, in bits: float64 [templates]
+
+    Equation 16 of Martins et al. (2011) with labels in the place of arcs. A template whose features are all different
+    knows every label and generalises to none, which the same information about `shuffled` labels tells, if given."""
+    found = []
+    for begin in range(0, len(templates), _TOGETHER):
+        some = templates[begin : begin + _TOGETHER]
+        index = FeatureIndex.fit(sentences, some)
+        features = index.bags(sentences).ids.reshape(sentences.tokens, len(some))  # each template has one at each token
+        for k in range(len(some)):
+            codes = features[:, k] - int(index.offsets[k])
+            chance = 0.0 if shuffled is None else mutual_information(codes, shuffled)
+            found.append(mutual_information(codes, labels) - chance)
+    return np.array(found)
+
+
+def mutual_information(a: np.ndarray, b: np.ndarray) -> float:
+    """sum P(a, b) log2 (P(a, b) / (P(a) P(b))) of two sequences of codes, from their counts; never below 0."""
+    pair = np.asarray(a, np.int64) * (int(b.max()) + 1) + b
+    return max(0.0, _entropy(a) + _entropy(b) - _entropy(pair))
+
+
+def _entropy(codes: np.ndarray) -> float:
+    """In bits, of how often each code occurs."""
+    share = np.unique(codes, return_counts=True)[1] / len(codes)
+    return float(-(share * np.log2(share)).sum())
+
+
+def _kept(templates: Sequence[Template], chosen: np.ndarray) -> list[Template]:
+    return [templates[k] for k in np.sort(chosen)]
+
+
+def _check(count: int, available: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= available:
+        raise UserError(f"filter.count is {count}; expected a number of templates from 1 to {available}")

@@ -1,0 +1,119 @@
+"""Sixteen float32 numbers as one value of a numba function: what a vector register holds, without hoping that a
+compiler finds the vectors in a loop."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+LANES = 16
+_vector = ir.VectorType(ir.FloatType(), LANES)
+_integers = ir.VectorType(ir.IntType(32), LANES)
+
+
+class Lanes(types.Type):
+    def __init__(self):
+        super().__init__(name="float32x16")
+
+
+lanes = Lanes()
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, _vector)
+
+
+def _address(context, builder, kind, array, place):
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [place]), _vector.as_pointer())
+
+
+@intrinsic
+def load(typing, array, place):
+    """array[place : place + 16] of a flat float32 array."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.load(_address(context, builder, signature.args[0], *arguments), align=4)
+
+    return lanes(array, types.intp), generate
+
+
+@intrinsic
+def store(typing, array, place, values):
+    def generate(context, builder, signature, arguments):
+        builder.store(arguments[2], _address(context, builder, signature.args[0], *arguments[:2]), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes), generate
+
+
+def _spread(builder, scalar, kind=_vector):
+    empty, lane = ir.Constant(kind, ir.Undefined), ir.IntType(32)
+    zeros = ir.Constant(ir.VectorType(lane, LANES), [0] * LANES)
+    return builder.shuffle_vector(builder.insert_element(empty, scalar, lane(0)), empty, zeros)
+
+
+@intrinsic
+def spread(typing, number):
+    """The same number sixteen times."""
+    return lanes(types.float32), lambda _c, builder, _s, arguments: _spread(builder, arguments[0])
+
+
+def _pairwise(formula):
+    @intrinsic
+    def work(typing, one, other):
+        return lanes(lanes, lanes), lambda _c, builder, _s, arguments: formula(builder, *arguments)
+
+    return work
+
+
+add = _pairwise(lambda builder, a, b: builder.fadd(a, b))
+subtract = _pairwise(lambda builder, a, b: builder.fsub(a, b))
+multiply = _pairwise(lambda builder, a, b: builder.fmul(a, b))
+divide = _pairwise(lambda builder, a, b: builder.fdiv(a, b))
+largest = _pairwise(lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
+smallest = _pairwise(lambda builder, a, b: builder.select(builder.fcmp_ordered("<", a, b), a, b))
+
+
+@intrinsic
+def multiply_add(typing, one, other, sum):
+    """one * other + sum, rounded once."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(_vector, [_vector] * 3)
+        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32")
+        return builder.call(function, arguments)
+
+    return lanes(lanes, lanes, lanes), generate
+
+
+@intrinsic
+def power_of_two(typing, shifted):
+    """2^n, where n is in the low bits of each number."""
+
+    def generate(context, builder, signature, arguments):
+        whole = builder.bitcast(arguments[0], _integers)
+        bias, place = (_spread(builder, ir.IntType(32)(k), _integers) for k in (127, 23))
+        return builder.bitcast(builder.shl(builder.add(whole, bias), place), _vector)
+
+    return lanes(lanes), generate
+
+
+@intrinsic
+def total(typing, values):
+    """The sum of the sixteen."""
+
+    def generate(context, builder, signature, arguments):
+        found, kind = arguments[0], ir.IntType(32)
+        half = LANES // 2
+        while half:
+            order = [(k + half) % LANES for k in range(LANES)]
+            turned = builder.shuffle_vector(found, found, ir.Constant(ir.VectorType(kind, LANES), order))
+            found, half = builder.fadd(found, turned), half // 2
+        return builder.extract_element(found, kind(0))
+
+    return types.float32(lanes), generate

@@ -1,0 +1,137 @@
+"""A weight only for the pairs of feature and label that training holds: a pair that never occurs with the gold label
+would be told nothing but what not to predict, and there are 17 times as many of those."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from structsparse.errors import UserError
+from structsparse.kernels import pairs as kernels
+from structsparse.models import Sizes, TokenBatch
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Which labels each row occurs with: those of row r are labels[offsets[r] : offsets[r + 1]], ascending."""
+
+    offsets: np.ndarray  # int64 [rows + 1]
+    labels: np.ndarray  # [pairs], of the smallest kind of number that holds a label
+    links: np.ndarray  # bool [labels, labels] which labels follow each other
+
+    @classmethod
+    def seen(cls, arrays, rows: int, labels: int) -> Pairs:
+        """The pairs in some sentences (TokenArrays)."""
+        seen, counts = np.zeros((rows, -(-labels // kernels.WORD)), np.uint64), np.zeros(rows, np.int64)
+        kernels.mark(arrays.bags.ids, arrays.bags.offsets, arrays.gold, seen)
+        kernels.count(seen, counts)
+        offsets = np.r_[0, np.cumsum(counts)]
+        found = np.empty(offsets[-1], np.min_scalar_type(labels - 1))
+        kernels.spell(seen, found)
+        links = np.zeros((labels, labels), bool)
+        inner = np.ones(len(arrays.gold), bool)
+        inner[arrays.offsets[:-1]] = False  # the first of a sentence follows nothing
+        links[arrays.gold[:-1][inner[1:]], arrays.gold[1:][inner[1:]]] = True
+        return cls(offsets, found, links)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The row of each pair: int64 [pairs]"""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+    @property
+    def places(self) -> np.ndarray:
+        """Where each pair stands in a table [rows, labels]: int64 [pairs]"""
+        return self.rows * len(self.links) + self.labels
+
+    def any(self, mask: Tensor) -> Tensor:
+        """Rows with a pair that is true: bool [pairs] -> bool [rows]"""
+        before = np.r_[0, np.cumsum(mask.cpu().numpy())]
+        return torch.from_numpy(np.diff(before[self.offsets]) > 0)
+
+    def of(self, rows: Tensor) -> Tensor:
+        """Pairs whose row is true: bool [rows] -> bool [pairs]"""
+        return torch.from_numpy(np.repeat(rows.cpu().numpy(), np.diff(self.offsets)))
+
+
+class PairScorer(nn.Module):
+    """score[token, label] = sum over the features active at the token of the weight of (feature, label), if it has one
+
+    The weights are one long vector, row after row. `observed`: label pairs that do not follow each other in training
+    have no score either, nor have starts and ends, so that the model is the one of crfsuite."""
+
+    linear = True
+
+    def __init__(self, sizes: Sizes, observed: bool = False) -> None:
+        super().__init__()
+        if sizes.pairs is None:
+            raise UserError("model PairScorer needs sentences to take its pairs from; these sizes come without")
+        self.pairs = sizes.pairs()
+        self.table = nn.Parameter(torch.zeros(len(self.pairs)))  # [pairs]
+        self.register_buffer("places", torch.from_numpy(self.pairs.places), persistent=False)  # [pairs]
+        self.links = torch.from_numpy(self.pairs.links) if observed else None
+        self.ends = not observed
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        return batch.lay(pair_sum(self.table, self.pairs, self.places, batch))
+
+    def dense(self) -> Tensor:
+        """The weights as a table, zero where there is no pair: [rows, labels]"""
+        return _dense(self.table, self.pairs, self.places)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.pairs):,} pairs of {len(self.pairs.offsets) - 1:,} rows"
+
+
+def pair_sum(table: Tensor, pairs: Pairs, places: Tensor, batch: TokenBatch) -> Tensor:
+    """The sum of the weights of each token's features, label by label: [tokens, labels]"""
+    if table.device.type == "cpu" and table.is_contiguous() and table.dtype in (torch.float32, torch.float64):
+        return _PairSum.apply(table, pairs, batch)
+    dense = _dense(table, pairs, places)
+    return F.embedding_bag(batch.ids, dense, batch.offsets, mode="sum", include_last_offset=True)
+
+
+def _dense(table: Tensor, pairs: Pairs, places: Tensor) -> Tensor:
+    rows, labels = len(pairs.offsets) - 1, len(pairs.links)
+    return table.new_zeros(rows * labels).index_copy(0, places, table).view(rows, labels)
+
+
+class _PairSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, table: Tensor, pairs: Pairs, batch: TokenBatch) -> Tensor:
+        ctx.pairs, ctx.batch = pairs, batch
+        values, labels = table.detach().numpy(), len(pairs.links)
+        numbers = np.empty(len(pairs.offsets) - 1, np.int32)
+        living = kernels.number_living(values, pairs.offsets, numbers)
+        dense = np.zeros((living + 1, labels), values.dtype)
+        kernels.lay_out(values, pairs.offsets, pairs.labels, numbers, dense)
+        sums = table.new_zeros(len(batch.offsets) - 1, labels)
+        kernels.total(batch.ids.numpy(), batch.offsets.numpy(), numbers, dense, sums.numpy())
+        return sums
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, residuals: Tensor):
+        pairs, batch = ctx.pairs, ctx.batch
+        gradient = residuals.new_zeros(len(pairs))
+        arrays = residuals.contiguous().numpy(), pairs.offsets, pairs.labels, gradient.numpy()
+        if batch.kept is None:
+            kernels.gradient_of_tokens(batch.ids.numpy(), batch.offsets.numpy(), *arrays)
+        else:
+            rows = len(pairs.offsets) - 1
+            kernels.gradient_of_rows(*batch.kept.get(f"by_row {rows}", lambda: _by_row(batch, rows)), *arrays)
+        return gradient, None, None
+
+
+def _by_row(batch: TokenBatch, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    starts, tokens = np.empty(rows + 1, np.int64), np.empty(len(batch.ids), np.int32)
+    kernels.by_row(batch.ids.numpy(), batch.offsets.numpy(), starts, tokens)
+    return starts, tokens

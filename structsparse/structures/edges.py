@@ -1,0 +1,257 @@
+"""Linear chains whose steps from label to label are scored anew at every token, and only those that are listed."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from structsparse.errors import UserError
+from structsparse.kernels import edges as kernels
+
+
+class EdgeScores(NamedTuple):
+    """What such a chain is scored by. Minus infinity forbids."""
+
+    emissions: Tensor  # [batch, time, labels]
+    edges: Tensor  # [tokens, steps] of the step to each token; sentences end to end, their first rows are ignored
+    transitions: Tensor  # [steps]
+    start: Tensor  # [labels]
+    end: Tensor  # [labels]
+
+
+class EdgeChain(nn.Module):
+    """Label sequences y of length n whose steps (y_{t-1}, y_t) are all among those given, scored by
+
+        start[y_1] + sum_t emissions[t, y_t] + sum_{t>1} (transitions[k_t] + edges[t, k_t]) + end[y_n],
+
+    where k_t is the number of the step (y_{t-1}, y_t). Any other sequence scores minus infinity.
+
+    `steps` int64 [2, steps] holds (from, to), ascending by to, then from. Lengths are int64 [batch], from 1 to time, and
+    sum to the tokens. Totals are float64. Scores on the CPU in float32 or float64 go to the compiled kernels, all others
+    to torch.
+    """
+
+    def __init__(self, steps: Tensor, labels: int) -> None:
+        super().__init__()
+        number = steps[1] * labels + steps[0]
+        if not bool((number[1:] > number[:-1]).all()) or int(steps.max()) >= labels or int(steps.min()) < 0:
+            raise UserError(f"steps of {labels} labels must ascend by their second, then their first label")
+        order = torch.full((labels * labels,), -1).index_copy(0, number, torch.arange(len(number)))
+        self.labels = labels
+        self.register_buffer("origins", steps[0].contiguous(), persistent=False)  # [steps]
+        self.register_buffer("targets", steps[1].contiguous(), persistent=False)  # [steps]
+        arrivals = torch.searchsorted(self.targets, torch.arange(labels + 1))
+        self.register_buffer("arrivals", arrivals, persistent=False)  # [labels + 1]
+        self.register_buffer("number", order.view(labels, labels).T.contiguous(), persistent=False)  # [from, to] or -1
+
+    def log_partition(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # [batch]
+        """log of the sum of exp(score) over all sequences; its gradient, once, is the expected counts."""
+        self._check(scores, lengths)
+        return _LogPartition.apply(self._route(scores), self._way(), lengths, *scores)
+
+    def surprise(self, scores: EdgeScores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
+        """log_partition - score(gold): minus the logarithm of the probability of the gold labels."""
+        return self.log_partition(scores, lengths) - self.score(scores, gold, lengths)
+
+    @torch.no_grad()
+    def best(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # [batch, time]
+        """Labels of the best sequence, 0 beyond the length; of equals the lowest label, from the last on."""
+        self._check(scores, lengths)
+        return self._route(scores).best(scores, self._way(), lengths)
+
+    def score(self, scores: EdgeScores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
+        self._check(scores, lengths)
+        emissions, edges, transitions, start, end = scores
+        inside = _inside(lengths, gold.shape[1])
+        nodes = emissions.gather(2, gold.unsqueeze(2)).squeeze(2).double()  # [batch, time]
+        taken = self.number[gold[:, :-1], gold[:, 1:]]  # [batch, time - 1]
+        known = taken.clamp_min(0)
+        rows = _rows(lengths, gold.shape[1], len(edges))[:, 1:]
+        steps = edges[rows, known].double() + transitions.double()[known]
+        steps = torch.where(taken >= 0, steps, -torch.inf)
+        inner = torch.where(inside, nodes, 0.0).sum(1) + torch.where(inside[:, 1:], steps, 0.0).sum(1)
+        last = gold.gather(1, lengths.unsqueeze(1) - 1).squeeze(1)
+        return inner + start.double()[gold[:, 0]] + end.double()[last]
+
+    @torch.no_grad()
+    def marginals(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # [batch, time, labels]
+        """Probability of each label at each token, zero beyond the length."""
+        self._check(scores, lengths)
+        route, way = self._route(scores), self._way()
+        totals, memory = route.sum(scores, way, lengths)
+        return route.expect(scores, way, lengths, memory, torch.ones_like(totals)).emissions
+
+    def add_cost(self, scores: EdgeScores, gold: Tensor, lengths: Tensor, cost: float = 1.0) -> EdgeScores:
+        """The scores with `cost` added to every wrong label, so that a sequence gains cost * its Hamming distance."""
+        labels = torch.arange(self.labels, device=gold.device)
+        wrong = (labels != gold.unsqueeze(2)).to(scores.emissions.dtype)  # [batch, time, labels]
+        return scores._replace(emissions=scores.emissions + cost * wrong)
+
+    def _way(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.origins, self.targets, self.arrivals
+
+    def _route(self, scores: EdgeScores):
+        kinds = {score.dtype for score in scores[:2]}
+        native = scores.edges.device.type == "cpu" and kinds in ({torch.float32}, {torch.float64})
+        return NativeRoute if native else TorchRoute
+
+    def _check(self, scores: EdgeScores, lengths: Tensor) -> None:
+        batch, steps, labels = len(lengths), len(self.origins), self.labels
+        tokens, time = scores.edges.shape[0], scores.emissions.shape[1]
+        expected = (batch, time, labels), (tokens, steps), (steps,), (labels,), (labels,)
+        for name, score, shape in zip(EdgeScores._fields, scores, expected, strict=True):
+            if tuple(score.shape) != shape:
+                raise UserError(f"{name} have shape {tuple(score.shape)}, expected {shape}")
+        if lengths.device.type == "cpu":
+            low, high, total = int(lengths.min()), int(lengths.max()), int(lengths.sum())
+            if low < 1 or high > time or total != tokens:
+                raise UserError(f"lengths from {low} to {high} sum to {total}; expected 1 to {time}, sum {tokens}")
+
+
+def observed(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """The steps that sentences take: int64 [2, steps], (from, to), ascending by to, then from.
+
+    labels int64 [tokens], sentence s is offsets[s] : offsets[s + 1]"""
+    inner = np.ones(len(labels), bool)
+    inner[offsets[:-1]] = False
+    taken = np.flatnonzero(inner)
+    return np.unique(np.stack([labels[taken], labels[taken - 1]]), axis=1)[::-1].astype(np.int64).copy()
+
+
+def _inside(lengths: Tensor, time: int) -> Tensor:  # [batch, time]
+    return torch.arange(time, device=lengths.device) < lengths.unsqueeze(1)
+
+
+def _rows(lengths: Tensor, time: int, tokens: int) -> Tensor:
+    """Where each token lies when sentences are end to end; of what lies beyond a sentence, some row: [batch, time]"""
+    begins = lengths.cumsum(0) - lengths
+    return (begins.unsqueeze(1) + torch.arange(time, device=lengths.device)).clamp_max(tokens - 1)
+
+
+class _LogPartition(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, route, way, lengths, *scores):
+        totals, memory = route.sum(EdgeScores(*scores), way, lengths)
+        ctx.route = route
+        ctx.save_for_backward(lengths, *way, *scores, *memory)
+        return totals
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, weights):  # [batch]
+        lengths, *saved = ctx.saved_tensors
+        way, scores, memory = saved[:3], EdgeScores(*saved[3:8]), saved[8:]
+        return None, None, None, *ctx.route.expect(scores, way, lengths, memory, weights)
+
+
+class NativeRoute:
+    """By the compiled kernels, on float32 or float64 in main memory."""
+
+    @staticmethod
+    def sum(scores: EdgeScores, way: Sequence[Tensor], lengths: Tensor):
+        """log Z [batch] in float64, and what `expect` wants to find again."""
+        totals = torch.empty(len(lengths), dtype=torch.float64)
+        last = torch.empty(len(lengths), len(scores.end), dtype=torch.float64)
+        shares = torch.empty_like(scores.edges, memory_format=torch.contiguous_format)
+        kernels.forward(*_arrays(scores, way, lengths), shares.numpy(), last.numpy(), totals.numpy())
+        return totals, (shares, last)
+
+    @staticmethod
+    def expect(scores: EdgeScores, way: Sequence[Tensor], lengths: Tensor, memory, weights: Tensor) -> EdgeScores:
+        """Expected counts of every score, each sentence times its weight."""
+        shares, last = (kept.numpy() for kept in memory)
+        chunks = kernels.chunk_count(len(lengths))
+        nodes = torch.empty_like(scores.emissions, memory_format=torch.contiguous_format)
+        taken = torch.empty_like(scores.edges, memory_format=torch.contiguous_format)
+        steps, ends = np.zeros((chunks, len(scores.transitions))), np.zeros((chunks, 2, len(scores.end)))
+        sizes, numbers = lengths.contiguous().numpy(), tuple(part.numpy() for part in way)
+        given = np.cumsum(sizes) - sizes, sizes, weights.double().contiguous().numpy(), numbers, shares, last
+        kernels.backward(*given, nodes.numpy(), taken.numpy(), steps, ends)
+        counts = nodes, taken, torch.from_numpy(steps.sum(0)), *torch.from_numpy(ends.sum(0))
+        return EdgeScores(*(count.to(score.dtype) for count, score in zip(counts, scores, strict=True)))
+
+    @staticmethod
+    def best(scores: EdgeScores, way: Sequence[Tensor], lengths: Tensor) -> Tensor:
+        paths = torch.empty(scores.emissions.shape[:2], dtype=torch.int64)
+        kernels.best(*_arrays(scores, way, lengths), paths.numpy())
+        return paths
+
+
+def _arrays(scores: EdgeScores, way: Sequence[Tensor], lengths: Tensor):
+    """numpy views: emissions and edges as they are, where sentences begin, lengths, shared scores in float64."""
+    sizes = lengths.contiguous().numpy()
+    emissions, edges = (score.detach().contiguous().numpy() for score in scores[:2])
+    shared = tuple(score.detach().double().contiguous().numpy() for score in scores[2:])
+    return emissions, edges, np.cumsum(sizes) - sizes, sizes, shared, tuple(part.numpy() for part in way)
+
+
+class TorchRoute:
+    """By torch in log-space and float64: any device, any scores, nothing read back to the host."""
+
+    @staticmethod
+    def sum(scores: EdgeScores, way: Sequence[Tensor], lengths: Tensor):
+        emissions, start, end = (score.double() for score in (scores.emissions, scores.start, scores.end))
+        steps = _steps(scores, way, lengths)
+        inside = _inside(lengths, emissions.shape[1])
+        alpha, shares = start + emissions[:, 0], []  # [batch, labels]
+        for t in range(1, emissions.shape[1]):
+            ways = alpha.unsqueeze(2) + steps[:, t]  # [batch, from, to]
+            arrived = torch.logsumexp(ways, 1)
+            shares.append(torch.nan_to_num(torch.exp(ways - arrived.unsqueeze(1)), nan=0.0))
+            alpha = torch.where(inside[:, t, None], arrived + emissions[:, t], alpha)
+        total = torch.logsumexp(alpha + end, 1)
+        last = torch.nan_to_num(torch.exp(alpha + end - total.unsqueeze(1)), nan=0.0)
+        return total, (*shares, last)
+
+    @staticmethod
+    def expect(scores: EdgeScores, way: Sequence[Tensor], lengths: Tensor, memory, weights: Tensor) -> EdgeScores:
+        *shares, last = memory
+        origins, targets, _ = way
+        batch, time, _ = scores.emissions.shape
+        inside = _inside(lengths, time)
+        final = last = last * weights.double().unsqueeze(1)  # [batch, labels]
+        nodes, taken = [last], []
+        for t in range(time - 1, 0, -1):
+            counts = shares[t - 1] * last.unsqueeze(1)  # [batch, from, to]
+            counts = torch.where(inside[:, t, None, None], counts, 0.0)
+            taken.append(counts[:, origins, targets])
+            last = torch.where(inside[:, t, None], counts.sum(2), last)
+            nodes.append(last)
+        nodes = torch.where(inside.unsqueeze(2), torch.stack(nodes[::-1], 1), 0.0)
+        none = torch.zeros(batch, len(origins), dtype=torch.float64, device=lengths.device)
+        steps = torch.stack([*taken, none][::-1], 1)  # [batch, time, steps]
+        rows = _rows(lengths, time, len(scores.edges))
+        edges = torch.zeros(len(scores.edges), len(origins), dtype=torch.float64, device=lengths.device)
+        edges.index_add_(0, rows.flatten(), torch.where(inside.unsqueeze(2), steps, 0.0).flatten(0, 1))
+        counts = nodes, edges, steps.sum((0, 1)), nodes[:, 0].sum(0), final.sum(0)
+        return EdgeScores(*(count.to(score.dtype) for count, score in zip(counts, scores, strict=True)))
+
+    @staticmethod
+    def best(scores: EdgeScores, way: Sequence[Tensor], lengths: Tensor) -> Tensor:
+        emissions, start, end = (score.double() for score in (scores.emissions, scores.start, scores.end))
+        steps = _steps(scores, way, lengths)
+        inside = _inside(lengths, emissions.shape[1])
+        stay = torch.arange(emissions.shape[2], device=emissions.device)
+        score, origins = start + emissions[:, 0], []
+        for t in range(1, emissions.shape[1]):
+            arrival, origin = (score.unsqueeze(2) + steps[:, t]).max(1)  # [batch, labels]
+            score = torch.where(inside[:, t, None], arrival + emissions[:, t], score)
+            origins.append(torch.where(inside[:, t, None], origin, stay))
+        label = (score + end).argmax(1, keepdim=True)  # [batch, 1]
+        path = [label]
+        for origin in reversed(origins):
+            label = origin.gather(1, label)
+            path.append(label)
+        return torch.where(inside, torch.cat(path[::-1], 1), 0)
+
+
+def _steps(scores: EdgeScores, way: Sequence[Tensor], lengths: Tensor) -> Tensor:
+    """The scores of all pairs of labels, minus infinity for those that are no steps: [batch, time, from, to]"""
+    origins, targets, _ = way
+    (batch, time, labels), edges = scores.emissions.shape, scores.edges.double()
+    listed = edges[_rows(lengths, time, len(edges))] + scores.transitions.double()  # [batch, time, steps]
+    steps = torch.full((batch, time, labels * labels), -torch.inf, dtype=torch.float64, device=edges.device)
+    return steps.index_copy(2, origins * labels + targets, listed).view(batch, time, labels, labels)
