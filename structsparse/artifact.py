@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from structsparse.features.attributes import OF_WORD
 from structsparse.features.index import FeatureIndex
 from structsparse.features.templates import parse
 from structsparse.models import DenseScorer, RecurrentScorer, Sizes, SparseScorer, SumScorer, Tagger
+from structsparse.pairs import PairScorer
 from structsparse.predictor import Model
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
     if (reason := unfit(tagger)) is not None:
         raise UserError(reason)
     scorer, used = _described(tagger.scorer), {type(module) for module in tagger.modules()}
-    state = {name: tensor.detach().cpu().float().numpy() for name, tensor in tagger.state_dict().items()}
     tables = _tables(tagger)
+    weights = {**tagger.state_dict(), **{name: scorer.dense() for name, scorer in tables.items() if _pairs(scorer)}}
+    state = {name: tensor.detach().cpu().float().numpy() for name, tensor in weights.items()}
     templates, keys = _keep_living_(state, tables, data.index)
     tensors = {"keys": keys}
     for name, array in state.items():
@@ -108,14 +110,20 @@ _BY_NAME = {kind.__name__: kind for kind in _SETTINGS}
 def unfit(tagger: Tagger) -> str | None:
     """Why this tagger's scorer cannot be put into an artifact; None if it can."""
     scorers = [tagger.scorer, *getattr(tagger.scorer, "parts", ())]
-    strange = next((type(scorer) for scorer in scorers if type(scorer) not in _SETTINGS), None)
+    known = (*_SETTINGS, PairScorer)
+    strange = next((type(scorer) for scorer in scorers if type(scorer) not in known), None)
     if strange is None:
         return None
     return f"{strange} cannot be put into an artifact; these scorers can: {', '.join(_BY_NAME)}"
 
 
 def _described(scorer: torch.nn.Module) -> dict:
-    return {"class": type(scorer).__name__, **_SETTINGS[type(scorer)](scorer)}
+    kind = SparseScorer if _pairs(scorer) else type(scorer)  # what tells them apart is where the zeros are
+    return {"class": kind.__name__, **_SETTINGS[kind](scorer)}
+
+
+def _pairs(scorer: torch.nn.Module) -> bool:
+    return type(scorer) is PairScorer
 
 
 def _built(description: dict, sizes: Sizes) -> torch.nn.Module:
@@ -128,12 +136,13 @@ def _built(description: dict, sizes: Sizes) -> torch.nn.Module:
     return _BY_NAME[name](sizes, **settings)
 
 
-def _tables(tagger: Tagger) -> list[str]:
-    """The parameters that have a row per feature."""
-    return [f"{name}.table" for name, module in tagger.named_modules() if type(module) is SparseScorer]
+def _tables(tagger: Tagger) -> dict[str, torch.nn.Module]:
+    """The parameters that have a row per feature, and whose they are."""
+    kinds = (SparseScorer, PairScorer)
+    return {f"{name}.table": module for name, module in tagger.named_modules() if type(module) in kinds}
 
 
-def _keep_living_(state: dict, tables: Sequence[str], index: FeatureIndex) -> tuple[dict[str, int], np.ndarray]:
+def _keep_living_(state: dict, tables: Collection[str], index: FeatureIndex) -> tuple[dict[str, int], np.ndarray]:
     """Restrict the tables to rows with a weight, in the order of the keys; features per template, and the keys."""
     alive = np.zeros(len(index), bool)
     for name in tables:

@@ -17,10 +17,12 @@ from torch import Tensor, nn
 
 from structsparse.bags import bag_sum
 from structsparse.errors import UserError
-from structsparse.structures.chain import ChainScores
+from structsparse.structures.chain import Chain, ChainScores
 
 if TYPE_CHECKING:
+    from structsparse.edges import EdgeScorer
     from structsparse.pairs import Pairs
+    from structsparse.structures.edges import EdgeChain, EdgeScores
 
 FLAT = 256  # sentences on the CPU from which on it is cheaper not to pad them
 
@@ -51,6 +53,8 @@ class TokenBatch:
     sentences: Tensor  # int64 [batch] which sentences of the corpus these are
     items: int  # sentences in the whole step, over all processes
     kept: Kept | None = None  # if the same batch comes again
+    edge_ids: Tensor | None = None  # int32 [occurrences] active rows of the features of edges, if there are any
+    edge_offsets: Tensor | None = None  # int64 [tokens + 1] into edge_ids
 
     def pad(self, tokens: Tensor) -> Tensor:
         """[tokens, width] -> [batch, time, width]"""
@@ -151,11 +155,12 @@ class Tagger(nn.Module):
     """A scorer and the scores of label pairs: a first-order chain.
 
     A scorer's `links` (bool [labels, labels]) says which pairs of neighbours have a score, its `ends` whether starts
-    and ends have; what has none stays zero."""
+    and ends have; what has none stays zero. `edges` adds to the score of a pair what the token says of it."""
 
-    def __init__(self, scorer: nn.Module, labels: int) -> None:
+    def __init__(self, scorer: nn.Module, labels: int, edges: EdgeScorer | None = None) -> None:
         super().__init__()
         self.scorer = scorer
+        self.edges = edges
         self.transitions = nn.Parameter(torch.zeros(labels, labels))  # from, to
         self.start = nn.Parameter(torch.zeros(labels))
         self.end = nn.Parameter(torch.zeros(labels))
@@ -163,10 +168,18 @@ class Tagger(nn.Module):
         self.register_buffer("links", getattr(scorer, "links", None), persistent=False)
         self.ends = getattr(scorer, "ends", True)
 
-    def forward(self, batch: TokenBatch) -> ChainScores:
+    @property
+    def structure(self) -> Chain | EdgeChain:
+        """What its scores are scores of."""
+        return Chain() if self.edges is None else self.edges.chain
+
+    def forward(self, batch: TokenBatch) -> ChainScores | EdgeScores:
         transitions, start, end = self.transitions, self.start, self.end
         if self.links is not None:
             transitions = transitions * self.links
         if not self.ends:
             start, end = start * 0.0, end * 0.0
-        return ChainScores(self.scorer(batch), transitions, start, end)
+        emissions = self.scorer(batch)
+        if self.edges is not None:
+            return self.edges(batch, emissions, transitions, start, end)
+        return ChainScores(emissions, transitions, start, end)

@@ -91,6 +91,23 @@ class PairScorer(nn.Module):
         return f"{len(self.pairs):,} pairs of {len(self.pairs.offsets) - 1:,} rows"
 
 
+def pairs_of(tagger: nn.Module) -> Pairs | None:
+    """The pairs that its weights are of, if they are."""
+    return next((module.pairs for module in tagger.modules() if isinstance(module, PairScorer)), None)
+
+
+def rows_of(tagger: nn.Module, mask: Tensor) -> Tensor:
+    """Rows of the table with an entry that is true, whichever form the table has: bool [rows]"""
+    pairs = pairs_of(tagger)
+    return mask.flatten(1).any(dim=1) if pairs is None else pairs.any(mask)
+
+
+def on_rows(tagger: nn.Module, values: Tensor, rows: Tensor) -> Tensor:
+    """What a table of that tagger is on some rows (bool [rows])."""
+    pairs = pairs_of(tagger)
+    return values[rows if pairs is None else pairs.of(rows).to(values.device)]
+
+
 def pair_sum(table: Tensor, pairs: Pairs, places: Tensor, batch: TokenBatch) -> Tensor:
     """The sum of the weights of each token's features, label by label: [tokens, labels]"""
     if table.device.type == "cpu" and table.is_contiguous() and table.dtype in (torch.float32, torch.float64):

@@ -28,6 +28,7 @@ from structsparse.features.layout import Layout
 from structsparse.files import write_text
 from structsparse.growing import GrowingScorer
 from structsparse.models import SparseScorer, Tagger
+from structsparse.pairs import Pairs, on_rows, pairs_of, rows_of
 from structsparse.penalties import ElasticNet, Penalty, Reweighting
 from structsparse.solvers import steps
 from structsparse.structures.chain import Chain
@@ -163,25 +164,33 @@ def gradients(outcome: Outcome, module: Tagging) -> dict[str, Tensor]:
 def _build(stage: Stage, data: TaggingData) -> tuple[Tagging, list[tuple[Term, dict[str, Penalty]]]]:
     tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels)
     parameters = {f"tagger.{name}": p for name, p in tagger.named_parameters()}
-    layout = Layout(data.index.names, data.index.offsets, data.labels, data.reduced)
+    layout = Layout(data.index.names, data.index.offsets, data.labels, data.reduced, pairs_of(tagger))
     placed = place(stage.terms, parameters, layout)
     names = [name for _, penalties in placed for name in penalties]
     loss, fingerprint = stage.loss(Chain()), _fingerprint(stage, data)
     module = Tagging(tagger, loss, stage.optimizer, data.score, names, stage.final_lr, fingerprint)
-    for name, curvature in _curvatures(data).items():
+    for name, curvature in _curvatures(data, layout.pairs).items():
         if name in parameters:
             parameters[name].curvature = curvature
     return module, placed
 
 
-def _curvatures(data: TaggingData) -> dict[str, Tensor]:
+def _curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
     """How often each weight of a sparse tagger has a say in a sentence, on average: up to one factor a bound of the
     second derivatives of the loss, for solvers that ask for one."""
     train = data.arrays["train"]
     items = len(train)
-    rows = np.bincount(train.bags.ids, minlength=len(data.index))[:, None] / items  # [rows, 1]
-    pairs = len(train.gold) / items - 1  # of neighbours in a sentence
-    found = {"scorer.table": rows.clip(1 / items), "transitions": max(pairs, 1 / items), "start": 1.0, "end": 1.0}
+    rows = (np.bincount(train.bags.ids, minlength=len(data.index)) / items).clip(1 / items)  # [rows]
+    table = rows[:, None] if pairs is None else rows[pairs.rows]
+    labels, (first, last) = len(data.labels), (train.offsets[:-1], train.offsets[1:] - 1)
+    inner = np.ones(len(train.gold), bool)
+    inner[first] = False
+    steps = np.bincount(train.gold[:-1][inner[1:]] * labels + train.gold[1:][inner[1:]], minlength=labels**2)
+    start, end = (np.bincount(train.gold[tokens], minlength=labels) for tokens in (first, last))
+    shared = {"transitions": steps.reshape(labels, labels), "start": start, "end": end}
+    # what training lacks the model expects all the same, at first as often as anything else
+    expected = {name: np.where(c > 0, c, max(1.0, c.mean())) / items for name, c in shared.items()}
+    found = {"scorer.table": table, **expected}
     return {f"tagger.{name}": torch.as_tensor(c, dtype=torch.float32) for name, c in found.items()}
 
 
@@ -222,8 +231,9 @@ def _compact(before: Outcome, support: dict[str, Tensor]) -> tuple[TaggingData, 
     table = table_name(support)
     if table is None:
         return before.data, support
-    rows = support[table].any(dim=1)
-    support = {**support, table: support[table][rows]}
+    tagger = before.module.tagger
+    rows = rows_of(tagger, support[table])
+    support = {**support, table: on_rows(tagger, support[table], rows)}
     return before.data.keep(rows.cpu().numpy()), {name: mask for name, mask in support.items() if not mask.all()}
 
 
@@ -237,7 +247,8 @@ def _inherit(module: Tagging, before: Outcome, support: dict[str, Tensor]) -> No
         if hasattr(value, "grows"):
             value = value.grows.dense(survivors[name].any(dim=1))
         elif value.shape != parameter.shape:
-            value = value[survivors[name].any(dim=1)]
+            tagger = before.module.tagger
+            value = on_rows(tagger, value, rows_of(tagger, survivors[name]))
         parameter.copy_(value)
         if name in support:
             parameter.mul_(support[name])

@@ -13,6 +13,7 @@ from torch import Tensor
 from structsparse import artifact, certificate, report
 from structsparse.features.layout import Layout, by_template
 from structsparse.groups import Cover, Forest, Partition, hasse
+from structsparse.pairs import PairScorer, pairs_of
 from structsparse.recipe import Outcome
 from structsparse.tasks.tagging import TaggingData
 
@@ -23,7 +24,8 @@ def table_of(outcome: Outcome) -> Tensor | None:
     name = next((name for name in weights if name.endswith("table")), None)
     if name is None:
         return None
-    table = weights[name].detach().cpu()
+    scorer = outcome.module.get_submodule(name.rpartition(".")[0])
+    table = (scorer.dense() if isinstance(scorer, PairScorer) else weights[name]).detach().cpu()
     return table.to(torch.promote_types(table.dtype, torch.float32))  # numpy knows no bfloat16
 
 
@@ -37,9 +39,10 @@ def sparsity(data: TaggingData, first: Outcome, last: Outcome) -> dict[str, obje
     weights = table_of(last)
     if weights is None:
         return dict.fromkeys(("features", "weights", "nonzero", "rows_alive", "groups", "groups_alive"))
+    pairs = pairs_of(first.module.tagger)
     counts: dict[str, object] = {
         "features": len(data.index),
-        "weights": len(data.index) * labels,
+        "weights": len(data.index) * labels if pairs is None else len(pairs),
         "nonzero": int((weights != 0).sum()),
         "rows_alive": int((weights != 0).any(dim=1).sum()),
     }

@@ -18,7 +18,7 @@ import safetensors.numpy
 import torch
 from torch import nn
 
-from structsparse import artifact
+from structsparse import artifact, predictor
 from structsparse.corpora.columns import Column, Sentences, write_columns
 from structsparse.corpora.splits import Splits, planted
 from structsparse.errors import UserError
@@ -101,14 +101,14 @@ def test_predictions_equal_those_of_the_training_model(scorer, data, tmp_path):
 def test_predictions_do_not_depend_on_the_batches(places, data, tmp_path, monkeypatch):
     tagger = tagger_of(data)
     artifact.save(tmp_path / "model", tagger, data)
-    monkeypatch.setattr(artifact, "_PLACES", places)
+    monkeypatch.setattr(predictor, "_PLACES", places)
     assert artifact.load(tmp_path / "model").tag(data.splits.test).strings() == predicted(tagger, data, size=7)
 
 
 def test_no_batch_is_larger_than_its_bound_or_one_sentence(monkeypatch):
-    monkeypatch.setattr(artifact, "_PLACES", 100)
+    monkeypatch.setattr(predictor, "_PLACES", 100)
     lengths = np.sort(np.random.default_rng(0).integers(1, 160, 200))[::-1]
-    stretches = list(artifact._stretches(lengths))
+    stretches = list(predictor._stretches(lengths))
     assert [begin for begin, _ in stretches] == [0, *(end for _, end in stretches[:-1])]
     assert stretches[-1][1] == len(lengths)
     assert all((end - begin) * lengths[begin] <= 100 or end - begin == 1 for begin, end in stretches)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -11,9 +11,13 @@ from torch import Tensor
 
 from structsparse.errors import UserError
 from structsparse.features.templates import parse
-from structsparse.groups import Cover, Forest, Partition, by_column, by_row, by_row_blocks
+from structsparse.groups import Cover, Forest, Partition, by_column, by_row_blocks
 from structsparse.groups.orders import coarse_to_fine
 from structsparse.groups.partition import RowNames
+
+
+if TYPE_CHECKING:
+    from structsparse.pairs import Pairs
 
 
 class Layout(NamedTuple):
@@ -23,41 +27,60 @@ class Layout(NamedTuple):
     offsets: np.ndarray  # int64 [templates + 1], the rows of template k are offsets[k] : offsets[k + 1]
     labels: Sequence[str]
     reduced: bool = False  # whether rows have left the table
+    pairs: Pairs | None = None  # where a table is one long vector: the row and the label of each entry
+
+    def is_pairs(self, shape: Sequence[int]) -> bool:
+        return self.pairs is not None and tuple(shape) == (len(self.pairs),)
+
+    def rows(self, shape: Sequence[int]) -> np.ndarray:
+        """Where the entries of each row begin along the first dimension of a parameter: int64 [rows + 1]"""
+        return self.pairs.offsets if self.is_pairs(shape) else np.arange(int(self.offsets[-1]) + 1)
+
+    def blocks(self, shape: Sequence[int]) -> np.ndarray:
+        """Where those of each template begin: int64 [templates + 1]"""
+        return self.rows(shape)[self.offsets]
 
 
 def by_template(shape: Sequence[int], layout: Layout, weights: str = "sqrt_size", parameter: str = "") -> Partition:
     """All features of a template are a group."""
-    _fits(shape, 0, int(layout.offsets[-1]), "groups=template", parameter)
-    return by_row_blocks(shape, list(layout.templates), layout.offsets, weights, parameter)
+    _fits(shape, 0, layout, "groups=template", parameter)
+    return by_row_blocks(shape, list(layout.templates), layout.blocks(shape), weights, parameter)
 
 
 def by_feature(shape: Sequence[int], layout: Layout, weights: str = "sqrt_size", parameter: str = "") -> Partition:
     """A feature, over its labels, is a group."""
-    _fits(shape, 0, int(layout.offsets[-1]), "groups=feature", parameter)
-    return by_row(shape, weights=weights, parameter=parameter)
+    _fits(shape, 0, layout, "groups=feature", parameter)
+    starts = layout.rows(shape)
+    return by_row_blocks(shape, RowNames(len(starts) - 1), starts, weights, parameter)
 
 
 def by_label(shape: Sequence[int], layout: Layout, weights: str = "sqrt_size", parameter: str = "") -> Partition:
     """A label, over its features, is a group."""
-    _fits(shape, 1, len(layout.labels), "groups=label", parameter)
+    if layout.is_pairs(shape):
+        labels = torch.from_numpy(layout.pairs.labels.astype(np.int64))
+        return Partition(labels, list(layout.labels), shape, weights, parameter)
+    _fits(shape, 1, layout, "groups=label", parameter)
     return by_column(shape, list(layout.labels), weights, parameter)
 
 
 def by_template_tree(shape: Sequence[int], layout: Layout, weights: str = "sqrt_size", parameter: str = "") -> Forest:
     """A tree for each template: the template over its features."""
-    _fits(shape, 0, int(layout.offsets[-1]), "groups=template_tree", parameter)
-    count, rows = len(layout.templates), shape[0]
+    _fits(shape, 0, layout, "groups=template_tree", parameter)
+    count, starts = len(layout.templates), layout.rows(shape)
+    rows = len(starts) - 1
     owner = torch.repeat_interleave(torch.arange(count), torch.from_numpy(np.diff(layout.offsets)))
     parents = torch.cat([torch.full((count,), -1), owner])
     names = Names(list(layout.templates), RowNames(rows))
-    return Forest(parents, count + torch.arange(rows)[:, None], names, shape, weights, parameter)
+    own = count + torch.repeat_interleave(torch.arange(rows), torch.from_numpy(np.diff(starts)))
+    ids = own if layout.is_pairs(shape) else own[:, None]
+    return Forest(parents, ids, names, shape, weights, parameter)
 
 
 def by_coarse_to_fine(shape: Sequence[int], layout: Layout, weights: str = "log2_size", parameter: str = "") -> Cover:
     """A template and all that are finer are a group: a fine template lives only if the coarser ones may."""
-    _fits(shape, 0, int(layout.offsets[-1]), "groups=coarse_to_fine", parameter)
+    _fits(shape, 0, layout, "groups=coarse_to_fine", parameter)
     names = list(layout.templates)
-    return coarse_to_fine(shape, names, layout.offsets, template_order(names), weights, parameter)
+    return coarse_to_fine(shape, names, layout.blocks(shape), template_order(names), weights, parameter)
 
 
 def template_order(names: Sequence[str]) -> Tensor:
@@ -90,9 +113,9 @@ class Names(Sequence):
         return self.first[k] if k < len(self.first) else self.second[k - len(self.first)]
 
 
-def _fits(shape: Sequence[int], dimension: int, expected: int, groups: str, parameter: str) -> None:
-    if len(shape) != 2 or shape[dimension] != expected:
-        kind = ("features", "labels")[dimension]
+def _fits(shape: Sequence[int], dimension: int, layout: Layout, groups: str, parameter: str) -> None:
+    kind, expected = [("features", int(layout.offsets[-1])), ("labels", len(layout.labels))][dimension]
+    if not layout.is_pairs(shape) and (len(shape) != 2 or shape[dimension] != expected):
         raise UserError(
             f"{groups} does not fit {parameter} {tuple(shape)}: expected a table with {expected:,} {kind} along "
             f"dimension {dimension}; choose another groups or reg.parameters"

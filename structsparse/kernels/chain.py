@@ -397,3 +397,74 @@ def best(emissions, lengths, transitions, start, end, paths):
         return
     for c in prange(chunks):
         _best_chunk(range(c, len(lengths), chunks), emissions, lengths, transitions, start, end, paths)
+
+
+# --- the k best paths
+
+
+@njit(**PLAIN)
+def _merge(before, steps, heads, scores, origins):
+    """The highest of before[i, rank] + steps[i], falling, and where each comes from: i * ranks + rank.
+
+    Every row of before [labels, ranks] falls; of equals the lowest label goes first, then the lowest rank."""
+    labels, ranks = before.shape
+    heads[:] = 0
+    for rank in range(ranks):
+        highest, origin = -np.inf, -1
+        for i in range(labels):
+            if heads[i] < ranks and before[i, heads[i]] + steps[i] > highest:
+                highest, origin = before[i, heads[i]] + steps[i], i
+        scores[rank], origins[rank] = highest, -1
+        if origin >= 0:  # else nothing that is allowed is left
+            origins[rank] = origin * ranks + heads[origin]
+            heads[origin] += 1
+
+
+@njit(**PLAIN)
+def _best_k(emissions, back, start, end, before, after, heads, origins, paths, totals):
+    """Fill paths [ranks, time] and totals [ranks]; back is transitions to -> from, origins [time, labels, ranks]."""
+    time, ranks = len(emissions), len(totals)
+    before[:] = -np.inf
+    for j in range(len(end)):
+        before[j, 0] = start[j] + emissions[0, j]
+    for t in range(1, time):
+        for j in range(len(end)):
+            _merge(before, back[j], heads, after[j], origins[t, j])
+            for rank in range(ranks):
+                after[j, rank] += emissions[t, j]
+        before, after = after, before
+    _merge(before, end, heads, totals, origins[0, 0])
+    for rank in range(ranks):
+        place = origins[0, 0, rank]
+        paths[rank] = 0
+        if place >= 0:
+            for t in range(time - 1, 0, -1):
+                paths[rank, t] = place // ranks
+                place = origins[t, place // ranks, place % ranks]
+            paths[rank, 0] = place // ranks
+
+
+@njit(**PLAIN)
+def _best_k_chunk(mine, emissions, lengths, back, start, end, paths, totals):
+    labels, ranks = len(end), totals.shape[1]
+    before, after = np.empty((labels, ranks)), np.empty((labels, ranks))
+    heads, origins = np.empty(labels, np.int64), np.empty((emissions.shape[1], labels, ranks), np.int32)
+    for b in mine:
+        size = lengths[b]
+        own = emissions[b, :size], back, start, end
+        _best_k(*own, before, after, heads, origins, paths[b, :, :size], totals[b])
+        paths[b, :, size:] = 0
+
+
+@njit(parallel=True, **PLAIN)
+def best_k(emissions, lengths, transitions, start, end, paths, totals):
+    """Fill paths [batch, ranks, time] with the best label sequences, 0 beyond the length, and totals [batch, ranks].
+
+    Where there are fewer sequences than ranks, the totals left over are minus infinity and their paths 0."""
+    back = transitions.T.copy()
+    chunks = chunk_count(len(lengths))
+    if chunks == 1:
+        _best_k_chunk(range(len(lengths)), emissions, lengths, back, start, end, paths, totals)
+        return
+    for c in prange(chunks):
+        _best_k_chunk(range(c, len(lengths), chunks), emissions, lengths, back, start, end, paths, totals)

@@ -12,9 +12,9 @@ import numpy as np
 from numba import njit
 
 from structsparse.kernels.bags import PLAIN, _add_row, _fetch
-from structsparse.kernels.chain import _best
 
 TOKENS_AHEAD = 2  # whose rows are fetched while a token is scored
+LANES, AT_ONCE = 8, 4  # labels are filled up to whole vectors; predecessors are compared so many at a time
 
 
 class Corpus(NamedTuple):
@@ -57,12 +57,13 @@ class Rule(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory for the longest sentence, and for each row where it stands among those that move."""
+    """Memory for the longest sentence, and for each row where it stands among those that move. `width` is the number
+    of labels filled up to whole vectors, with labels that are forbidden."""
 
-    emissions: np.ndarray  # [longest, labels]
-    scores: np.ndarray  # float64 [labels]
-    arrivals: np.ndarray  # float64 [labels]
-    origins: np.ndarray  # int64 [longest, labels]
+    emissions: np.ndarray  # [longest, width]
+    scores: np.ndarray  # [longest, width] of the best way to each label
+    arrivals: np.ndarray  # [width]
+    transitions: np.ndarray  # [width, width]
     rival: np.ndarray  # int64 [longest]
     counts: np.ndarray  # int32 [most occurrences of a sentence, labels]
     moving: np.ndarray  # int64 [most occurrences of a sentence]
@@ -76,6 +77,7 @@ def sweep(corpus, order, done, rows, held, labels, rule, scratch, clock):
     of the next sentence ends it early.
 
     -> sentences done, rows held, sum of losses, sum of steps, change of the number of weights that are not zero."""
+    scratch.transitions[:] = -np.inf
     growing = len(rows.slots) > 0
     losses, taken, living = 0.0, 0.0, 0
     while done < len(order):
@@ -105,38 +107,87 @@ def sweep(corpus, order, done, rows, held, labels, rule, scratch, clock):
 def _rival(corpus, first, last, rows, labels, cost, scratch):
     """Fill scratch.rival with the best labels, a wrong one credited with `cost`; what the gold ones lack to them."""
     emissions, gold, rival = scratch.emissions[: last - first], corpus.gold[first:last], scratch.rival[: last - first]
-    _score(corpus, first, last, rows, emissions)
+    emissions[:] = 0
+    if len(rows.slots) > 0:
+        _score_held(corpus.ids, corpus.offsets, first, last, rows.weights, rows.slots, emissions)
+    else:
+        _score(corpus.ids, corpus.offsets, first, last, rows.weights, emissions)
     right = _total(emissions, gold, labels)
     if cost != 0:
         for t in range(len(gold)):
             keep = emissions[t, gold[t]]
             emissions[t] += emissions.dtype.type(cost)
             emissions[t, gold[t]] = keep
-    chain = labels.transitions, labels.start, labels.end
-    _best(emissions, *chain, scratch.scores, scratch.arrivals, scratch.origins, rival)
+    _best(emissions, labels, scratch, rival)
     return max(0.0, _total(emissions, rival, labels) - right)
 
 
 @njit(**PLAIN)
-def _score(corpus, first, last, rows, emissions):
-    """emissions[t] = sum of the rows of token first + t"""
-    width = np.uint64(emissions.shape[1])
-    flat, out = rows.weights.reshape(-1), emissions.reshape(-1)
-    growing = len(rows.slots) > 0
-    emissions[:] = 0
-    end = corpus.offsets[last]
+def _score(ids, offsets, first, last, weights, emissions):
+    """emissions[t] += the rows of token first + t"""
+    width, stride = np.uint64(weights.shape[1]), np.uint64(emissions.shape[1])
+    flat, out = weights.reshape(-1), emissions.reshape(-1)
+    end = offsets[last]
     for token in range(first, last):
-        here, begin = np.uint64(token - first) * width, corpus.offsets[token]
-        ahead = corpus.offsets[min(token + TOKENS_AHEAD, last)] - begin
-        for place in range(begin, corpus.offsets[token + 1]):
-            if growing:
-                slot = rows.slots[corpus.ids[place]]
-                if slot >= 0:
-                    _add_row(width, (out, flat), (here, np.uint64(slot) * width), ())
-                continue
+        here, begin = np.uint64(token - first) * stride, offsets[token]
+        ahead = offsets[min(token + TOKENS_AHEAD, last)] - begin
+        for place in range(begin, offsets[token + 1]):
             if place + ahead < end:
-                _fetch(flat, np.uint64(corpus.ids[place + ahead]) * width, width)
-            _add_row(width, (out, flat), (here, np.uint64(corpus.ids[place]) * width), ())
+                _fetch(flat, np.uint64(ids[place + ahead]) * width, width)
+            _add_row(width, (out, flat), (here, np.uint64(ids[place]) * width), ())
+
+
+@njit(**PLAIN)
+def _score_held(ids, offsets, first, last, weights, slots, emissions):
+    """The same of the rows that are held."""
+    width, stride = np.uint64(weights.shape[1]), np.uint64(emissions.shape[1])
+    flat, out = weights.reshape(-1), emissions.reshape(-1)
+    for token in range(first, last):
+        here = np.uint64(token - first) * stride
+        for place in range(offsets[token], offsets[token + 1]):
+            slot = slots[ids[place]]
+            if slot >= 0:
+                _add_row(width, (out, flat), (here, np.uint64(slot) * width), ())
+
+
+@njit(inline="always")
+def _larger(x, y):
+    return x if x > y else y
+
+
+@njit(**PLAIN)
+def _best(emissions, labels, scratch, path):
+    """Fill path [time] with the best labels; of equals the lowest, from the last on."""
+    count, width, arrivals = len(labels.start), emissions.shape[1], scratch.arrivals
+    scores, transitions = scratch.scores[: len(path)], scratch.transitions
+    for i in range(count):
+        for j in range(count):
+            transitions[i, j] = labels.transitions[i, j]
+        scores[0, i] = labels.start[i] + emissions[0, i]
+    scores[0, count:] = -np.inf
+    for t in range(1, len(path)):
+        before, now, emission = scores[t - 1], scores[t], emissions[t]
+        arrivals[:] = -np.inf
+        for i in range(0, count, AT_ONCE):
+            a, b, c, d = transitions[i], transitions[i + 1], transitions[i + 2], transitions[i + 3]
+            at_a, at_b, at_c, at_d = before[i], before[i + 1], before[i + 2], before[i + 3]
+            for j in range(width):
+                best = _larger(_larger(at_a + a[j], at_b + b[j]), _larger(at_c + c[j], at_d + d[j]))
+                arrivals[j] = _larger(arrivals[j], best)
+        for j in range(width):
+            now[j] = arrivals[j] + emission[j]
+    label, last = 0, scores[len(path) - 1]
+    for j in range(1, count):
+        if last[j] + labels.end[j] > last[label] + labels.end[label]:
+            label = j
+    path[-1] = label
+    for t in range(len(path) - 1, 0, -1):
+        origin, before = 0, scores[t - 1]
+        for i in range(1, count):
+            if before[i] + transitions[i, label] > before[origin] + transitions[origin, label]:
+                origin = i
+        label = origin
+        path[t - 1] = label
 
 
 @njit(**PLAIN)
@@ -151,20 +202,15 @@ def _total(emissions, path, labels):
 
 @njit(**PLAIN)
 def _differ(gold, rival):
+    differ = False
     for t in range(len(gold)):
-        if gold[t] != rival[t]:
-            return True
-    return False
+        differ |= gold[t] != rival[t]
+    return differ
 
 
 @njit(**PLAIN)
 def _pair_differs(gold, rival, t):
     return gold[t - 1] != rival[t - 1] or gold[t] != rival[t]
-
-
-@njit(**PLAIN)
-def _row(rows, feature):
-    return np.int64(rows.slots[feature]) if len(rows.slots) > 0 else np.int64(feature)
 
 
 @njit(**PLAIN)
@@ -188,15 +234,16 @@ def _sprout(corpus, first, gold, rival, rows, held):
 def _length(corpus, first, gold, rival, rows, scratch):
     """The squared length of the features of the gold labels minus those of the rival. A count that goes from n to n + 1
     adds 2 n + 1 to its square, one that goes to n - 1 adds 1 - 2 n."""
-    counts, place_of, pairs = scratch.counts, scratch.place, scratch.pairs
+    counts, place_of, pairs, moving = scratch.counts, scratch.place, scratch.pairs, scratch.moving
+    ids, offsets, slots, growing = corpus.ids, corpus.offsets, rows.slots, len(rows.slots) > 0
     many, total = 0, 0
     for t in range(len(gold)):
         if gold[t] == rival[t]:
             continue
-        for place in range(corpus.offsets[first + t], corpus.offsets[first + t + 1]):
-            row = _row(rows, corpus.ids[place])
+        for place in range(offsets[first + t], offsets[first + t + 1]):
+            row = slots[ids[place]] if growing else ids[place]
             if place_of[row] < 0:
-                place_of[row], scratch.moving[many] = many, row
+                place_of[row], moving[many] = many, row
                 counts[many] = 0
                 many += 1
             count = counts[place_of[row]]
@@ -204,7 +251,7 @@ def _length(corpus, first, gold, rival, rows, scratch):
             count[gold[t]] += 1
             count[rival[t]] -= 1
     for k in range(many):
-        place_of[scratch.moving[k]] = -1
+        place_of[moving[k]] = -1
     for t in range(1, len(gold)):
         if _pair_differs(gold, rival, t):
             right, wrong = (gold[t - 1], gold[t]), (rival[t - 1], rival[t])
@@ -220,21 +267,22 @@ def _length(corpus, first, gold, rival, rows, scratch):
 @njit(**PLAIN)
 def _move_rows(corpus, first, gold, rival, rows, step, late, averaging):
     """Features of wrong tokens: step towards the gold label, away from the rival's; how many more weights live."""
-    living = 0
-    by, past = rows.weights.dtype.type(step), rows.weights.dtype.type(late)
+    ids, offsets, slots, growing = corpus.ids, corpus.offsets, rows.slots, len(rows.slots) > 0
+    weights, past = rows.weights, rows.past
+    by, later, living = weights.dtype.type(step), weights.dtype.type(late), 0
     for t in range(len(gold)):
-        if gold[t] == rival[t]:
+        right, wrong = gold[t], rival[t]
+        if right == wrong:
             continue
-        for place in range(corpus.offsets[first + t], corpus.offsets[first + t + 1]):
-            row = _row(rows, corpus.ids[place])
-            weights, right, wrong = rows.weights[row], gold[t], rival[t]
-            living -= (weights[right] != 0) + (weights[wrong] != 0)
-            weights[right] += by
-            weights[wrong] -= by
-            living += (weights[right] != 0) + (weights[wrong] != 0)
+        for place in range(offsets[first + t], offsets[first + t + 1]):
+            row = slots[ids[place]] if growing else ids[place]
+            living -= (weights[row, right] != 0) + (weights[row, wrong] != 0)
+            weights[row, right] += by
+            weights[row, wrong] -= by
+            living += (weights[row, right] != 0) + (weights[row, wrong] != 0)
             if averaging:
-                rows.past[row, right] += past
-                rows.past[row, wrong] -= past
+                past[row, right] += later
+                past[row, wrong] -= later
     return living
 
 

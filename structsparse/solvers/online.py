@@ -146,11 +146,12 @@ class Online(Optimizer):
         most = int(np.diff(corpus.offsets[corpus.begins]).max()) if self.passive else 0
         known, labels = self.scratch, rows.weights.shape[1]
         if known is None or (len(known.rival), len(known.moving)) != (longest, most):
+            width, kind = -(-labels // kernels.LANES) * kernels.LANES, rows.weights.dtype
             known = kernels.Scratch(
-                emissions=np.empty((longest, labels), rows.weights.dtype),
-                scores=np.empty(labels),
-                arrivals=np.empty(labels),
-                origins=np.empty((longest, labels), np.int64),
+                emissions=np.empty((longest, width), kind),
+                scores=np.empty((longest, width), kind),
+                arrivals=np.empty(width, kind),
+                transitions=np.empty((width, width), kind),
                 rival=np.empty(longest, np.int64),
                 counts=np.empty((most, labels), np.int32),
                 moving=np.empty(most, np.int64),

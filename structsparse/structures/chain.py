@@ -50,6 +50,18 @@ class Chain:
         _check(scores, lengths)
         return self._route(scores).best(scores, lengths)
 
+    @torch.no_grad()
+    def best_k(self, scores: ChainScores, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The k best sequences, the best first: labels [batch, k, time], 0 beyond the length, and scores [batch, k].
+
+        Where fewer are allowed, the scores left over are minus infinity. Equals follow each other as `best` chooses:
+        the lowest label at the last token where they differ goes first."""
+        if k < 1:
+            raise UserError(f"k is {k}, expected a number of sequences from 1 on")
+        scores = _padded(scores, lengths)
+        _check(scores, lengths)
+        return self._route(scores).best_k(scores, lengths, k)
+
     def score(self, scores: ChainScores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
         scores = _padded(scores, lengths)
         _check(scores, lengths)
@@ -166,7 +178,7 @@ def _redo_(again: np.ndarray, losses: np.ndarray, counts: list, scores: ChainSco
         length = torch.tensor([sizes[b]])
         with torch.enable_grad():
             loss = chain.surprise(ChainScores(*leaves), gold[b : b + 1, : sizes[b]], length)
-        nodes, *others = torch.autograd.grad(loss.sum(), leaves)
+            nodes, *others = torch.autograd.grad(loss.sum(), leaves)
         losses[b], counts[0][mine] = float(loss), nodes[0].numpy()
         for count, other in zip(counts[1:], others, strict=True):
             count += other.numpy()
@@ -205,6 +217,13 @@ class NativeRoute:
         paths = torch.empty(scores.emissions.shape[:2], dtype=torch.int64)
         kernels.best(*_arrays(scores, lengths), paths.numpy())
         return paths
+
+    @staticmethod
+    def best_k(scores: ChainScores, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        batch, time, _ = scores.emissions.shape
+        paths, totals = torch.empty(batch, k, time, dtype=torch.int64), torch.empty(batch, k, dtype=torch.float64)
+        kernels.best_k(*_arrays(scores, lengths), paths.numpy(), totals.numpy())
+        return paths, totals
 
 
 def _arrays(scores: ChainScores, lengths: Tensor):
@@ -272,6 +291,32 @@ class TorchRoute:
             label = origin.gather(1, label)
             path.append(label)
         return torch.where(inside, torch.cat(path[::-1], 1), 0)
+
+    @staticmethod
+    def best_k(scores: ChainScores, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        emissions, transitions, start, end = (score.double() for score in scores)
+        batch, time, labels = emissions.shape
+        inside = _inside(lengths, time)
+        stay = torch.arange(labels * k, device=emissions.device).view(labels, k).expand(batch, labels, k)
+        score = torch.full_like(emissions[:, :1], -torch.inf).transpose(1, 2).repeat(1, 1, k)  # [batch, labels, k]
+        score[:, :, 0] = start + emissions[:, 0]
+        origins = []
+        for t in range(1, time):
+            # [batch, labels to, labels from * k], so that a stable sort leaves equals in the order of their origins
+            ways = (score.unsqueeze(1) + transitions.t()[:, :, None]).flatten(2)
+            arrival, origin = (found[:, :, :k] for found in ways.sort(dim=2, descending=True, stable=True))
+            here = inside[:, t, None, None]
+            score = torch.where(here, arrival + emissions[:, t, :, None], score)
+            origins.append(torch.where(here, origin, stay))
+        totals, place = (score + end[:, None]).flatten(1).sort(dim=1, descending=True, stable=True)
+        totals, place = totals[:, :k], place[:, :k]  # [batch, k]
+        path = [place // k]
+        for origin in reversed(origins):
+            place = origin.flatten(1).gather(1, place)
+            path.append(place // k)
+        paths = torch.stack(path[::-1], 2)  # [batch, k, time]
+        allowed = (totals > -torch.inf).unsqueeze(2)
+        return torch.where(inside.unsqueeze(1) & allowed, paths, 0), totals
 
 
 def _reverse(tokens: Tensor, lengths: Tensor) -> Tensor:  # [batch, time, labels]

@@ -121,6 +121,17 @@ def observed(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return np.unique(np.stack([labels[taken], labels[taken - 1]]), axis=1)[::-1].astype(np.int64).copy()
 
 
+def numbers(steps: np.ndarray, labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """The number of the step to each token, 0 for the first token of a sentence: int64 [tokens]"""
+    count = int(labels.max()) + 1
+    inner = np.ones(len(labels), bool)
+    inner[offsets[:-1]] = False
+    taken = np.flatnonzero(inner)
+    found = np.zeros(len(labels), np.int64)
+    found[taken] = np.searchsorted(steps[1] * count + steps[0], labels[taken] * count + labels[taken - 1])
+    return found
+
+
 def _inside(lengths: Tensor, time: int) -> Tensor:  # [batch, time]
     return torch.arange(time, device=lengths.device) < lengths.unsqueeze(1)
 

@@ -24,6 +24,7 @@ class TokenArrays:
     offsets: np.ndarray  # int64 [sentences + 1]
     dense: np.ndarray  # float32 [tokens, dense columns]
     codes: np.ndarray  # int64 [tokens, coded attributes]
+    edges: Bags | None = None  # features that are conjoined with a step from label to label
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -36,13 +37,14 @@ class TokenArrays:
         lengths = self.lengths[sentences]
         time = int(lengths.max())
         tokens = _ranges(self.offsets[sentences], lengths)
-        sizes = np.diff(self.bags.offsets)[tokens]
+        ids, offsets = _at(self.bags, tokens)
+        edge_ids, edge_offsets = (None, None) if self.edges is None else _at(self.edges, tokens)
         places = _ranges(np.arange(len(sentences)) * time, lengths)
         gold = np.zeros(len(sentences) * time, np.int64)
         gold[places] = self.gold[tokens]
         return TokenBatch(
-            ids=torch.from_numpy(self.bags.ids[_ranges(self.bags.offsets[tokens], sizes)]),
-            offsets=torch.from_numpy(np.r_[0, np.cumsum(sizes)]),
+            ids=ids,
+            offsets=offsets,
             places=torch.from_numpy(places),
             dense=torch.from_numpy(self.dense[tokens]),
             codes=torch.from_numpy(self.codes[tokens]),
@@ -50,7 +52,15 @@ class TokenArrays:
             lengths=torch.from_numpy(lengths),
             sentences=torch.from_numpy(np.asarray(sentences, np.int64)),
             items=items,
+            edge_ids=edge_ids,
+            edge_offsets=edge_offsets,
         )
+
+
+def _at(bags: Bags, tokens: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """The bags of some tokens, end to end, and where each begins."""
+    sizes = np.diff(bags.offsets)[tokens]
+    return torch.from_numpy(bags.ids[_ranges(bags.offsets[tokens], sizes)]), torch.from_numpy(np.r_[0, np.cumsum(sizes)])
 
 
 @dataclass

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from structsparse.corpora.columns import Sentences
 from structsparse.corpora.splits import Splits
 from structsparse.corpora.tags import convert, detect_scheme
+from structsparse.edges import EdgeFeatures, EdgeScorer
 from structsparse.errors import UserError
 from structsparse.features import attributes, filters
 from structsparse.features.index import FeatureIndex
@@ -21,7 +22,6 @@ from structsparse.features.templates import expand
 from structsparse.metrics import AccuracyScore, SpanScore
 from structsparse.models import Sizes, Tagger, TokenBatch
 from structsparse.pairs import Pairs
-from structsparse.structures.chain import Chain
 from structsparse.tasks.batches import Batches, Passage, Passages, TokenArrays
 
 
@@ -41,6 +41,7 @@ class TaggingData:
     scheme: str | None
     notes: tuple[str, ...]
     reduced: bool = False  # whether rows have been dropped
+    edges: EdgeFeatures | None = None  # features that are conjoined with a step from label to label
 
     @property
     def score(self) -> Callable[[], SpanScore | AccuracyScore]:
@@ -51,17 +52,32 @@ class TaggingData:
     def metric(self) -> str:
         return "accuracy" if self.scheme is None else "f1"
 
-    def keep(self, alive: np.ndarray) -> TaggingData:
-        """Only the rows that are alive [rows]."""
+    def keep(self, alive: np.ndarray, edges_alive: np.ndarray | None = None) -> TaggingData:
+        """Only the rows that are alive [rows], and of the features of edges those [rows] that are, if told."""
+        if edges_alive is not None:
+            return self._keep_edges(edges_alive).keep(alive)
         index, new_row = self.index.keep(alive)
         arrays = {part: replace(a, bags=a.bags.renumber(new_row)) for part, a in self.arrays.items()}
         sizes = self.sizes._replace(rows=len(index), pairs=_pairs(arrays["train"], index, self.labels))
         return replace(self, index=index, arrays=arrays, sizes=sizes, reduced=True)
 
+    def _keep_edges(self, alive: np.ndarray) -> TaggingData:
+        edges = self.edges.keep(alive)
+        arrays = {part: replace(a, edges=edges.bags[part]) for part, a in self.arrays.items()}
+        return replace(self, edges=edges, arrays=arrays, reduced=True)
+
+    def edge_scorer(self) -> EdgeScorer | None:
+        """What scores the features of edges, at zero, if there are any."""
+        edges = self.edges
+        return None if edges is None else EdgeScorer(edges.steps, len(self.labels), edges.pairs)
+
     def describe(self) -> list[str]:
         """What was read, and what there is to say of it."""
         parts = [f"{part} {len(a):,} sentences, {len(a.gold):,} tokens" for part, a in self.arrays.items()]
         model = f"{len(self.index.templates)} templates, {len(self.index):,} features, {len(self.labels)} labels"
+        if self.edges is not None:
+            count, (_, steps) = len(self.edges.index), self.edges.steps.shape
+            model += f"; {count:,} features of edges, {len(self.edges.pairs):,} pairs of one and of {steps} steps"
         return [f"{self.splits.name}: {'; '.join(parts)}", model, *self.notes]
 
     def batches(self, part: str, size: int | None, *, shuffle: bool = False, **sharing) -> Batches:
@@ -81,9 +97,10 @@ def prepare(
     dense: Sequence[str] = (),
     codes: Sequence[str] = (),
     choose: Callable[..., filters.Filtered] = filters.all_of,
+    edges: Sequence[str] = (),
 ) -> TaggingData:
     """Text to arrays. `scheme` is how spans are written while training (null: the tags are no spans); `choose` is a
-    filter of templates."""
+    filter of templates; `edges` are templates that are conjoined with a step from label to label."""
     parts, notes = _tags_as(splits, tag, scheme)
     labels = tuple(sorted({value for value, count in _counts(parts["train"], tag) if count}))
     others = {value for part in parts.values() for value, count in _counts(part, tag) if count} - set(labels)
@@ -112,9 +129,20 @@ def prepare(
     coded = tuple(len(v) + 1 for v in vocabularies.values())
     sizes = Sizes(len(index), len(labels), len(dense), coded, _pairs(arrays["train"], index, labels))
     splits = replace(splits, **parts)
-    return TaggingData(
+    data = TaggingData(
         splits, index, arrays, labels, names, sizes, tuple(dense), vocabularies, tag, scheme, tuple(notes)
     )
+    return _with_edges(data, edges, min_count) if edges else data
+
+
+def _with_edges(data: TaggingData, lines: Sequence[str], min_count: int) -> TaggingData:
+    templates = expand(lines)
+    if any(name == data.tag for template in templates for name, _ in template.atoms):
+        raise UserError(f"features.edges must not look at {data.tag!r}, the column to predict")
+    gold = data.arrays["train"].gold
+    edges = EdgeFeatures.fit(data.splits.parts, gold, templates, len(data.labels), min_count)
+    arrays = {part: replace(a, edges=edges.bags[part]) for part, a in data.arrays.items()}
+    return replace(data, edges=edges, arrays=arrays)
 
 
 def _pairs(train: TokenArrays, index: FeatureIndex, labels: Sequence[str]) -> Callable[[], Pairs]:
@@ -169,7 +197,7 @@ class Tagging(lightning.LightningModule):
         fingerprint: str = "",
     ) -> None:
         super().__init__()
-        self.tagger, self.loss, self.chain = tagger, loss, Chain()
+        self.tagger, self.loss, self.chain = tagger, loss, tagger.structure
         self.make_optimizer, self.make_score = optimizer, score
         self.penalised, self.final_lr = frozenset(penalised), final_lr
         self.fingerprint = fingerprint  # of all that decides the result; checkpoints carry it

@@ -1,0 +1,121 @@
+"""Templates conjoined with a step, a pair of neighbouring labels: a weight for (feature, label before, label here).
+
+Only what training holds has a weight: the pairs of a feature and a step that occur together there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from structsparse.errors import UserError
+from structsparse.features.index import Bags, FeatureIndex
+from structsparse.models import Kept, TokenBatch
+from structsparse.pairs import Pairs, pair_sum
+from structsparse.structures.edges import EdgeChain, EdgeScores, numbers, observed
+
+if TYPE_CHECKING:
+    from structsparse.corpora.columns import Sentences
+    from structsparse.features.templates import Template
+
+
+class _Taken(NamedTuple):
+    """Training as `Pairs` looks at it, with steps in the place of labels."""
+
+    bags: Bags
+    gold: np.ndarray
+    offsets: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeFeatures:
+    """The features that are conjoined with steps, the steps, and what goes with what in training."""
+
+    index: FeatureIndex
+    steps: np.ndarray  # int64 [2, steps] from, to: those that training holds
+    labels: int
+    bags: dict[str, Bags]  # of each part, a row per token; a sentence's first token, to which no step leads, has none
+    taken: np.ndarray  # int64 [tokens] the number of the step to each token of training; 0 for a sentence's first one
+    offsets: np.ndarray  # int64 [sentences + 1] of training
+
+    @classmethod
+    def fit(
+        cls, parts: dict[str, Sentences], gold: np.ndarray, templates: Sequence[Template], labels: int, min_count: int
+    ) -> EdgeFeatures:
+        """From the training part, whose labels are gold [tokens]; all parts are laid into bags."""
+        train = parts["train"]
+        if train.tokens == len(train):
+            raise UserError(f"{train.source}: features.edges needs a sentence of two tokens or more in training")
+        steps = observed(gold, train.offsets)
+        index = FeatureIndex.fit(train, templates, min_count)
+        bags = {part: _inner(index.bags(sentences), sentences.offsets) for part, sentences in parts.items()}
+        return cls(index, steps, labels, bags, numbers(steps, gold, train.offsets), train.offsets)
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """The pairs of row and step that training holds."""
+        return Pairs.seen(_Taken(self.bags["train"], self.taken, self.offsets), len(self.index), self.steps.shape[1])
+
+    def keep(self, alive: np.ndarray) -> EdgeFeatures:
+        """Only the rows that are alive [rows]."""
+        index, new_row = self.index.keep(alive)
+        return replace(self, index=index, bags={part: b.renumber(new_row) for part, b in self.bags.items()})
+
+    def names(self, labels: Sequence[str]) -> list[str]:
+        """The steps in words."""
+        return [f"{labels[before]}>{labels[here]}" for before, here in self.steps.T]
+
+
+def _inner(bags: Bags, offsets: np.ndarray) -> Bags:
+    """Without what is active at the first token of a sentence."""
+    counts = np.diff(bags.offsets)
+    first = np.zeros(len(counts), bool)
+    first[offsets[:-1]] = True
+    counts = np.where(first, 0, counts)
+    return Bags(bags.ids[~np.repeat(first, np.diff(bags.offsets))], np.r_[0, np.cumsum(counts)])
+
+
+class EdgeScorer(nn.Module):
+    """score[token, step] = sum over the features active at the token of the weight of (feature, step), if it has one"""
+
+    def __init__(self, steps: np.ndarray, labels: int, pairs: Pairs) -> None:
+        super().__init__()
+        self.pairs = pairs
+        self.table = nn.Parameter(torch.zeros(len(pairs)))  # [pairs]
+        self.register_buffer("places", torch.from_numpy(pairs.places), persistent=False)  # [pairs]
+        self.chain = EdgeChain(torch.from_numpy(steps), labels)
+
+    def forward(
+        self, batch: TokenBatch, emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor
+    ) -> EdgeScores:
+        """With the scores of labels and of pairs of labels that are the same at every token."""
+        edges = pair_sum(self.table, self.pairs, self.places, _of_edges(batch))
+        emissions = batch.pad(emissions) if emissions.dim() == 2 else emissions
+        return EdgeScores(emissions, edges, transitions[self.chain.origins, self.chain.targets], start, end)
+
+    def dense(self) -> Tensor:
+        """The weights as a table, zero where there is no pair: [rows, steps]"""
+        rows, steps = len(self.pairs.offsets) - 1, len(self.chain.origins)
+        return self.table.new_zeros(rows * steps).index_copy(0, self.places, self.table).view(rows, steps)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.pairs):,} pairs of {len(self.pairs.offsets) - 1:,} rows and {len(self.chain.origins)} steps"
+
+
+def _of_edges(batch: TokenBatch) -> TokenBatch:
+    """The batch with the features of edges in the place of those of labels."""
+    if batch.edge_ids is None:
+        raise UserError("this tagger has features of edges, the sentences come without; prepare them with edges")
+    if batch.kept is not None:
+        return batch.kept.get("edges", lambda: _swapped(batch, Kept()))
+    return _swapped(batch, None)
+
+
+def _swapped(batch: TokenBatch, kept: Kept | None) -> TokenBatch:
+    return replace(batch, ids=batch.edge_ids, offsets=batch.edge_offsets, kept=kept)
