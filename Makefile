@@ -23,6 +23,7 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/prox.py
 	$(BIN)/python benchmarks/glm.py
 	$(BIN)/python benchmarks/overlaps.py
+	$(BIN)/python benchmarks/tagging.py
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -30,7 +30,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 from rich.console import Console
 
-from structsparse import path, recipe, report, results
+from structsparse import path, recipe, report, results, rounds
 from structsparse.callbacks.monitor import SparsityMonitor
 from structsparse.callbacks.progress import EpochLines
 from structsparse.callbacks.saving import Stopped, WholeFiles
@@ -51,6 +51,7 @@ def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
     data = tagging.prepare(
         instantiate(cfg.data), features.templates, tag=cfg.task.tag, scheme=cfg.task.scheme,
         min_count=features.min_count, dense=features.dense, codes=features.codes, choose=instantiate(cfg.filter),
+        edges=features.edges, cache=cfg.cache,
     )  # fmt: skip
     seconds = {"seconds_prepare": time.perf_counter() - begin}
     for line in data.describe():
@@ -61,7 +62,7 @@ def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
         outcomes: list[recipe.Outcome] = []
         for stage in stages_of(cfg, data.metric, folder, console):
             before = recipe.refuse_dead(outcomes[-1]) if outcomes else None
-            outcomes.append(recipe.run(stage, data, before, checkpoints / stage.name, resume))
+            outcomes.append(rounds.run(stage, data, before, checkpoints / stage.name, resume))
         recipe.refuse_dead(outcomes[-1])
     else:
         outcomes = follow_path(cfg, data, folder, checkpoints, resume, console)
@@ -153,7 +154,7 @@ def trainer_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: C
 
 def finish(cfg, data, outcomes, seconds: dict, folder: Path, console: Console) -> dict[str, object]:
     """Test once, export, report."""
-    first, last = outcomes[0], recipe.settled(outcomes[-1])
+    first, last = recipe.selecting(outcomes), recipe.settled(outcomes[-1])
     begin = time.perf_counter()
     score = last.module.evaluate(last.data.batches("test", 256)).result()
     dev = last.module.evaluate(last.data.batches("dev", 256)).result()

@@ -22,6 +22,7 @@ import torch
 
 from structsparse import __version__
 from structsparse.corpora.tags import SCHEMES
+from structsparse.edges import EdgeScorer
 from structsparse.errors import UserError
 from structsparse.features.attributes import OF_WORD
 from structsparse.features.index import FeatureIndex
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from structsparse.tasks.tagging import TaggingData  # imports Lightning, which a predictor does without
 
 FORMAT = 1
+EDGES = "edges.table"
 DESCRIPTION, WEIGHTS = "model.json", "weights.safetensors"
 _UNSIGNED = ("uint8", "uint16", "uint32")
 
@@ -45,13 +47,18 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
     scorer, used = _described(tagger.scorer), {type(module) for module in tagger.modules()}
     tables = _tables(tagger)
     weights = {**tagger.state_dict(), **{name: scorer.dense() for name, scorer in tables.items() if _pairs(scorer)}}
+    if tagger.edges is not None:
+        weights[EDGES] = tagger.edges.dense()
     state = {name: tensor.detach().cpu().float().numpy() for name, tensor in weights.items()}
     templates, keys = _keep_living_(state, tables, data.index)
-    tensors = {"keys": keys}
+    tensors, edges = {"keys": keys}, {}
+    if tagger.edges is not None:
+        edges["templates"], tensors["edges.keys"] = _keep_living_(state, [EDGES], data.edges.index)
+        edges["steps"] = data.edges.steps.T.tolist()
     for name, array in state.items():
         with _blaming(folder):
             _check_numbers(name, array)
-        tensors |= _packed(name, array) if name in tables else {name: array}
+        tensors |= _packed(name, array) if name in (*tables, EDGES) else {name: array}
     weights = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
     description = {
         "format": FORMAT,
@@ -65,6 +72,7 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
         "codes": {name: list(v) for name, v in data.codes.items()} if RecurrentScorer in used else {},
         "scorer": scorer,
         "templates": templates,
+        **({"edges": edges} if edges else {}),
     }
     lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in description.items())
     files = {DESCRIPTION: f"{{\n{lines}\n}}\n".encode(), WEIGHTS: weights}
@@ -80,7 +88,9 @@ def load(folder: Path) -> Model:
     with _blaming(folder / WEIGHTS):
         tensors = _tensors((folder / WEIGHTS).read_bytes(), known["sha256"])
         index = _index(known["templates"], tensors)
-        _fill_(tagger, tensors)
+        edges, scorer = _edges(known, tensors)
+        tagger = _fill_(tagger, tensors)
+        tagger.edges = scorer
     return Model(
         labels=tuple(known["labels"]),
         scheme=known["scheme"],
@@ -91,6 +101,7 @@ def load(folder: Path) -> Model:
         dense=tuple(known["dense"]),
         vocabularies={name: {v: k for k, v in enumerate(values, start=1)} for name, values in known["codes"].items()},
         tagger=tagger,
+        edges=edges,
     )
 
 
@@ -198,13 +209,24 @@ def _check_numbers(name: str, array: np.ndarray) -> None:
         raise UserError(f"{name} holds a weight that is NaN or infinite, expected numbers")
 
 
-def _index(templates: dict[str, int], tensors: dict) -> FeatureIndex:
+def _edges(known: dict, tensors: dict) -> tuple[FeatureIndex | None, EdgeScorer | None]:
+    """The features that are conjoined with steps and what scores them, if there are any."""
+    if "edges" not in known:
+        return None, None
+    index = _index(known["edges"]["templates"], tensors, "edges.keys")
+    steps = np.array(known["edges"]["steps"], np.int64).T  # [2, steps]
+    dense = _unpacked(tensors, EDGES, (len(index), steps.shape[1]))
+    _check_numbers(EDGES, dense)
+    return index, EdgeScorer.of(steps, len(known["labels"]), dense).requires_grad_(False).eval()
+
+
+def _index(templates: dict[str, int], tensors: dict, name: str = "keys") -> FeatureIndex:
     offsets = np.cumsum([0, *templates.values()])
-    keys = _take(tensors, "keys", ["uint64"], (int(offsets[-1]),))
+    keys = _take(tensors, name, ["uint64"], (int(offsets[-1]),))
     falls = keys[1:] <= keys[:-1]
     falls[offsets[1:-1] - 1] = False  # from one template to the next they may
     if falls.any():
-        raise UserError("the keys do not ascend within every template")
+        raise UserError(f"the {name} do not ascend within every template")
     parsed = tuple(template for name in templates for template in parse(name))
     return FeatureIndex(parsed, offsets, keys, np.arange(len(keys), dtype=np.int32))
 
@@ -231,6 +253,18 @@ def _each(value: object, fits: Callable[[object], bool]) -> bool:
     return isinstance(value, dict) and all(map(fits, value.values()))
 
 
+def _counts(value: object) -> bool:
+    return _each(value, lambda count: type(count) is int and 0 < count < 2**31)
+
+
+def _counts_and_steps(value: object) -> bool:
+    if not isinstance(value, dict) or {*value} != {"templates", "steps"} or not isinstance(value["steps"], list):
+        return False
+    pairs = all(isinstance(pair, list) and [type(label) for label in pair] == [int, int] for pair in value["steps"])
+    small = pairs and all(0 <= label < 2**31 for pair in value["steps"] for label in pair)
+    return bool(value["steps"]) and small and _counts(value["templates"])
+
+
 _FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "format": (lambda value: type(value) is int and value > 0, "a number"),
     "structsparse": (lambda value: isinstance(value, str), "a version"),
@@ -242,8 +276,10 @@ _FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "dense": (_strings, "a list of strings"),
     "codes": (lambda value: _each(value, _strings), "a list of strings for each attribute"),
     "scorer": (lambda value: isinstance(value, dict), "a class and its settings"),
-    "templates": (lambda value: _each(value, lambda n: type(n) is int and 0 < n < 2**31), "counts of features"),
+    "templates": (lambda value: _counts(value), "counts of features"),
+    "edges": (lambda value: _counts_and_steps(value), "templates with counts of features, and pairs of labels"),
 }
+_OPTIONAL = ("edges",)
 
 
 def _description(text: bytes) -> dict:
@@ -256,21 +292,22 @@ def _description(text: bytes) -> dict:
     written = known.get("format")
     if type(written) is int and written > FORMAT:
         raise UserError(f"written by a newer structsparse (format {written}); this one reads up to format {FORMAT}")
-    for name in sorted({*known} ^ {*_FIELDS}):
+    for name in sorted(({*known} ^ {*_FIELDS}) - {*_OPTIONAL}):
         raise UserError(f"{name} is {'unknown' if name in known else 'missing'}, expected {', '.join(_FIELDS)}")
     for name, (fits, expected) in _FIELDS.items():
-        if not fits(known[name]):
+        if name in known and not fits(known[name]):
             raise UserError(f"{name} is {json.dumps(known[name]):.60}, expected {expected}")
     return known
 
 
 def _needed(known: dict) -> tuple[str, ...]:
     """The columns that its templates and attributes are made from."""
-    for line in known["templates"]:
+    lines = [*known["templates"], *known.get("edges", {}).get("templates", ())]
+    for line in lines:
         if [template.name for template in parse(line)] != [line]:
             raise UserError(f"template {line!r} is not the name of one template")
     layout, used = known["columns"], set()
-    atoms = [name for line in known["templates"] for name, _ in parse(line)[0].atoms]
+    atoms = [name for line in lines for name, _ in parse(line)[0].atoms]
     for name in (*atoms, *known["dense"], *known["codes"]):
         column = name if name in layout else "word"
         if column not in layout or name not in (*layout, *OF_WORD):

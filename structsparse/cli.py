@@ -11,23 +11,32 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from structsparse import __version__
 from structsparse.errors import UserError
 
 if TYPE_CHECKING:
-    from structsparse.artifact import Model
-    from structsparse.corpora.columns import Sentences
-    from structsparse.metrics import AccuracyScore, SpanScore
+    import numpy as np
 
-PREDICTED = "predicted tag"  # a column name that nobody can give: --columns parts at spaces
+    from structsparse.corpora.columns import Column, Sentences
+    from structsparse.corpora.stream import ColumnStream
+    from structsparse.metrics import AccuracyScore, SpanScore
+    from structsparse.predictor import Model
+
+PREDICTED, PROBABILITY = "predicted tag", "its probability"  # nobody can give these names: --columns parts at spaces
 
 _PREDICT = """\
 Reads tokens in columns, one a line, an empty line after each sentence, and writes them with the predicted tag as one
 column more, at the end. A tag column that is already there is kept. Columns at the end that the model does not need
-may be absent. The whole input is read before the first tag is written."""
+may be absent. Sentences are tagged and written as they arrive; memory does not grow with the input.
+
+--marginals adds a column: the probability of the predicted tag at that token, over all tag sequences.
+--nbest N writes every sentence up to N times, the best tags first, each time under a line such as
+#rank=1,score=12.345678,probability=0.912345 : what the model scores the sequence, and its probability. A sentence with
+fewer than N tag sequences is written so many times. With --marginals the probability of each of its tags follows."""
 
 _EVALUATE = """\
 Compares the model's tags with those in FILE: precision, recall and F1 of every type and of all, counted over whole
@@ -37,7 +46,9 @@ scheme than the model does are converted first."""
 _PREDICT_EXAMPLE = """\
 examples:
   structsparse predict runs/ner/model < sentences.txt > tagged.txt
-  structsparse predict runs/ner/model --input sentences.txt --output tagged.txt --columns word,_,pos"""
+  structsparse predict runs/ner/model --input sentences.txt --output tagged.txt --columns word,_,pos
+  tail -f sentences.txt | structsparse predict runs/ner/model --marginals
+  structsparse predict runs/ner/model --nbest 5 < sentences.txt"""
 
 _EVALUATE_EXAMPLE = """\
 examples:
@@ -73,6 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument(
         "--output", metavar="FILE", type=Path, help="written whole or not at all (default: standard output)"
     )
+    predict.add_argument("--nbest", metavar="N", type=_count, help="the N best tag sequences of every sentence")
+    predict.add_argument("--marginals", action="store_true", help="add how probable each predicted tag is")
     evaluate = _command(
         commands, "evaluate", "score a model on tagged sentences", _EVALUATE, _EVALUATE_EXAMPLE, _evaluate
     )
@@ -103,19 +116,68 @@ def _command(commands, name: str, purpose: str, description: str, examples: str,
 
 def _predict(options: argparse.Namespace) -> None:
     from structsparse.artifact import load
-    from structsparse.corpora.columns import write_columns
+    from structsparse.corpora.stream import ColumnStream
     from structsparse.files import written_whole
 
     if options.output is not None and options.output.exists() and not options.output.is_file():
         raise UserError(f"{options.output}: is no regular file, expected one that can be replaced")
     model = load(options.model)
-    sentences = _read(options, model, sys.stdin.buffer if options.input is None else options.input, model.columns)
-    tagged = sentences.with_column(PREDICTED, model.tag(sentences))
+    source = sys.stdin.buffer if options.input is None else options.input
+    stream = ColumnStream(source, comments=options.comments, **_layout(options, model, model.columns))
     if options.output is None:
-        write_columns(sys.stdout.buffer, tagged)
+        _predict_stream(options, model, stream, sys.stdout.buffer)
     else:
         with written_whole(options.output) as file:
-            write_columns(file, tagged)
+            _predict_stream(options, model, stream, file)
+    for note in stream.notes:
+        _note(f"{stream.place}: {note}")
+
+
+def _predict_stream(options: argparse.Namespace, model: Model, stream: ColumnStream, output: BinaryIO) -> None:
+    from structsparse.corpora.columns import write_columns
+
+    for sentences in stream:
+        chances = model.marginals(sentences) if options.marginals else None
+        if options.nbest is None:
+            predicted = model.tag(sentences)
+            columns = {PREDICTED: predicted} | _probabilities(chances, predicted.codes)
+            write_columns(output, replace(sentences, columns=sentences.columns | columns), tabs=stream.tabbed)
+        else:
+            _write_nbest(options, model, sentences, chances, stream.tabbed, output)
+        output.flush()
+
+
+def _write_nbest(
+    options: argparse.Namespace,
+    model: Model,
+    sentences: Sentences,
+    chances: np.ndarray | None,  # [tokens, labels]
+    tabs: bool,
+    output: BinaryIO,
+) -> None:
+    from structsparse.corpora.columns import lines_of
+
+    spaced = any(" " in label for label in model.labels)
+    lines, separator = lines_of(list(sentences.columns.values()), tabs or spaced)
+    code = {label: k for k, label in enumerate(model.labels)}
+    for begin, ranked in zip(sentences.offsets.tolist(), model.nbest(sentences, options.nbest), strict=False):
+        for rank, (tags, score, probability) in enumerate(ranked, start=1):
+            written = [f"#rank={rank},score={score:.6f},probability={probability:.6f}"]
+            for token, tag in enumerate(tags, start=begin):
+                fields = [lines[token], tag]
+                if chances is not None:
+                    fields.append(f"{chances[token, code[tag]]:.6f}")
+                written.append(separator.join(fields))
+            output.write("\n".join([*written, "", ""]).encode())
+
+
+def _probabilities(chances: np.ndarray | None, labels: np.ndarray) -> dict[str, Column]:
+    """The column of how probable these labels are, if it is wanted: chances [tokens, labels], labels [tokens]."""
+    if chances is None:
+        return {}
+    from structsparse.corpora.columns import Column
+
+    return {PROBABILITY: Column.from_strings([f"{chance:.6f}" for chance in chances[range(len(labels)), labels]])}
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -138,18 +200,30 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _read(options: argparse.Namespace, model: Model, source, needed: Sequence[str]) -> Sentences:
-    """The input, its columns named as the options say, or as the corpus that the model was trained on had them."""
+    """The whole input."""
     from structsparse.corpora.columns import read_columns
 
+    sentences = read_columns(source, comments=options.comments, **_layout(options, model, needed))
+    for note in sentences.notes:
+        _note(f"{sentences.source}: {note}")
+    return sentences
+
+
+def _layout(options: argparse.Namespace, model: Model, needed: Sequence[str]) -> dict:
+    """The names of the input's columns, as the options say or as the corpus that the model was trained on had them,
+    and which may be absent."""
     names = list(model.layout) if options.columns is None else _names(options.columns)
     for name in needed:
         if name not in names:
             raise UserError(f"--columns {options.columns} lacks {name}, which is needed here")
     needless = names[max(names.index(name) for name in needed) + 1 :] if needed else names[1:]
-    sentences = read_columns(source, names, comments=options.comments, optional=frozenset(needless))
-    for note in sentences.notes:
-        _note(f"{sentences.source}: {note}")
-    return sentences
+    return {"names": names, "optional": frozenset(needless)}
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)
 
 
 def _names(columns: str) -> list[str]:

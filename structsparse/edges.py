@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from structsparse.errors import UserError
 from structsparse.features.index import Bags, FeatureIndex
+from structsparse.features.layout import Layout
 from structsparse.models import Kept, TokenBatch
-from structsparse.pairs import Pairs, pair_sum
+from structsparse.pairs import Pairs, PairTable
 from structsparse.structures.edges import EdgeChain, EdgeScores, numbers, observed
 
 if TYPE_CHECKING:
@@ -39,14 +40,13 @@ class EdgeFeatures:
 
     index: FeatureIndex
     steps: np.ndarray  # int64 [2, steps] from, to: those that training holds
-    labels: int
     bags: dict[str, Bags]  # of each part, a row per token; a sentence's first token, to which no step leads, has none
     taken: np.ndarray  # int64 [tokens] the number of the step to each token of training; 0 for a sentence's first one
     offsets: np.ndarray  # int64 [sentences + 1] of training
 
     @classmethod
     def fit(
-        cls, parts: dict[str, Sentences], gold: np.ndarray, templates: Sequence[Template], labels: int, min_count: int
+        cls, parts: dict[str, Sentences], gold: np.ndarray, templates: Sequence[Template], min_count: int
     ) -> EdgeFeatures:
         """From the training part, whose labels are gold [tokens]; all parts are laid into bags."""
         train = parts["train"]
@@ -54,13 +54,22 @@ class EdgeFeatures:
             raise UserError(f"{train.source}: features.edges needs a sentence of two tokens or more in training")
         steps = observed(gold, train.offsets)
         index = FeatureIndex.fit(train, templates, min_count)
-        bags = {part: _inner(index.bags(sentences), sentences.offsets) for part, sentences in parts.items()}
-        return cls(index, steps, labels, bags, numbers(steps, gold, train.offsets), train.offsets)
+        bags = {part: inner(index.bags(sentences), sentences.offsets) for part, sentences in parts.items()}
+        return cls(index, steps, bags, numbers(steps, gold, train.offsets), train.offsets)
 
     @cached_property
     def pairs(self) -> Pairs:
         """The pairs of row and step that training holds."""
         return Pairs.seen(_Taken(self.bags["train"], self.taken, self.offsets), len(self.index), self.steps.shape[1])
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How often each feature occurs in training, at the first token of a sentence left out: int64 [rows]"""
+        return np.bincount(self.bags["train"].ids, minlength=len(self.index))
+
+    def layout(self, labels: Sequence[str]) -> Layout:
+        """What the entries of their weights stand for."""
+        return Layout(self.index.names, self.index.offsets, self.names(labels), pairs=self.pairs)
 
     def keep(self, alive: np.ndarray) -> EdgeFeatures:
         """Only the rows that are alive [rows]."""
@@ -72,7 +81,7 @@ class EdgeFeatures:
         return [f"{labels[before]}>{labels[here]}" for before, here in self.steps.T]
 
 
-def _inner(bags: Bags, offsets: np.ndarray) -> Bags:
+def inner(bags: Bags, offsets: np.ndarray) -> Bags:
     """Without what is active at the first token of a sentence."""
     counts = np.diff(bags.offsets)
     first = np.zeros(len(counts), bool)
@@ -81,31 +90,31 @@ def _inner(bags: Bags, offsets: np.ndarray) -> Bags:
     return Bags(bags.ids[~np.repeat(first, np.diff(bags.offsets))], np.r_[0, np.cumsum(counts)])
 
 
-class EdgeScorer(nn.Module):
+class EdgeScorer(PairTable):
     """score[token, step] = sum over the features active at the token of the weight of (feature, step), if it has one"""
 
     def __init__(self, steps: np.ndarray, labels: int, pairs: Pairs) -> None:
-        super().__init__()
-        self.pairs = pairs
-        self.table = nn.Parameter(torch.zeros(len(pairs)))  # [pairs]
-        self.register_buffer("places", torch.from_numpy(pairs.places), persistent=False)  # [pairs]
+        super().__init__(pairs)
         self.chain = EdgeChain(torch.from_numpy(steps), labels)
+
+    @classmethod
+    def of(cls, steps: np.ndarray, labels: int, dense: np.ndarray) -> EdgeScorer:
+        """With the weights of a table [rows, steps], its zeros left out."""
+        rows, living = np.nonzero(dense)
+        offsets = np.r_[0, np.cumsum(np.bincount(rows, minlength=len(dense)))]
+        links = np.ones((dense.shape[1], dense.shape[1]), bool)
+        scorer = cls(steps, labels, Pairs(offsets, living.astype(np.min_scalar_type(len(links))), links))
+        with torch.no_grad():
+            scorer.table.copy_(torch.from_numpy(dense[rows, living]))
+        return scorer
 
     def forward(
         self, batch: TokenBatch, emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor
     ) -> EdgeScores:
         """With the scores of labels and of pairs of labels that are the same at every token."""
-        edges = pair_sum(self.table, self.pairs, self.places, _of_edges(batch))
         emissions = batch.pad(emissions) if emissions.dim() == 2 else emissions
-        return EdgeScores(emissions, edges, transitions[self.chain.origins, self.chain.targets], start, end)
-
-    def dense(self) -> Tensor:
-        """The weights as a table, zero where there is no pair: [rows, steps]"""
-        rows, steps = len(self.pairs.offsets) - 1, len(self.chain.origins)
-        return self.table.new_zeros(rows * steps).index_copy(0, self.places, self.table).view(rows, steps)
-
-    def extra_repr(self) -> str:
-        return f"{len(self.pairs):,} pairs of {len(self.pairs.offsets) - 1:,} rows and {len(self.chain.origins)} steps"
+        steps = transitions[self.chain.origins, self.chain.targets]
+        return EdgeScores(emissions, self.sum(_of_edges(batch)), steps, start, end)
 
 
 def _of_edges(batch: TokenBatch) -> TokenBatch:

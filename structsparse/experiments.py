@@ -13,9 +13,9 @@ conf/experiment/NAME.yaml says which rows there are:
     reference  the row that others are compared with
     memory     rows whose features are drawn over time
     kinds      rows whose living kinds of templates are counted
-    rows       NAME: {method, options, ...}; `method` is a line in the figure, `seeds` are the row's own, `selects: true`
-               makes it one of those among which dev chooses, `paper` are published figures: {dev, test, weights}; with
-               `vary: KEY` and `values` it stands for a row NAME-VALUE each, and `paper` is a list as long
+    rows       NAME: {method, options, ...}; `method` is a line in the figure, `seeds` are the row's own, with
+               `selects: true` it is one of those among which dev chooses, `paper` are published figures: {dev, test,
+               weights}; with `vary: KEY` and `values` it stands for a row NAME-VALUE each, and `paper` is a list
 
 Everything lies in runs/experiments/NAME: rows/ROW/PASS-SEED/ of each run with log.txt, table.csv, table.md, figures.
 """
@@ -26,6 +26,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -39,7 +40,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from structsparse import tables
+from structsparse import kinds, tables
 from structsparse.errors import UserError
 from structsparse.files import write_text
 
@@ -264,11 +265,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a small planted corpus and one seed: does it all work?")
     parser.add_argument("--folder", type=Path, default=Path("runs/experiments"), help="where everything goes")
     given = parser.parse_args(arguments)
+    before = signal.signal(signal.SIGTERM, _stop)
     try:
         return _run_all(given)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop(signum: int, frame: object) -> None:
+    """As Ctrl-C does: no process of a row is left behind."""
+    raise KeyboardInterrupt
 
 
 def _run_all(given: argparse.Namespace) -> int:
@@ -296,7 +305,7 @@ def _run_all(given: argparse.Namespace) -> int:
             print("interrupted; the same command goes on", file=sys.stderr)
             return 130
     if len(done) > 1:
-        tables.write_kinds(given.folder / "kinds", done)
+        kinds.write(given.folder / "kinds", done)
     for run in failed:
         print(f"failed: {run.name}; see {run.folder / 'log.txt'}", file=sys.stderr)
     return 1 if failed else 0

@@ -57,31 +57,30 @@ class Pairs:
         before = np.r_[0, np.cumsum(mask.cpu().numpy())]
         return torch.from_numpy(np.diff(before[self.offsets]) > 0)
 
+    def whole(self, ids: Tensor) -> bool:
+        """Whether all pairs of a row lie in the same group (ids [pairs])."""
+        ids = ids.cpu().numpy()
+        inner = np.ones(len(self), bool)
+        inner[self.offsets[:-1][np.diff(self.offsets) > 0]] = False
+        return ids.shape == (len(self),) and bool((ids[1:] == ids[:-1])[inner[1:]].all())
+
     def of(self, rows: Tensor) -> Tensor:
         """Pairs whose row is true: bool [rows] -> bool [pairs]"""
         return torch.from_numpy(np.repeat(rows.cpu().numpy(), np.diff(self.offsets)))
 
 
-class PairScorer(nn.Module):
-    """score[token, label] = sum over the features active at the token of the weight of (feature, label), if it has one
+class PairTable(nn.Module):
+    """A weight for each pair: one long vector, row after row."""
 
-    The weights are one long vector, row after row. `observed`: label pairs that do not follow each other in training
-    have no score either, nor have starts and ends, so that the model is the one of crfsuite."""
-
-    linear = True
-
-    def __init__(self, sizes: Sizes, observed: bool = False) -> None:
+    def __init__(self, pairs: Pairs) -> None:
         super().__init__()
-        if sizes.pairs is None:
-            raise UserError("model PairScorer needs sentences to take its pairs from; these sizes come without")
-        self.pairs = sizes.pairs()
-        self.table = nn.Parameter(torch.zeros(len(self.pairs)))  # [pairs]
-        self.register_buffer("places", torch.from_numpy(self.pairs.places), persistent=False)  # [pairs]
-        self.links = torch.from_numpy(self.pairs.links) if observed else None
-        self.ends = not observed
+        self.pairs = pairs
+        self.table = nn.Parameter(torch.zeros(len(pairs)))  # [pairs]
+        self.register_buffer("places", torch.from_numpy(pairs.places), persistent=False)  # [pairs]
 
-    def forward(self, batch: TokenBatch) -> Tensor:
-        return batch.lay(pair_sum(self.table, self.pairs, self.places, batch))
+    def sum(self, batch: TokenBatch) -> Tensor:
+        """The sum of the weights of each token's features, label by label: [tokens, labels]"""
+        return pair_sum(self.table, self.pairs, self.places, batch)
 
     def dense(self) -> Tensor:
         """The weights as a table, zero where there is no pair: [rows, labels]"""
@@ -91,9 +90,28 @@ class PairScorer(nn.Module):
         return f"{len(self.pairs):,} pairs of {len(self.pairs.offsets) - 1:,} rows"
 
 
+class PairScorer(PairTable):
+    """score[token, label] = sum over the features active at the token of the weight of (feature, label), if it has one
+
+    `observed`: label pairs that do not follow each other in training have no score either, nor have starts and ends, so
+    that the model is the one of crfsuite."""
+
+    linear = True
+
+    def __init__(self, sizes: Sizes, observed: bool = False) -> None:
+        if sizes.pairs is None:
+            raise UserError("model PairScorer needs sentences to take its pairs from; these sizes come without")
+        super().__init__(sizes.pairs())
+        self.links = torch.from_numpy(self.pairs.links) if observed else None
+        self.ends = not observed
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        return batch.lay(self.sum(batch))
+
+
 def pairs_of(tagger: nn.Module) -> Pairs | None:
     """The pairs that its weights are of, if they are."""
-    return next((module.pairs for module in tagger.modules() if isinstance(module, PairScorer)), None)
+    return next((module.pairs for module in tagger.modules() if isinstance(module, PairTable)), None)
 
 
 def rows_of(tagger: nn.Module, mask: Tensor) -> Tensor:
@@ -102,10 +120,15 @@ def rows_of(tagger: nn.Module, mask: Tensor) -> Tensor:
     return mask.flatten(1).any(dim=1) if pairs is None else pairs.any(mask)
 
 
-def on_rows(tagger: nn.Module, values: Tensor, rows: Tensor) -> Tensor:
-    """What a table of that tagger is on some rows (bool [rows])."""
+def entries_of(tagger: nn.Module, rows: Tensor) -> Tensor:
+    """The entries that rows (bool [rows]) have in the table: bool, an index of its first dimension."""
     pairs = pairs_of(tagger)
-    return values[rows if pairs is None else pairs.of(rows).to(values.device)]
+    return rows if pairs is None else pairs.of(rows)
+
+
+def on_rows(tagger: nn.Module, values: Tensor, rows: Tensor) -> Tensor:
+    """What a table of that tagger is on some rows."""
+    return values[entries_of(tagger, rows).to(values.device)]
 
 
 def pair_sum(table: Tensor, pairs: Pairs, places: Tensor, batch: TokenBatch) -> Tensor:
@@ -144,11 +167,20 @@ class _PairSum(torch.autograd.Function):
             kernels.gradient_of_tokens(batch.ids.numpy(), batch.offsets.numpy(), *arrays)
         else:
             rows = len(pairs.offsets) - 1
-            kernels.gradient_of_rows(*batch.kept.get(f"by_row {rows}", lambda: _by_row(batch, rows)), *arrays)
+            frequent, rare = batch.kept.get(f"order of {rows} rows", lambda: _order(batch, rows))
+            kernels.gradient_of_frequent(*frequent, *arrays)
+            kernels.gradient_of_rare(*rare, *arrays)
         return gradient, None, None
 
 
-def _by_row(batch: TokenBatch, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    starts, tokens = np.empty(rows + 1, np.int64), np.empty(len(batch.ids), np.int32)
-    kernels.by_row(batch.ids.numpy(), batch.offsets.numpy(), starts, tokens)
-    return starts, tokens
+def _order(batch: TokenBatch, rows: int) -> tuple[tuple, tuple]:
+    """Where the frequent rows occur, token by token, and the others, row by row; worth it for what comes again."""
+    ids, offsets = batch.ids.numpy(), batch.offsets.numpy()
+    counts = np.bincount(ids, minlength=rows)
+    frequent = counts >= kernels.FREQUENT
+    inside, number = frequent[ids], (np.cumsum(frequent) - 1).astype(np.int32)
+    by_token = number[ids[inside]], np.r_[0, np.cumsum(inside)][offsets], np.flatnonzero(frequent)
+    counts[frequent] = 0
+    starts, tokens = np.empty(rows + 1, np.int64), np.empty(int(counts.sum()), np.int32)
+    kernels.by_row(ids, offsets, counts, starts, tokens)
+    return by_token, (starts, tokens)

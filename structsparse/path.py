@@ -18,10 +18,11 @@ from matplotlib.ticker import MaxNLocator
 from rich.console import Console
 from torch import Tensor
 
-from structsparse import certificate, recipe, report
+from structsparse import certificate, recipe, report, rounds
 from structsparse.errors import UserError
 from structsparse.files import write_text, written_whole
 from structsparse.groups import Partition
+from structsparse.pairs import entries_of, pairs_of, rows_of
 from structsparse.penalties import L0, ElasticNet, GroupMCP, LogSum, Nonnegative, Penalty
 from structsparse.recipe import Outcome, Stage
 from structsparse.tasks.tagging import TaggingData
@@ -79,7 +80,7 @@ def walk(
         here = folder / f"path-{k:02d}"
         outcomes = [state.advance(first, share * critical, here, resume)]
         for stage in others if recipe.alive(outcomes[0]) else ():
-            outcomes.append(recipe.run(stage, data, outcomes[-1], here / stage.name, resume))
+            outcomes.append(rounds.run(stage, data, outcomes[-1], here / stage.name, resume))
         points.append(Point(share, outcomes, _row(share, outcomes, state.kept)))
         console.print(_line(points[-1], k, len(wanted), data.metric), highlight=False, soft_wrap=True)
     living = [point for point in points if point.row["weights"]]
@@ -117,7 +118,7 @@ class _State:
         start = {name: value.clone() for name, value in self._weights().items()}
         if not rows.all():
             data = data.keep(rows)
-            start[table] = start[table][torch.from_numpy(rows)]
+            start[table] = start[table][self._entries(rows)]
         found = recipe.run(stage, data, None, folder, resume, start)
         for name, penalty in found.penalties.items():
             self.outcome.penalties[name].strength = float(penalty.strength)
@@ -131,7 +132,7 @@ class _State:
             found.figures["duality_gap"] = None  # a bound for these rows bounds nothing else
         found.figures |= whole
         found.at_zero = {
-            name: value[torch.from_numpy(rows)] if name == table else value
+            name: value[self._entries(rows)] if name == table else value
             for name, value in self.outcome.at_zero.items()
         }
         return found
@@ -144,7 +145,7 @@ class _State:
         for name, parameter in self.outcome.module.named_parameters():
             if name == table:
                 parameter.zero_()
-                parameter[torch.from_numpy(rows)] = new[name]
+                parameter[self._entries(rows)] = new[name]
             else:
                 parameter.copy_(new[name])
         with torch.enable_grad():
@@ -169,13 +170,18 @@ class _State:
         table = recipe.table_name(self.outcome.penalties)
         if table is None:
             return np.ones(count, dtype=bool)
-        penalty = self.outcome.penalties[table]
-        groups = penalty.groups
+        penalty, tagger = self.outcome.penalties[table], self.outcome.module.tagger
+        groups, pairs = penalty.groups, pairs_of(tagger)
         if groups is None and _by_entry(penalty):
-            return mark(table, penalty).cpu().numpy()
+            return rows_of(tagger, mark(table, penalty).cpu()).numpy()
+        if pairs is not None and isinstance(groups, Partition) and pairs.whole(groups.ids):
+            return rows_of(tagger, groups.expand(mark(table, penalty), fill=True).cpu()).numpy()
         if not isinstance(groups, Partition) or groups.ids.shape != (count, 1) or groups.whole:
             return np.ones(count, dtype=bool)
         return groups.expand(mark(table, penalty), fill=True).expand(count, 1)[:, 0].cpu().numpy().copy()
+
+    def _entries(self, rows: np.ndarray) -> Tensor:
+        return entries_of(self.outcome.module.tagger, torch.from_numpy(rows))
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: parameter.detach() for name, parameter in self.outcome.module.named_parameters()}

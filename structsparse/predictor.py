@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from structsparse.corpora.columns import Column, Sentences
+from structsparse.edges import inner
 from structsparse.errors import UserError
 from structsparse.features.attributes import codes, numbers
 from structsparse.features.index import FeatureIndex
@@ -45,25 +46,28 @@ class Model:
     dense: tuple[str, ...]
     vocabularies: Mapping[str, Mapping[str, int]]  # codes from 1; 0 is a value not seen in training
     tagger: Tagger
+    edges: FeatureIndex | None = None  # features that are conjoined with a step from label to label
 
     def tag(self, sentences: Sentences) -> Column:
         """The predicted tags."""
         found = np.empty(sentences.tokens, np.int32)
         for scores, batch, tokens in self._scored(sentences):
-            found[tokens] = Chain().best(scores, batch.lengths).view(-1)[batch.places]
+            found[tokens] = self.tagger.structure.best(scores, batch.lengths).view(-1)[batch.places]
         return Column(list(self.labels), found)
 
     def marginals(self, sentences: Sentences) -> np.ndarray:
         """The probability of every label at every token: float32 [tokens, labels]"""
         found = np.empty((sentences.tokens, len(self.labels)), np.float32)
         for scores, batch, tokens in self._scored(sentences):
-            found[tokens] = Chain().marginals(scores, batch.lengths).flatten(0, 1)[batch.places]
+            found[tokens] = self.tagger.structure.marginals(scores, batch.lengths).flatten(0, 1)[batch.places]
         return found
 
     def nbest(self, sentences: Sentences, count: int) -> list[list[Sequel]]:
         """The best tag sequences of every sentence, at most so many, the best first."""
         if count < 1:
             raise UserError(f"the {count} best sequences were asked for, expected a number from 1 on")
+        if self.edges is not None:
+            raise UserError("a model with features of edges (features.edges) tells its best sequence only")
         found: list[list[Sequel]] = [[] for _ in range(len(sentences))]
         for scores, batch, _ in self._scored(sentences):
             paths, totals = Chain().best_k(scores, batch.lengths, count)  # [batch, count, time], [batch, count]
@@ -101,14 +105,21 @@ class Model:
                 there = ", ".join(sentences.columns)
                 raise UserError(f"{sentences.source}: no column {name!r}, which the model needs; there are {there}")
         hashed = self.index.hashed(sentences)
+        hashed_edges = None if self.edges is None else self.edges.hashed(sentences)
         dense = torch.from_numpy(numbers(sentences, self.dense))
         coded = torch.from_numpy(codes(sentences, self.vocabularies))
         order = np.argsort(-sentences.lengths, kind="stable")
         for begin, end in _stretches(sentences.lengths[order]):
             chosen = order[begin:end]
             lengths = sentences.lengths[chosen]
-            tokens, places = _ranges(sentences.offsets[chosen], lengths), _ranges(np.arange(len(chosen)) * lengths[0], lengths)
+            tokens, places = (
+                _ranges(sentences.offsets[chosen], lengths),
+                _ranges(np.arange(len(chosen)) * lengths[0], lengths),
+            )
             bags = self.index.find(hashed, chosen)
+            edges = None
+            if self.edges is not None:
+                edges = inner(self.edges.find(hashed_edges, chosen), np.r_[0, np.cumsum(lengths)])
             batch = TokenBatch(
                 ids=torch.from_numpy(bags.ids),
                 offsets=torch.from_numpy(bags.offsets),
@@ -119,6 +130,8 @@ class Model:
                 lengths=torch.from_numpy(lengths),
                 sentences=torch.from_numpy(chosen),
                 items=len(chosen),
+                edge_ids=None if edges is None else torch.from_numpy(edges.ids),
+                edge_offsets=None if edges is None else torch.from_numpy(edges.offsets),
             )
             yield self.tagger(batch), batch, tokens
 

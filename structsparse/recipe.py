@@ -31,11 +31,11 @@ from structsparse.models import SparseScorer, Tagger
 from structsparse.pairs import Pairs, on_rows, pairs_of, rows_of
 from structsparse.penalties import ElasticNet, Penalty, Reweighting
 from structsparse.solvers import steps
-from structsparse.structures.chain import Chain
 from structsparse.tasks.batches import Batches
 from structsparse.tasks.tagging import Tagging, TaggingData
 from structsparse.terms import Term, critical_strength, place, set_strength
 
+EDGES = "tagger.edges.table"  # weights of features that are conjoined with a step from label to label
 _WHOLE = 2000  # sentences at a time when the whole corpus is gone through
 _POLISH = 15  # iterations that bring the free parameters to their best before a bound is taken
 
@@ -162,12 +162,13 @@ def gradients(outcome: Outcome, module: Tagging) -> dict[str, Tensor]:
 
 
 def _build(stage: Stage, data: TaggingData) -> tuple[Tagging, list[tuple[Term, dict[str, Penalty]]]]:
-    tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels)
+    tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
     parameters = {f"tagger.{name}": p for name, p in tagger.named_parameters()}
-    layout = Layout(data.index.names, data.index.offsets, data.labels, data.reduced, pairs_of(tagger))
-    placed = place(stage.terms, parameters, layout)
+    layout = Layout(data.index.names, data.index.offsets, data.labels, data.reduced, pairs_of(tagger.scorer))
+    of_edges = {} if data.edges is None else {EDGES: data.edges.layout(data.labels)}
+    placed = place(stage.terms, parameters, layout, of_edges)
     names = [name for _, penalties in placed for name in penalties]
-    loss, fingerprint = stage.loss(Chain()), _fingerprint(stage, data)
+    loss, fingerprint = stage.loss(tagger.structure), _fingerprint(stage, data)
     module = Tagging(tagger, loss, stage.optimizer, data.score, names, stage.final_lr, fingerprint)
     for name, curvature in _curvatures(data, layout.pairs).items():
         if name in parameters:
@@ -191,6 +192,8 @@ def _curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
     # what training lacks the model expects all the same, at first as often as anything else
     expected = {name: np.where(c > 0, c, max(1.0, c.mean())) / items for name, c in shared.items()}
     found = {"scorer.table": table, **expected}
+    if data.edges is not None:
+        found["edges.table"] = (data.edges.counts / items).clip(1 / items)[data.edges.pairs.rows]
     return {f"tagger.{name}": torch.as_tensor(c, dtype=torch.float32) for name, c in found.items()}
 
 
@@ -205,15 +208,15 @@ def _try_optimizer(stage: Stage) -> bool:
 
 
 def table_name(names: Iterable[str]) -> str | None:
-    """The weights of the sparse features among these parameters, if any are."""
-    return next((name for name in names if name.endswith("table")), None)
+    """The weights of the sparse features of labels among these parameters, if any are."""
+    return next((name for name in names if name.endswith("table") and name != EDGES), None)
 
 
 def alive(outcome: Outcome) -> bool:
     """Whether anything is left to refit, or to be a model."""
     support = outcome.survivors()
-    table = table_name(support)
-    return any(mask.any() for name, mask in support.items() if table in (name, None))
+    tables = [name for name in (table_name(support), EDGES) if name in support]
+    return any(mask.any() for name, mask in support.items() if name in tables or not tables)
 
 
 def refuse_dead(outcome: Outcome) -> Outcome:
@@ -228,13 +231,18 @@ def refuse_dead(outcome: Outcome) -> Outcome:
 
 def _compact(before: Outcome, support: dict[str, Tensor]) -> tuple[TaggingData, dict[str, Tensor]]:
     """Rows without a surviving entry leave the data; what is left of the support is kept where it forbids anything."""
-    table = table_name(support)
-    if table is None:
-        return before.data, support
-    tagger = before.module.tagger
-    rows = rows_of(tagger, support[table])
-    support = {**support, table: on_rows(tagger, support[table], rows)}
-    return before.data.keep(rows.cpu().numpy()), {name: mask for name, mask in support.items() if not mask.all()}
+    rows, table = {}, table_name(support)
+    for name in {table, EDGES} & {*support}:
+        scorer = _owner(before.module, name)
+        rows[name] = rows_of(scorer, support[name])
+        support = {**support, name: on_rows(scorer, support[name], rows[name])}
+    living = (rows[name].cpu().numpy() if name in rows else None for name in (table, EDGES))
+    return before.data.keep(*living), {name: mask for name, mask in support.items() if not mask.all()}
+
+
+def _owner(module: Tagging, name: str) -> nn.Module:
+    """Whose parameter it is."""
+    return module.get_submodule(name.rpartition(".")[0])
 
 
 @torch.no_grad()
@@ -247,8 +255,8 @@ def _inherit(module: Tagging, before: Outcome, support: dict[str, Tensor]) -> No
         if hasattr(value, "grows"):
             value = value.grows.dense(survivors[name].any(dim=1))
         elif value.shape != parameter.shape:
-            tagger = before.module.tagger
-            value = on_rows(tagger, value, rows_of(tagger, survivors[name]))
+            scorer = _owner(before.module, name)
+            value = on_rows(scorer, value, rows_of(scorer, survivors[name]))
         parameter.copy_(value)
         if name in support:
             parameter.mul_(support[name])
@@ -327,7 +335,8 @@ def _all(placed: list[tuple[Term, dict[str, Penalty]]]) -> dict[str, Penalty]:
 def _fingerprint(stage: Stage, data: TaggingData) -> str:
     digest = blake2b(digest_size=8)
     strengths = [term.strength for term in stage.terms]  # of a path they differ from the options
-    for part in (stage.name, stage.options, strengths, data.index.names, data.labels):
+    edges = [] if data.edges is None else data.edges.index.names
+    for part in (stage.name, stage.options, strengths, data.index.names, edges, data.labels):
         digest.update(json.dumps(part, sort_keys=True, default=str).encode())
     digest.update(np.ascontiguousarray(data.index.keys).tobytes())
     return digest.hexdigest()
@@ -359,6 +368,8 @@ def _fit(
 def _train(stage: Stage, data: TaggingData, one_by_one: bool, sharing: dict) -> Batches:
     if not one_by_one:
         return data.batches("train", stage.batch, shuffle=True, seed=stage.seed, **sharing)
+    if data.edges is not None:
+        raise UserError("features.edges: a solver that goes from sentence to sentence knows none; choose another solver")
     if sharing["world"] > 1:
         raise UserError(f"trainer.devices={sharing['world']}: a solver that goes from sentence to sentence has one")
     return data.passages("train", stage.batch, stage.seed)
@@ -447,11 +458,17 @@ def settled(outcome: Outcome) -> Outcome:
     return Outcome(data, Tagging(tagger, module.loss, *same), {}, outcome.figures)
 
 
+def selecting(outcomes: Sequence[Outcome]) -> Outcome:
+    """The last stage with a penalty of groups, which has chosen among them; the first one if there is none."""
+    grouped = [o for o in outcomes if any(p.groups is not None for p in o.penalties.values())]
+    return grouped[-1] if grouped else outcomes[0]
+
+
 def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """The figures of a run: those of the first stage, whose penalty made the zeros, and of the last one by its side."""
+    """The figures of a run: those of the stage whose penalty made the zeros, and of the last one by its side."""
     shown = ("objective", "penalty", "stationarity", "duality_gap", "groups_uncertified")
     shown += ("critical_strength", "strength")
-    first, last = outcomes[0].figures, outcomes[-1].figures
+    first, last = selecting(outcomes).figures, outcomes[-1].figures
     items = sum(len(o.data.arrays["train"]) * o.figures["epochs"] for o in outcomes)
     counts = [line for o in outcomes for line in o.figures["counts"]]
     if counts:  # of solvers that go from sentence to sentence

@@ -10,18 +10,21 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from structsparse import artifact, certificate, report
+from structsparse import artifact, certificate, recipe, report
+from structsparse.features.index import Bags, FeatureIndex
 from structsparse.features.layout import Layout, by_template
 from structsparse.groups import Cover, Forest, Partition, hasse
 from structsparse.pairs import PairScorer, pairs_of
 from structsparse.recipe import Outcome
 from structsparse.tasks.tagging import TaggingData
 
+MOST_FEATURES = 100_000  # in the report
+
 
 def table_of(outcome: Outcome) -> Tensor | None:
     """The weights of the sparse features, if the model has any: [rows, labels]"""
     weights = dict(outcome.module.named_parameters())
-    name = next((name for name in weights if name.endswith("table")), None)
+    name = recipe.table_name(weights)
     if name is None:
         return None
     scorer = outcome.module.get_submodule(name.rpartition(".")[0])
@@ -39,13 +42,14 @@ def sparsity(data: TaggingData, first: Outcome, last: Outcome) -> dict[str, obje
     weights = table_of(last)
     if weights is None:
         return dict.fromkeys(("features", "weights", "nonzero", "rows_alive", "groups", "groups_alive"))
-    pairs = pairs_of(first.module.tagger)
+    paired = pairs_of(first.module.tagger.scorer) is not None
     counts: dict[str, object] = {
         "features": len(data.index),
-        "weights": len(data.index) * labels if pairs is None else len(pairs),
+        "weights": len(data.sizes.pairs()) if paired else len(data.index) * labels,
         "nonzero": int((weights != 0).sum()),
         "rows_alive": int((weights != 0).any(dim=1).sum()),
     }
+    counts |= _of_edges(data, last)
     partitions = {name: p.groups for name, p in first.penalties.items() if p.groups is not None}
     if partitions:
         parameters = dict(first.module.named_parameters())
@@ -55,6 +59,18 @@ def sparsity(data: TaggingData, first: Outcome, last: Outcome) -> dict[str, obje
     if not partitions:
         counts |= {"groups": len(living), "groups_alive": int(living.sum())}
     return counts | _found(data, [name for name, a in zip(data.index.names, living.tolist(), strict=True) if a])
+
+
+def _of_edges(data: TaggingData, last: Outcome) -> dict[str, object]:
+    """Features that are conjoined with steps, and all numbers that are not zero, those of steps and ends as well."""
+    if data.edges is None:
+        return {}
+    return {
+        "edge_features": len(data.edges.index),
+        "edge_weights": len(data.edges.pairs),
+        "edge_nonzero": int((last.module.tagger.edges.table != 0).sum()),
+        "parameters_nonzero": sum(int((p != 0).sum()) for p in last.module.parameters()),
+    }
 
 
 def _found(data: TaggingData, living: list[str]) -> dict[str, float]:
@@ -84,19 +100,34 @@ def group_table(data: TaggingData, first: Outcome, last: Outcome) -> report.Tabl
 
 
 def feature_table(outcome: Outcome) -> report.Table | None:
-    """Every living feature in words, the heaviest first, with its non-zero weights."""
-    weights = table_of(outcome)
+    """The living features in words, the heaviest first (so many as anybody reads), with their non-zero weights."""
+    weights, data = table_of(outcome), outcome.data
     if weights is None:
         return None
-    data = outcome.data
+    return _described(weights, data.index, data.labels, data, data.arrays["train"].bags)
+
+
+def edge_table(outcome: Outcome) -> report.Table | None:
+    """The same of the features that are conjoined with steps from label to label."""
+    edges, data = outcome.data.edges, outcome.data
+    if edges is None:
+        return None
+    weights = outcome.module.tagger.edges.dense().detach().cpu()
+    return _described(weights, edges.index, edges.names(data.labels), data, edges.bags["train"])
+
+
+def _described(
+    weights: Tensor, index: FeatureIndex, labels: Sequence[str], data: TaggingData, bags: Bags
+) -> report.Table:
     norms = weights.norm(dim=1).numpy()
-    rows = np.argsort(-norms, kind="stable")[: int((norms > 0).sum())]
-    names = data.index.describe(rows, data.splits.train, data.arrays["train"].bags)
+    rows = np.argsort(-norms, kind="stable")[: min(int((norms > 0).sum()), MOST_FEATURES)]
+    names = index.describe(rows, data.splits.train, bags)
+    values = weights.numpy()[rows]  # [rows, labels]
+    orders = np.argsort(-np.abs(values), axis=1, kind="stable")
     lines = []
-    for name, row in zip(names, rows, strict=True):
-        order = torch.argsort(weights[row].abs(), descending=True)
-        said = [f"{data.labels[k]}={weights[row, k]:.4g}" for k in order.tolist() if weights[row, k] != 0]
-        lines.append((name, float(norms[row]), " ".join(said)))
+    for name, norm, own, order in zip(names, norms[rows].tolist(), values.tolist(), orders.tolist(), strict=True):
+        said = [f"{labels[k]}={own[k]:.4g}" for k in order if own[k] != 0]
+        lines.append((name, norm, " ".join(said)))
     return report.Table(("feature", "norm", "weights"), lines)
 
 
@@ -104,7 +135,7 @@ def write_report(
     folder: Path, data: TaggingData, outcomes: Sequence[Outcome], last: Outcome
 ) -> report.Table | None:
     """Of all stages; `last` is what remains of the last one."""
-    first = outcomes[0]
+    first = recipe.selecting(outcomes)
     table = group_table(data, first, last)
     if table is not None:
         report.write_groups(folder, table)
@@ -119,6 +150,9 @@ def write_report(
     features = feature_table(last)
     if features is not None:
         report.write_text(folder / "features.tsv", report.tsv(features))
+    edges = edge_table(last)
+    if edges is not None:
+        report.write_text(folder / "edges.tsv", report.tsv(edges))
     return table
 
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,17 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from structsparse.errors import UserError
-from structsparse.features.templates import Template, parse
 from structsparse.files import write_text, written_whole
+from structsparse.kinds import kinds_of
 from structsparse.report import Table, markdown
 
-COLUMNS = """row method pass seed dev_f1 f1 nonzero rows_alive groups_alive groups weights_peak rows_peak seconds_prepare
-seconds_fit seconds seconds_cpu peak_memory_mb strength stationarity""".split()
-KINDS = {"word": "words", "lower": "words", "pos": "parts of speech", "shape": "shapes"}
-KINDS |= {f"prefix{size}": "prefixes" for size in range(1, 5)} | {f"suffix{size}": "suffixes" for size in range(1, 5)}
-KINDS |= {"case": "case", "punctuation": "punctuation", "digit": "digits"}
-SOME, MOST = 0.1, 0.6  # shares of a kind that live, from which on it is marked + and ++
+COLUMNS = """row method pass seed dev_f1 f1 nonzero rows_alive groups_alive groups weights_peak rows_peak
+seconds_prepare seconds_fit seconds seconds_cpu peak_memory_mb strength stationarity""".split()
 
 
 class Figures(NamedTuple):
@@ -67,7 +60,7 @@ class Line(NamedTuple):
 
 def lines_of(experiment, records: Sequence[Mapping]) -> list[Line]:
     """Rows without a finished run are left out."""
-    first, last = list(experiment.passes)[0], list(experiment.passes)[-1]
+    first, *_, last = [*experiment.passes, *experiment.passes]
     features = _most_features([r for r in records if r["row"] == experiment.reference and r["pass"] == last])
     found = []
     for row in experiment.rows:
@@ -258,94 +251,3 @@ def _first_peak(record: Mapping) -> float | None:
 
 def _share(part: float | None, whole: float | None) -> float | None:
     return None if part is None or whole is None else part / whole
-
-
-# --- kinds of templates
-
-
-def kind_of(template: Template) -> str:
-    """`parts of speech, 2-grams`; what mixes attributes is a conjunction."""
-    names = {KINDS.get(name, name) for name, _ in template.atoms}
-    size = len(template.atoms)
-    return f"{names.pop()}, {size}-grams" if len(names) == 1 else "conjunctions"
-
-
-def place_of(template: Template) -> str:
-    """Where it looks."""
-    offsets = [offset for _, offset in template.atoms]
-    if min(offsets) <= 0 <= max(offsets):
-        return "at the token"
-    near = min(map(abs, offsets)) <= 2
-    return f"{'before' if max(offsets) < 0 else 'after'} it, {'within 2' if near else 'farther'}"
-
-
-def living_templates(path: Path) -> dict[Template, bool] | None:
-    """Of report/groups.tsv, whether each template lives; None where the groups are no templates."""
-    if not path.is_file():
-        return None
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
-    try:
-        parsed = [parse(row["group"]) for row in rows]
-    except UserError:
-        return None
-    return {found[0]: row["lives"] == "yes" for found, row in zip(parsed, rows, strict=True)}
-
-
-def count_kinds(folders: Sequence[Path]) -> dict[tuple[str, str], tuple[float, int]] | None:
-    """(by what, kind) -> (living ones, mean over the runs; all of them)"""
-    found = [living_templates(folder / "report" / "groups.tsv") for folder in folders]
-    found = [templates for templates in found if templates is not None]
-    if not found:
-        return None
-    sorts = {"kind": kind_of, "place": place_of}
-    keys = [(by, sort(template)) for by, sort in sorts.items() for template in found[0]]
-    living = Counter(
-        (by, sort(t)) for templates in found for by, sort in sorts.items() for t, a in templates.items() if a
-    )
-    return {key: (living[key] / len(found), total) for key, total in Counter(keys).items()}
-
-
-def kinds_table(columns: Mapping[str, Mapping[tuple[str, str], tuple[float, int]]]) -> Table:
-    """A column for each model: how many templates of a kind live, of how many; + if some do, ++ if most do."""
-    keys = list(dict.fromkeys(key for column in columns.values() for key in column))
-    rows = []
-    for key in keys:
-        cells = []
-        for column in columns.values():
-            living, total = column.get(key, (0.0, 0))
-            mark = "++" if total and living >= MOST * total else "+" if total and living >= SOME * total else ""
-            cells.append(f"{living:g} of {total} {mark}".strip() if total else "")
-        rows.append((key[1], *cells))
-    return Table(("templates", *columns), rows)
-
-
-def kinds_of(experiment, records: Sequence[Mapping]) -> Table | None:
-    """Of the rows that the experiment names for it."""
-    columns = _kind_columns(experiment, records)
-    return kinds_table(columns) if columns else None
-
-
-def _kind_columns(experiment, records: Sequence[Mapping]) -> dict:
-    last = list(experiment.passes)[-1]
-    columns = {}
-    for name in experiment.kinds:
-        own = [Path(r["folder"]) for r in records if r["row"] == name and r["pass"] == last]
-        counted = count_kinds(own)
-        if counted is not None:
-            columns[name] = counted
-    return columns
-
-
-def write_kinds(path: Path, done: Sequence[tuple[object, Sequence[Mapping]]]) -> None:
-    """Experiments side by side (languages, say): path.md and path.csv."""
-    columns = {
-        f"{experiment.name} {row}": column
-        for experiment, records in done
-        for row, column in _kind_columns(experiment, records).items()
-    }
-    table = kinds_table(columns)
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([table.header, *table.rows])
-    write_text(path.with_suffix(".csv"), text.getvalue())
-    write_text(path.with_suffix(".md"), markdown(table))

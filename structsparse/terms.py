@@ -37,9 +37,14 @@ class Term:
 
 
 def place(
-    terms: Sequence[Term], parameters: Mapping[str, nn.Parameter], layout: Layout
+    terms: Sequence[Term],
+    parameters: Mapping[str, nn.Parameter],
+    layout: Layout,
+    others: Mapping[str, Layout] | None = None,
 ) -> list[tuple[Term, dict[str, Penalty]]]:
-    """Each term with its penalty on each of its parameters. No parameter bears two penalties."""
+    """Each term with its penalty on each of its parameters. No parameter bears two penalties. `others`: the layouts of
+    parameters that have one of their own."""
+    layouts = others or {}
     placed, bearer = [], {}
     for term in terms:
         names = penalised(term.parameters, list(parameters), term.name)
@@ -48,7 +53,7 @@ def place(
                 brief = name.removeprefix("tagger.")
                 raise UserError(f"{term.name}.parameters: {brief} already bears the penalty of {bearer[name]}")
             bearer[name] = term.name
-        placed.append((term, {name: term.on(parameters[name], name, layout) for name in names}))
+        placed.append((term, {name: term.on(parameters[name], name, layouts.get(name, layout)) for name in names}))
     return placed
 
 

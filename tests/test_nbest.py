@@ -72,7 +72,10 @@ def test_the_first_is_the_best_and_the_scores_are_its_scores(chain, dtype):
     paths, totals = chain.best_k(scores, lengths, 6)
     assert torch.equal(paths[:, 0], chain.best(scores, lengths))
     for rank in range(6):
-        close(chain.score(scores, paths[:, rank], lengths)[totals[:, rank] > -INF], totals[:, rank][totals[:, rank] > -INF])
+        close(
+            chain.score(scores, paths[:, rank], lengths)[totals[:, rank] > -INF],
+            totals[:, rank][totals[:, rank] > -INF],
+        )
     assert (totals[:, 1:] <= totals[:, :-1]).all()
 
 

@@ -9,7 +9,7 @@ from structsparse.kernels.quasinewton import coordinate_descent
 from structsparse.penalties import L1
 from structsparse.solvers.orthant import OWLQN
 from structsparse.solvers.quasinewton import ProximalQuasiNewton
-from structsparse.solvers.secants import Secants
+from structsparse.solvers.secants import Secants, _merge
 
 ENTRIES = 9
 
@@ -71,6 +71,17 @@ def test_entries_join_and_leave_and_the_metric_stays_that_of_the_pairs_kept():
     B = bfgs(torch.ones(ENTRIES, dtype=torch.float64), pairs[-2:])
     model = secants.model(rows, torch.ones(4, dtype=torch.float64), 1.0)
     torch.testing.assert_close(model.diagonal(), B.diagonal()[[4, 5]])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_places_merge_as_sets_do(seed):
+    draw = np.random.default_rng(seed)
+    old, new = (np.flatnonzero(draw.random(30) < draw.random()) for _ in range(2))
+    kept = draw.random(len(old)) < 0.5
+    places, of_old, of_new = _merge(*map(torch.from_numpy, (old, kept, new)))
+    assert places.tolist() == sorted({*old[kept]} | {*new})
+    assert [places[k].item() if k >= 0 else None for k in of_old] == [p if p in places else None for p in old]
+    assert places[of_new].tolist() == new.tolist()
 
 
 def test_a_pair_without_curvature_is_left_out():

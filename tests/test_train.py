@@ -26,6 +26,7 @@ from structsparse.errors import UserError
 from structsparse.features.layout import Layout
 from structsparse.losses import StructuredLoss
 from structsparse.models import Sizes
+from structsparse.pairs import Pairs
 from structsparse.penalties import Penalty
 from structsparse.recipe import Stage
 from structsparse.tasks.tagging import TaggingData, prepare
@@ -86,7 +87,8 @@ def test_every_option_composes_and_is_made(choice):
             assert issubclass(term.penalty.func, Penalty)
         assert issubclass(stage.loss.func, StructuredLoss)
         assert isinstance(stage.optimizer([torch.nn.Parameter(torch.zeros(2))]), torch.optim.Optimizer)
-        scorer = stage.scorer(Sizes(rows=7, labels=3, dense=2, vocabularies=(5, 4)))
+        pairs = Pairs(np.arange(8), np.zeros(7, np.uint8), np.ones((3, 3), bool))
+        scorer = stage.scorer(Sizes(rows=7, labels=3, dense=2, vocabularies=(5, 4), pairs=lambda: pairs))
         assert isinstance(scorer, torch.nn.Module)
     names = [name for name in cfg.data if name != "_target_"]
     inspect.signature(get_method(cfg.data._target_)).bind(**dict.fromkeys(names))

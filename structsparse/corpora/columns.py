@@ -99,82 +99,123 @@ def read_columns(
     end a sentence. A line that begins with "#" is a comment "always", "never", or, "auto", when it is built
     unlike the tokens: by its number of columns, or without the tabs that they have.
     """
-    reader = _Reader(source, tuple(names), comments, frozenset(optional))
-    fields, ends = reader.fields()
-    columns = {
-        name: Column.from_strings(fields[position :: reader.width])
-        for position, name in enumerate(names[: reader.width])
-        if name is not None
-    }
-    offsets = np.array([0, *ends], dtype=np.int64) // reader.width
-    return Sentences(columns, offsets, reader.place, tuple(reader.notes))
+    place, data = _read_bytes(source)
+    text, notes = _decode(data)
+    reader = LineReader(place, names, comments, optional)
+    reader.take(text.replace("\r\n", "\n").removesuffix("\r").split("\n"))
+    reader.end()
+    return replace(reader.complete(), notes=(*notes, *reader.notes()))
 
 
-def write_columns(stream: BinaryIO, sentences: Sentences, names: Sequence[str] | None = None) -> None:
-    """Write these columns (or all) as UTF-8 lines, parted by spaces, or by tabs if a value holds a space."""
-    columns = [sentences.columns[name] for name in (sentences.columns if names is None else names)]
-    spaced = any(" " in value for column in columns for value in column.values)
-    lines = list(map(("\t" if spaced else " ").join, zip(*(c.strings() for c in columns), strict=True)))
+def write_columns(
+    stream: BinaryIO, sentences: Sentences, names: Sequence[str] | None = None, tabs: bool = False
+) -> None:
+    """Write these columns (or all) as UTF-8 lines, parted by spaces, or by tabs if told so or if a value holds a
+    space."""
+    lines, _ = lines_of([sentences.columns[name] for name in (sentences.columns if names is None else names)], tabs)
     for start, stop in pairwise(sentences.offsets.tolist()):
         stream.write("\n".join([*lines[start:stop], "", ""]).encode())
 
 
-class _Reader:
-    """One reading: the lines, the number of columns that the first token has, and what there is to say."""
+def lines_of(columns: Sequence[Column], tabs: bool = False) -> tuple[list[str], str]:
+    """A line for every token, and what parts its columns: tabs if told so or if a value holds a space, else spaces."""
+    spaced = any(" " in value for column in columns for value in column.values)
+    separator = "\t" if tabs or spaced else " "
+    return list(map(separator.join, zip(*(column.strings() for column in columns), strict=True))), separator
 
-    def __init__(self, source, names: tuple[str | None, ...], comments: str, optional: frozenset[str]):
-        self.widths = _widths(names, optional)
+
+class LineReader:
+    """Lines to sentences: the number of columns that the first token has, and what there is to say."""
+
+    def __init__(self, place: str, names: Sequence[str | None], comments: str, optional: Iterable[str]):
+        self.place, self.names, self.comments = place, tuple(names), comments
+        self.widths = _widths(self.names, frozenset(optional))
         if comments not in ("auto", "always", "never"):
             raise UserError(f"comments={comments!r} is unknown, expected auto, always or never")
-        self.names, self.comments = names, comments
-        self.place, data = _read_bytes(source)
-        text, self.notes = _decode(data)
-        self.lines = text.replace("\r\n", "\n").removesuffix("\r").split("\n")
-        self.width, self.tabbed, self.first = self._first_token()
+        self.width, self.tabbed, self.first = 0, False, 0  # columns, tabs and line number of the first token
+        self.waiting: list[str] = []  # lines before it
+        self.row: list[str] = []  # the fields of all tokens since `complete`
+        self.ends: list[int] = []  # and its length at the end of each sentence
+        self.number = 0  # of the last line taken
+        self.skipped = {"comment": 0, DOCUMENT_START: 0}
 
-    def fields(self) -> tuple[list[str], list[int]]:
-        """The fields of all tokens in one row, and its length at the end of each sentence."""
-        row: list[str] = []
-        ends: list[int] = []
-        comments = documents = 0
-        for number, line in enumerate(self.lines, 1):
+    def take(self, lines: list[str]) -> None:
+        if self.width == 0:
+            lines, self.waiting = [*self.waiting, *lines], []
+            found = self._first_token(lines)
+            if found is None:
+                self.waiting = lines
+                return
+            self.width, self.tabbed, self.first = found
+        self._take(lines)
+
+    def end(self) -> None:
+        """No line comes any more."""
+        if self.width == 0:
+            lines, self.waiting = self.waiting, []
+            found = self._doubtful_token(lines)
+            if found is None:
+                raise UserError(f"{self.place}: no sentence in it, expected lines of {self._expected()}")
+            self.width, self.tabbed, self.first = found
+            self._take(lines)
+        self._end_sentence()
+
+    def complete(self) -> Sentences:
+        """The sentences that have ended since this was asked the last time."""
+        size = self.ends[-1] if self.ends else 0
+        row, offsets = self.row[:size], np.array([0, *self.ends], dtype=np.int64) // max(self.width, 1)
+        self.row, self.ends = self.row[size:], []
+        columns = {
+            name: Column.from_strings(row[position :: self.width])
+            for position, name in enumerate(self.names[: self.width])
+            if name is not None
+        }
+        return Sentences(columns, offsets, self.place)
+
+    def notes(self) -> list[str]:
+        counts = [(kind, count) for kind, count in self.skipped.items() if count]
+        return [f"{count} {kind} line{'s' if count > 1 else ''} skipped" for kind, count in counts]
+
+    def _take(self, lines: list[str]) -> None:
+        width, row = self.width, self.row
+        for line in lines:
+            self.number += 1
             fields = line.split("\t" if "\t" in line else " ")
             # The common line first: nothing special about it, and one test of each kind says so.
-            if len(fields) == self.width and "" not in fields and line[0] not in "#-":
+            if len(fields) == width and "" not in fields and line[0] not in "#-":
                 row += fields
                 continue
             fields = _fields(line)
             if self._is_comment(line, fields):
-                comments += 1
+                self.skipped["comment"] += 1
             elif fields and fields[0] != DOCUMENT_START:
-                row += self._checked(fields, number)
+                row += self._checked(fields, self.number)
             else:
-                documents += bool(fields)
-                if len(row) > (ends[-1] if ends else 0):
-                    ends.append(len(row))
-        if len(row) > (ends[-1] if ends else 0):
-            ends.append(len(row))
-        self._note(comments, "comment")
-        self._note(documents, DOCUMENT_START)
-        return row, ends
+                self.skipped[DOCUMENT_START] += bool(fields)
+                self._end_sentence()
 
-    def _first_token(self) -> tuple[int, bool, int]:
+    def _end_sentence(self) -> None:
+        if len(self.row) > (self.ends[-1] if self.ends else 0):
+            self.ends.append(len(self.row))
+
+    def _first_token(self, lines: list[str]) -> tuple[int, bool, int] | None:
         """Columns, tab or not, and line number of the first line that is no comment for certain."""
-        doubtful = None
-        for number, line in enumerate(self.lines, 1):
+        for number, line in enumerate(lines, 1):
             fields = _fields(line)
-            if not fields or fields[0] == DOCUMENT_START:
+            if not fields or fields[0] == DOCUMENT_START or (line[0] == "#" and self.comments != "never"):
                 continue
-            found = len(fields), "\t" in line, number
-            if line[0] != "#" or self.comments == "never":
-                if len(fields) not in self.widths:
-                    raise self._ragged(fields, number, self._expected())
-                return found
-            if doubtful is None and self.comments == "auto" and len(fields) in self.widths:
-                doubtful = found
-        if doubtful is None:
-            raise UserError(f"{self.place}: no sentence in it, expected lines of {self._expected()}")
-        return doubtful
+            if len(fields) not in self.widths:
+                raise self._ragged(fields, number, self._expected())
+            return len(fields), "\t" in line, number
+        return None
+
+    def _doubtful_token(self, lines: list[str]) -> tuple[int, bool, int] | None:
+        """The same of the first line that may be a comment or not, which matters where all lines are such."""
+        for number, line in enumerate(lines, 1):
+            fields = _fields(line)
+            if self.comments == "auto" and line.startswith("#") and len(fields) in self.widths:
+                return len(fields), "\t" in line, number
+        return None
 
     def _is_comment(self, line: str, fields: list[str]) -> bool:
         if self.comments == "never" or not line.startswith("#"):
@@ -197,10 +238,6 @@ class _Reader:
 
     def _expected(self) -> str:
         return f"{' or '.join(map(str, self.widths))} ({_listed(self.names)})"
-
-    def _note(self, count: int, kind: str) -> None:
-        if count:
-            self.notes.append(f"{count} {kind} line{'s' if count > 1 else ''} skipped")
 
 
 def _widths(names: tuple[str | None, ...], optional: frozenset[str]) -> list[int]:

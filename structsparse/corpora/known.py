@@ -80,8 +80,12 @@ class _WrongText(Exception):
 def _roots() -> list[Path]:
     """Folders to look below, the cache last."""
     data = os.environ.get(DATA_VARIABLE)
-    cache = os.environ.get(CACHE_VARIABLE) or pooch.os_cache("structsparse")
-    return [Path(root).expanduser() for root in (data, cache) if root]
+    return [*([Path(data).expanduser()] if data else []), cache_folder()]
+
+
+def cache_folder() -> Path:
+    """STRUCTSPARSE_CACHE, or where the platform keeps what can be made again."""
+    return Path(os.environ.get(CACHE_VARIABLE) or pooch.os_cache("structsparse")).expanduser()
 
 
 def _download(url: str) -> bytes:

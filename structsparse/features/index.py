@@ -130,7 +130,8 @@ class FeatureIndex:
         token_of = np.empty(len(self), np.int64)
         token_of[bags.ids] = np.repeat(np.arange(len(bags.offsets) - 1), np.diff(bags.offsets))
         template_of = np.searchsorted(self.offsets, rows, side="right") - 1
-        columns = {name: attribute(sentences, name) for t in self.templates for name, _ in t.atoms}
+        names = {name for template in self.templates for name, _ in template.atoms}
+        columns = {name: attribute(sentences, name) for name in names}
         return [
             _spell(self.templates[k], int(token_of[row]), sentences.offsets, columns)
             for row, k in zip(rows, template_of, strict=True)

@@ -17,8 +17,20 @@ from numba import njit, prange
 
 from structsparse.kernels.logspace import PLAIN
 from structsparse.kernels.registers import (
-    LANES, add, divide, largest, load, multiply, multiply_add, power_of_two, smallest, spread, store, subtract, total
-)  # fmt: skip
+    LANES,
+    add,
+    divide,
+    largest,
+    load,
+    multiply,
+    multiply_add,
+    power_of_two,
+    smallest,
+    spread,
+    store,
+    subtract,
+    total,
+)
 
 REACH = 40.0  # exp(-2 * REACH) = 2e-35
 MOST_CHUNKS = 16
@@ -238,9 +250,24 @@ def _outer_sum(lefts, rights, time, width, sums):  # [time, width * LANES] twice
                 s32, s33 = multiply_add(a3, b2, s32), multiply_add(a3, b3, s33)
             sums[i, j], sums[i, j + 1], sums[i, j + 2], sums[i, j + 3] = total(s00), total(s01), total(s02), total(s03)
             i1, i2, i3 = i + 1, i + 2, i + 3
-            sums[i1, j], sums[i1, j + 1], sums[i1, j + 2], sums[i1, j + 3] = total(s10), total(s11), total(s12), total(s13)
-            sums[i2, j], sums[i2, j + 1], sums[i2, j + 2], sums[i2, j + 3] = total(s20), total(s21), total(s22), total(s23)
-            sums[i3, j], sums[i3, j + 1], sums[i3, j + 2], sums[i3, j + 3] = total(s30), total(s31), total(s32), total(s33)
+            sums[i1, j], sums[i1, j + 1], sums[i1, j + 2], sums[i1, j + 3] = (
+                total(s10),
+                total(s11),
+                total(s12),
+                total(s13),
+            )
+            sums[i2, j], sums[i2, j + 1], sums[i2, j + 2], sums[i2, j + 3] = (
+                total(s20),
+                total(s21),
+                total(s22),
+                total(s23),
+            )
+            sums[i3, j], sums[i3, j + 1], sums[i3, j + 2], sums[i3, j + 3] = (
+                total(s30),
+                total(s31),
+                total(s32),
+                total(s33),
+            )
 
 
 # --- all of them
@@ -303,8 +330,9 @@ def chunk_count(sentences):
 
 @njit(parallel=True, **PLAIN)
 def crf(order, emissions, begins, lengths, gold, transitions, start, end, losses, nodes, steps, ends, wanted):
-    """losses [sentences] = log Z - score(gold), NaN for a sentence that these kernels cannot do; if wanted, the gradient
-    of their sum: nodes [tokens, labels], and what is added to steps [chunks, labels, labels], ends [chunks, 2, labels].
+    """losses [sentences] = log Z - score(gold), NaN for a sentence that these kernels cannot do; if wanted, the
+    gradient of their sum: nodes [tokens, labels], and what is added to steps [chunks, labels, labels] and to ends
+    [chunks, 2, labels].
 
     order: the sentences by falling length; emissions float32 [tokens, labels], of sentence b from begins[b] on;
     gold int64 [sentences, time]; transitions, start and end in float64."""

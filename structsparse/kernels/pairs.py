@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from structsparse.kernels.bags import PLAIN, _add_row, _fetch, owners
+from structsparse.kernels.bags import PLAIN, _add_row, _fetch
 
 AHEAD = 48  # occurrences
+FREQUENT = 32  # occurrences of a row from which on its sum is kept in the cache while tokens are gone through
 WORD = 64  # labels told in one number
 
 
@@ -52,18 +53,20 @@ def spell(seen, labels):
 
 
 @njit(**PLAIN)
-def by_row(ids, offsets, starts, tokens):
-    """tokens[starts[row] : starts[row + 1]] are those at which the row is active, ascending; starts [rows + 1]."""
-    starts[:] = 0
-    for row in ids:
-        starts[row + 1] += 1
-    for row in range(len(starts) - 1):
-        starts[row + 1] += starts[row]
+def by_row(ids, offsets, counts, starts, tokens):
+    """tokens[starts[row] : starts[row + 1]] are those at which the row is active, ascending; starts [rows + 1].
+
+    counts [rows]: how many tokens of each are wanted, all of them or none."""
+    starts[0] = 0
+    for row in range(len(counts)):
+        starts[row + 1] = starts[row] + counts[row]
     place = starts.copy()
     for token in range(len(offsets) - 1):
         for k in range(offsets[token], offsets[token + 1]):
-            tokens[place[ids[k]]] = token
-            place[ids[k]] += 1
+            row = ids[k]
+            if counts[row]:
+                tokens[place[row]] = token
+                place[row] += 1
 
 
 # --- sums: what lives is laid out as a dense table first, so that rows are added as vectors
@@ -118,18 +121,31 @@ def gradient_of_tokens(ids, offsets, residuals, pair_offsets, labels, gradient):
 
 
 @njit(**PLAIN)
-def gradient_of_rows(starts, tokens, residuals, pair_offsets, labels, gradient):
-    """gradient [pairs] = row after row, with the tokens of each from `by_row`: for a whole corpus."""
+def gradient_of_frequent(ids, offsets, rows, residuals, pair_offsets, labels, gradient):
+    """gradient [pairs] of some rows (`rows`), token after token: their sums, one row each, stay in the cache.
+
+    ids: places in `rows` of those of them that are active at the token offsets[token] : offsets[token + 1]"""
+    width = np.uint64(residuals.shape[1])
+    table = np.zeros((len(rows), residuals.shape[1]), residuals.dtype)
+    flat, sums = residuals.reshape(-1), table.reshape(-1)
+    for token in range(len(offsets) - 1):
+        here = np.uint64(token) * width
+        for place in range(offsets[token], offsets[token + 1]):
+            _add_row(width, (sums, flat), (np.uint64(ids[place]) * width, here), ())
+    for k in range(len(rows)):
+        for place in range(pair_offsets[rows[k]], pair_offsets[rows[k] + 1]):
+            gradient[place] = table[k, labels[place]]
+
+
+@njit(**PLAIN)
+def gradient_of_rare(starts, tokens, residuals, pair_offsets, labels, gradient):
+    """gradient [pairs] of the other rows, row after row, with the tokens of each from `by_row`."""
     width = np.uint64(residuals.shape[1])
     flat, sums = residuals.reshape(-1), np.empty(residuals.shape[1], residuals.dtype)
     last = len(tokens)
     for row in range(len(starts) - 1):
         begin, end = starts[row], starts[row + 1]
-        if end - begin == 1:
-            if begin + AHEAD < last:
-                _fetch(flat, np.uint64(tokens[begin + AHEAD]) * width, width)
-            for place in range(pair_offsets[row], pair_offsets[row + 1]):
-                gradient[place] = residuals[tokens[begin], labels[place]]
+        if begin == end:
             continue
         sums[:] = 0
         for k in range(begin, end):

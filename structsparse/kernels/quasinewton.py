@@ -23,6 +23,27 @@ def _add(x, y, factor):
 
 
 @njit(**SERIAL)
+def merge(old, kept, new, places, of_old, of_new):
+    """places [old + new] begins with the union of the old places that are kept and of the new ones, all ascending;
+    of_old and of_new say where in it each is, -1 for one that is not kept. Returns how many there are."""
+    i = j = many = 0
+    while i < old.size or j < new.size:
+        place = new[j] if i == old.size or (j < new.size and new[j] < old[i]) else old[i]
+        both = i < old.size and j < new.size and old[i] == new[j]
+        if i < old.size and old[i] == place:
+            of_old[i] = many if kept[i] or both else -1
+            i += 1
+            if of_old[i - 1] < 0:
+                continue
+        if j < new.size and new[j] == place:
+            of_new[j] = many
+            j += 1
+        places[many] = place
+        many += 1
+    return many
+
+
+@njit(**SERIAL)
 def coordinate_descent(V, W, gradient, base, Q, R, diagonal, cut, ridge, sweeps, tolerance):
     """V <- argmin  <gradient, V - W> + 1/2 (V - W)' B (V - W) + sum cut |V| + ridge / 2 V^2,  B = diag(base) - Q R'.
 

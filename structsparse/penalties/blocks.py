@@ -56,6 +56,8 @@ class Blocks(Penalty):
         """
         size, weight = grad_at_zero.abs().double(), (1 - self.mix) * self.groups.weight
         entering = torch.zeros_like(weight)
+        if self.mix == 0:
+            return torch.where(weight > 0, self.duals(size)[0] / weight, 0.0)
         for _ in range(ROUNDS):
             cut = self.groups.expand(self.mix * entering, fill=0.0)
             duals, falls = self.duals((size - cut).clamp(min=0))
@@ -77,6 +79,13 @@ class Blocks(Penalty):
 
 class SparseGroupLasso(Blocks):
     """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the entries of the groups"""
+
+    def __init__(self, groups: Partition, strength: float, mix: float, whole: bool = False):
+        super().__init__(groups, strength, mix)
+        self.whole = whole  # whether a later stage may use all entries of living groups
+
+    def survivors(self, W: Tensor) -> Tensor:
+        return self.groups.expand(self.groups.alive(W), fill=True).expand_as(W) if self.whole else super().survivors(W)
 
     def sizes(self, W: Tensor) -> Tensor:
         return self.groups.norms(W)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from structsparse.kernels.quasinewton import merge
+
 FLAT = 1e-10  # cosine of step and change of gradient below which a pair says nothing of the curvature
 
 
@@ -53,14 +55,15 @@ class Secants:
     def join(self, active: Tensor) -> Tensor:
         """Make room for the active entries, ascending; their rows."""
         kept = (self.S != 0).any(1)
-        places = torch.unique(torch.cat([self.places[kept], active]))  # ascending
-        here = torch.isin(self.places, places, assume_unique=True)
-        new = torch.searchsorted(places, self.places[here])
-        self.S, self.Y = (
-            pairs.new_zeros(len(places), len(self)).index_copy_(0, new, pairs[here]) for pairs in (self.S, self.Y)
-        )
+        places, of_old, of_new = _merge(self.places, kept, active)
+        if len(places) > len(self.places) or not bool((of_old >= 0).all()):  # else nothing joins and nothing leaves
+            here = (of_old >= 0).nonzero()[:, 0]
+            new = of_old[here]
+            self.S, self.Y = (
+                pairs.new_zeros(len(places), len(self)).index_copy_(0, new, pairs[here]) for pairs in (self.S, self.Y)
+            )
         self.places = places
-        return torch.searchsorted(places, active)
+        return of_new
 
     def add(self, step: Tensor, change: Tensor) -> None:
         """A pair, in rows of the kept entries [kept]; one without positive curvature is left out."""
@@ -93,3 +96,16 @@ class Secants:
         even = M.diagonal().abs().rsqrt()  # columns of a like size, for the inverse
         Q = torch.cat([active.unsqueeze(1) * self.S[rows], self.Y[rows]], 1) * even
         return Model(active, Q, torch.linalg.inv(even.unsqueeze(1) * M * even))
+
+
+def _merge(old: Tensor, kept: Tensor, new: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The union of the old places that are kept with the new ones, all ascending; where in it each old place is, -1 if
+    it is not there; and where each new one is."""
+    if old.device.type == "cpu":
+        places, of_old, of_new = old.new_empty(len(old) + len(new)), torch.empty_like(old), torch.empty_like(new)
+        arrays = [tensor.contiguous().numpy() for tensor in (old, kept, new, places, of_old, of_new)]
+        return places[: merge(*arrays)].clone(), of_old, of_new
+    places = torch.unique(torch.cat([old[kept], new]))  # ascending
+    inside = torch.isin(old, places, assume_unique=True)
+    of_old = torch.where(inside, torch.searchsorted(places, old), -1)
+    return places, of_old, torch.searchsorted(places, new)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache as once
+from functools import partial
 
 import lightning
 import numpy as np
@@ -18,6 +19,7 @@ from structsparse.edges import EdgeFeatures, EdgeScorer
 from structsparse.errors import UserError
 from structsparse.features import attributes, filters
 from structsparse.features.index import FeatureIndex
+from structsparse.features.prepared import indexed
 from structsparse.features.templates import expand
 from structsparse.metrics import AccuracyScore, SpanScore
 from structsparse.models import Sizes, Tagger, TokenBatch
@@ -52,10 +54,12 @@ class TaggingData:
     def metric(self) -> str:
         return "accuracy" if self.scheme is None else "f1"
 
-    def keep(self, alive: np.ndarray, edges_alive: np.ndarray | None = None) -> TaggingData:
-        """Only the rows that are alive [rows], and of the features of edges those [rows] that are, if told."""
-        if edges_alive is not None:
-            return self._keep_edges(edges_alive).keep(alive)
+    def keep(self, alive: np.ndarray | None, edges: np.ndarray | None = None) -> TaggingData:
+        """Only the rows that are alive [rows], and those [rows] of the features of edges; of what is not told, all."""
+        if edges is not None:
+            return self._keep_edges(edges).keep(alive)
+        if alive is None:
+            return self
         index, new_row = self.index.keep(alive)
         arrays = {part: replace(a, bags=a.bags.renumber(new_row)) for part, a in self.arrays.items()}
         sizes = self.sizes._replace(rows=len(index), pairs=_pairs(arrays["train"], index, self.labels))
@@ -98,9 +102,11 @@ def prepare(
     codes: Sequence[str] = (),
     choose: Callable[..., filters.Filtered] = filters.all_of,
     edges: Sequence[str] = (),
+    cache: int = 0,
 ) -> TaggingData:
     """Text to arrays. `scheme` is how spans are written while training (null: the tags are no spans); `choose` is a
-    filter of templates; `edges` are templates that are conjoined with a step from label to label."""
+    filter of templates; `edges` are templates that are conjoined with a step from label to label; `cache` is how many
+    megabytes of what was prepared may be kept for later runs."""
     parts, notes = _tags_as(splits, tag, scheme)
     labels = tuple(sorted({value for value, count in _counts(parts["train"], tag) if count}))
     others = {value for part in parts.values() for value, count in _counts(part, tag) if count} - set(labels)
@@ -111,11 +117,12 @@ def prepare(
         notes.append(f"templates that look at {tag!r}, the column to predict, were left out; {len(kept)} remain")
     kept, said = choose(parts["train"], tag, kept)
     notes += said
-    index = FeatureIndex.fit(parts["train"], kept, min_count)
+    index, bags_of, said = indexed(parts, kept, min_count, cache)
+    notes += said
     vocabularies = {name: _vocabulary(parts["train"], name) for name in codes}
     arrays = {}
     for part, sentences in parts.items():
-        bags = index.bags(sentences)
+        bags = bags_of[part]
         if part != "train":
             lost = sentences.tokens * len(index.templates) - len(bags.ids)
             notes.append(f"{part}: {lost:,} feature occurrences not seen in training were dropped")
@@ -140,14 +147,14 @@ def _with_edges(data: TaggingData, lines: Sequence[str], min_count: int) -> Tagg
     if any(name == data.tag for template in templates for name, _ in template.atoms):
         raise UserError(f"features.edges must not look at {data.tag!r}, the column to predict")
     gold = data.arrays["train"].gold
-    edges = EdgeFeatures.fit(data.splits.parts, gold, templates, len(data.labels), min_count)
+    edges = EdgeFeatures.fit(data.splits.parts, gold, templates, min_count)
     arrays = {part: replace(a, edges=edges.bags[part]) for part, a in data.arrays.items()}
     return replace(data, edges=edges, arrays=arrays)
 
 
 def _pairs(train: TokenArrays, index: FeatureIndex, labels: Sequence[str]) -> Callable[[], Pairs]:
     """What is worked out, once, if a scorer asks for it."""
-    return cache(partial(Pairs.seen, train, len(index), len(labels)))
+    return once(partial(Pairs.seen, train, len(index), len(labels)))
 
 
 def _tags_as(splits: Splits, tag: str, scheme: str | None) -> tuple[dict[str, Sentences], list[str]]:

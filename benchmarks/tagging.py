@@ -1,0 +1,423 @@
+"""Taggers for chunks: ours beside crfsuite, CPU time of one thread.
+
+CoNLL-2000 as it was given out, the 19 templates of conf/features/chunking.yaml; both sides see the same features and
+have a weight for the same pairs. crfsuite trains first: L1 by OWL-QN to its own stop, and its averaged perceptron. Then
+ours, through the same recipe as `train.py`: the same L1 objective until it is as low as crfsuite's (which this program
+evaluates at crfsuite's weights with our own code, and stops if it does not agree with what crfsuite has said); the same
+stopped early, after as many iterations as did best on a tenth of the training sentences held out from a run of its own;
+averaged MIRA for 10 epochs. Without conll2000 the corpus is a planted one, as the output then says.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pycrfsuite
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from lightning import Callback
+from rich.console import Console
+from timing import print_table, set_threads, write_json
+
+from structsparse import artifact, recipe
+from structsparse.corpora.columns import Column, Sentences
+from structsparse.corpora.known import locate
+from structsparse.errors import UserError
+from structsparse.features.attributes import attribute
+from structsparse.models import Tagger
+from structsparse.tasks import tagging
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+import train  # noqa: E402  the program itself: what it makes of options
+
+QUICK = 1500  # sentences to train on
+ITERATIONS = 1000  # of ours at most
+PERCEPTRON_EPOCHS, MIRA_EPOCHS = 30, 10
+EVERY, LOOKS = 5, 20  # a look at the held-out sentences after so many iterations, and how many looks
+TURNS = 5  # of each tagger
+now = time.process_time  # all of it is CPU time
+
+COMMON = ("task=chunking", "recipe=direct", "choose=last", "patience=null", "trainer.log_every_n_steps=1000000")
+WHOLE = ("model=pairs", "model.observed=true", "solver=quasi_newton", "batch=null", "reg=l1", "reg.relative=false")
+PENALISED = "reg.parameters=['*table',transitions]"
+
+
+@dataclass
+class Row:
+    name: str
+    fit: float  # CPU seconds
+    prepare: float  # CPU seconds of all that must be done besides
+    weights: int
+    score: float  # F1
+    bytes: int
+    speed: float = float("nan")  # tokens a second, from columns of text
+    objective: float = float("nan")  # in crfsuite's terms: a sum over sentences
+
+
+# --- the corpus
+
+
+def options_of(*options):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("config", overrides=[*COMMON, *options])
+
+
+def corpus_options():
+    try:
+        locate("conll2000")
+    except UserError:
+        return ("data=planted", "data.train=4000", "data.dev=400", "data.test=800"), "planted (conll2000 was not found)"
+    return ("data=conll2000",), "conll2000"
+
+
+def prepared(cfg, quick):
+    """The corpus as `train.py` would have it, and the CPU seconds that it takes from the files on."""
+    begin = now()
+    splits = instantiate(cfg.data)
+    if quick:
+        splits = replace(splits, train=splits.train.select(slice(0, QUICK)))
+    task, features = cfg.task, cfg.features
+    data = tagging.prepare(splits, features.templates, tag=task.tag, scheme=task.scheme, min_count=features.min_count)
+    return data, now() - begin
+
+
+# --- ours
+
+
+class Watch(Callback):
+    """Takes the time of training; stops when the objective is low enough; looks at the held-out sentences."""
+
+    def __init__(self, low=None, looks=()):
+        self.low, self.looks, self.seen = low, looks, {}
+        self.seconds = 0.0
+
+    def on_fit_start(self, trainer, module):
+        self.seconds = -now()
+
+    def on_fit_end(self, trainer, module):
+        self.seconds += now()
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        (optimizer,) = trainer.optimizers
+        done = trainer.global_step
+        if self.low is not None and optimizer.shared["objective"] <= self.low:
+            trainer.should_stop = True
+        if done in self.looks:
+            self.seen[done] = module.evaluate(self.data.batches("dev", 256)).result()["f1"]
+
+
+def fitted(data, cfg, folder, watch):
+    """One stage of the recipe; CPU seconds of training, and of what comes before and after it: proofs and files."""
+    (stage,) = train.stages_of(cfg, data.metric, folder, Console(quiet=True))
+    trainer, watch.data = stage.trainer, data
+    stage = replace(stage, trainer=lambda *, before, **rest: trainer(before=[*before, watch], **rest))
+    begin = now()
+    outcome = recipe.run(stage, data, None, folder / "checkpoints", resume=False)
+    return outcome, (watch.seconds, now() - begin - watch.seconds)
+
+
+def l1_options(data, iterations, *more):
+    strength = 1 / len(data.arrays["train"])  # a weight of 1 beside a sum of losses
+    epochs = f"trainer.max_epochs={iterations}", f"trainer.check_val_every_n_epoch={iterations + 1}"
+    return (*WHOLE, PENALISED, f"reg.strength={strength!r}", *epochs, *more)
+
+
+def row_of_ours(name, outcome, seconds, prepare, folder, test):
+    module, data = outcome.module, outcome.data
+    state = module.state_dict()
+    weights = sum(int((value != 0).sum()) for key, value in state.items())
+    score = module.evaluate(data.batches("test", 256)).result()["f1"]
+    size = artifact.save(folder / "model", module.tagger, data)
+    objective = outcome.figures["objective"] * len(data.arrays["train"])
+    fit, around = seconds
+    row = Row(name, fit, prepare + around, weights, score, size, objective=objective)
+    row.speed, row.speed_prepared, tags = our_speed(folder / "model", outcome, test)
+    if tags is not None and abs(score_of(data, test, tags) - score) > 1e-9:
+        sys.exit(f"{name}: the small model does not predict what the trained one does")
+    return row
+
+
+def our_speed(folder, outcome, test):
+    """Tokens a second of the small model from strings, those of the trained one from rows; the predictions."""
+    model, data = artifact.load(folder), outcome.data
+    texts = {name: column.strings() for name, column in test.columns.items() if name in model.columns}
+
+    def tag():
+        columns = {name: Column.from_strings(strings) for name, strings in texts.items()}
+        return model.tag(Sentences(columns, test.offsets, "test"))
+
+    batches = list(data.batches("test", 256))
+
+    def decode():
+        with torch.no_grad():
+            for batch in batches:
+                outcome.module.predict_step(batch)
+
+    return test.tokens / seconds_of(tag), test.tokens / seconds_of(decode), tag().strings()
+
+
+# --- crfsuite
+
+
+def attributes_of(sentences, templates):
+    """For each token its features as strings, `template=value|value`; a list for each sentence."""
+    names = sorted({name for template in templates for name, _ in template.atoms})
+    columns = {name: attribute(sentences, name).strings() for name in names}
+    found = []
+    for begin, end in zip(sentences.offsets[:-1].tolist(), sentences.offsets[1:].tolist(), strict=True):
+        own = {name: strings[begin:end] for name, strings in columns.items()}
+        found.append(attributes_of_sentence(own, end - begin, templates))
+    return found
+
+
+def attributes_of_sentence(columns, length, templates):
+    shifted = {}
+    for template in templates:
+        for name, offset in template.atoms:
+            if (name, offset) not in shifted:
+                before = [f"<{-k}" for k in range(offset, 0)][: min(-offset, length)]
+                after = [f">{k}" for k in range(1, offset + 1)][-min(offset, length) :] if offset > 0 else []
+                if offset <= 0:
+                    shifted[name, offset] = [*before, *columns[name][: length - len(before)]]
+                else:
+                    after = [f">{k - length + offset + 1}" for k in range(max(0, length - offset), length)]
+                    shifted[name, offset] = [*columns[name][offset:], *after]
+    made = []
+    for template in templates:
+        parts = [shifted[atom] for atom in template.atoms]
+        made.append([f"{template.name}={'|'.join(values)}" for values in zip(*parts, strict=True)])
+    return [list(features) for features in zip(*made, strict=True)]
+
+
+class Crfsuite:
+    """One of its models, trained on what `data` holds."""
+
+    def __init__(self, data, folder, algorithm, **settings):
+        begin = now()
+        train_part = data.splits.train
+        self.attributes = attributes_of(train_part, data.index.templates)
+        self.data, self.path = data, folder / f"{algorithm}-{settings.get('c1', 0)}.crfsuite"
+        labels = data.splits.train.columns[data.tag].strings()
+        trainer = pycrfsuite.Trainer(algorithm, verbose=False)
+        for k, features in enumerate(self.attributes):
+            trainer.append(features, labels[train_part.offsets[k] : train_part.offsets[k + 1]])
+        trainer.set_params({"feature.minfreq": 0, "feature.possible_states": 0, "feature.possible_transitions": 0})
+        trainer.set_params(settings)
+        middle = now()
+        trainer.train(str(self.path))
+        self.prepare, self.fit = middle - begin, now() - middle
+        self.last = trainer.logparser.last_iteration or {}
+        self.tagger = pycrfsuite.Tagger()
+        self.tagger.open(str(self.path))
+
+    def weights(self):
+        info = self.tagger.info()
+        return info.state_features, info.transitions
+
+    def row(self, name, prepare, test):
+        states, links = self.weights()
+        living = sum(w != 0 for part in (states, links) for w in part.values())
+        features = attributes_of(test, self.data.index.templates)
+        tags = [tag for sentence in features for tag in self.tagger.tag(sentence)]
+        score, size = score_of(self.data, test, tags), self.path.stat().st_size
+        row = Row(name, self.fit, prepare + self.prepare, living, score, size)
+        texts = replace(test, columns={n: test.columns[n] for n in ("word", "pos")})
+        strings = {name: column.strings() for name, column in texts.columns.items()}
+
+        def tag():
+            columns = {name: Column.from_strings(own) for name, own in strings.items()}
+            for sentence in attributes_of(Sentences(columns, test.offsets, "test"), self.data.index.templates):
+                self.tagger.tag(sentence)
+
+        def decode():
+            for sentence in features:
+                self.tagger.tag(sentence)
+
+        row.speed, row.speed_prepared = test.tokens / seconds_of(tag), test.tokens / seconds_of(decode)
+        return row
+
+    def objective(self, data, cfg):
+        """Ours, at its weights: a sum over sentences."""
+        states, links = self.weights()
+        scorer = instantiate(cfg.model)(data.sizes)
+        tagger, label = Tagger(scorer, len(data.labels)), {name: k for k, name in enumerate(data.labels)}
+        bags = data.arrays["train"].bags
+        rows, place = {}, 0
+        for sentence in self.attributes:
+            for features in sentence:
+                rows.update(zip(features, bags.ids[place : place + len(features)].tolist(), strict=True))
+                place += len(features)
+        table = torch.zeros(len(data.index) * len(label))
+        for (feature, name), weight in states.items():
+            table[rows[feature] * len(label) + label[name]] = weight
+        with torch.no_grad():
+            scorer.table.copy_(table[scorer.places])
+            for (one, other), weight in links.items():
+                tagger.transitions[label[one], label[other]] = weight
+            kept = int((scorer.table != 0).sum() + (tagger.transitions * scorer.links != 0).sum())
+            if kept != sum(w != 0 for part in (states, links) for w in part.values()):
+                sys.exit("crfsuite has weights that our model has no place for")
+            loss, total = instantiate(cfg.loss)(tagger.structure), 0.0
+            for batch in data.batches("train", 1000):
+                total += float(loss(tagger(batch), batch.gold, batch.lengths).sum())
+            total += float(scorer.table.abs().sum() + tagger.transitions.abs().sum())
+        return total
+
+
+# --- both
+
+
+def score_of(data, test, tags):
+    score, place = data.score(), {name: k for k, name in enumerate(data.names)}
+    score.add(data.arrays["test"].gold, np.array([place[tag] for tag in tags]), test.offsets)
+    return score.result()["f1"]
+
+
+def seconds_of(call):
+    """CPU seconds of a call, the median over some turns."""
+    call()
+    taken = []
+    for _ in range(TURNS):
+        begin = now()
+        call()
+        taken.append(now() - begin)
+    return float(np.median(taken))
+
+
+def reading(options, quick):
+    """CPU seconds that it takes to read the files: part of both preparations, measured with ours."""
+    begin = now()
+    splits = instantiate(options_of(*options).data)
+    return now() - begin, splits.train.select(slice(0, QUICK)) if quick else splits.train
+
+
+def warm_up(folder):
+    """Compiles what will be called, on a few planted sentences."""
+    options = ("data=planted", "data.train=300", "data.dev=20", "data.test=300", "features=chunking")
+    cfg = options_of(*options)
+    data, _ = prepared(cfg, quick=False)
+    for name, own in (("l1", l1_options(data, 10)), ("mira", mira_options(1))):
+        outcome, _ = fitted(data, options_of(*options, *own), folder / name, Watch())
+        row_of_ours(name, outcome, (0.0, 0.0), 0.0, folder / name, data.splits.test)
+
+
+def mira_options(epochs):
+    every = f"trainer.max_epochs={epochs}", f"trainer.check_val_every_n_epoch={epochs + 1}"
+    return ("solver=online_mira", "loss=hinge", "model=sparse", "reg=none", "batch=null", *every)
+
+
+def chosen_iterations(options, quick, folder):
+    """After how many iterations the held-out sentences are tagged best; of equals the fewest."""
+    data, _ = prepared(options_of(*options, "data.join_dev=false"), quick)
+    looks = range(EVERY, EVERY * LOOKS + 1, EVERY)
+    watch, own = Watch(looks=looks), l1_options(data, looks[-1])
+    _, seconds = fitted(data, options_of(*options, *own, "data.join_dev=false"), folder, watch)
+    best = max(watch.seen, key=lambda done: (watch.seen[done], -done))
+    return best, watch.seen, sum(seconds)
+
+
+def show(rows, title):
+    lines = [
+        [
+            row.name, f"{row.fit:.2f}", f"{row.fit + row.prepare:.2f}", f"{row.weights:,}", f"{100 * row.score:.2f}",
+            f"{row.bytes:,}", f"{row.speed:,.0f}", f"{row.speed_prepared:,.0f}", f"{row.objective:.3f}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    columns = ["", "cpu s", "with all", "weights", "test F1", "bytes", "tokens/s", "from features", "objective"]
+    print_table(title, columns, lines)
+
+
+def figures_of(theirs, stopped, perceptron, l1, early, mira):
+    def whole(one, other):
+        return (one.fit + one.prepare) / (other.fit + other.prepare)
+
+    figures = {
+        "f1_minus_crfsuite_l1": 100 * (l1.score - theirs.score),
+        "weights_over_crfsuite_l1": l1.weights / theirs.weights,
+        "objective_over_crfsuite_l1": l1.objective / theirs.objective,
+        "cpu_over_crfsuite_l1": l1.fit / theirs.fit,
+        "cpu_with_preparation_over_crfsuite_l1": whole(l1, theirs),
+        "f1_stopped": 100 * early.score,
+        "weights_stopped": early.weights,
+        "iterations_stopped": stopped[0],
+        "cpu_choosing_iterations": stopped[2],
+        "cpu_over_crfsuite_l1_stopped": early.fit / theirs.fit,
+        "cpu_with_preparation_over_crfsuite_l1_stopped": whole(early, theirs),
+        "f1_mira": 100 * mira.score,
+        "f1_minus_crfsuite_perceptron": 100 * (mira.score - perceptron.score),
+        "cpu_over_crfsuite_perceptron": mira.fit / perceptron.fit,
+        "cpu_with_preparation_over_crfsuite_perceptron": whole(mira, perceptron),
+        "tagging_speed_over_crfsuite": l1.speed / theirs.speed,
+        "tagging_speed_over_crfsuite_from_features": l1.speed_prepared / theirs.speed_prepared,
+        "tagging_speed_of_ours_from_text_over_crfsuite_from_features": l1.speed / theirs.speed_prepared,
+    }
+    for key, row in {
+        "crfsuite_l1": theirs,
+        "crfsuite_perceptron": perceptron,
+        "l1": l1,
+        "stopped": early,
+        "mira": mira,
+    }.items():
+        figures |= {f"cpu_{key}": row.fit, f"cpu_with_preparation_{key}": row.fit + row.prepare}
+        figures |= {f"f1_of_{key}": 100 * row.score, f"weights_of_{key}": row.weights, f"bytes_of_{key}": row.bytes}
+    return figures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the figures to this file as one flat object")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} sentences, within a minute")
+    parser.add_argument("--more", action="store_true", help="crfsuite under squares and under both, too: minutes more")
+    given = parser.parse_args()
+    set_threads(1)
+    train.quiet()
+    torch.manual_seed(0)
+    corpus, name = corpus_options()
+    whole = (*corpus, "data.join_dev=true") if name == "conll2000" else corpus
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        warm_up(folder / "warm")
+        taken, _ = reading(whole, given.quick)
+        data, prepare = prepared(options_of(*whole), given.quick)
+        test = data.splits.test
+        peer = Crfsuite(data, folder, "lbfgs", c1=1.0, c2=0.0)
+        theirs = peer.row("crfsuite l1", taken, test)
+        theirs.objective = peer.last.get("loss", float("nan"))
+        cfg = options_of(*whole, *l1_options(data, ITERATIONS))
+        ours_there = peer.objective(data, cfg)
+        if abs(ours_there / theirs.objective - 1) > 1e-5:
+            sys.exit(f"the objective at crfsuite's weights is {theirs.objective} to it and {ours_there} to us")
+        del peer
+        rows = [theirs]
+        for kind, settings in {"l2": {"c1": 0.0, "c2": 1.0}, "elastic net": {"c1": 0.1, "c2": 0.1}}.items():
+            if given.more:
+                rows.append(Crfsuite(data, folder, "lbfgs", **settings).row(f"crfsuite {kind}", taken, test))
+        epochs = PERCEPTRON_EPOCHS
+        perceptron = Crfsuite(data, folder, "ap", max_iterations=epochs).row("crfsuite perceptron", taken, test)
+
+        low = min(theirs.objective, ours_there) / len(data.arrays["train"])
+        outcome, seconds = fitted(data, cfg, folder / "l1", Watch(low))
+        l1 = row_of_ours("ours l1", outcome, seconds, prepare, folder / "l1", test)
+        stopped = chosen_iterations(whole, given.quick, folder / "chosen")
+        cfg = options_of(*whole, *l1_options(data, stopped[0]))
+        outcome, seconds = fitted(data, cfg, folder / "stopped", Watch())
+        early = row_of_ours(f"ours l1, {stopped[0]} iterations", outcome, seconds, prepare, folder / "stopped", test)
+        outcome, seconds = fitted(data, options_of(*whole, *mira_options(MIRA_EPOCHS)), folder / "mira", Watch())
+        mira = row_of_ours(f"ours mira, {MIRA_EPOCHS} epochs", outcome, seconds, prepare, folder / "mira", test)
+    rows += [perceptron, l1, early, mira]
+    size = f"{len(data.arrays['train']):,} sentences, {len(data.arrays['train'].gold):,} tokens"
+    show(rows, f"{name}, {size}; CPU time, one thread")
+    print(f"objective of crfsuite's weights, evaluated by us: {ours_there:.3f}")
+    print("held-out F1 by iterations: " + "  ".join(f"{k}: {100 * v:.2f}" for k, v in stopped[1].items()))
+    write_json(given.json, figures_of(theirs, stopped, perceptron, l1, early, mira))
+
+
+if __name__ == "__main__":
+    main()
