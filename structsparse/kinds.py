@@ -55,7 +55,7 @@ def count_kinds(folders: Sequence[Path]) -> dict[tuple[str, str], tuple[float, i
     if not found:
         return None
     sorts = {"kind": kind_of, "place": place_of}
-    keys = [(by, sort(template)) for by, sort in sorts.items() for template in found[0]]
+    keys = [(by, sort(template)) for by, sort in sorts.items() for template in max(found, key=len)]
     living = Counter(
         (by, sort(t)) for templates in found for by, sort in sorts.items() for t, a in templates.items() if a
     )
@@ -63,16 +63,15 @@ def count_kinds(folders: Sequence[Path]) -> dict[tuple[str, str], tuple[float, i
 
 
 def kinds_table(columns: Mapping[str, Mapping[tuple[str, str], tuple[float, int]]]) -> Table:
-    """A column for each model: how many templates of a kind live, of how many; + if some do, ++ if most do."""
-    keys = list(dict.fromkeys(key for column in columns.values() for key in column))
+    """A column for each model: how many templates of a kind live, of how many; + if some do, ++ if most do. Of how many
+    is what the widest of the models has: where a filter came before, a template that it left out does not live."""
+    keys = sorted({key for column in columns.values() for key in column})
     rows = []
     for key in keys:
-        cells = []
-        for column in columns.values():
-            living, total = column.get(key, (0.0, 0))
-            mark = "++" if total and living >= MOST * total else "+" if total and living >= SOME * total else ""
-            cells.append(f"{living:g} of {total} {mark}".strip() if total else "")
-        rows.append((key[1], *cells))
+        total = max(column.get(key, (0.0, 0))[1] for column in columns.values())
+        living = [column.get(key, (0.0, 0))[0] for column in columns.values()]
+        marks = ["++" if n >= MOST * total else "+" if n >= SOME * total else "" for n in living]
+        rows.append((key[1], *(f"{n:.3g} of {total} {mark}".strip() for n, mark in zip(living, marks, strict=True))))
     return Table(("templates", *columns), rows)
 
 

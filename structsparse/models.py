@@ -1,9 +1,9 @@
 """Scorers: from what is known of each token to a score for each of its labels.
 
 A scorer is any nn.Module that takes a TokenBatch and returns scores [batch, time, labels], or [tokens, labels] where
-`batch.flat` says so; it may name the label pairs that are scored at all (`links`, `ends`: see `Tagger`). One whose scores are linear
-in its parameters says so by `linear = True`: then the objective is convex, and a run ends with a bound. `SparseScorer`
-is the reason this framework exists; the others stand beside it or in its place.
+`batch.flat` says so; it may name the label pairs that are scored at all (`links`, `ends`: see `Tagger`). One whose
+scores are linear in its parameters says so by `linear = True`: then the objective is convex, and a run ends with a
+bound. `SparseScorer` is the reason this framework exists; the others stand beside it or in its place.
 """
 
 from __future__ import annotations

@@ -115,9 +115,11 @@ def pairs_of(tagger: nn.Module) -> Pairs | None:
 
 
 def rows_of(tagger: nn.Module, mask: Tensor) -> Tensor:
-    """Rows of the table with an entry that is true, whichever form the table has: bool [rows]"""
+    """Rows of the table with an entry that is true, whichever form the table has; a mask of rows is one: bool [rows]"""
     pairs = pairs_of(tagger)
-    return mask.flatten(1).any(dim=1) if pairs is None else pairs.any(mask)
+    if pairs is not None:
+        return pairs.any(mask)
+    return mask.flatten(1).any(dim=1) if mask.dim() > 1 else mask
 
 
 def entries_of(tagger: nn.Module, rows: Tensor) -> Tensor:

@@ -170,18 +170,18 @@ class _State:
         table = recipe.table_name(self.outcome.penalties)
         if table is None:
             return np.ones(count, dtype=bool)
-        penalty, tagger = self.outcome.penalties[table], self.outcome.module.tagger
-        groups, pairs = penalty.groups, pairs_of(tagger)
+        penalty, scorer = self.outcome.penalties[table], self.outcome.module.tagger.scorer
+        groups, pairs = penalty.groups, pairs_of(scorer)
         if groups is None and _by_entry(penalty):
-            return rows_of(tagger, mark(table, penalty).cpu()).numpy()
+            return rows_of(scorer, mark(table, penalty).cpu()).numpy()
         if pairs is not None and isinstance(groups, Partition) and pairs.whole(groups.ids):
-            return rows_of(tagger, groups.expand(mark(table, penalty), fill=True).cpu()).numpy()
+            return rows_of(scorer, groups.expand(mark(table, penalty), fill=True).cpu()).numpy()
         if not isinstance(groups, Partition) or groups.ids.shape != (count, 1) or groups.whole:
             return np.ones(count, dtype=bool)
         return groups.expand(mark(table, penalty), fill=True).expand(count, 1)[:, 0].cpu().numpy().copy()
 
     def _entries(self, rows: np.ndarray) -> Tensor:
-        return entries_of(self.outcome.module.tagger, torch.from_numpy(rows))
+        return entries_of(self.outcome.module.tagger.scorer, torch.from_numpy(rows))
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: parameter.detach() for name, parameter in self.outcome.module.named_parameters()}

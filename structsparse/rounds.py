@@ -38,7 +38,7 @@ def run(stage: Stage, data: TaggingData, before: Outcome | None, folder: Path, r
         now = after
     if _living(now) > until:
         raise UserError(
-            f"reg.reweight: {_living(now)} groups live after {most} rounds, {until} are wanted; give more rounds or growth"
+            f"reg.reweight: {_living(now)} groups live after {most} rounds, {until} are wanted; raise rounds or growth"
         )
     return Outcome(
         now.data, now.module, now.penalties, {**now.figures, **spent, "stage": stage.name}, now.at_zero, now.at_end

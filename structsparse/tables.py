@@ -241,11 +241,13 @@ def _most_features(records: Sequence[Mapping]) -> float | None:
 
 
 def _first_peak(record: Mapping) -> float | None:
-    """Of the first stage, which selects; of the whole run where that was not counted."""
+    """Of the first stage, which selects, if its features were counted."""
     path = Path(record["folder"]) / "report" / "counts.tsv"
     if not path.is_file():
-        return record.get("weights_peak")
+        return None
     found = read_counts(path)
+    if found.stages[0] == "refit":  # a solver that goes from sentence to sentence came after one that does not
+        return None
     return int(found.features[[stage == found.stages[0] for stage in found.stages]].max())
 
 

@@ -223,24 +223,45 @@ def test_the_training_step_asks_for_no_value(data, loss, scorer):
 # --- the program
 
 
-@pytest.mark.parametrize(("parameters", "strength", "groups"), [("*table", 0.8, 8), ("edges.table", 0.3, 3)])
-def test_two_stages_of_templates_of_both_kinds(parameters, strength, groups, tmp_path):
+BOTH = "reg.parameters=['*table']", "reg.strength=0.8"
+OF_EDGES = "reg.parameters=['edges.table']", "reg.strength=0.6", "features.templates=['punctuation[0]']"
+
+
+@pytest.mark.parametrize(("own", "groups"), [(BOTH, 8), (OF_EDGES, 3)], ids=["both", "edges"])
+def test_two_stages_of_templates_of_both_kinds(own, groups, tmp_path):
     """A strong group lasso leaves some of the templates; the refit starts from their rows."""
-    options = "recipe=select_refit", "reg=group_lasso", "model=pairs", f"reg.parameters=['{parameters}']"
+    options = "recipe=select_refit", "reg=group_lasso", "model=pairs", "solver=fista", "reg.every=1"
     edges = "features.edges=['pos[-1..0]','suffix3[0]','punctuation[-1]']"
-    stages = ("++recipe.select.batch=null", "++recipe.select.trainer.max_epochs=30", "++recipe.refit.trainer.max_epochs=2")
-    run = run_here(*options, edges, *stages, "solver=fista", "reg.every=1", f"reg.strength={strength}", folder=tmp_path / "run")
+    stages = (
+        "++recipe.select.batch=null",
+        "++recipe.select.trainer.max_epochs=30",
+        "++recipe.refit.trainer.max_epochs=2",
+    )
+    run = run_here(*options, edges, *stages, *own, folder=tmp_path / "run")
     assert (run.status, run.errors) == (0, "")
     metrics = run.metrics
     assert metrics["groups"] == groups
     assert 0 < metrics["groups_alive"] < groups
-    weights = {name: p for name, p in run.checkpoint("refit", "best")["state_dict"].items() if name.startswith("tagger")}
+    weights = {
+        name: p for name, p in run.checkpoint("refit", "best")["state_dict"].items() if name.startswith("tagger")
+    }
     assert metrics["parameters_nonzero"] == sum(int((p != 0).sum()) for p in weights.values())
     assert metrics["edge_nonzero"] == int((weights["tagger.edges.table"] != 0).sum())
     assert weights["tagger.edges.table"].numel() < metrics["edge_weights"]  # dead rows have left
     lines = (tmp_path / "run" / "report" / "edges.tsv").read_text().splitlines()[1:]
     model = artifact.load(tmp_path / "run" / "model")
     assert len(lines) == (0 if model.edges is None else len(model.edges))
+
+
+@pytest.mark.parametrize("model", ["sparse", "pairs"])
+def test_a_path_goes_down_with_templates_of_both_kinds(model, tmp_path):
+    """It screens rows of the features of labels, and leaves those of edges alone."""
+    edges = "features.edges=['pos[-1..0]','suffix3[0]']"
+    options = "recipe=direct", "reg=group_lasso", "batch=null", "solver=fista", "reg.every=1", "trainer.max_epochs=30"
+    run = run_here(*options, edges, f"model={model}", "path=[0.5,0.2]", folder=tmp_path / "run")
+    assert (run.status, run.errors) == (0, "")
+    assert 0 < run.metrics["groups_alive"] < run.metrics["groups"]
+    assert run.metrics["edge_nonzero"] > 0
 
 
 def test_a_run_without_edges_says_nothing_of_them(tmp_path):
@@ -255,7 +276,10 @@ def test_a_run_without_edges_says_nothing_of_them(tmp_path):
     [
         (("features.edges=['tag[-1]']",), "the column to predict"),
         (("features.edges=['word[0]','word[0]']",), "given twice"),
-        (("features.edges=['word[0]']", "solver=online_perceptron", "loss=perceptron", "batch=20"), "choose another solver"),
+        (
+            ("features.edges=['word[0]']", "solver=online_perceptron", "loss=perceptron", "batch=20"),
+            "choose another solver",
+        ),
     ],
 )
 def test_what_cannot_be_is_told(options, message, tmp_path):

@@ -1,4 +1,4 @@
-"""Steps scored anew at every token: both routes against enumeration, finite differences, the plain chain, each other."""
+"""Steps scored anew at every token: both routes against enumeration, differences, the plain chain, each other."""
 
 import math
 
@@ -44,7 +44,11 @@ def problem(seed, batch=5, time=5, labels=4, share=0.6, scale=2.0):
     lengths[0], lengths[-1] = 1, time
     tokens, count = int(lengths.sum()), steps.shape[1]
     scores = EdgeScores(
-        normal(batch, time, labels) * scale, normal(tokens, count) * scale, normal(count), normal(labels), normal(labels)
+        normal(batch, time, labels) * scale,
+        normal(tokens, count) * scale,
+        normal(count),
+        normal(labels),
+        normal(labels),
     )
     gold = torch.randint(0, labels, (batch, time), generator=draw)
     for t in range(1, time):
@@ -58,7 +62,7 @@ def tracked(scores):
 
 
 def totals_of(steps, scores, lengths):
-    """For each sentence its sequences [count, length] of listed steps, the last label counting first, and their totals."""
+    """For each sentence its sequences [count, length] of listed steps, the last label counting first; their totals."""
     emissions, edges, transitions, start, end = scores
     number = {pair: k for k, pair in enumerate(zip(*steps.tolist(), strict=True))}
     begin = 0
@@ -103,7 +107,8 @@ def test_best_score_and_marginals_are_those_of_enumeration(kind, seed):
     for b, (paths, totals) in enumerate(totals_of(steps, scores, lengths)):
         length = int(lengths[b])
         assert found[b, :length].tolist() == paths[totals.argmax()].tolist()
-        assert not found[b, length:].any() and not marginals[b, length:].any()
+        assert not found[b, length:].any()
+        assert not marginals[b, length:].any()
         close(reached[b], totals.max())
         for t in range(length):
             close(marginals[b, t], torch.zeros(4).double().index_add_(0, paths[:, t], totals.softmax(0)))
@@ -149,7 +154,8 @@ def test_both_routes_agree_on_long_sentences_and_wild_scores(scale):
         chain, mine = kind(steps, 9), tracked(scores)
         losses = chain.surprise(mine, gold, lengths)
         results.append([losses.detach(), *gradients(losses @ weights, mine)])
-        assert torch.isfinite(losses).all() and (losses > -1e-6).all()
+        assert torch.isfinite(losses).all()
+        assert (losses > -1e-6).all()
     for left, right in zip(*results, strict=True):
         close(left, right, 1e-8)
 

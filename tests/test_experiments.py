@@ -324,6 +324,9 @@ def test_features_over_epochs_run_through_all_stages(tmp_path):
     ]
     lines = tables.lines_of(toy, figures)
     assert [line.peak.mean for line in lines] == [0.1, 1.0]
+    late = counted(tmp_path, "late", refit)
+    (line,) = tables.lines_of(experiment(row("late")), [record("late", 0.5, 0.5, 9, folder=late)])
+    assert line.peak.count == 0
     tables.write(tmp_path, toy, figures)
     assert "sparse held 40 at most (10.0%), 40 (10.0%) while selecting" in (tmp_path / "table.md").read_text()
     assert (tmp_path / "features.png").is_file()
@@ -356,8 +359,11 @@ def test_living_templates_are_counted_by_kind_over_runs(tmp_path):
     }  # fmt: skip
     table = kinds.kinds_table({"here": found, "there": {("kind", "words, 1-grams"): (0, 11)}})
     cells = {line[0]: line[1:] for line in table.rows}
-    assert cells["words, 1-grams"] == ("1.5 of 2 ++", "0 of 11")
-    assert cells["parts of speech, 1-grams"] == ("0.5 of 1 +", "")
+    assert cells["words, 1-grams"] == ("1.5 of 11 +", "0 of 11")
+    assert cells["parts of speech, 1-grams"] == ("0.5 of 1 +", "0 of 1")
+    alone = {line[0]: line[1] for line in kinds.kinds_table({"here": found}).rows}
+    assert alone["words, 1-grams"] == "1.5 of 2 ++"
+    assert sum(float(cell.split()[0]) for cell in alone.values()) == 2 * 2.5  # once by kind, once by place
     (tmp_path / "0" / "report" / "groups.tsv").write_text("group\tlives\nB-NP\tyes\n")  # labels
     assert kinds.count_kinds([tmp_path / "0"]) is None
     assert kinds.count_kinds([tmp_path / "2"]) is None
@@ -419,6 +425,7 @@ def outcome(weights: list[float], base: list[float]) -> Outcome:
     [
         ([True, False, False, False], 2, "ad"),  # of the others the largest for its weight
         ([True, False, False, False], 1, "a"),
+        ([False, False, False, False], 2, "ad"),  # c has the larger norm, but weighs four times as much
         ([False, False, False, False], 3, "acd"),
         ([False, False, True, False], 3, "acd"),
     ],

@@ -15,7 +15,6 @@ from structsparse.groups import Cover, Forest, Partition, by_column, by_row_bloc
 from structsparse.groups.orders import coarse_to_fine
 from structsparse.groups.partition import RowNames
 
-
 if TYPE_CHECKING:
     from structsparse.pairs import Pairs
 

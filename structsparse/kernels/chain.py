@@ -412,7 +412,7 @@ def _merge(before, steps, heads, scores, origins):
     for rank in range(ranks):
         highest, origin = -np.inf, -1
         for i in range(labels):
-            if heads[i] < ranks and before[i, heads[i]] + steps[i] >= highest:
+            if heads[i] < ranks and before[i, heads[i]] + steps[i] > highest:
                 highest, origin = before[i, heads[i]] + steps[i], i
         scores[rank], origins[rank] = highest, -1
         if origin >= 0:  # else nothing that is allowed is left

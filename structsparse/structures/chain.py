@@ -111,6 +111,9 @@ def _padded(scores: ChainScores, lengths: Tensor) -> ChainScores:
     """Sentences that lie end to end as [batch, time, labels]."""
     if scores.emissions.dim() != 2:
         return scores
+    if len(scores.emissions) != int(lengths.sum()):
+        shape, tokens = tuple(scores.emissions.shape), int(lengths.sum())
+        raise UserError(f"emissions have shape {shape}, expected [batch, time, labels] or [{tokens} tokens, labels].")
     inside = _inside(lengths, int(lengths.max()))
     padded = scores.emissions.new_zeros(*inside.shape, scores.emissions.shape[1])
     return scores._replace(emissions=padded.masked_scatter(inside.unsqueeze(2), scores.emissions))

@@ -29,9 +29,9 @@ class EdgeChain(nn.Module):
 
     where k_t is the number of the step (y_{t-1}, y_t). Any other sequence scores minus infinity.
 
-    `steps` int64 [2, steps] holds (from, to), ascending by to, then from. Lengths are int64 [batch], from 1 to time, and
-    sum to the tokens. Totals are float64. Scores on the CPU in float32 or float64 go to the compiled kernels, all others
-    to torch.
+    `steps` int64 [2, steps] holds (from, to), ascending by to, then from. Lengths are int64 [batch], from 1 to time,
+    and sum to the tokens. Totals are float64. Scores on the CPU in float32 or float64 go to the compiled kernels, all
+    others to torch.
     """
 
     def __init__(self, steps: Tensor, labels: int) -> None:

@@ -60,7 +60,8 @@ class TokenArrays:
 def _at(bags: Bags, tokens: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     """The bags of some tokens, end to end, and where each begins."""
     sizes = np.diff(bags.offsets)[tokens]
-    return torch.from_numpy(bags.ids[_ranges(bags.offsets[tokens], sizes)]), torch.from_numpy(np.r_[0, np.cumsum(sizes)])
+    ids = bags.ids[_ranges(bags.offsets[tokens], sizes)]
+    return torch.from_numpy(ids), torch.from_numpy(np.r_[0, np.cumsum(sizes)])
 
 
 @dataclass
