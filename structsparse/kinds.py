@@ -63,16 +63,29 @@ def count_kinds(folders: Sequence[Path]) -> dict[tuple[str, str], tuple[float, i
 
 
 def kinds_table(columns: Mapping[str, Mapping[tuple[str, str], tuple[float, int]]]) -> Table:
-    """A column for each model: how many templates of a kind live, of how many; + if some do, ++ if most do. Of how many
-    is what the widest of the models has: where a filter came before, a template that it left out does not live."""
+    """A column for each model: how many templates of a kind live, of how many; + if some do, ++ if most do."""
     keys = sorted({key for column in columns.values() for key in column})
     rows = []
     for key in keys:
-        total = max(column.get(key, (0.0, 0))[1] for column in columns.values())
-        living = [column.get(key, (0.0, 0))[0] for column in columns.values()]
-        marks = ["++" if n >= MOST * total else "+" if n >= SOME * total else "" for n in living]
-        rows.append((key[1], *(f"{n:.3g} of {total} {mark}".strip() for n, mark in zip(living, marks, strict=True))))
+        rows.append((key[1], *(_cell(*column[key]) if key in column else "" for column in columns.values())))
     return Table(("templates", *columns), rows)
+
+
+def _cell(living: float, total: int) -> str:
+    mark = "++" if living >= MOST * total else "+" if living >= SOME * total else ""
+    return f"{living:.3g} of {total} {mark}".strip()
+
+
+def level(columns: Mapping[str, Mapping]) -> dict[str, dict]:
+    """Models of one experiment have the same templates: what a filter left out of one of them does not live there."""
+    totals: dict[tuple[str, str], int] = {}
+    for column in columns.values():
+        for key, (_, total) in column.items():
+            totals[key] = max(total, totals.get(key, 0))
+    return {
+        name: {key: (column.get(key, (0.0, 0))[0], total) for key, total in totals.items()}
+        for name, column in columns.items()
+    }
 
 
 def kinds_of(experiment, records: Sequence[Mapping]) -> Table | None:
@@ -89,7 +102,7 @@ def _kind_columns(experiment, records: Sequence[Mapping]) -> dict:
         counted = count_kinds(own)
         if counted is not None:
             columns[name] = counted
-    return columns
+    return level(columns)
 
 
 def write(path: Path, done: Sequence[tuple[object, Sequence[Mapping]]]) -> None:

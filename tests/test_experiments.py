@@ -357,12 +357,14 @@ def test_living_templates_are_counted_by_kind_over_runs(tmp_path):
     assert {key[1]: value for key, value in found.items() if key[0] == "kind"} == {
         "words, 1-grams": (1.5, 2), "words, 2-grams": (0.5, 1), "parts of speech, 1-grams": (0.5, 1),
     }  # fmt: skip
-    table = kinds.kinds_table({"here": found, "there": {("kind", "words, 1-grams"): (0, 11)}})
+    table = kinds.kinds_table(kinds.level({"here": found, "there": {("kind", "words, 1-grams"): (0.0, 11)}}))
     cells = {line[0]: line[1:] for line in table.rows}
     assert cells["words, 1-grams"] == ("1.5 of 11 +", "0 of 11")
     assert cells["parts of speech, 1-grams"] == ("0.5 of 1 +", "0 of 1")
     alone = {line[0]: line[1] for line in kinds.kinds_table({"here": found}).rows}
     assert alone["words, 1-grams"] == "1.5 of 2 ++"
+    apart = kinds.kinds_table({"here": found, "there": {("kind", "case, 1-grams"): (1.0, 2)}})
+    assert ("case, 1-grams", "", "1 of 2 +") in apart.rows
     assert sum(float(cell.split()[0]) for cell in alone.values()) == 2 * 2.5  # once by kind, once by place
     (tmp_path / "0" / "report" / "groups.tsv").write_text("group\tlives\nB-NP\tyes\n")  # labels
     assert kinds.count_kinds([tmp_path / "0"]) is None
