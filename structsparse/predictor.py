@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from structsparse.corpora.columns import Column, Sentences
-from structsparse.edges import inner
 from structsparse.errors import UserError
 from structsparse.features.attributes import codes, numbers
 from structsparse.features.index import FeatureIndex
@@ -117,9 +116,7 @@ class Model:
                 _ranges(np.arange(len(chosen)) * lengths[0], lengths),
             )
             bags = self.index.find(hashed, chosen)
-            edges = None
-            if self.edges is not None:
-                edges = inner(self.edges.find(hashed_edges, chosen), np.r_[0, np.cumsum(lengths)])
+            edges = None if self.edges is None else self.edges.find(hashed_edges, chosen)
             batch = TokenBatch(
                 ids=torch.from_numpy(bags.ids),
                 offsets=torch.from_numpy(bags.offsets),

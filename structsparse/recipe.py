@@ -105,6 +105,10 @@ def run(
     module, placed = _build(stage, data)
     if isinstance(module.tagger.scorer, GrowingScorer) and not one_by_one:
         raise UserError("model=growing grows under solver=online_perceptron or online_mira alone; or take model=sparse")
+    if isinstance(module.tagger.scorer, GrowingScorer) and table_name(support):
+        raise UserError(
+            f"stage {stage.name}: model=growing cannot keep single entries of living rows dead; take model=sparse for it"
+        )
     warm = before is not None and stage.warm
     if warm:
         _inherit(module, before, support)

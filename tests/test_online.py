@@ -158,7 +158,7 @@ def test_a_growing_table_holds_what_a_dense_one_does(data, kind, average):
         ended = weights(tagger)[0] != 0
         optimizer.take_mean()
         results.append((weights(tagger), values, penalty))
-        assert not weights(tagger)[0][~ended.any(1)].any()  # what a prox has killed is dead in the mean
+        assert torch.equal(weights(tagger)[0] != 0, ended)  # what a prox has killed is dead in the mean
     (dense, values, _), (grown, same, penalty) = results
     assert 0 < int((dense[0] != 0).sum()) < dense[0].numel()
     if not average:  # a dense table remembers the moves of a row that has died and come back, a growing one forgets
@@ -187,8 +187,7 @@ def test_the_mean_counts_proxes_as_moves(data):
     optimizer.take_mean()
     mean = torch.stack(seen).mean(0)
     # the last prox has followed the last sentence: it shrinks what is to come, not the mean
-    rows = (ended != 0).any(1)
-    torch.testing.assert_close(weights(tagger)[0][rows], mean[rows], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(weights(tagger)[0], torch.where(ended != 0, mean, 0.0), rtol=1e-9, atol=1e-9)
 
 
 def test_survivors_of_a_growing_table_are_rows_of_the_index(data):
@@ -292,6 +291,19 @@ def test_a_run_selects_with_a_growing_table_and_refits(run):
     assert [line["stage"] for line in counts] == ["select"] * 16 + ["refit"] * 12
     assert max(int(line["rows"]) for line in counts) == metrics["rows_peak"] < metrics["features"]
     assert max(int(line["weights"]) for line in counts) == metrics["weights_peak"]
+
+
+def test_what_survives_by_entries_is_refitted_by_a_dense_table(run):
+    options = (*ONLINE, *REFIT, "recipe=select_refit", "reg=l1", "reg.relative=false", "reg.strength=0.01")
+    options = tuple(option for option in options if "budget" not in option)
+    refused = run(*options, "recipe.refit.model._target_=structsparse.growing.GrowingScorer")
+    assert (refused.status, refused.errors.count("\n")) == (2, 1), refused.errors
+    assert "take model=sparse" in refused.errors
+    found = run(*options, folder="dense")
+    assert found.status == 0, found.errors
+    with (found.folder / "report" / "counts.tsv").open() as file:
+        counts = [line for line in csv.DictReader(file, delimiter="\t") if line["stage"] == "refit"]
+    assert found.metrics["nonzero"] <= int(counts[-1]["weights"])
 
 
 def test_a_growing_table_alone_is_exported(run):

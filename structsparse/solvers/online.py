@@ -28,8 +28,8 @@ CHAIN = ("transitions", "start", "end")
 class Online(Optimizer):
     """`sweep` goes through a block of sentences; `step` only calls the closure that does so.
 
-    With `average` the weights between epochs are the mean of those after each sentence, proxes included. A row that a
-    prox has left at zero in the end is zero in the mean as well."""
+    With `average` the weights between epochs are the mean of those after each sentence, proxes included. Where proxes
+    have made zeros, the mean has those of the last weights: else every weight that has ever lived would live in it."""
 
     sentences = True  # it wants sentences in random order, not batches
     passive = False
@@ -198,7 +198,7 @@ class Online(Optimizer):
                 now = state["now"] = parameter.detach()
                 mean = now - state["past"][: len(now)] / group["clock"]
                 if state.get("shrunk"):
-                    mean[~(now != 0).view(len(now), -1).any(1)] = 0.0
+                    mean[now == 0] = 0.0
                 parameter.data = mean
 
     @torch.no_grad()
