@@ -178,12 +178,15 @@ def test_surprise_end_to_end_is_what_enumeration_says(seed, lengths, labels, spr
 
 @pytest.mark.parametrize("labels", [2, 8, 9, 22, 40])
 @pytest.mark.parametrize("forbids", [False, True])
-def test_end_to_end_and_padded_give_the_same(labels, forbids):
+@pytest.mark.parametrize("spread", [(2.0, 1.0), (25.0, 1.0), (200.0, 1.0), (2.0, 100.0)])
+def test_end_to_end_and_padded_give_the_same(labels, forbids, spread):
+    """Whatever the emissions and the steps are spread over; with all of them beyond what the fast way can do, too."""
     draw = torch.Generator().manual_seed(labels)
-    lengths = torch.randint(1, 90, (300,), generator=draw)
-    emissions = 2 * torch.randn(int(lengths.sum()), labels, generator=draw)
-    shared = [torch.randn(*shape, generator=draw).double() for shape in ((labels, labels), (labels,), (labels,))]
-    gold = torch.randint(0, labels, (300, int(lengths.max())), generator=draw)
+    lengths = torch.randint(1, 40 if max(spread) > 2 else 90, (60 if max(spread) > 2 else 300,), generator=draw)
+    emissions = spread[0] * torch.randn(int(lengths.sum()), labels, generator=draw)
+    shapes = ((labels, labels), (labels,), (labels,))
+    shared = [spread[1] * torch.randn(*shape, generator=draw).double() for shape in shapes]
+    gold = torch.randint(0, labels, (len(lengths), int(lengths.max())), generator=draw)
     if forbids:
         shared[0][labels - 1, 0] = -torch.inf
         gold.clamp_(max=labels - 2)
