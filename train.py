@@ -155,9 +155,9 @@ def trainer_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: C
 def finish(cfg, data, outcomes, seconds: dict, folder: Path, console: Console) -> dict[str, object]:
     """Test once, export, report."""
     first, last = recipe.selecting(outcomes), recipe.settled(outcomes[-1])
+    dev = last.module.evaluate(last.data.batches("dev", 256)).result()
     begin = time.perf_counter()
     score = last.module.evaluate(last.data.batches("test", 256)).result()
-    dev = last.module.evaluate(last.data.batches("dev", 256)).result()
     choices = HydraConfig.get().runtime.choices
     seconds |= {"seconds_fit": sum(o.figures["seconds_fit"] for o in outcomes)}
     seconds |= {"seconds_test": time.perf_counter() - begin}

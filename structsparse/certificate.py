@@ -52,6 +52,17 @@ def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[floa
     return float(loss) / items, {name: gradient / items for name, gradient in gradients.items()}
 
 
+@torch.no_grad()
+def mean_loss(module, batches: Iterable) -> float:
+    """The mean loss over all items."""
+    total, items = torch.zeros((), dtype=torch.float64, device=module.device), 0
+    for batch in batches:
+        batch = module.transfer_batch_to_device(batch, module.device, 0)
+        total += module.step(batch) * batch.items
+        items += batch.items
+    return float(total) / items
+
+
 def fit_free(
     module, batches: Sequence, free: Mapping[str, Tensor], ridges: Mapping[str, Penalty], iterations: int = 25
 ) -> None:

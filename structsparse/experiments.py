@@ -228,7 +228,7 @@ class Runner:
         write_text(run.folder / _STATE, json.dumps(state, indent=1) + "\n")
         if not run.finished:
             return f"failed with status {process.returncode}: {_last_words(run.folder / 'log.txt')} ({run.folder})"
-        return _in_brief(json.loads((run.folder / "metrics.json").read_text()), state["seconds"])
+        return _in_brief(run, json.loads((run.folder / "metrics.json").read_text()), state["seconds"])
 
 
 def _last_words(log: Path) -> str:
@@ -236,10 +236,13 @@ def _last_words(log: Path) -> str:
     return next((line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "it said nothing")
 
 
-def _in_brief(metrics: Mapping, seconds: float) -> str:
-    score = metrics.get("f1", metrics.get("accuracy"))
+def _in_brief(run: Run, metrics: Mapping, seconds: float) -> str:
+    """On test only where nothing is left to be chosen."""
+    part = "test" if "data.join_dev=true" in run.options else "dev"
+    keys = ("f1", "accuracy") if part == "test" else ("dev_f1", "dev_accuracy")
+    score = next(metrics[key] for key in keys if key in metrics)
     weights = "" if metrics.get("nonzero") is None else f"{metrics['nonzero']:,} weights, "
-    return f"test {score:.4f}, {weights}{seconds:.0f} s"
+    return f"{part} {score:.4f}, {weights}{seconds:.0f} s"
 
 
 def records(runs: Sequence[Run]) -> list[dict]:

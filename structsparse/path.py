@@ -132,8 +132,7 @@ class _State:
             found.figures["duality_gap"] = None  # a bound for these rows bounds nothing else
         found.figures |= whole
         found.at_zero = {
-            name: value[self._entries(rows)] if name == table else value
-            for name, value in self.outcome.at_zero.items()
+            name: value[self._entries(rows)] if name == table else value for name, value in self.outcome.at_zero.items()
         }
         return found
 

@@ -29,7 +29,7 @@ from structsparse.files import write_text
 from structsparse.growing import GrowingScorer
 from structsparse.models import SparseScorer, Tagger
 from structsparse.pairs import Pairs, on_rows, pairs_of, rows_of
-from structsparse.penalties import ElasticNet, Penalty, Reweighting
+from structsparse.penalties import ElasticNet, NoPenalty, Penalty, Reweighting
 from structsparse.solvers import steps
 from structsparse.tasks.batches import Batches
 from structsparse.tasks.tagging import Tagging, TaggingData
@@ -107,7 +107,7 @@ def run(
         raise UserError("model=growing grows under solver=online_perceptron or online_mira alone; or take model=sparse")
     if isinstance(module.tagger.scorer, GrowingScorer) and table_name(support):
         raise UserError(
-            f"stage {stage.name}: model=growing cannot keep single entries of living rows dead; take model=sparse for it"
+            f"stage {stage.name}: model=growing cannot keep single entries of living rows dead; take model=sparse"
         )
     warm = before is not None and stage.warm
     if warm:
@@ -279,7 +279,8 @@ def _strengths(
     At zero are the first term's parameters and those of terms that can make theirs zero; all others are at their best
     beside them, under squares if they bear any."""
     penalties = _all(placed)
-    if any(hasattr(p, "grows") for p in module.parameters()):
+    unpenalised = all(isinstance(penalty, NoPenalty) for penalty in penalties.values())
+    if any(hasattr(p, "grows") for p in module.parameters()) or (unpenalised and not module.loss.smooth):
         return _absolute(stage, placed), {}
     ridges = {name: p for _, own in placed[1:] for name, p in own.items() if isinstance(p, ElasticNet) and p.mix == 0}
     parameters = dict(module.named_parameters())
@@ -310,7 +311,7 @@ def _strengths(
 
 
 def _absolute(stage: Stage, placed: list[tuple[Term, dict[str, Penalty]]]) -> dict[str, object]:
-    """Figures where a table holds no features yet, so that nothing is known of the gradient at zero."""
+    """Figures without the gradient at zero: a growing table holds no features yet, or nothing is asked of it."""
     for term, _ in placed:
         if term.relative and stage.budget is None:
             raise UserError(
@@ -373,7 +374,7 @@ def _train(stage: Stage, data: TaggingData, one_by_one: bool, sharing: dict) -> 
     if not one_by_one:
         return data.batches("train", stage.batch, shuffle=True, seed=stage.seed, **sharing)
     if data.edges is not None:
-        raise UserError("features.edges: a solver that goes from sentence to sentence knows none; choose another solver")
+        raise UserError("features.edges: a solver that goes from sentence to sentence knows none; choose another")
     if sharing["world"] > 1:
         raise UserError(f"trainer.devices={sharing['world']}: a solver that goes from sentence to sentence has one")
     return data.passages("train", stage.batch, stage.seed)
@@ -403,12 +404,16 @@ def _certify(
     training set; and the gradients there."""
     weights = {name: p.detach() for name, p in module.named_parameters()}
     batches = data.batches("train", _WHOLE)
-    loss, gradients = certificate.mean_gradient(module, batches, list(penalties))
+    smooth = module.loss.smooth
+    if smooth:
+        loss, gradients = certificate.mean_gradient(module, batches, list(penalties))
+    else:  # a gradient certifies nothing
+        loss, gradients = certificate.mean_loss(module, batches), {}
     gradients = _masked(gradients, support)
     value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
     strength = figures["strength"]
-    residual, at_zero = certificate.residual(penalties, weights, gradients), figures["residual_at_zero"]
-    smooth = module.loss.smooth
+    at_zero = figures["residual_at_zero"]
+    residual = certificate.residual(penalties, weights, gradients) if smooth else None
     bounded = module.tagger.linear and not isinstance(module.tagger.scorer, GrowingScorer)
     bound = _lower_bound(module, batches, penalties, support) if bounded else None
     own = sum(float(penalty.value(weights[name])) for name, penalty in main.items())
@@ -432,6 +437,8 @@ def _uncertified(penalties: dict[str, Penalty], weights: Mapping, gradients: Map
 
 def _lower_bound(module: Tagging, batches: Sequence, penalties: dict[str, Penalty], support) -> float | None:
     """The bound that the present weights prove, once those without a penalty are at their best beside them."""
+    if any(isinstance(penalty, NoPenalty) for penalty in penalties.values()):
+        return None
     free = {name: p for name, p in module.named_parameters() if name not in penalties}
     kept = {name: p.detach().clone() for name, p in free.items()}
     if module.loss.smooth:

@@ -131,9 +131,7 @@ def _described(
     return report.Table(("feature", "norm", "weights"), lines)
 
 
-def write_report(
-    folder: Path, data: TaggingData, outcomes: Sequence[Outcome], last: Outcome
-) -> report.Table | None:
+def write_report(folder: Path, data: TaggingData, outcomes: Sequence[Outcome], last: Outcome) -> report.Table | None:
     """Of all stages; `last` is what remains of the last one."""
     first = recipe.selecting(outcomes)
     table = group_table(data, first, last)

@@ -91,3 +91,6 @@ class NoPenalty(SquaredL2):
         if strength != 0:
             raise UserError(f"NoPenalty has strength {strength}, expected 0; choose a penalty to have one")
         super().__init__(0.0)
+
+    def value(self, W: Tensor) -> Tensor:
+        return W.flatten()[:0].double().sum()  # differentiable, and nothing is read
