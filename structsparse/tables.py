@@ -69,12 +69,18 @@ def lines_of(experiment, records: Sequence[Mapping]) -> list[Line]:
         if not own:
             continue
         peaks = [_share(_first_peak(record), features) for record in late]
-        columns = ("nonzero", "groups_alive"), ("seconds_cpu", "peak_memory_mb")
-        sizes, costs = ([Figures.of(r.get(key) for r in late) for key in keys] for keys in columns)
+        columns = ("groups_alive", "seconds_cpu", "peak_memory_mb")
+        alive, *costs = (Figures.of(record.get(key) for record in late) for key in columns)
+        weights = Figures.of(_living(record) for record in late)
         dev = Figures.of(record.get("dev_f1") for record in own if record["pass"] == first)
         test = Figures.of(record.get("f1") for record in late)
-        found.append(Line(row, dev, test, *sizes, Figures.of(peaks), *costs))
+        found.append(Line(row, dev, test, weights, alive, Figures.of(peaks), *costs))
     return found
+
+
+def _living(record: Mapping) -> int | None:
+    """Weights of features that are not zero; those conjoined with pairs of labels count, too."""
+    return None if record.get("nonzero") is None else record["nonzero"] + (record.get("edge_nonzero") or 0)
 
 
 def chosen(lines: Sequence[Line], among: Callable[[Line], bool]) -> Line | None:

@@ -76,6 +76,8 @@ def test_the_experiments_of_the_paper_are_read_and_their_options_compose():
             composed(*row.options, *list(found.passes.values())[-1])
         (quick,) = read(f"martins2011/{name}", quick=True).passes
         assert quick == next(iter(found.passes))
+    for row in read("chunking_sizes").rows:
+        composed(*row.options)
     budgets = [row.name for row in read("martins2011/chunking").rows if row.name.startswith("sparseptron_mira")]
     assert budgets == [f"sparseptron_mira-{budget}" for budget in (10, 20, 30, 40, 50)]
 
