@@ -30,6 +30,7 @@ from structsparse.features.templates import parse
 from structsparse.models import DenseScorer, RecurrentScorer, Sizes, SparseScorer, SumScorer, Tagger
 from structsparse.pairs import PairScorer
 from structsparse.predictor import Model
+from structsparse.structures.edges import EdgeChain
 
 if TYPE_CHECKING:
     from structsparse.tasks.tagging import TaggingData  # imports Lightning, which a predictor does without
@@ -85,6 +86,8 @@ def load(folder: Path) -> Model:
     with _blaming(folder / DESCRIPTION):
         known = _description((folder / DESCRIPTION).read_bytes())
         columns, tagger = _needed(known), _empty_tagger(known)
+        if "edges" in known:
+            EdgeChain(torch.tensor(known["edges"]["steps"]).T, len(known["labels"]))  # checks them
     with _blaming(folder / WEIGHTS):
         tensors = _tensors((folder / WEIGHTS).read_bytes(), known["sha256"])
         index = _index(known["templates"], tensors)
@@ -269,9 +272,9 @@ _FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "format": (lambda value: type(value) is int and value > 0, "a number"),
     "structsparse": (lambda value: isinstance(value, str), "a version"),
     "sha256": (lambda value: isinstance(value, str), f"the checksum of {WEIGHTS}"),
-    "labels": (lambda value: bool(value) and _strings(value), "a list of strings"),
+    "labels": (lambda value: bool(value) and _strings(value) and len({*value}) == len(value), "distinct strings"),
     "scheme": (lambda value: value is None or value in SCHEMES, f"null or one of {', '.join(SCHEMES)}"),
-    "columns": (_strings, "a list of strings"),
+    "columns": (lambda value: _strings(value) and len({*value}) == len(value), "distinct strings"),
     "tag": (lambda value: isinstance(value, str), "a string"),
     "dense": (_strings, "a list of strings"),
     "codes": (lambda value: _each(value, _strings), "a list of strings for each attribute"),
@@ -313,6 +316,8 @@ def _needed(known: dict) -> tuple[str, ...]:
         if column not in layout or name not in (*layout, *OF_WORD):
             raise UserError(f"attribute {name!r} is neither a column ({', '.join(layout)}) nor made from the word")
         used.add(column)
+    if known["tag"] in used:
+        raise UserError(f"tag {known['tag']!r} is a column that the templates look at, expected one that they predict")
     if known["tag"] not in layout:
         raise UserError(f"tag is {known['tag']!r}, expected one of the columns ({', '.join(layout)})")
     return tuple(name for name in layout if name in used)

@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 from structsparse.bags import subtract_
-from structsparse.penalties import ElasticNet, Penalty
+from structsparse.growing import GrowingScorer
+from structsparse.penalties import ElasticNet, NoPenalty, Penalty
+
+POLISH = 15  # iterations that bring the free parameters to their best before a bound is taken
 
 
 def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[float, dict[str, Tensor]]:
@@ -172,3 +175,67 @@ def _dual(penalty: Penalty, gradient: Tensor) -> tuple[float, float] | None:
     if critical is None:
         return None
     return (min(1.0, float(penalty.strength / critical)) if critical > 0 else 1.0), 0.0
+
+
+def masked(gradients: Mapping[str, Tensor], support: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Entries that may not live have no gradient."""
+    return {name: g * support[name].to(g.device) if name in support else g for name, g in gradients.items()}
+
+
+def prove(
+    module,
+    batches: Sequence,
+    penalties: Mapping[str, Penalty],
+    main: Mapping[str, Penalty],
+    support: Mapping[str, Tensor],
+    figures: Mapping,
+) -> tuple[dict, dict[str, Tensor]]:
+    """Objective, stationarity, a bound, and how many dead groups are so only by a budget or by noise: all on the whole
+    training set; and the gradients there. `main` are the penalties of the first term, `figures` what is known of it."""
+    weights = {name: p.detach() for name, p in module.named_parameters()}
+    smooth = module.loss.smooth
+    if smooth:
+        loss, gradients = mean_gradient(module, batches, list(penalties))
+    else:  # a gradient certifies nothing
+        loss, gradients = mean_loss(module, batches), {}
+    gradients = masked(gradients, support)
+    value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
+    strength = figures["strength"]
+    at_zero = figures["residual_at_zero"]
+    rest = residual(penalties, weights, gradients) if smooth else None
+    bounded = module.tagger.linear and not isinstance(module.tagger.scorer, GrowingScorer)
+    bound = _lower_bound(module, batches, penalties, support) if bounded else None
+    own = sum(float(penalty.value(weights[name])) for name, penalty in main.items())
+    found = {
+        "objective": loss + value,
+        "penalty": own / strength if strength else 0.0,
+        "train_loss": loss,
+        "stationarity": rest / at_zero if smooth and at_zero else None,
+        "duality_gap": None if bound is None else loss + value - max(0.0, bound),
+        "groups_uncertified": _uncertified(penalties, weights, gradients) if smooth else None,
+    }
+    return found, gradients
+
+
+def _uncertified(penalties: Mapping[str, Penalty], weights: Mapping, gradients: Mapping) -> int | None:
+    """How many dead groups the gradient would wake."""
+    grouped = {name: p for name, p in penalties.items() if p.groups is not None}
+    found = [int(violated(p, weights[n], gradients[n]).sum()) for n, p in grouped.items()]
+    return sum(found) if found else None
+
+
+def _lower_bound(module, batches: Sequence, penalties: Mapping[str, Penalty], support) -> float | None:
+    """The bound that the present weights prove, once those without a penalty are at their best beside them."""
+    if any(isinstance(penalty, NoPenalty) for penalty in penalties.values()):
+        return None
+    free = {name: p for name, p in module.named_parameters() if name not in penalties}
+    kept = {name: p.detach().clone() for name, p in free.items()}
+    if module.loss.smooth:
+        fit_free(module, batches, free, {}, iterations=POLISH)
+    weights = {name: p.detach() for name, p in module.named_parameters()}
+    loss, gradients = mean_gradient(module, batches, list(weights))
+    bound = lower_bound(loss, penalties, weights, masked(gradients, support))
+    with torch.no_grad():
+        for name, p in free.items():
+            p.copy_(kept[name])
+    return bound

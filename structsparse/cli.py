@@ -69,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         _forget_output()
         return _failed(f"the output could not be written ({error.strerror})")
+    except MemoryError:
+        _forget_output()
+        return _failed("there is too little memory for this; ask for fewer sequences (--nbest) or cut long sentences")
     except KeyboardInterrupt:
         _forget_output()
         return 130
@@ -122,6 +125,8 @@ def _predict(options: argparse.Namespace) -> None:
     if options.output is not None and options.output.exists() and not options.output.is_file():
         raise UserError(f"{options.output}: is no regular file, expected one that can be replaced")
     model = load(options.model)
+    if options.nbest is not None and model.edges is not None:
+        raise UserError("--nbest: a model with features of label pairs (features.edges) tells its best sequence only")
     source = sys.stdin.buffer if options.input is None else options.input
     stream = ColumnStream(source, comments=options.comments, **_layout(options, model, model.columns))
     if options.output is None:

@@ -23,6 +23,8 @@ Everything lies in runs/experiments/NAME: rows/ROW/PASS-SEED/ of each run with l
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -32,7 +34,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,28 +115,40 @@ def read(name: str, quick: bool = False) -> Experiment:
     if not isinstance(said, dict) or not said.get("rows"):
         raise UserError(f"{path}: expected rows, a mapping of names to what they run")
     _refuse_unknown(said, _KEYS, path)
-    seeds = said.get("seeds", [0])
-    last = said.get("quick", []) if quick else []
+    if not isinstance(said["rows"], dict) or not all(isinstance(row, dict) for row in said["rows"].values()):
+        raise UserError(f"{path}: expected rows, a mapping of names to what they run")
+    seeds = _list(said, "seeds", [0], path)
+    last = _list(said, "quick", [], path) if quick else []
     rows = [row for key, value in said["rows"].items() for row in _rows(str(key), value, said, seeds, last, path)]
     names = {row.name for row in rows}
-    for key in ("reference", "memory", "kinds"):
-        wanted = said.get(key) or []
-        for row in [wanted] if isinstance(wanted, str) else wanted:
+    wanted = {key: _list(said, key, [], path) for key in ("memory", "kinds")}
+    for key, named in {**wanted, "reference": [said["reference"]] if said.get("reference") else []}.items():
+        for row in named:
             if row not in names:
                 raise UserError(f"{path}: {key} names {row!r}, which is no row; there are {', '.join(sorted(names))}")
-    passes = {str(key): tuple(value) for key, value in (said.get("passes") or {"run": []}).items()}
+    known = said.get("passes") or {"run": []}
+    passes = {str(key): tuple(_list(known, key, [], f"{path}: passes")) for key in known}
     return Experiment(
         Path(name).with_suffix("").name if name.endswith(".yaml") else name, said.get("title", name), tuple(rows),
         dict(list(passes.items())[:1]) if quick else passes, said.get("reference"),
-        tuple(said.get("memory") or ()), tuple(said.get("kinds") or ()),
+        tuple(wanted["memory"]), tuple(wanted["kinds"]),
     )  # fmt: skip
+
+
+def _list(said: Mapping, key: str, default: list, where: object) -> list:
+    """What is no list is no mistake to guess about."""
+    value = said.get(key, default)
+    if not isinstance(value, list):
+        raise UserError(f"{where}: {key} is {value!r}, expected a list")
+    return value
 
 
 def _rows(name: str, said: dict, whole: dict, seeds: list[int], last: list[str], path: Path) -> Iterator[Row]:
     """The rows that one entry stands for."""
     _refuse_unknown(said, _ROW_KEYS, f"{path}: row {name}")
-    options = (*whole.get("common", []), *said.get("options", []))
-    common = {"method": said.get("method", name), "seeds": tuple(said.get("seeds", seeds))}
+    where = f"{path}: row {name}"
+    options = (*_list(whole, "common", [], path), *_list(said, "options", [], where))
+    common = {"method": said.get("method", name), "seeds": tuple(_list(said, "seeds", seeds, where))}
     common["selects"] = bool(said.get("selects"))
     if "vary" not in said:
         yield Row(name, options=(*options, *last), paper=said.get("paper") or {}, **common)
@@ -166,7 +180,7 @@ def runs_of(experiment: Experiment, folder: Path, only: Sequence[str] = (), seed
         for row in experiment.rows
         if not only or {row.name, row.name.rpartition("-")[0]} & set(only)
         for part, options in experiment.passes.items()
-        for seed in (seeds or row.seeds)
+        for seed in dict.fromkeys(seeds or row.seeds)
     ]
 
 
@@ -190,7 +204,7 @@ class Runner:
             try:
                 for count, done in enumerate(as_completed(started), start=1):
                     run = started[done]
-                    print(f"[{count}/{len(waiting)}] {run.name}: {done.result()}", flush=True)
+                    print(f"[{count}/{len(waiting)}] {run.name}: {_said(done)}", flush=True)
                     failed += [] if run.finished else [run]
             except BaseException:
                 self.stop()
@@ -206,6 +220,8 @@ class Runner:
 
     def _one(self, run: Run) -> str:
         """Start it, wait for it, and say in a few words how it went."""
+        if run.finished:
+            return "finished meanwhile"
         shutil.rmtree(run.folder, ignore_errors=True)
         run.folder.mkdir(parents=True)
         command = [sys.executable, str(self.script), f"hydra.run.dir={run.folder}", *run.options]
@@ -236,11 +252,19 @@ def _last_words(log: Path) -> str:
     return next((line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "it said nothing")
 
 
+def _said(done: Future) -> str:
+    """An odd row is no reason to leave out the others."""
+    try:
+        return done.result()
+    except (OSError, ValueError) as error:
+        return f"failed: {error}"
+
+
 def _in_brief(run: Run, metrics: Mapping, seconds: float) -> str:
     """On test only where nothing is left to be chosen."""
     part = "test" if "data.join_dev=true" in run.options else "dev"
     keys = ("f1", "accuracy") if part == "test" else ("dev_f1", "dev_accuracy")
-    score = next(metrics[key] for key in keys if key in metrics)
+    score = next((metrics[key] for key in keys if metrics.get(key) is not None), float("nan"))
     weights = "" if metrics.get("nonzero") is None else f"{metrics['nonzero']:,} weights, "
     return f"{part} {score:.4f}, {weights}{seconds:.0f} s"
 
@@ -295,10 +319,11 @@ def _run_all(given: argparse.Namespace) -> int:
         experiment = read(name, given.quick)
         folder = (given.folder / ("quick" if given.quick else "") / experiment.name).resolve()
         interrupted = False
-        try:
-            failed += runner.run(runs_of(experiment, folder, only, seeds))
-        except KeyboardInterrupt:
-            interrupted = True
+        with _alone(folder):
+            try:
+                failed += runner.run(runs_of(experiment, folder, only, seeds))
+            except KeyboardInterrupt:
+                interrupted = True
         every = runs_of(experiment, folder) + (runs_of(experiment, folder, seeds=seeds) if seeds else [])
         found = records(list({run.folder: run for run in every}.values()))
         tables.write(folder, experiment, found)
@@ -308,10 +333,24 @@ def _run_all(given: argparse.Namespace) -> int:
             print("interrupted; the same command goes on", file=sys.stderr)
             return 130
     if len(done) > 1:
-        kinds.write(given.folder / "kinds", done)
+        kinds.write(given.folder / ("quick" if given.quick else "") / "kinds", done)
     for run in failed:
         print(f"failed: {run.name}; see {run.folder / 'log.txt'}", file=sys.stderr)
     return 1 if failed else 0
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two in one folder would run over each other's rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(
+                f"{folder}: another process runs this table; wait for it, or give another --folder"
+            ) from None
+        yield
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ class GrowingScorer(nn.Module):
 
     def forward(self, batch: TokenBatch) -> Tensor:
         if self.held == 0:
-            return batch.pad(self.table.new_zeros(len(batch.offsets) - 1, self.table.shape[1]))
+            zeros = self.table.new_zeros(len(batch.offsets) - 1, self.table.shape[1])
+            return batch.pad(zeros + self.table.sum())  # of nothing; it depends on the table all the same
         slots = self.slots[batch.ids]  # [occurrences]
         there = (slots >= 0).to(self.table.dtype)
         sums = F.embedding_bag(
@@ -108,6 +109,14 @@ class GrowingScorer(nn.Module):
         dense = self.table.new_zeros(int(rows.sum()), self.table.shape[1])
         dense[place[place >= 0]] = self.table.detach()[place >= 0]
         return dense
+
+    @torch.no_grad()
+    def fill(self, dense: Tensor) -> None:
+        """Hold the rows of all weights [rows, labels] that are not zero."""
+        features = (dense != 0).any(dim=1).nonzero().flatten()
+        self.table.data, self.features = dense[features].to(self.table), features.to(self.features.device)
+        self.slots.fill_(-1)
+        self.slots[self.features] = torch.arange(self.held, dtype=torch.int32, device=self.slots.device)
 
     def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
         features = state_dict[prefix + "features"]

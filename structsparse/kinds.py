@@ -55,11 +55,13 @@ def count_kinds(folders: Sequence[Path]) -> dict[tuple[str, str], tuple[float, i
     if not found:
         return None
     sorts = {"kind": kind_of, "place": place_of}
-    keys = [(by, sort(template)) for by, sort in sorts.items() for template in max(found, key=len)]
+    totals: Counter[tuple[str, str]] = Counter()
+    for templates in found:  # a filter that draws leaves others in each
+        totals |= Counter((by, sort(template)) for by, sort in sorts.items() for template in templates)
     living = Counter(
         (by, sort(t)) for templates in found for by, sort in sorts.items() for t, a in templates.items() if a
     )
-    return {key: (living[key] / len(found), total) for key, total in Counter(keys).items()}
+    return {key: (living[key] / len(found), total) for key, total in totals.items()}
 
 
 def kinds_table(columns: Mapping[str, Mapping[tuple[str, str], tuple[float, int]]]) -> Table:

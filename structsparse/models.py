@@ -148,7 +148,10 @@ class SumScorer(nn.Module):
         self.linear = all(getattr(part, "linear", False) for part in self.parts)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        return torch.stack([part(batch) for part in self.parts]).sum(0)
+        scores = [part(batch) for part in self.parts]
+        if len({each.dim() for each in scores}) > 1:  # some are of a kind that is padded
+            scores = [batch.pad(each) if each.dim() == 2 else each for each in scores]
+        return torch.stack(scores).sum(0)
 
 
 class Tagger(nn.Module):

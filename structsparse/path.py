@@ -72,6 +72,8 @@ def walk(
         raise UserError("path and reg.budget both say how many groups live; choose one of them")
     state = _State(recipe.probe(start, data))
     critical = state.outcome.figures["critical_strength"]
+    if critical is None and any(hasattr(p, "grows") for p in state.outcome.module.parameters()):
+        raise UserError("path: the critical strength of a growing table is not known; take model=sparse")
     if critical is None:
         raise UserError("path: no strength of this penalty makes every weight zero, so there is none to begin at")
     points = []

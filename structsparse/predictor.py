@@ -90,7 +90,7 @@ class Model:
 
     def _read(self, sentence: Sequence[Sequence[str]]) -> Sentences:
         for token in sentence:
-            if isinstance(token, str) or len(token) != len(self.columns):
+            if isinstance(token, str) or not isinstance(token, Sequence) or len(token) != len(self.columns):
                 raise UserError(f"token {token!r}, expected the values of {', '.join(self.columns)}")
         values = zip(*sentence, strict=True)
         columns = {name: Column.from_strings(own) for name, own in zip(self.columns, values, strict=True)}

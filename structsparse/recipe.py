@@ -28,7 +28,7 @@ from structsparse.features.layout import Layout
 from structsparse.files import write_text
 from structsparse.growing import GrowingScorer
 from structsparse.models import SparseScorer, Tagger
-from structsparse.pairs import Pairs, on_rows, pairs_of, rows_of
+from structsparse.pairs import Pairs, PairScorer, on_rows, pairs_of, rows_of
 from structsparse.penalties import ElasticNet, NoPenalty, Penalty, Reweighting
 from structsparse.solvers import steps
 from structsparse.tasks.batches import Batches
@@ -36,8 +36,7 @@ from structsparse.tasks.tagging import Tagging, TaggingData
 from structsparse.terms import Term, critical_strength, place, set_strength
 
 EDGES = "tagger.edges.table"  # weights of features that are conjoined with a step from label to label
-_WHOLE = 2000  # sentences at a time when the whole corpus is gone through
-_POLISH = 15  # iterations that bring the free parameters to their best before a bound is taken
+WHOLE = 2000  # sentences at a time when the whole corpus is gone through
 
 
 @dataclass
@@ -134,14 +133,14 @@ def run(
     saved = torch.load(same_model(checkpoints.chosen, module.fingerprint), weights_only=True)
     module.load_state_dict(saved["state_dict"])
     figures["residual_at_zero"] = residual_at_zero(penalties, at_zero) if at_zero else None
-    found, at_end = _certify(data, module, penalties, main, support, figures)
+    found, at_end = certificate.prove(module, data.batches("train", WHOLE), penalties, main, support, figures)
     return Outcome(data, module, penalties, figures | found, at_zero, at_end)
 
 
 def _reweigh(stage: Stage, before: Outcome | None, module: Tagging, penalties: dict[str, Penalty]) -> dict:
     """The strength of the stage before, with group weights from the norms that it has come to."""
-    if before is None:
-        raise UserError("reg.reweight is for a stage after another one, whose groups it weighs; see recipe=reweighted")
+    if before is None or not stage.warm:
+        raise UserError("reg.reweight is for a stage (warm=true) after another one, whose groups it weighs")
     for name, penalty in penalties.items():
         penalty.strength = float(before.penalties[name].strength)
         Reweighting(penalty, **stage.reweight).update(dict(module.named_parameters())[name])
@@ -162,7 +161,7 @@ def probe(stage: Stage, data: TaggingData) -> Outcome:
 
 def gradients(outcome: Outcome, module: Tagging) -> dict[str, Tensor]:
     """Of the mean loss on the whole training part, with respect to what is penalised."""
-    return certificate.mean_gradient(module, outcome.data.batches("train", _WHOLE), list(outcome.penalties))[1]
+    return certificate.mean_gradient(module, outcome.data.batches("train", WHOLE), list(outcome.penalties))[1]
 
 
 def _build(stage: Stage, data: TaggingData) -> tuple[Tagging, list[tuple[Term, dict[str, Penalty]]]]:
@@ -255,12 +254,18 @@ def _inherit(module: Tagging, before: Outcome, support: dict[str, Tensor]) -> No
     old = dict(before.module.named_parameters())
     survivors = before.survivors()
     for name, parameter in module.named_parameters():
-        value = old[name]
+        value, scorer = old[name], _owner(before.module, name)
         if hasattr(value, "grows"):
             value = value.grows.dense(survivors[name].any(dim=1))
+        elif isinstance(scorer, PairScorer) and parameter.dim() == 2:
+            value = scorer.dense()[rows_of(scorer, survivors[name])]
         elif value.shape != parameter.shape:
-            scorer = _owner(before.module, name)
             value = on_rows(scorer, value, rows_of(scorer, survivors[name]))
+        if hasattr(parameter, "grows"):
+            parameter.grows.fill(value)
+            continue
+        if value.shape != parameter.shape:
+            raise UserError("warm=true: this model cannot start from the weights of the stage before; set it to false")
         parameter.copy_(value)
         if name in support:
             parameter.mul_(support[name])
@@ -289,11 +294,11 @@ def _strengths(
     with torch.no_grad():
         for name in zeroed:
             parameters[name].zero_()
-    batches = data.batches("train", _WHOLE)
+    batches = data.batches("train", WHOLE)
     if cold and module.loss.smooth:
         certificate.fit_free(module, batches, {n: p for n, p in parameters.items() if n not in zeroed}, ridges)
     _, at_zero = certificate.mean_gradient(module, batches, list(penalties))
-    at_zero = _masked(at_zero, support)
+    at_zero = certificate.masked(at_zero, support)
     criticals = []
     for term, own in placed:
         criticals.append(critical_strength(own, at_zero))
@@ -312,11 +317,11 @@ def _strengths(
 
 def _absolute(stage: Stage, placed: list[tuple[Term, dict[str, Penalty]]]) -> dict[str, object]:
     """Figures without the gradient at zero: a growing table holds no features yet, or nothing is asked of it."""
-    for term, _ in placed:
-        if term.relative and stage.budget is None:
+    for k, (term, _) in enumerate(placed):
+        if term.relative and (k > 0 or stage.budget is None):
             raise UserError(
-                f"{term.name}.relative=true: the critical strength of a growing table is not known; "
-                f"set it to false, or give reg.budget"
+                f"{term.name}.relative=true: the critical strength is not known of a growing table, nor where nothing "
+                f"is penalised; set it to false{'' if k else ', or give reg.budget'}"
             )
     strengths = {term.name: float(next(iter(own.values())).strength) for term, own in placed}
     strength = next(iter(strengths.values()))
@@ -326,11 +331,6 @@ def _absolute(stage: Stage, placed: list[tuple[Term, dict[str, Penalty]]]) -> di
 def residual_at_zero(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Tensor]) -> float:
     """How far zero is from stationary, at the strengths that hold now."""
     return certificate.residual(penalties, {name: torch.zeros_like(g) for name, g in at_zero.items()}, at_zero)
-
-
-def _masked(gradients: Mapping[str, Tensor], support: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Entries that may not live have no gradient."""
-    return {name: g * support[name].to(g.device) if name in support else g for name, g in gradients.items()}
 
 
 def _all(placed: list[tuple[Term, dict[str, Penalty]]]) -> dict[str, Penalty]:
@@ -390,66 +390,6 @@ def _proximal(stage: Stage, penalties, main, support) -> list[ProximalStep]:
     own, rest = ({n: m for n, m in support.items() if (n in main) == first} for first in (True, False))
     found: list[ProximalStep] = [Budget(main, stage.budget, stage.every, stage.freeze, own)]
     return [*found, ProximalStep(others, stage.every, 0, rest)] if others else found
-
-
-def _certify(
-    data: TaggingData,
-    module: Tagging,
-    penalties: dict[str, Penalty],
-    main: dict[str, Penalty],
-    support: Mapping[str, Tensor],
-    figures: Mapping,
-) -> tuple[dict, dict[str, Tensor]]:
-    """Objective, stationarity, a bound, and how many dead groups are so only by a budget or by noise: all on the whole
-    training set; and the gradients there."""
-    weights = {name: p.detach() for name, p in module.named_parameters()}
-    batches = data.batches("train", _WHOLE)
-    smooth = module.loss.smooth
-    if smooth:
-        loss, gradients = certificate.mean_gradient(module, batches, list(penalties))
-    else:  # a gradient certifies nothing
-        loss, gradients = certificate.mean_loss(module, batches), {}
-    gradients = _masked(gradients, support)
-    value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
-    strength = figures["strength"]
-    at_zero = figures["residual_at_zero"]
-    residual = certificate.residual(penalties, weights, gradients) if smooth else None
-    bounded = module.tagger.linear and not isinstance(module.tagger.scorer, GrowingScorer)
-    bound = _lower_bound(module, batches, penalties, support) if bounded else None
-    own = sum(float(penalty.value(weights[name])) for name, penalty in main.items())
-    found = {
-        "objective": loss + value,
-        "penalty": own / strength if strength else 0.0,
-        "train_loss": loss,
-        "stationarity": residual / at_zero if smooth and at_zero else None,
-        "duality_gap": None if bound is None else loss + value - max(0.0, bound),
-        "groups_uncertified": _uncertified(penalties, weights, gradients) if smooth else None,
-    }
-    return found, gradients
-
-
-def _uncertified(penalties: dict[str, Penalty], weights: Mapping, gradients: Mapping) -> int | None:
-    """How many dead groups the gradient would wake."""
-    grouped = {name: p for name, p in penalties.items() if p.groups is not None}
-    found = [int(certificate.violated(p, weights[n], gradients[n]).sum()) for n, p in grouped.items()]
-    return sum(found) if found else None
-
-
-def _lower_bound(module: Tagging, batches: Sequence, penalties: dict[str, Penalty], support) -> float | None:
-    """The bound that the present weights prove, once those without a penalty are at their best beside them."""
-    if any(isinstance(penalty, NoPenalty) for penalty in penalties.values()):
-        return None
-    free = {name: p for name, p in module.named_parameters() if name not in penalties}
-    kept = {name: p.detach().clone() for name, p in free.items()}
-    if module.loss.smooth:
-        certificate.fit_free(module, batches, free, {}, iterations=_POLISH)
-    weights = {name: p.detach() for name, p in module.named_parameters()}
-    loss, gradients = certificate.mean_gradient(module, batches, list(weights))
-    bound = certificate.lower_bound(loss, penalties, weights, _masked(gradients, support))
-    with torch.no_grad():
-        for name, p in free.items():
-            p.copy_(kept[name])
-    return bound
 
 
 def settled(outcome: Outcome) -> Outcome:

@@ -113,6 +113,7 @@ def edge_table(outcome: Outcome) -> report.Table | None:
     if edges is None:
         return None
     weights = outcome.module.tagger.edges.dense().detach().cpu()
+    weights = weights.to(torch.promote_types(weights.dtype, torch.float32))  # numpy knows no bfloat16
     return _described(weights, edges.index, edges.names(data.labels), data, edges.bags["train"])
 
 

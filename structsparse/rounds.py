@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from structsparse import recipe
+from structsparse import certificate, recipe
 from structsparse.errors import UserError
 from structsparse.recipe import Outcome, Stage
 from structsparse.tasks.tagging import TaggingData
@@ -25,15 +25,17 @@ def run(stage: Stage, data: TaggingData, before: Outcome | None, folder: Path, r
         return recipe.run(stage, data, before, folder, resume)
     _check(stage, before, most, until)
     growth, now = options.pop("growth", 1.0), before
-    spent: dict[str, float] = {"seconds_fit": 0.0, "epochs": 0}
+    spent: dict[str, object] = {"seconds_fit": 0.0, "epochs": 0, "counts": [], "cuts": []}
     for k in range(1, most + 1):
         if _living(now) <= until:
             break
         weighed = replace(stage, name=f"{stage.name}_{k}", reweight={**options, "growth": growth**k})
         after = recipe.run(weighed, data, now, folder / str(k), resume)
-        spent = {key: spent[key] + after.figures[key] for key in spent}
+        spent |= {key: spent[key] + after.figures[key] for key in ("seconds_fit", "epochs", "counts", "cuts")}
         if _living(after) < until:
             fill_up_(now, _alive(after), until)
+            batches = now.data.batches("train", recipe.WHOLE)
+            spent |= certificate.prove(now.module, batches, now.penalties, now.penalties, {}, now.figures)[0]
             break
         now = after
     if _living(now) > until:
@@ -69,6 +71,15 @@ def _living(outcome: Outcome) -> int:
 
 
 def _check(stage: Stage, before: Outcome | None, most: int | None, until: int | None) -> None:
+    options = dict(stage.reweight or {})
+    unknown = sorted(set(options) - {"rounds", "until", "growth", "epsilon"})
+    if unknown:
+        raise UserError(f"reg.reweight.{unknown[0]} is not understood; there are rounds, until, growth, epsilon")
+    growth = options.get("growth", 1.0)
+    if isinstance(growth, bool) or not isinstance(growth, int | float) or not growth > 0:
+        raise UserError(f"reg.reweight.growth is {growth}, expected a number above 0")
+    if stage.budget is not None:
+        raise UserError(f"reg.budget={stage.budget} and reg.reweight.until both say how many groups live; choose one")
     for name, value in (("rounds", most), ("until", until)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UserError(f"reg.reweight.{name} is {value}; rounds and until are numbers, both at least 1")

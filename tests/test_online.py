@@ -338,15 +338,44 @@ def test_an_interrupted_run_goes_on_to_the_same_end(step, average, run, monkeypa
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("reg.budget=null",), "the critical strength of a growing table is not known"),
+        (("reg.budget=null",), "the critical strength is not known"),
         (("groups=template_tree", "reg=tree_l2", "reg.budget=null"), "model=growing knows disjoint groups"),
         (("solver=sgd",), "model=growing"),
         (("loss=crf",), "take loss=perceptron or hinge, not CRF"),
         (("solver.decay=2",), "solver.decay is 2"),
         (("trainer.devices=2", "trainer.strategy=ddp"), "one"),
+        (("trainer.accumulate_grad_batches=2",), "trainer.accumulate_grad_batches=2 must be 1"),
+        (("reg.freeze=1",), "rows of model=growing come and go"),
+        (("trainer.precision=bf16-true",), "moves float32 or float64 weights, not bfloat16"),
+        (("+reg@also.x=l1", "also.x.parameters=[transitions]"), "also.x.relative=true"),
     ],
 )
 def test_what_does_not_fit_is_said(change, said, run):
     found = run(*ONLINE, "recipe=direct", *change)
     assert (found.status, found.errors.count("\n")) == (2, 1), found.errors
     assert said in found.errors
+
+
+def test_a_validation_within_an_epoch_leaves_training_as_it_was(run):
+    options = (*ONLINE, "recipe=direct", "solver.average=true", "reg.budget=3")
+    plain, often = run(*options, folder="plain"), run(*options, "+trainer.val_check_interval=0.5", folder="often")
+    assert (plain.status, often.status) == (0, 0), often.errors
+    for name, value in plain.checkpoint()["state_dict"].items():
+        assert torch.equal(value, often.checkpoint()["state_dict"][name])
+
+
+def test_a_growing_table_may_start_from_the_stage_before(run):
+    options = (*ONLINE, *REFIT, "recipe=select_refit", "+recipe.refit.warm=true")
+    growing = "+recipe.refit.model._target_=structsparse.growing.GrowingScorer"
+    found = [run(*options, folder="dense"), run(*options, growing, folder="growing")]
+    assert [each.status for each in found] == [0, 0], found[1].errors
+    assert found[0].metrics["f1"] == found[1].metrics["f1"]
+    assert found[0].metrics["nonzero"] == found[1].metrics["nonzero"]
+
+
+def test_a_corpus_without_a_mistake_grows_nothing(data):
+    tagger, batch = growing(data), next(iter(data.batches("dev", 10)))
+    scores = tagger.scorer(batch)
+    assert not scores.any()
+    scores.sum().backward()  # there is a gradient, of nothing
+    assert tagger.scorer.table.grad.shape == (0, len(data.labels))

@@ -60,6 +60,8 @@ class Budget(ProximalStep):
                 f"{type(optimizer).__name__} needs its strength before a step, and a budget tells it after; "
                 "choose another solver, or a path of strengths"
             )
+        if self.freeze is not None and any(hasattr(p, "grows") for p in module.parameters()):
+            raise UserError(f"reg.freeze={self.freeze}: rows of model=growing come and go; take model=sparse, or null")
         for name, penalty in self.penalties.items():  # that of the last cut, none before the first
             penalty.strength = max(
                 (s for _, cut, s in self.sequence[-len(self.parts[name]) :] if cut == name), default=0.0

@@ -26,7 +26,7 @@ def all_of(sentences: Sentences, tag: str, templates: Sequence[Template]) -> Fil
 
 def at_random(sentences: Sentences, tag: str, templates: Sequence[Template], count: int, seed: int) -> Filtered:
     """`count` templates, every choice equally likely."""
-    _check(count, len(templates))
+    _check(count, len(templates), seed)
     chosen = np.random.default_rng(seed).permutation(len(templates))[:count]
     return _kept(templates, chosen), [f"filter: {count} of {len(templates)} templates, drawn with seed {seed}"]
 
@@ -35,7 +35,7 @@ def by_gain(
     sentences: Sentences, tag: str, templates: Sequence[Template], count: int, over_chance: bool, seed: int
 ) -> Filtered:
     """The `count` templates of the largest gain; `over_chance` subtracts what each gains about shuffled labels."""
-    _check(count, len(templates))
+    _check(count, len(templates), seed)
     labels = sentences.columns[tag].codes
     shuffled = np.random.default_rng(seed).permutation(labels) if over_chance else None
     gain = gains(sentences, templates, labels, shuffled)
@@ -81,6 +81,8 @@ def _kept(templates: Sequence[Template], chosen: np.ndarray) -> list[Template]:
     return [templates[k] for k in np.sort(chosen)]
 
 
-def _check(count: int, available: int) -> None:
+def _check(count: int, available: int, seed: int) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise UserError(f"filter.seed is {seed}; expected a whole number of at least 0")
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= available:
         raise UserError(f"filter.count is {count}; expected a number of templates from 1 to {available}")

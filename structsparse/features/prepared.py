@@ -42,7 +42,8 @@ def indexed(
     try:
         cache.store(key, _as_arrays(*made), megabytes << 20)
     except OSError as error:
-        notes.append(f"cache: {cache.folder()} cannot be written ({error.strerror}); the next run prepares anew")
+        place = error.filename2 or error.filename or cache.folder()
+        notes.append(f"cache: {place} cannot be written ({error.strerror}); the next run prepares anew")
     return *made, notes
 
 

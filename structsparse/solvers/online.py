@@ -31,6 +31,7 @@ class Online(Optimizer):
     With `average` the weights between epochs are the mean of those after each sentence, proxes included. Where proxes
     have made zeros, the mean has those of the last weights: else every weight that has ever lived would live in it."""
 
+    evaluates = True  # a sweep moves the weights itself: none may accumulate
     sentences = True  # it wants sentences in random order, not batches
     passive = False
     cap = math.inf
@@ -77,6 +78,7 @@ class Online(Optimizer):
     def sweep(self, tagger: Tagger, loss, passage: Passage) -> Tensor:
         """Go through the sentences of a block, in order; the mean of their losses before each step."""
         self._check(tagger, loss)
+        self.resume()  # after a validation within an epoch
         scorer, group = tagger.scorer, self.param_groups[0]
         growing = isinstance(scorer, GrowingScorer)
         self._note_prox()
@@ -124,6 +126,9 @@ class Online(Optimizer):
             raise UserError(f"{name} follows the best rival: take loss=perceptron or hinge, not {type(loss).__name__}")
         if tagger.transitions.device.type != "cpu":
             raise UserError(f"{name} goes from sentence to sentence on the CPU; elsewhere take solver=sgd or mira")
+        if tagger.transitions.dtype not in (torch.float32, torch.float64):
+            kind = str(tagger.transitions.dtype).removeprefix("torch.")
+            raise UserError(f"{name} moves float32 or float64 weights, not {kind} (trainer.precision)")
 
     def _rows(self, scorer, corpus: kernels.Corpus, order: np.ndarray, done: int) -> kernels.Rows:
         """The weights, in a growing table with room for the next sentence at least."""

@@ -172,19 +172,22 @@ class _Surprise(torch.autograd.Function):
 
 
 def _redo_(again: np.ndarray, losses: np.ndarray, counts: list, scores: ChainScores, gold: Tensor, begins, sizes):
-    """Sentences whose scores spread too far, one by one: their losses, and what they add to the counts."""
-    chain = Chain()
-    for b in again.tolist():
-        mine = slice(begins[b], begins[b] + sizes[b])
-        leaves = [scores.emissions[mine].detach().double().unsqueeze(0), *(s.detach().double() for s in scores[1:])]
-        leaves = [leaf.requires_grad_() for leaf in leaves]
-        length = torch.tensor([sizes[b]])
-        with torch.enable_grad():
-            loss = chain.surprise(ChainScores(*leaves), gold[b : b + 1, : sizes[b]], length)
-            nodes, *others = torch.autograd.grad(loss.sum(), leaves)
-        losses[b], counts[0][mine] = float(loss), nodes[0].numpy()
-        for count, other in zip(counts[1:], others, strict=True):
-            count += other.numpy()
+    """Sentences whose scores spread too far, together: their losses, and what they add to the counts."""
+    if len(again) == 0:
+        return
+    lengths = torch.from_numpy(np.ascontiguousarray(sizes[again], np.int64))
+    time = torch.arange(int(lengths.max()))
+    inside = time < lengths[:, None]  # [again, longest]
+    tokens = (torch.from_numpy(np.ascontiguousarray(begins[again], np.int64))[:, None] + time)[inside]
+    emissions = torch.zeros(*inside.shape, scores.emissions.shape[1], dtype=torch.float64)
+    emissions[inside] = scores.emissions.detach()[tokens].double()
+    leaves = [leaf.requires_grad_() for leaf in (emissions, *(s.detach().double() for s in scores[1:]))]
+    with torch.enable_grad():
+        loss = Chain().surprise(ChainScores(*leaves), gold[torch.from_numpy(again)][:, : len(time)], lengths)
+        nodes, *others = torch.autograd.grad(loss.sum(), leaves)
+    losses[again], counts[0][tokens.numpy()] = loss.detach().numpy(), nodes[inside].numpy()
+    for count, other in zip(counts[1:], others, strict=True):
+        count += other.numpy()
 
 
 class NativeRoute:
