@@ -60,7 +60,10 @@ def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
     checkpoints = folder / "checkpoints"
     if cfg.path is None:
         outcomes: list[recipe.Outcome] = []
-        for stage in stages_of(cfg, data.metric, folder, console):
+        stages = stages_of(cfg, data.metric, folder, console)
+        for stage in stages[1:]:
+            rounds.foresee(stage, data)
+        for stage in stages:
             before = recipe.refuse_dead(outcomes[-1]) if outcomes else None
             outcomes.append(rounds.run(stage, data, before, checkpoints / stage.name, resume))
         recipe.refuse_dead(outcomes[-1])

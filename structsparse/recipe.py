@@ -33,7 +33,7 @@ from structsparse.penalties import ElasticNet, NoPenalty, Penalty, Reweighting
 from structsparse.solvers import steps
 from structsparse.tasks.batches import Batches
 from structsparse.tasks.tagging import Tagging, TaggingData
-from structsparse.terms import Term, critical_strength, place, set_strength
+from structsparse.terms import Term, borne, critical_strength, place, set_strength
 
 EDGES = "tagger.edges.table"  # weights of features that are conjoined with a step from label to label
 WHOLE = 2000  # sentences at a time when the whole corpus is gone through
@@ -100,10 +100,10 @@ def run(
         support = before.survivors()
         data, support = _compact(before, support)
     lightning.seed_everything(stage.seed, verbose=False)
-    one_by_one = _try_optimizer(stage)
+    optimizer = _try_optimizer(stage)
+    one_by_one = hasattr(optimizer, "sweep")
     module, placed = _build(stage, data)
-    if isinstance(module.tagger.scorer, GrowingScorer) and not one_by_one:
-        raise UserError("model=growing grows under solver=online_perceptron or online_mira alone; or take model=sparse")
+    _check_fit(optimizer, module.tagger, module.loss)
     if isinstance(module.tagger.scorer, GrowingScorer) and table_name(support):
         raise UserError(
             f"stage {stage.name}: model=growing cannot keep single entries of living rows dead; take model=sparse"
@@ -200,14 +200,33 @@ def _curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
     return {f"tagger.{name}": torch.as_tensor(c, dtype=torch.float32) for name, c in found.items()}
 
 
-def _try_optimizer(stage: Stage) -> bool:
-    """What is wrong with it is said before the work begins; whether it wants sentences, not batches."""
+def foresee(stage: Stage, data: TaggingData) -> None:
+    """Refuse what is wrong with a stage before those that come before it have taken their time."""
+    try:
+        optimizer = _try_optimizer(stage)
+        tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
+        borne(stage.terms, [f"tagger.{name}" for name, _ in tagger.named_parameters()])
+        _check_fit(optimizer, tagger, stage.loss(tagger.structure))
+    except UserError as error:
+        raise UserError(f"recipe.{stage.name}: {error}") from None
+
+
+def _check_fit(optimizer: torch.optim.Optimizer, tagger: Tagger, loss: nn.Module) -> None:
+    """Whether a solver can move this model under this loss."""
+    if hasattr(optimizer, "sweep"):
+        optimizer.check(tagger, loss)
+    elif isinstance(tagger.scorer, GrowingScorer):
+        raise UserError("model=growing grows under solver=online_perceptron or online_mira alone; or take model=sparse")
+
+
+def _try_optimizer(stage: Stage) -> torch.optim.Optimizer:
+    """What is wrong with it is said before the work begins."""
     try:
         optimizer = stage.optimizer([nn.Parameter(torch.zeros(1))])
         steps.check(optimizer, [])
     except (TypeError, ValueError) as error:
         raise UserError(f"solver: {error}") from error
-    return getattr(optimizer, "sentences", False)
+    return optimizer
 
 
 def table_name(names: Iterable[str]) -> str | None:
@@ -373,8 +392,6 @@ def _fit(
 def _train(stage: Stage, data: TaggingData, one_by_one: bool, sharing: dict) -> Batches:
     if not one_by_one:
         return data.batches("train", stage.batch, shuffle=True, seed=stage.seed, **sharing)
-    if data.edges is not None:
-        raise UserError("features.edges: a solver that goes from sentence to sentence knows none; choose another")
     if sharing["world"] > 1:
         raise UserError(f"trainer.devices={sharing['world']}: a solver that goes from sentence to sentence has one")
     return data.passages("train", stage.batch, stage.seed)

@@ -23,7 +23,7 @@ def run(stage: Stage, data: TaggingData, before: Outcome | None, folder: Path, r
     most, until = options.pop("rounds", None), options.pop("until", None)
     if most is None and until is None:
         return recipe.run(stage, data, before, folder, resume)
-    _check(stage, before, most, until)
+    _check(stage, before)
     growth, now = options.pop("growth", 1.0), before
     spent: dict[str, object] = {"seconds_fit": 0.0, "epochs": 0, "counts": [], "cuts": []}
     for k in range(1, most + 1):
@@ -70,20 +70,34 @@ def _living(outcome: Outcome) -> int:
     return sum(int(alive.sum()) for alive in _alive(outcome).values())
 
 
-def _check(stage: Stage, before: Outcome | None, most: int | None, until: int | None) -> None:
-    options = dict(stage.reweight or {})
+def foresee(stage: Stage, data: TaggingData) -> None:
+    """`recipe.foresee`, and what is wrong with `reg.reweight`."""
+    recipe.foresee(stage, data)
+    if stage.reweight is not None:
+        _check_options(stage)
+
+
+def _check_options(stage: Stage) -> None:
+    options, where = dict(stage.reweight or {}), f"recipe.{stage.name}.reg.reweight"
     unknown = sorted(set(options) - {"rounds", "until", "growth", "epsilon"})
     if unknown:
-        raise UserError(f"reg.reweight.{unknown[0]} is not understood; there are rounds, until, growth, epsilon")
+        raise UserError(f"{where}.{unknown[0]} is not understood; there are rounds, until, growth, epsilon")
     growth = options.get("growth", 1.0)
     if isinstance(growth, bool) or not isinstance(growth, int | float) or not growth > 0:
-        raise UserError(f"reg.reweight.growth is {growth}, expected a number above 0")
+        raise UserError(f"{where}.growth is {growth}, expected a number above 0")
+    if not {"rounds", "until"} & set(options):
+        return
     if stage.budget is not None:
-        raise UserError(f"reg.budget={stage.budget} and reg.reweight.until both say how many groups live; choose one")
-    for name, value in (("rounds", most), ("until", until)):
+        raise UserError(f"reg.budget={stage.budget} and {where}.until both say how many groups live; choose one")
+    for name in ("rounds", "until"):
+        value = options.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UserError(f"reg.reweight.{name} is {value}; rounds and until are numbers, both at least 1")
+            raise UserError(f"{where}.{name} is {value}; rounds and until are numbers, both at least 1")
+
+
+def _check(stage: Stage, before: Outcome | None) -> None:
+    _check_options(stage)
     if before is None:
         raise UserError("reg.reweight is for a stage after another one, whose groups it weighs; see recipe=reweighted")
     if len(_alive(before)) != 1:
-        raise UserError(f"reg.reweight.until={until} is for one parameter with groups, there are {len(_alive(before))}")
+        raise UserError(f"reg.reweight.until is for one parameter with groups, there are {len(_alive(before))}")

@@ -42,19 +42,25 @@ def place(
     layout: Layout,
     others: Mapping[str, Layout] | None = None,
 ) -> list[tuple[Term, dict[str, Penalty]]]:
-    """Each term with its penalty on each of its parameters. No parameter bears two penalties. `others`: the layouts of
-    parameters that have one of their own."""
+    """Each term with its penalty on each of its parameters. `others`: the layouts of parameters that have one of their
+    own."""
     layouts = others or {}
-    placed, bearer = [], {}
+    return [
+        (term, {name: term.on(parameters[name], name, layouts.get(name, layout)) for name in names})
+        for term, names in zip(terms, borne(terms, list(parameters)), strict=True)
+    ]
+
+
+def borne(terms: Sequence[Term], parameters: Sequence[str]) -> list[list[str]]:
+    """The parameters that each term is for. None bears two penalties."""
+    bearer: dict[str, str] = {}
     for term in terms:
-        names = penalised(term.parameters, list(parameters), term.name)
-        for name in names:
+        for name in penalised(term.parameters, parameters, term.name):
             if name in bearer:
                 brief = name.removeprefix("tagger.")
                 raise UserError(f"{term.name}.parameters: {brief} already bears the penalty of {bearer[name]}")
             bearer[name] = term.name
-        placed.append((term, {name: term.on(parameters[name], name, layouts.get(name, layout)) for name in names}))
-    return placed
+    return [[name for name in parameters if bearer.get(name) == term.name] for term in terms]
 
 
 def penalised(patterns: Sequence[str], names: Sequence[str], where: str = "reg") -> list[str]:

@@ -379,3 +379,19 @@ def test_a_corpus_without_a_mistake_grows_nothing(data):
     assert not scores.any()
     scores.sum().backward()  # there is a gradient, of nothing
     assert tagger.scorer.table.grad.shape == (0, len(data.labels))
+
+
+def test_what_is_wrong_with_a_later_stage_is_said_before_the_first_has_run(run):
+    for change, said in (
+        (("+loss@recipe.refit.loss=crf",), "recipe.refit: OnlineMIRA follows the best rival"),
+        (
+            ("solver@recipe.refit.solver=sgd", "+recipe.refit.model._target_=structsparse.growing.GrowingScorer"),
+            "grows",
+        ),
+        (("+reg@recipe.refit.also.x=l1", "recipe.refit.also.x.parameters=['*table']"), "recipe.refit: also.x.param"),
+    ):
+        options = [o for o in (*ONLINE, *REFIT) if o.partition("=")[0] not in [c.partition("=")[0] for c in change]]
+        found = run(*options, "recipe=select_refit", *change)
+        assert (found.status, found.errors.count("\n")) == (2, 1), found.errors
+        assert said in found.errors
+        assert not (found.folder / "checkpoints" / "select").exists()

@@ -32,7 +32,6 @@ class Online(Optimizer):
     have made zeros, the mean has those of the last weights: else every weight that has ever lived would live in it."""
 
     evaluates = True  # a sweep moves the weights itself: none may accumulate
-    sentences = True  # it wants sentences in random order, not batches
     passive = False
     cap = math.inf
 
@@ -77,7 +76,7 @@ class Online(Optimizer):
     @torch.no_grad()
     def sweep(self, tagger: Tagger, loss, passage: Passage) -> Tensor:
         """Go through the sentences of a block, in order; the mean of their losses before each step."""
-        self._check(tagger, loss)
+        self.check(tagger, loss)
         self.resume()  # after a validation within an epoch
         scorer, group = tagger.scorer, self.param_groups[0]
         growing = isinstance(scorer, GrowingScorer)
@@ -118,10 +117,13 @@ class Online(Optimizer):
         if kept is not None and "past" in state:
             state["past"] = state["past"][kept]
 
-    def _check(self, tagger: Tagger, loss) -> None:
+    def check(self, tagger: Tagger, loss) -> None:
+        """Refuse what it cannot move."""
         name = type(self).__name__
         if type(tagger.scorer) not in (SparseScorer, GrowingScorer):
             raise UserError(f"{name} moves tables of sparse features (model=sparse or growing), not {tagger.scorer}")
+        if tagger.edges is not None:
+            raise UserError(f"{name} goes from sentence to sentence and knows no features.edges; choose another solver")
         if type(loss) not in (Hinge, Perceptron):
             raise UserError(f"{name} follows the best rival: take loss=perceptron or hinge, not {type(loss).__name__}")
         if tagger.transitions.device.type != "cpu":
