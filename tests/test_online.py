@@ -140,7 +140,6 @@ def test_a_growing_table_holds_what_a_dense_one_does(data, kind, average):
         tagger = make(data)
         penalty = penalised(tagger, data, kind, 0.02 if kind in ("l1", "feature", "label") else 0.1)
         loss, optimizer = Perceptron(Chain()), OnlinePerceptron(tagger.parameters(), average=average)
-        optimizer.hold([tagger.scorer.table])
         values = []
         for passage in passages(data, epochs=3):
             optimizer.sweep(tagger, loss, passage)

@@ -8,7 +8,6 @@ step by step, anywhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -42,9 +41,10 @@ class Online(Optimizer):
             raise UserError(f"solver.decay is {decay}; it must be from 0 to 1")
         super().__init__(params, {"lr": lr, "taken": 0.0, "clock": 0})
         self.decay, self.average = decay, average
-        self.held: set[Tensor] = set()
         self.shrinking: dict[Tensor, Tensor] = {}  # weights before a prox
         self.scratch: kernels.Scratch | None = None
+        self.begins, self.longest, self.most = np.empty(0, np.int64), 0, 0  # of the corpus seen last, see _scratch
+        self.counted = False  # whether `living` still holds
         self.living = 0  # weights of features that are not zero, after the last sweep
         self.rows = 0  # that are in memory
 
@@ -53,10 +53,6 @@ class Online(Optimizer):
         if closure is None:
             raise UserError(f"{type(self).__name__} goes through sentences: call step(closure) with what calls sweep")
         return closure()
-
-    def hold(self, parameters: Iterable[Tensor]) -> None:
-        """These are under a penalty."""
-        self.held = set(parameters)
 
     def rate(self, group: dict) -> float:
         """The sum of the steps of the last block."""
@@ -67,7 +63,8 @@ class Online(Optimizer):
         return 1.0
 
     def place_(self, group: dict, parameter: Tensor) -> None:
-        """A prox follows: what it will take off belongs to the mean as well."""
+        """A prox follows: what it will take off belongs to the mean, and living weights must be counted anew."""
+        self.counted = False
         if self.average:
             self.shrinking[parameter] = parameter.detach().clone()
 
@@ -87,7 +84,8 @@ class Online(Optimizer):
         order = passage.sentences.numpy()
         rate = group["lr"] * (passage.epoch + 1) ** -self.decay
         rule = kernels.Rule(float(getattr(loss, "cost", 0.0)), rate, self.cap, self.passive, self.average)
-        self.living = int(torch.count_nonzero(scorer.table)) if self.held or not group["clock"] else self.living
+        if not self.counted:
+            self.living, self.counted = int(torch.count_nonzero(scorer.table)), True
         done, losses, taken = 0, 0.0, 0.0
         while True:
             rows = self._rows(scorer, corpus, order, done)
@@ -149,8 +147,10 @@ class Online(Optimizer):
         return kernels.Labels(*(tensor.detach().numpy() for tensor in (*own, *past)))
 
     def _scratch(self, corpus: kernels.Corpus, rows: kernels.Rows) -> kernels.Scratch:
-        longest = int(np.diff(corpus.begins).max())
-        most = int(np.diff(corpus.offsets[corpus.begins]).max()) if self.passive else 0
+        if self.begins.ctypes.data != corpus.begins.ctypes.data:  # being held, no other can come to lie where it does
+            self.begins, self.longest = corpus.begins, int(np.diff(corpus.begins).max())
+            self.most = int(np.diff(corpus.offsets[corpus.begins]).max()) if self.passive else 0
+        longest, most = self.longest, self.most
         known, labels = self.scratch, rows.weights.shape[1]
         if known is None or (len(known.rival), len(known.moving)) != (longest, most):
             width, kind = -(-labels // kernels.LANES) * kernels.LANES, rows.weights.dtype
