@@ -417,7 +417,7 @@ def settled(outcome: Outcome) -> Outcome:
     rows = torch.zeros(scorer.rows, dtype=torch.bool)
     rows[scorer.features.cpu()[(scorer.table != 0).any(dim=1).cpu()]] = True
     data = outcome.data.keep(rows.numpy())
-    tagger = Tagger(SparseScorer(data.sizes), data.sizes.labels)
+    tagger = Tagger(SparseScorer(data.sizes), data.sizes.labels).to(scorer.table.dtype)
     with torch.no_grad():
         tagger.scorer.table.copy_(scorer.dense(rows.to(scorer.features.device)))
         for name in ("transitions", "start", "end"):
