@@ -131,6 +131,7 @@ def run(
         penalties[name].strength = strength  # which a budget has found
     figures["strength"] = float(next(iter(penalties.values())).strength)
     saved = torch.load(same_model(checkpoints.chosen, module.fingerprint), weights_only=True)
+    module.to(next(value.dtype for value in saved["state_dict"].values() if value.is_floating_point()))
     module.load_state_dict(saved["state_dict"])
     figures["residual_at_zero"] = residual_at_zero(penalties, at_zero) if at_zero else None
     found, at_end = certificate.prove(module, data.batches("train", WHOLE), penalties, main, support, figures)
