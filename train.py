@@ -30,13 +30,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 from rich.console import Console
 
-from structsparse import path, recipe, report, results, rounds
+from structsparse import path, recipe, report, rounds
 from structsparse.callbacks.monitor import SparsityMonitor
 from structsparse.callbacks.progress import EpochLines
 from structsparse.callbacks.saving import Stopped, WholeFiles
 from structsparse.errors import UserError
 from structsparse.runs import decides, first_process, resume_into
-from structsparse.tasks import tagging
 from structsparse.terms import Term
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -47,12 +46,9 @@ SCHEDULE_KNOBS = ("every", "warmup", "budget", "freeze", "reweight")
 def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
     """One run, from the corpus to the small model; returns what it writes to metrics.json."""
     begin = time.perf_counter()
-    features = cfg.features
-    data = tagging.prepare(
-        instantiate(cfg.data), features.templates, tag=cfg.task.tag, scheme=cfg.task.scheme,
-        min_count=features.min_count, dense=features.dense, codes=features.codes, choose=instantiate(cfg.filter),
-        edges=features.edges, cache=cfg.cache,
-    )  # fmt: skip
+    features, how = (OmegaConf.to_container(part, resolve=True) for part in (cfg.features, cfg.task))
+    del how["name"]
+    data = instantiate(how)(instantiate(cfg.data), features, choose=instantiate(cfg.filter), cache=cfg.cache)
     seconds = {"seconds_prepare": time.perf_counter() - begin}
     for line in data.describe():
         console.print(line, highlight=False, soft_wrap=True)
@@ -85,7 +81,7 @@ def follow_path(cfg: DictConfig, data, folder: Path, checkpoints: Path, resume: 
 
     if cfg.data.get("join_dev"):
         raise UserError("data.join_dev=true: dev, trained on as well, cannot choose a strength of the path")
-    if not cfg.reg.relative and not OmegaConf.is_list(cfg.path):
+    if cfg.reg.relative is not True and not OmegaConf.is_list(cfg.path):
         raise UserError(
             f"path={cfg.path} goes down to reg.strength as a share: reg.relative must be true; or list shares"
         )
@@ -157,24 +153,26 @@ def trainer_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: C
 
 def finish(cfg, data, outcomes, seconds: dict, folder: Path, console: Console) -> dict[str, object]:
     """Test once, export, report."""
-    first, last = recipe.selecting(outcomes), recipe.settled(outcomes[-1])
+    first, last = recipe.selecting(outcomes), data.task.settled(outcomes[-1])
     dev = last.module.evaluate(last.data.batches("dev", 256)).result()
     begin = time.perf_counter()
     score = last.module.evaluate(last.data.batches("test", 256)).result()
     choices = HydraConfig.get().runtime.choices
+    seconds["seconds_prepare"] += sum(outcome.figures["seconds_build"] for outcome in outcomes)
     seconds |= {"seconds_fit": sum(o.figures["seconds_fit"] for o in outcomes)}
     seconds |= {"seconds_test": time.perf_counter() - begin}
     metrics = {
-        "task": cfg.task.name, "recipe": choices.recipe, "loss": choices.loss, "reg": choices.reg,
-        "data": data.splits.name, "split": "test", "seed": cfg.seed,
+        "task": cfg.task.name, "recipe": choices.recipe,
+        **({"loss": choices.loss, "reg": choices.reg} if first.penalties else {"model": choices.model}),
+        "data": data.name, "split": "test", "seed": cfg.seed,
         **{key: value for key, value in score.items() if isinstance(value, float)},
         f"dev_{data.metric}": dev[data.metric],
-        **results.sparsity(data, first, last), **recipe.figures(outcomes), **seconds,
+        **data.task.sparsity(data, first, last), **recipe.figures(outcomes), **seconds,
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }  # fmt: skip
     if first_process():
-        metrics["artifact_bytes"] = results.export(folder / "model", last, console)
-        table = results.write_report(folder / "report", data, outcomes, last)
+        metrics["artifact_bytes"] = data.task.export(folder / "model", last, console)
+        table = data.task.write_report(folder / "report", data, outcomes, last)
         log_hyperparameters(cfg, metrics, folder)
         report.write_metrics(folder / "metrics.json", metrics)
         report.summary(console, metrics, table, folder)

@@ -1,7 +1,8 @@
 """The small model as a folder: `model.json` says what it is, `weights.safetensors` holds its numbers.
 
-Only living features are kept: their 64-bit keys, template by template, and of their weights those that are not zero.
-Nothing in the folder is ever executed; all of it is checked before it is used.
+Of a tagger only living features are kept: their 64-bit keys, template by template, and of their weights those that are not zero.
+Nothing in the folder is ever executed; all of it is checked before it is used. `language/artifact.py` does the same for
+language models.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ from structsparse.predictor import Model
 from structsparse.structures.edges import EdgeChain
 
 if TYPE_CHECKING:
+    from structsparse.language.predictor import LanguageModel
     from structsparse.tasks.tagging import TaggingData  # imports Lightning, which a predictor does without
 
 FORMAT = 1
+LANGUAGE_MODEL = "language model"  # what `kind` says of one; a tagger has no such field
 EDGES = "edges.table"
 DESCRIPTION, WEIGHTS = "model.json", "weights.safetensors"
 _UNSIGNED = ("uint8", "uint16", "uint32")
@@ -57,14 +60,11 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
         edges["templates"], tensors["edges.keys"] = _keep_living_(state, [EDGES], data.edges.index)
         edges["steps"] = data.edges.steps.T.tolist()
     for name, array in state.items():
-        with _blaming(folder):
+        with blaming(folder):
             _check_numbers(name, array)
         tensors |= _packed(name, array) if name in (*tables, EDGES) else {name: array}
     weights = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
     description = {
-        "format": FORMAT,
-        "structsparse": __version__,
-        "sha256": hashlib.sha256(weights).hexdigest(),
         "labels": list(data.labels),
         "scheme": data.scheme,
         "columns": list(data.splits.train.columns),
@@ -75,21 +75,24 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
         "templates": templates,
         **({"edges": edges} if edges else {}),
     }
-    lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in description.items())
-    files = {DESCRIPTION: f"{{\n{lines}\n}}\n".encode(), WEIGHTS: weights}
-    _write_whole(folder, files)
-    return sum(map(len, files.values()))
+    return write(folder, description, weights)
 
 
-def load(folder: Path) -> Model:
-    """Read what `save` has written, or say which file is wrong and why."""
-    with _blaming(folder / DESCRIPTION):
+def load(folder: Path) -> Model | LanguageModel:
+    """Read a model of either kind that has been saved, or say which file is wrong and why."""
+    with blaming(folder / DESCRIPTION):
         known = _description((folder / DESCRIPTION).read_bytes())
+    if known.get("kind") == LANGUAGE_MODEL:
+        from structsparse.language.artifact import loaded
+
+        return loaded(folder, known)
+    with blaming(folder / DESCRIPTION):
+        check_fields(known, _FIELDS, _OPTIONAL)
         columns, tagger = _needed(known), _empty_tagger(known)
         if "edges" in known:
             EdgeChain(torch.tensor(known["edges"]["steps"]).T, len(known["labels"]))  # checks them
-    with _blaming(folder / WEIGHTS):
-        tensors = _tensors((folder / WEIGHTS).read_bytes(), known["sha256"])
+    with blaming(folder / WEIGHTS):
+        tensors = read_tensors((folder / WEIGHTS).read_bytes(), known["sha256"])
         index = _index(known["templates"], tensors)
         edges, scorer = _edges(known, tensors)
         tagger = _fill_(tagger, tensors)
@@ -268,10 +271,13 @@ def _counts_and_steps(value: object) -> bool:
     return bool(value["steps"]) and small and _counts(value["templates"])
 
 
-_FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
+Fields = dict[str, tuple[Callable[[object], bool], str]]  # what fits a field, and what is expected of it
+COMMON: Fields = {
     "format": (lambda value: type(value) is int and value > 0, "a number"),
     "structsparse": (lambda value: isinstance(value, str), "a version"),
     "sha256": (lambda value: isinstance(value, str), f"the checksum of {WEIGHTS}"),
+}
+_FIELDS = COMMON | {
     "labels": (lambda value: bool(value) and _strings(value) and len({*value}) == len(value), "distinct strings"),
     "scheme": (lambda value: value is None or value in SCHEMES, f"null or one of {', '.join(SCHEMES)}"),
     "columns": (lambda value: _strings(value) and len({*value}) == len(value), "distinct strings"),
@@ -286,7 +292,7 @@ _OPTIONAL = ("edges",)
 
 
 def _description(text: bytes) -> dict:
-    """What `model.json` says, every field of the kind that is expected."""
+    """What `model.json` says."""
     try:
         known = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -295,12 +301,16 @@ def _description(text: bytes) -> dict:
     written = known.get("format")
     if type(written) is int and written > FORMAT:
         raise UserError(f"written by a newer structsparse (format {written}); this one reads up to format {FORMAT}")
-    for name in sorted(({*known} ^ {*_FIELDS}) - {*_OPTIONAL}):
-        raise UserError(f"{name} is {'unknown' if name in known else 'missing'}, expected {', '.join(_FIELDS)}")
-    for name, (fits, expected) in _FIELDS.items():
+    return known
+
+
+def check_fields(known: dict, fields: Fields, optional: Collection[str] = ()) -> None:
+    """Every field there, of the kind that is expected, and no other."""
+    for name in sorted(({*known} ^ {*fields}) - {*optional}):
+        raise UserError(f"{name} is {'unknown' if name in known else 'missing'}, expected {', '.join(fields)}")
+    for name, (fits, expected) in fields.items():
         if name in known and not fits(known[name]):
             raise UserError(f"{name} is {json.dumps(known[name]):.60}, expected {expected}")
-    return known
 
 
 def _needed(known: dict) -> tuple[str, ...]:
@@ -334,7 +344,7 @@ def _empty_tagger(known: dict) -> Tagger:
         raise UserError(f"scorer {known['scorer']} cannot be built ({str(error).splitlines()[0]})") from None
 
 
-def _tensors(weights: bytes, sha256: str) -> dict[str, np.ndarray]:
+def read_tensors(weights: bytes, sha256: str) -> dict[str, np.ndarray]:
     found = hashlib.sha256(weights).hexdigest()
     if found != sha256:
         raise UserError(f"damaged, or of another model: SHA-256 {found[:12]}..., {DESCRIPTION} says {sha256[:12]}...")
@@ -345,7 +355,7 @@ def _tensors(weights: bytes, sha256: str) -> dict[str, np.ndarray]:
 
 
 @contextlib.contextmanager
-def _blaming(path: Path) -> Iterator[None]:
+def blaming(path: Path) -> Iterator[None]:
     """Faults found here are faults of this file."""
     try:
         yield
@@ -353,6 +363,16 @@ def _blaming(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: {error}") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); it is a part of every model") from None
+
+
+def write(folder: Path, description: dict, weights: bytes) -> int:
+    """Write a model of either kind whole or not at all; the bytes of the folder."""
+    checksum = hashlib.sha256(weights).hexdigest()
+    fields = {"format": FORMAT, "structsparse": __version__, "sha256": checksum, **description}
+    lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in fields.items())
+    files = {DESCRIPTION: f"{{\n{lines}\n}}\n".encode(), WEIGHTS: weights}
+    _write_whole(folder, files)
+    return sum(map(len, files.values()))
 
 
 def _write_whole(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from structsparse.bags import subtract_
-from structsparse.growing import GrowingScorer
 from structsparse.penalties import ElasticNet, NoPenalty, Penalty
 
 POLISH = 15  # iterations that bring the free parameters to their best before a bound is taken
@@ -203,8 +202,7 @@ def prove(
     strength = figures["strength"]
     at_zero = figures["residual_at_zero"]
     rest = residual(penalties, weights, gradients) if smooth else None
-    bounded = module.tagger.linear and not isinstance(module.tagger.scorer, GrowingScorer)
-    bound = _lower_bound(module, batches, penalties, support) if bounded else None
+    bound = _lower_bound(module, batches, penalties, support) if module.linear else None
     own = sum(float(penalty.value(weights[name])) for name, penalty in main.items())
     found = {
         "objective": loss + value,

@@ -6,16 +6,23 @@
 conf/experiment/NAME.yaml says which rows there are:
 
     title      what the table shows
-    seeds      the runs of each row, `seed` of train.py
+    metric     what dev chooses by and the table shows: f1, perplexity, ...
+    script     what is run in the place of train.py
+    seeds      the runs of each row; their means are shown
+    over       the option that is set to each of them: `seed`, or data.part, ...
     common     options of all runs
-    quick      options of --quick, which come last; one seed is run
+    quick      options of --quick, which come last; two values of each varied option are run, with seed 0
     passes     options under which each row is run once more: dev figures are of the first, test figures of the last
-    reference  the row that others are compared with
+    reference  the row that others are compared with; of one that varies, what dev chooses
+    converged  gap (or stationarity) relative to the objective beyond which a run is marked as not converged
     memory     rows whose features are drawn over time
     kinds      rows whose living kinds of templates are counted
+    curves     NAME: {x, y, rows, against}; a figure and a table of `y` (some columns of the table) by the varied option
+               `x`, a line for each row; `against` is a value of x, or `best`: the last value is compared with it
     rows       NAME: {method, options, ...}; `method` is a line in the figure, `seeds` are the row's own, with
                `selects: true` it is one of those among which dev chooses, `paper` are published figures: {dev, test,
-               weights}; with `vary: KEY` and `values` it stands for a row NAME-VALUE each, and `paper` is a list
+               weights}; with `vary: {KEY: [values], ...}` it stands for a row NAME-VALUE... for each combination, and
+               `paper` is a list
 
 Everything lies in runs/experiments/NAME: rows/ROW/PASS-SEED/ of each run with log.txt, table.csv, table.md, figures.
 """
@@ -29,13 +36,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -43,14 +50,17 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from structsparse import kinds, tables
+from structsparse.curves import Curve
 from structsparse.errors import UserError
 from structsparse.files import write_text
+from structsparse.warm import Warm
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPERIMENTS = ROOT / "conf" / "experiment"
 _STATE = "run.json"
-_KEYS = {"title", "seeds", "common", "quick", "passes", "reference", "memory", "kinds", "rows"}
-_ROW_KEYS = {"method", "options", "seeds", "selects", "paper", "vary", "values"}
+_KEYS = {"title", "metric", "script", "seeds", "over", "common", "quick", "passes", "reference", "converged"}
+_KEYS |= {"memory", "kinds", "curves", "rows"}
+_ROW_KEYS = {"method", "options", "seeds", "selects", "paper", "vary"}
 
 
 @dataclass(frozen=True)
@@ -60,9 +70,11 @@ class Row:
     name: str
     method: str
     options: tuple[str, ...]
-    seeds: tuple[int, ...]
+    seeds: tuple[int | str, ...]
     selects: bool = False
     paper: Mapping[str, float] = field(default_factory=dict)
+    entry: str = ""  # what it is one of, if that varies
+    varied: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,9 +83,19 @@ class Experiment:
     title: str
     rows: tuple[Row, ...]
     passes: Mapping[str, tuple[str, ...]]
-    reference: str | None
-    memory: tuple[str, ...]
-    kinds: tuple[str, ...]
+    reference: str | None = None
+    memory: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    metric: str = "f1"
+    over: str = "seed"
+    script: Path = ROOT / "train.py"
+    converged: float | None = None
+    curves: tuple[Curve, ...] = ()
+
+    @property
+    def repeated(self) -> str:
+        """What a run's seed is called in tables."""
+        return self.over.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
@@ -82,13 +104,14 @@ class Run:
 
     row: Row
     part: str  # the pass
-    seed: int
+    seed: int | str
     options: tuple[str, ...]
     folder: Path
+    experiment: Experiment
 
     @property
     def name(self) -> str:
-        return f"{self.row.name} {self.part} seed {self.seed}"
+        return f"{self.row.name} {self.part} {self.experiment.repeated} {self.seed}"
 
     @property
     def state(self) -> dict:
@@ -117,22 +140,45 @@ def read(name: str, quick: bool = False) -> Experiment:
     _refuse_unknown(said, _KEYS, path)
     if not isinstance(said["rows"], dict) or not all(isinstance(row, dict) for row in said["rows"].values()):
         raise UserError(f"{path}: expected rows, a mapping of names to what they run")
+    if quick:
+        said |= {"over": "seed", "rows": {key: {**row, "seeds": [0]} for key, row in said["rows"].items()}}
     seeds = _list(said, "seeds", [0], path)
     last = _list(said, "quick", [], path) if quick else []
     rows = [row for key, value in said["rows"].items() for row in _rows(str(key), value, said, seeds, last, path)]
-    names = {row.name for row in rows}
+    names = {row.name for row in rows} | {row.entry for row in rows}
     wanted = {key: _list(said, key, [], path) for key in ("memory", "kinds")}
-    for key, named in {**wanted, "reference": [said["reference"]] if said.get("reference") else []}.items():
-        for row in named:
+    curves = tuple(_curve(name, curve, f"{path}: curve {name}") for name, curve in (said.get("curves") or {}).items())
+    named = [*wanted.items(), ("reference", [said["reference"]] if said.get("reference") else [])]
+    for key, some in [*named, *((f"curve {curve.name}", curve.rows) for curve in curves)]:
+        for row in some:
             if row not in names:
                 raise UserError(f"{path}: {key} names {row!r}, which is no row; there are {', '.join(sorted(names))}")
     known = said.get("passes") or {"run": []}
     passes = {str(key): tuple(_list(known, key, [], f"{path}: passes")) for key in known}
     return Experiment(
-        Path(name).with_suffix("").name if name.endswith(".yaml") else name, said.get("title", name), tuple(rows),
+        Path(name).with_suffix("").name if name.endswith(".yaml") else name, said.get("title", name),
+        tuple(_few(rows) if quick else rows),
         dict(list(passes.items())[:1]) if quick else passes, said.get("reference"),
-        tuple(wanted["memory"]), tuple(wanted["kinds"]),
+        tuple(wanted["memory"]), tuple(wanted["kinds"]), said.get("metric", "f1"), said.get("over", "seed"),
+        ROOT / said.get("script", "train.py"), said.get("converged"), curves,
     )  # fmt: skip
+
+
+def _few(rows: Sequence[Row]) -> list[Row]:
+    """Those with the first two values of each varied option."""
+    values: dict[tuple[str, str], dict] = {}
+    for row in rows:
+        for key, value in row.varied.items():
+            values.setdefault((row.entry, key), {})[value] = None
+    return [row for row in rows if all(v in list(values[row.entry, key])[:2] for key, v in row.varied.items())]
+
+
+def _curve(name: str, said: object, where: str) -> Curve:
+    if not isinstance(said, dict) or not {"x", "y", "rows"} <= set(said):
+        raise UserError(f"{where}: expected x, y and rows")
+    _refuse_unknown(said, {"x", "y", "rows", "against"}, where)
+    y, rows = (tuple(map(str, _list(said, key, [], where))) for key in ("y", "rows"))
+    return Curve(name, said["x"], y, rows, said.get("against"))
 
 
 def _list(said: Mapping, key: str, default: list, where: object) -> list:
@@ -151,16 +197,19 @@ def _rows(name: str, said: dict, whole: dict, seeds: list[int], last: list[str],
     common = {"method": said.get("method", name), "seeds": tuple(_list(said, "seeds", seeds, where))}
     common["selects"] = bool(said.get("selects"))
     if "vary" not in said:
-        yield Row(name, options=(*options, *last), paper=said.get("paper") or {}, **common)
+        yield Row(name, options=(*options, *last), paper=said.get("paper") or {}, entry=name, **common)
         return
-    values = said.get("values") or []
-    papers = said.get("paper") or [{}] * len(values)
-    if not values or len(papers) != len(values):
-        raise UserError(
-            f"{path}: row {name} has {len(values)} values and {len(papers)} papers; one for each is expected"
-        )
-    for value, paper in zip(values, papers, strict=True):
-        yield Row(f"{name}-{value}", options=(*options, f"{said['vary']}={value}", *last), paper=paper, **common)
+    keys = said["vary"]
+    if not isinstance(keys, dict) or not keys:
+        raise UserError(f"{where}: vary is {keys!r}, expected a mapping of options to lists of values")
+    combinations = list(product(*(_list(keys, key, [], f"{where}: vary") for key in keys)))
+    papers = said.get("paper") or [{}] * len(combinations)
+    if not combinations or len(papers) != len(combinations):
+        raise UserError(f"{where} has {len(combinations)} values and {len(papers)} papers; one for each is expected")
+    for values, paper in zip(combinations, papers, strict=True):
+        varied = dict(zip(keys, values, strict=True))
+        own = (*options, *(f"{key}={value}" for key, value in varied.items()), *last)
+        yield Row("-".join(map(str, (name, *values))), options=own, paper=paper, entry=name, varied=varied, **common)
 
 
 def _refuse_unknown(said: Mapping, known: set[str], where: object) -> None:
@@ -171,27 +220,29 @@ def _refuse_unknown(said: Mapping, known: set[str], where: object) -> None:
 
 def runs_of(experiment: Experiment, folder: Path, only: Sequence[str] = (), seeds: Sequence[int] = ()) -> list[Run]:
     """All runs; `only` some rows (a name, or what comes before its -VALUE) and seeds."""
-    names = {row.name for row in experiment.rows} | {row.name.rpartition("-")[0] for row in experiment.rows}
+    names = {row.name for row in experiment.rows} | {row.entry for row in experiment.rows}
     for name in only:
         if name not in names:
             raise UserError(f"--only {name}: no such row; there are {', '.join(row.name for row in experiment.rows)}")
     return [
-        Run(row, part, seed, (*row.options, *options, f"seed={seed}"), folder / "rows" / row.name / f"{part}-{seed}")
+        Run(row, part, seed, (*row.options, *options, f"{experiment.over}={seed}"),
+            folder / "rows" / row.name / f"{part}-{seed}", experiment)
         for row in experiment.rows
-        if not only or {row.name, row.name.rpartition("-")[0]} & set(only)
+        if not only or {row.name, row.entry} & set(only)
         for part, options in experiment.passes.items()
         for seed in dict.fromkeys(seeds or row.seeds)
-    ]
+    ]  # fmt: skip
 
 
 class Runner:
     """Runs one process after the other, `jobs` at a time. One that fails is said so, and the others go on."""
 
-    def __init__(self, jobs: int = 1, script: Path = ROOT / "train.py") -> None:
+    def __init__(self, jobs: int = 1) -> None:
         if jobs < 1:
             raise UserError(f"--jobs {jobs}: expected a number of processes, at least 1")
-        self.jobs, self.script = jobs, script
-        self.processes: set[subprocess.Popen] = set()
+        self.jobs = jobs
+        self.warm: dict[Path, list[Warm]] = {}  # idle ones of each script
+        self.busy: set[Warm] = set()
         self.lock, self.stopping = threading.Lock(), False
 
     def run(self, runs: Sequence[Run]) -> list[Run]:
@@ -210,13 +261,22 @@ class Runner:
                 self.stop()
                 pool.shutdown(cancel_futures=True)
                 raise
+            finally:
+                self.close()
         return failed
 
     def stop(self) -> None:
         with self.lock:
             self.stopping = True
-            for process in self.processes:
-                process.terminate()
+            for warm in self.busy:
+                warm.stop()
+
+    def close(self) -> None:
+        """Idle ones are ended; they are started again when something is run."""
+        with self.lock:
+            idle, self.warm = [warm for some in self.warm.values() for warm in some], {}
+        for warm in idle:
+            warm.close()
 
     def _one(self, run: Run) -> str:
         """Start it, wait for it, and say in a few words how it went."""
@@ -224,27 +284,38 @@ class Runner:
             return "finished meanwhile"
         shutil.rmtree(run.folder, ignore_errors=True)
         run.folder.mkdir(parents=True)
-        command = [sys.executable, str(self.script), f"hydra.run.dir={run.folder}", *run.options]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+        log, script = run.folder / "log.txt", run.experiment.script
         begin = time.perf_counter()
-        with (run.folder / "log.txt").open("wb") as log:
-            with self.lock:
-                if self.stopping:
-                    return "not started"
-                process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
-                )
-                self.processes.add(process)
-            _, ended, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(ended)
+        warm = self._taken(script, log)
+        if warm is None:
+            return "not started"
+        ended = warm.run(log, [f"hydra.run.dir={run.folder}", *run.options])
         with self.lock:
-            self.processes.discard(process)
-        state = {"options": list(run.options), "status": process.returncode}
-        state |= {"seconds_cpu": usage.ru_utime + usage.ru_stime, "seconds": time.perf_counter() - begin}
+            self.busy.discard(warm)
+            idle = warm.lives and not self.stopping
+            if idle:
+                self.warm.setdefault(script, []).append(warm)
+        if not idle:
+            warm.close()
+        state = {"options": list(run.options), **ended, "seconds": time.perf_counter() - begin}
         write_text(run.folder / _STATE, json.dumps(state, indent=1) + "\n")
         if not run.finished:
-            return f"failed with status {process.returncode}: {_last_words(run.folder / 'log.txt')} ({run.folder})"
+            return f"failed with status {ended['status']}: {_last_words(log)} ({run.folder})"
         return _in_brief(run, json.loads((run.folder / "metrics.json").read_text()), state["seconds"])
+
+    def _taken(self, script: Path, log: Path) -> Warm | None:
+        """An idle process, or a new one, whose complaints about the script go to the log; None once all are to stop."""
+        with self.lock:
+            if self.stopping:
+                return None
+            if self.warm.get(script):
+                warm = self.warm[script].pop()
+            else:
+                environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+                with log.open("wb") as errors:
+                    warm = Warm(script, environment, errors)
+            self.busy.add(warm)
+            return warm
 
 
 def _last_words(log: Path) -> str:
@@ -262,11 +333,11 @@ def _said(done: Future) -> str:
 
 def _in_brief(run: Run, metrics: Mapping, seconds: float) -> str:
     """On test only where nothing is left to be chosen."""
-    part = "test" if "data.join_dev=true" in run.options else "dev"
-    keys = ("f1", "accuracy") if part == "test" else ("dev_f1", "dev_accuracy")
+    part, metric = "test" if "data.join_dev=true" in run.options else "dev", run.experiment.metric
+    keys = (metric, "accuracy") if part == "test" else (f"dev_{metric}", "dev_accuracy", metric)
     score = next((metrics[key] for key in keys if metrics.get(key) is not None), float("nan"))
     weights = "" if metrics.get("nonzero") is None else f"{metrics['nonzero']:,} weights, "
-    return f"{part} {score:.4f}, {weights}{seconds:.0f} s"
+    return f"{part} {score:.6g}, {weights}{seconds:.1f} s"
 
 
 def records(runs: Sequence[Run]) -> list[dict]:
@@ -274,7 +345,8 @@ def records(runs: Sequence[Run]) -> list[dict]:
     found = []
     for run in runs:
         if run.finished:
-            said = {"row": run.row.name, "method": run.row.method, "pass": run.part, "seed": run.seed}
+            said = {"row": run.row.name, "method": run.row.method, "pass": run.part}
+            said[run.experiment.repeated] = run.seed
             state = {key: run.state[key] for key in ("seconds", "seconds_cpu")}
             metrics = json.loads((run.folder / "metrics.json").read_text())
             found.append(metrics | state | said | {"folder": str(run.folder)})
@@ -302,6 +374,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
+def _seeds(given: str, experiment: Experiment) -> list[int | str]:
+    """What is asked for in the place of the experiment's own."""
+    seeds = [int(seed) if seed.isdigit() else seed for seed in given.split(",") if seed]
+    if experiment.over == "seed" and not all(isinstance(seed, int) for seed in seeds):
+        raise UserError(f"--seeds {given}: expected whole numbers parted by commas")
+    return seeds
+
+
 def _stop(signum: int, frame: object) -> None:
     """As Ctrl-C does: no process of a row is left behind."""
     raise KeyboardInterrupt
@@ -309,14 +389,10 @@ def _stop(signum: int, frame: object) -> None:
 
 def _run_all(given: argparse.Namespace) -> int:
     only = [name for name in given.only.split(",") if name]
-    try:
-        seeds = [int(seed) for seed in given.seeds.split(",") if seed]
-    except ValueError:
-        raise UserError(f"--seeds {given.seeds}: expected whole numbers parted by commas") from None
-    seeds = seeds or ([0] if given.quick else [])
     failed, done, runner = [], [], Runner(given.jobs)
     for name in given.experiments:
         experiment = read(name, given.quick)
+        seeds = _seeds(given.seeds, experiment)
         folder = (given.folder / ("quick" if given.quick else "") / experiment.name).resolve()
         interrupted = False
         with _alone(folder):

@@ -51,6 +51,15 @@ class Perceptron(StructuredLoss):
         return _shortfall(self.structure, scores, gold, lengths)
 
 
+class SoftmaxLM(StructuredLoss):
+    """loss = sum over targets of -log p(target | context), one number for all, of a structure as `Contexts` is."""
+
+    smooth = True
+
+    def forward(self, increments, node_ends: Tensor, entry_ends: Tensor) -> Tensor:  # scalar
+        return self.structure.surprise(increments, node_ends, entry_ends)
+
+
 def _shortfall(structure, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
     """What gold lacks to the best; the gold itself carries no cost, so both may be scored alike."""
     rival = structure.best(scores, lengths)

@@ -1,5 +1,6 @@
 """Scores that accumulate over batches and add up over ranks: every one is a vector of counts."""
 
+import math
 from collections.abc import Sequence
 from typing import Self
 
@@ -7,7 +8,14 @@ import numpy as np
 
 from structsparse.corpora.tags import span_types, spans
 
+LOWER_IS_BETTER = ("perplexity", "perplexity_open")
 UNSEEN = "(unseen)"  # the type of gold labels beyond the names given
+
+
+def gain(metric: str, value: float) -> float:
+    """The value of a metric (`f1`, `dev_perplexity`, `dev/f1`, ...) so that more of it is better."""
+    name = metric.removeprefix("selected ").replace("/", "_").removeprefix("dev_")
+    return -value if name in LOWER_IS_BETTER else value
 
 
 class _Counts:
@@ -111,3 +119,25 @@ def _ratios(correct: int, gold: int, predicted: int) -> dict:
         "gold": gold,
         "predicted": predicted,
     }
+
+
+class Perplexity:
+    """exp of the mean surprise, over the targets that the vocabulary knows (as papers report it) and over all of them,
+    unknown ones counted as what stands for them."""
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(4)  # surprise of known targets and their number, the same of unknown ones
+
+    def add(self, log_probabilities: np.ndarray, known: np.ndarray) -> None:
+        """Natural logarithms [targets], bool [targets]"""
+        for place, which in ((0, known), (2, ~known)):
+            self.counts[place : place + 2] += -log_probabilities[which].sum(), which.sum()
+
+    def result(self) -> dict[str, float]:
+        surprise, known, rest, unknown = self.counts.tolist()
+        return {
+            "perplexity": math.exp(surprise / known) if known else math.nan,
+            "perplexity_open": math.exp((surprise + rest) / (known + unknown)) if known + unknown else math.nan,
+            "targets": int(known),
+            "unknown": int(unknown),
+        }

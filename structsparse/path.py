@@ -22,10 +22,12 @@ from structsparse import certificate, recipe, report, rounds
 from structsparse.errors import UserError
 from structsparse.files import write_text, written_whole
 from structsparse.groups import Partition
+from structsparse.metrics import gain
 from structsparse.pairs import entries_of, pairs_of, rows_of
 from structsparse.penalties import L0, ElasticNet, GroupMCP, LogSum, Nonnegative, Penalty
 from structsparse.recipe import Outcome, Stage
-from structsparse.tasks.tagging import TaggingData
+from structsparse.tasks import taggers
+from structsparse.tasks.task import Data
 
 ROUNDS = 5  # of bringing groups back; one is usual
 
@@ -58,7 +60,7 @@ def shares(wanted: int | Sequence[float], last: float) -> list[float]:
 
 def walk(
     stages_at: Callable[[float, Mapping[str, float] | None], list[Stage]],
-    data: TaggingData,
+    data: Data,
     wanted: Sequence[float],
     folder: Folder,
     resume: bool,
@@ -81,14 +83,14 @@ def walk(
         first, *others = stages_at(share * critical, state.outcome.figures["terms"])
         here = folder / f"path-{k:02d}"
         outcomes = [state.advance(first, share * critical, here, resume)]
-        for stage in others if recipe.alive(outcomes[0]) else ():
+        for stage in others if data.task.alive(outcomes[0]) else ():
             outcomes.append(rounds.run(stage, data, outcomes[-1], here / stage.name, resume))
         points.append(Point(share, outcomes, _row(share, outcomes, state.kept)))
         console.print(_line(points[-1], k, len(wanted), data.metric), highlight=False, soft_wrap=True)
     living = [point for point in points if point.row["weights"]]
     if not living:
         raise UserError(f"path: every group is dead at all of {len(wanted)} strengths; go further down")
-    return points, min(living, key=lambda point: (-point.row[data.metric], point.row["weights"]))
+    return points, min(living, key=lambda point: (-gain(data.metric, point.row[data.metric]), point.row["weights"]))
 
 
 class _State:
@@ -116,7 +118,7 @@ class _State:
 
     def _solve(self, stage: Stage, rows: np.ndarray, folder: Folder, resume: bool) -> Outcome:
         data = self.outcome.data
-        table = recipe.table_name(self.outcome.penalties)
+        table = taggers.table_name(self.outcome.penalties)
         start = {name: value.clone() for name, value in self._weights().items()}
         if not rows.all():
             data = data.keep(rows)
@@ -141,7 +143,7 @@ class _State:
     @torch.no_grad()
     def _take(self, found: Outcome, rows: np.ndarray) -> None:
         """The weights found, and the gradient of everything there."""
-        table = recipe.table_name(self.outcome.penalties)
+        table = taggers.table_name(self.outcome.penalties)
         new = dict(found.module.named_parameters())
         for name, parameter in self.outcome.module.named_parameters():
             if name == table:
@@ -168,7 +170,7 @@ class _State:
     def _rows(self, mark: Callable[[str, Penalty], Tensor]) -> np.ndarray:
         """The rows of the table whose group is marked; all of them where groups are not made of rows."""
         count = len(self.outcome.data.index)
-        table = recipe.table_name(self.outcome.penalties)
+        table = taggers.table_name(self.outcome.penalties)
         if table is None:
             return np.ones(count, dtype=bool)
         penalty, scorer = self.outcome.penalties[table], self.outcome.module.tagger.scorer
@@ -198,7 +200,7 @@ def _by_entry(penalty: Penalty) -> bool:
 def _row(share: float, outcomes: Sequence[Outcome], kept: int) -> dict[str, float | int | None]:
     """One line of the table. The metric is that of the last stage on dev; `selected` that of the first one."""
     first, last = outcomes[0], outcomes[-1]
-    metric, living = first.data.metric, recipe.alive(first)
+    metric, living = first.data.metric, first.data.task.alive(first)
 
     def weights(outcome: Outcome) -> int:
         named = dict(outcome.module.named_parameters())

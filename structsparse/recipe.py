@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 
 import lightning
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,19 +22,11 @@ from structsparse.callbacks.online import Counts, Mean
 from structsparse.callbacks.proximal import ProximalStep
 from structsparse.callbacks.saving import LAST, Checkpoints, StopAtNaN, same_model
 from structsparse.errors import UserError
-from structsparse.features.layout import Layout
 from structsparse.files import write_text
-from structsparse.growing import GrowingScorer
-from structsparse.models import SparseScorer, Tagger
-from structsparse.pairs import Pairs, PairScorer, on_rows, pairs_of, rows_of
 from structsparse.penalties import ElasticNet, NoPenalty, Penalty, Reweighting
 from structsparse.solvers import steps
-from structsparse.tasks.batches import Batches
-from structsparse.tasks.tagging import Tagging, TaggingData
-from structsparse.terms import Term, borne, critical_strength, place, set_strength
-
-EDGES = "tagger.edges.table"  # weights of features that are conjoined with a step from label to label
-WHOLE = 2000  # sentences at a time when the whole corpus is gone through
+from structsparse.tasks.task import Data, Placed
+from structsparse.terms import ITEMS, Term, critical_strength, set_strength
 
 
 @dataclass
@@ -67,8 +57,8 @@ class Stage:
 class Outcome:
     """What a stage leaves behind."""
 
-    data: TaggingData
-    module: Tagging
+    data: Data
+    module: lightning.LightningModule
     penalties: dict[str, Penalty]  # the first term's parameters come first
     figures: dict[str, object]  # numbers; `cuts`: (step, parameter, strength) of each cut to a budget
     at_zero: dict[str, Tensor] = field(default_factory=dict)  # gradients of the penalised parameters at zero
@@ -87,7 +77,7 @@ class Outcome:
 
 def run(
     stage: Stage,
-    data: TaggingData,
+    data: Data,
     before: Outcome | None,
     folder: Path,
     resume: bool,
@@ -96,25 +86,26 @@ def run(
     """Fit one stage, from the survivors of the stage before or from the weights in `start`. `folder` holds its
     checkpoints, from which it goes on if it is to resume."""
     support: dict[str, Tensor] = {}
+    task = data.task
     if before is not None:
         support = before.survivors()
-        data, support = _compact(before, support)
+        data, support = task.narrow(before, support)
     lightning.seed_everything(stage.seed, verbose=False)
     optimizer = _try_optimizer(stage)
     one_by_one = hasattr(optimizer, "sweep")
-    module, placed = _build(stage, data)
-    _check_fit(optimizer, module.tagger, module.loss)
-    if isinstance(module.tagger.scorer, GrowingScorer) and table_name(support):
-        raise UserError(
-            f"stage {stage.name}: model=growing cannot keep single entries of living rows dead; take model=sparse"
-        )
+    begin = time.perf_counter()
+    module, placed = task.build(stage, data)
+    seconds = time.perf_counter() - begin
+    if not placed:
+        return _counted(stage, data, module, seconds)
+    task.check(stage, module, optimizer, support)
     warm = before is not None and stage.warm
     if warm:
-        _inherit(module, before, support)
+        task.inherit(module, before, support)
     if start is not None:
         module.load_state_dict(start)
     figures, at_zero = _strengths(stage, data, module, placed, support, cold=not warm and start is None)
-    figures["stage"] = stage.name
+    figures |= {"stage": stage.name, "seconds_build": seconds}
     penalties, main = _all(placed), placed[0][1]
     if stage.reweight is not None:
         figures |= _reweigh(stage, before, module, main)
@@ -134,11 +125,21 @@ def run(
     module.to(next(value.dtype for value in saved["state_dict"].values() if value.is_floating_point()))
     module.load_state_dict(saved["state_dict"])
     figures["residual_at_zero"] = residual_at_zero(penalties, at_zero) if at_zero else None
-    found, at_end = certificate.prove(module, data.batches("train", WHOLE), penalties, main, support, figures)
+    found, at_end = certificate.prove(module, data.whole("train"), penalties, main, support, figures)
     return Outcome(data, module, penalties, figures | found, at_zero, at_end)
 
 
-def _reweigh(stage: Stage, before: Outcome | None, module: Tagging, penalties: dict[str, Penalty]) -> dict:
+def _counted(stage: Stage, data: Data, module: lightning.LightningModule, seconds: float) -> Outcome:
+    """A model that is there once it is built."""
+    nothing = ("objective", "penalty", "stationarity", "duality_gap", "groups_uncertified")
+    nothing += ("critical_strength", "strength")
+    spent = {"stage": stage.name, "seconds_build": 0.0, "seconds_fit": seconds, "epochs": 1, "counts": [], "cuts": []}
+    return Outcome(data, module, {}, dict.fromkeys(nothing) | spent)
+
+
+def _reweigh(
+    stage: Stage, before: Outcome | None, module: lightning.LightningModule, penalties: dict[str, Penalty]
+) -> dict:
     """The strength of the stage before, with group weights from the norms that it has come to."""
     if before is None or not stage.warm:
         raise UserError("reg.reweight is for a stage (warm=true) after another one, whose groups it weighs")
@@ -148,10 +149,10 @@ def _reweigh(stage: Stage, before: Outcome | None, module: Tagging, penalties: d
     return {key: before.figures[key] for key in ("strength", "critical_strength")}
 
 
-def probe(stage: Stage, data: TaggingData) -> Outcome:
+def probe(stage: Stage, data: Data) -> Outcome:
     """The model at zero, its free parameters at their best: where the path of falling strengths begins."""
     lightning.seed_everything(stage.seed, verbose=False)
-    module, placed = _build(stage, data)
+    module, placed = data.task.build(stage, data)
     figures, at_zero = _strengths(stage, data, module, placed, {}, cold=True)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -160,64 +161,17 @@ def probe(stage: Stage, data: TaggingData) -> Outcome:
     return Outcome(data, module, _all(placed), figures, at_zero)
 
 
-def gradients(outcome: Outcome, module: Tagging) -> dict[str, Tensor]:
+def gradients(outcome: Outcome, module: lightning.LightningModule) -> dict[str, Tensor]:
     """Of the mean loss on the whole training part, with respect to what is penalised."""
-    return certificate.mean_gradient(module, outcome.data.batches("train", WHOLE), list(outcome.penalties))[1]
+    return certificate.mean_gradient(module, outcome.data.whole("train"), list(outcome.penalties))[1]
 
 
-def _build(stage: Stage, data: TaggingData) -> tuple[Tagging, list[tuple[Term, dict[str, Penalty]]]]:
-    tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
-    parameters = {f"tagger.{name}": p for name, p in tagger.named_parameters()}
-    layout = Layout(data.index.names, data.index.offsets, data.labels, data.reduced, pairs_of(tagger.scorer))
-    of_edges = {} if data.edges is None else {EDGES: data.edges.layout(data.labels)}
-    placed = place(stage.terms, parameters, layout, of_edges)
-    names = [name for _, penalties in placed for name in penalties]
-    loss, fingerprint = stage.loss(tagger.structure), _fingerprint(stage, data)
-    module = Tagging(tagger, loss, stage.optimizer, data.score, names, stage.final_lr, fingerprint)
-    for name, curvature in _curvatures(data, layout.pairs).items():
-        if name in parameters:
-            parameters[name].curvature = curvature
-    return module, placed
-
-
-def _curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
-    """How often each weight of a sparse tagger has a say in a sentence, on average: up to one factor a bound of the
-    second derivatives of the loss, for solvers that ask for one."""
-    train = data.arrays["train"]
-    items = len(train)
-    rows = (np.bincount(train.bags.ids, minlength=len(data.index)) / items).clip(1 / items)  # [rows]
-    table = rows[:, None] if pairs is None else rows[pairs.rows]
-    labels, (first, last) = len(data.labels), (train.offsets[:-1], train.offsets[1:] - 1)
-    inner = np.ones(len(train.gold), bool)
-    inner[first] = False
-    steps = np.bincount(train.gold[:-1][inner[1:]] * labels + train.gold[1:][inner[1:]], minlength=labels**2)
-    start, end = (np.bincount(train.gold[tokens], minlength=labels) for tokens in (first, last))
-    shared = {"transitions": steps.reshape(labels, labels), "start": start, "end": end}
-    # what training lacks the model expects all the same, at first as often as anything else
-    expected = {name: np.where(c > 0, c, max(1.0, c.mean())) / items for name, c in shared.items()}
-    found = {"scorer.table": table, **expected}
-    if data.edges is not None:
-        found["edges.table"] = (data.edges.counts / items).clip(1 / items)[data.edges.pairs.rows]
-    return {f"tagger.{name}": torch.as_tensor(c, dtype=torch.float32) for name, c in found.items()}
-
-
-def foresee(stage: Stage, data: TaggingData) -> None:
+def foresee(stage: Stage, data: Data) -> None:
     """Refuse what is wrong with a stage before those that come before it have taken their time."""
     try:
-        optimizer = _try_optimizer(stage)
-        tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
-        borne(stage.terms, [f"tagger.{name}" for name, _ in tagger.named_parameters()])
-        _check_fit(optimizer, tagger, stage.loss(tagger.structure))
+        data.task.foresee(stage, data, _try_optimizer(stage))
     except UserError as error:
         raise UserError(f"recipe.{stage.name}: {error}") from None
-
-
-def _check_fit(optimizer: torch.optim.Optimizer, tagger: Tagger, loss: nn.Module) -> None:
-    """Whether a solver can move this model under this loss."""
-    if hasattr(optimizer, "sweep"):
-        optimizer.check(tagger, loss)
-    elif isinstance(tagger.scorer, GrowingScorer):
-        raise UserError("model=growing grows under solver=online_perceptron or online_mira alone; or take model=sparse")
 
 
 def _try_optimizer(stage: Stage) -> torch.optim.Optimizer:
@@ -230,20 +184,8 @@ def _try_optimizer(stage: Stage) -> torch.optim.Optimizer:
     return optimizer
 
 
-def table_name(names: Iterable[str]) -> str | None:
-    """The weights of the sparse features of labels among these parameters, if any are."""
-    return next((name for name in names if name.endswith("table") and name != EDGES), None)
-
-
-def alive(outcome: Outcome) -> bool:
-    """Whether anything is left to refit, or to be a model."""
-    support = outcome.survivors()
-    tables = [name for name in (table_name(support), EDGES) if name in support]
-    return any(mask.any() for name, mask in support.items() if name in tables or not tables)
-
-
 def refuse_dead(outcome: Outcome) -> Outcome:
-    if not alive(outcome):
+    if not outcome.data.task.alive(outcome):
         raise UserError(
             f"every group is dead: at strength {outcome.figures['strength']:.4g} "
             f"(critical {outcome.figures['critical_strength'] or float('nan'):.4g}) no weight survives; "
@@ -252,50 +194,11 @@ def refuse_dead(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _compact(before: Outcome, support: dict[str, Tensor]) -> tuple[TaggingData, dict[str, Tensor]]:
-    """Rows without a surviving entry leave the data; what is left of the support is kept where it forbids anything."""
-    rows, table = {}, table_name(support)
-    for name in {table, EDGES} & {*support}:
-        scorer = _owner(before.module, name)
-        rows[name] = rows_of(scorer, support[name])
-        support = {**support, name: on_rows(scorer, support[name], rows[name])}
-    living = (rows[name].cpu().numpy() if name in rows else None for name in (table, EDGES))
-    return before.data.keep(*living), {name: mask for name, mask in support.items() if not mask.all()}
-
-
-def _owner(module: Tagging, name: str) -> nn.Module:
-    """Whose parameter it is."""
-    return module.get_submodule(name.rpartition(".")[0])
-
-
-@torch.no_grad()
-def _inherit(module: Tagging, before: Outcome, support: dict[str, Tensor]) -> None:
-    """Start from the weights of the stage before, dead rows left out."""
-    old = dict(before.module.named_parameters())
-    survivors = before.survivors()
-    for name, parameter in module.named_parameters():
-        value, scorer = old[name], _owner(before.module, name)
-        if hasattr(value, "grows"):
-            value = value.grows.dense(survivors[name].any(dim=1))
-        elif isinstance(scorer, PairScorer) and parameter.dim() == 2:
-            value = scorer.dense()[rows_of(scorer, survivors[name])]
-        elif value.shape != parameter.shape:
-            value = on_rows(scorer, value, rows_of(scorer, survivors[name]))
-        if hasattr(parameter, "grows"):
-            parameter.grows.fill(value)
-            continue
-        if value.shape != parameter.shape:
-            raise UserError("warm=true: this model cannot start from the weights of the stage before; set it to false")
-        parameter.copy_(value)
-        if name in support:
-            parameter.mul_(support[name])
-
-
 def _strengths(
     stage: Stage,
-    data: TaggingData,
-    module: Tagging,
-    placed: list[tuple[Term, dict[str, Penalty]]],
+    data: Data,
+    module: lightning.LightningModule,
+    placed: Placed,
     support: Mapping[str, Tensor],
     cold: bool,
 ) -> tuple[dict[str, object], dict[str, Tensor]]:
@@ -306,7 +209,7 @@ def _strengths(
     penalties = _all(placed)
     unpenalised = all(isinstance(penalty, NoPenalty) for penalty in penalties.values())
     if any(hasattr(p, "grows") for p in module.parameters()) or (unpenalised and not module.loss.smooth):
-        return _absolute(stage, placed), {}
+        return _absolute(stage, placed, data.items), {}
     ridges = {name: p for _, own in placed[1:] for name, p in own.items() if isinstance(p, ElasticNet) and p.mix == 0}
     parameters = dict(module.named_parameters())
     zeroed = [name for name in penalties if name not in ridges]
@@ -314,7 +217,7 @@ def _strengths(
     with torch.no_grad():
         for name in zeroed:
             parameters[name].zero_()
-    batches = data.batches("train", WHOLE)
+    batches = data.whole("train")
     if cold and module.loss.smooth:
         certificate.fit_free(module, batches, {n: p for n, p in parameters.items() if n not in zeroed}, ridges)
     _, at_zero = certificate.mean_gradient(module, batches, list(penalties))
@@ -322,7 +225,7 @@ def _strengths(
     criticals = []
     for term, own in placed:
         criticals.append(critical_strength(own, at_zero))
-        set_strength(term, own, criticals[-1])
+        set_strength(term, own, criticals[-1], data.items)
     figures = {
         "critical_strength": criticals[0],
         "strength": float(next(iter(penalties.values())).strength),
@@ -335,10 +238,12 @@ def _strengths(
     return figures, at_zero
 
 
-def _absolute(stage: Stage, placed: list[tuple[Term, dict[str, Penalty]]]) -> dict[str, object]:
+def _absolute(stage: Stage, placed: Placed, items: int) -> dict[str, object]:
     """Figures without the gradient at zero: a growing table holds no features yet, or nothing is asked of it."""
-    for k, (term, _) in enumerate(placed):
-        if term.relative and (k > 0 or stage.budget is None):
+    for k, (term, own) in enumerate(placed):
+        if term.relative == ITEMS:
+            set_strength(term, own, None, items)
+        elif term.relative and (k > 0 or stage.budget is None):
             raise UserError(
                 f"{term.name}.relative=true: the critical strength is not known of a growing table, nor where nothing "
                 f"is penalised; set it to false{'' if k else ', or give reg.budget'}"
@@ -353,22 +258,12 @@ def residual_at_zero(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Ten
     return certificate.residual(penalties, {name: torch.zeros_like(g) for name, g in at_zero.items()}, at_zero)
 
 
-def _all(placed: list[tuple[Term, dict[str, Penalty]]]) -> dict[str, Penalty]:
+def _all(placed: Placed) -> dict[str, Penalty]:
     return {name: penalty for _, penalties in placed for name, penalty in penalties.items()}
 
 
-def _fingerprint(stage: Stage, data: TaggingData) -> str:
-    digest = blake2b(digest_size=8)
-    strengths = [term.strength for term in stage.terms]  # of a path they differ from the options
-    edges = [] if data.edges is None else data.edges.index.names
-    for part in (stage.name, stage.options, strengths, data.index.names, edges, data.labels):
-        digest.update(json.dumps(part, sort_keys=True, default=str).encode())
-    digest.update(np.ascontiguousarray(data.index.keys).tobytes())
-    return digest.hexdigest()
-
-
 def _fit(
-    stage, data, module, penalties, main, support, checkpoints: Checkpoints, path: Path | None, one_by_one
+    stage, data: Data, module, penalties, main, support, checkpoints: Checkpoints, path: Path | None, one_by_one
 ) -> dict:
     proximal, counts = _proximal(stage, penalties, main, support), Counts()
     before = [StopAtNaN(), *proximal, Mean(), counts, StopWhenConverged()]
@@ -377,6 +272,8 @@ def _fit(
     train, dev = _train(stage, data, one_by_one, sharing), data.batches("dev", 256, **sharing)
     if path is not None:
         same_model(path, module.fingerprint)
+    if trainer.precision == "64-true":
+        module.double()  # before a checkpoint is read into it, not after, as Lightning would
     begin = time.perf_counter()
     trainer.fit(module, train, dev, ckpt_path=path, weights_only=True)
     for penalty in penalties.values():
@@ -390,7 +287,7 @@ def _fit(
     }
 
 
-def _train(stage: Stage, data: TaggingData, one_by_one: bool, sharing: dict) -> Batches:
+def _train(stage: Stage, data: Data, one_by_one: bool, sharing: dict):
     if not one_by_one:
         return data.batches("train", stage.batch, shuffle=True, seed=stage.seed, **sharing)
     if sharing["world"] > 1:
@@ -410,23 +307,6 @@ def _proximal(stage: Stage, penalties, main, support) -> list[ProximalStep]:
     return [*found, ProximalStep(others, stage.every, 0, rest)] if others else found
 
 
-def settled(outcome: Outcome) -> Outcome:
-    """A model whose table grows, as one that has the rows that live."""
-    module, scorer = outcome.module, outcome.module.tagger.scorer
-    if not isinstance(scorer, GrowingScorer):
-        return outcome
-    rows = torch.zeros(scorer.rows, dtype=torch.bool)
-    rows[scorer.features.cpu()[(scorer.table != 0).any(dim=1).cpu()]] = True
-    data = outcome.data.keep(rows.numpy())
-    tagger = Tagger(SparseScorer(data.sizes), data.sizes.labels).to(scorer.table.dtype)
-    with torch.no_grad():
-        tagger.scorer.table.copy_(scorer.dense(rows.to(scorer.features.device)))
-        for name in ("transitions", "start", "end"):
-            getattr(tagger, name).copy_(getattr(module.tagger, name))
-    same = module.make_optimizer, module.make_score, module.penalised, module.final_lr, module.fingerprint
-    return Outcome(data, Tagging(tagger, module.loss, *same), {}, outcome.figures)
-
-
 def selecting(outcomes: Sequence[Outcome]) -> Outcome:
     """The last stage with a penalty of groups, which has chosen among them; the first one if there is none."""
     grouped = [o for o in outcomes if any(p.groups is not None for p in o.penalties.values())]
@@ -438,7 +318,7 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
     shown = ("objective", "penalty", "stationarity", "duality_gap", "groups_uncertified")
     shown += ("critical_strength", "strength")
     first, last = selecting(outcomes).figures, outcomes[-1].figures
-    items = sum(len(o.data.arrays["train"]) * o.figures["epochs"] for o in outcomes)
+    items = sum(o.data.items * o.figures["epochs"] for o in outcomes)
     counts = [line for o in outcomes for line in o.figures["counts"]]
     if counts:  # of solvers that go from sentence to sentence
         peaks = {"rows_peak": max(line[2] for line in counts), "weights_peak": max(line[3] for line in counts)}

@@ -153,7 +153,9 @@ def write_metrics(path: Path, metrics: Mapping[str, object]) -> None:
 
 def summary(console: Console, metrics: Mapping[str, object], table: Table | None, folder: Path) -> None:
     """The one thing to read at the end of a run."""
-    if table is not None:
+    if table is not None and "lives" not in table.header:
+        console.print(rich(table, "what lives"))
+    elif table is not None:
         lives = table.header.index("lives")
         without = [row[:lives] + row[lives + 1 :] for row in [table.header, *table.rows] if row[lives] != "no"]
         living = Table(without[0], without[1:])

@@ -12,10 +12,10 @@ from torch import Tensor
 from structsparse import certificate, recipe
 from structsparse.errors import UserError
 from structsparse.recipe import Outcome, Stage
-from structsparse.tasks.tagging import TaggingData
+from structsparse.tasks.task import Data
 
 
-def run(stage: Stage, data: TaggingData, before: Outcome | None, folder: Path, resume: bool) -> Outcome:
+def run(stage: Stage, data: Data, before: Outcome | None, folder: Path, resume: bool) -> Outcome:
     """`recipe.run`, and under `reg.reweight: {rounds, until, growth, ...}` the last of at most `rounds` rounds, each
     from the one before and with its groups pulled `growth` times more. It is the first that leaves no more than `until`
     groups; where that is less, the largest groups of the round before fill it up."""
@@ -34,7 +34,7 @@ def run(stage: Stage, data: TaggingData, before: Outcome | None, folder: Path, r
         spent |= {key: spent[key] + after.figures[key] for key in ("seconds_fit", "epochs", "counts", "cuts")}
         if _living(after) < until:
             fill_up_(now, _alive(after), until)
-            batches = now.data.batches("train", recipe.WHOLE)
+            batches = now.data.whole("train")
             spent |= certificate.prove(now.module, batches, now.penalties, now.penalties, {}, now.figures)[0]
             break
         now = after
@@ -70,7 +70,7 @@ def _living(outcome: Outcome) -> int:
     return sum(int(alive.sum()) for alive in _alive(outcome).values())
 
 
-def foresee(stage: Stage, data: TaggingData) -> None:
+def foresee(stage: Stage, data: Data) -> None:
     """`recipe.foresee`, and what is wrong with `reg.reweight`."""
     recipe.foresee(stage, data)
     if stage.reweight is not None:

@@ -15,12 +15,17 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from structsparse import curves
 from structsparse.files import write_text, written_whole
 from structsparse.kinds import kinds_of
+from structsparse.metrics import gain
 from structsparse.report import Table, markdown
 
-COLUMNS = """row method pass seed dev_f1 f1 nonzero rows_alive groups_alive groups weights_peak rows_peak
-seconds_prepare seconds_fit seconds seconds_cpu peak_memory_mb strength stationarity""".split()
+COLUMNS = """nonzero rows_alive groups_alive groups weights_peak rows_peak seconds_prepare seconds_fit seconds
+seconds_cpu peak_memory_mb strength stationarity""".split()
+SOME_COLUMNS = """perplexity_open dev_perplexity_open parameters weights objective duality_gap entries""".split()
+SCORES = {"f1": ("F1", 100.0)}  # how a metric is called, and what it is multiplied by
+LOG_PROBABILITIES = Path("report", "log_probabilities.npy")  # float [scored test targets], of a language model
 
 
 class Figures(NamedTuple):
@@ -56,6 +61,10 @@ class Line(NamedTuple):
     peak: Figures  # share of the reference's features that the first stage held at its peak
     seconds: Figures  # CPU of the whole process
     memory: Figures
+    parameters: Figures  # that have a value of their own
+    open: Figures  # perplexity with the words that training lacks
+    gap: Figures  # relative to the objective
+    loose: int  # runs that have not converged
 
 
 def lines_of(experiment, records: Sequence[Mapping]) -> list[Line]:
@@ -69,13 +78,23 @@ def lines_of(experiment, records: Sequence[Mapping]) -> list[Line]:
         if not own:
             continue
         peaks = [_share(_first_peak(record), features) for record in late]
-        columns = ("groups_alive", "seconds_cpu", "peak_memory_mb")
-        alive, *costs = (Figures.of(record.get(key) for record in late) for key in columns)
+        columns = ("groups_alive", "seconds_cpu", "peak_memory_mb", "parameters", "perplexity_open")
+        alive, *costs, parameters, openly = (Figures.of(record.get(key) for record in late) for key in columns)
         weights = Figures.of(_living(record) for record in late)
-        dev = Figures.of(record.get("dev_f1") for record in own if record["pass"] == first)
-        test = Figures.of(record.get("f1") for record in late)
-        found.append(Line(row, dev, test, weights, alive, Figures.of(peaks), *costs))
+        dev = Figures.of(record.get(f"dev_{experiment.metric}") for record in own if record["pass"] == first)
+        test = Figures.of(record.get(experiment.metric) for record in late)
+        gap = Figures.of(_share(record.get("duality_gap"), record.get("objective")) for record in late)
+        loose = sum(not converged(record, experiment.converged) for record in late)
+        line = (row, dev, test, weights, alive, Figures.of(peaks), *costs, parameters, openly, gap, loose)
+        found.append(Line(*line))
     return found
+
+
+def converged(record: Mapping, bound: float | None) -> bool:
+    """By its gap if it has one, else by how stationary it is; what has neither has nothing to converge."""
+    gap = _share(record.get("duality_gap"), record.get("objective"))
+    rest = record.get("stationarity") if gap is None else gap
+    return bound is None or rest is None or rest <= bound
 
 
 def _living(record: Mapping) -> int | None:
@@ -83,75 +102,155 @@ def _living(record: Mapping) -> int | None:
     return None if record.get("nonzero") is None else record["nonzero"] + (record.get("edge_nonzero") or 0)
 
 
-def chosen(lines: Sequence[Line], among: Callable[[Line], bool]) -> Line | None:
+def chosen(lines: Sequence[Line], among: Callable[[Line], bool], metric: str = "f1") -> Line | None:
     """The best on dev; the smaller one where two are equal."""
     some = [line for line in lines if among(line) and line.dev.count]
-    return max(some, key=lambda line: (line.dev.mean, -line.weights.mean), default=None)
+    return max(some, key=lambda line: (gain(metric, line.dev.mean), -line.weights.mean), default=None)
 
 
-def table_of(lines: Sequence[Line]) -> Table:
-    header = ["row", "dev F1", "test F1", "weights", "groups", "peak features", "CPU s", "MB", "runs"]
-    published = ("dev", "test", "weights")
-    shown = [key for key in published if any(key in line.row.paper for line in lines)]
-    rows = []
-    for line in lines:
-        cells = [line.row.name, line.dev.shown(2, 100), line.test.shown(2, 100), line.weights.shown(0)]
-        cells += [line.groups.shown(0), line.peak.shown(1, 100) + (" %" if line.peak.count else "")]
-        cells += [line.seconds.shown(0), line.memory.shown(0), str(max(line.test.count, line.dev.count))]
-        for key in shown:
-            value = line.row.paper.get(key)
-            cells.append("" if value is None else f"{value:,}" if key == "weights" else f"{100 * value:.2f}")
-        rows.append(tuple(cells))
-    return Table((*header, *(f"paper {key}" for key in shown)), rows)
+def reference_of(experiment, lines: Sequence[Line]) -> Line | None:
+    """The row that others are compared with; of several that vary, the one that dev chooses."""
+    named = next((line for line in lines if line.row.name == experiment.reference), None)
+    if named is not None or experiment.reference is None:
+        return named
+    return chosen(lines, lambda line: line.row.entry == experiment.reference, experiment.metric)
+
+
+def table_of(experiment, lines: Sequence[Line]) -> Table:
+    """Columns without any value are left out. A dagger marks what has not converged."""
+    name, scale = SCORES.get(experiment.metric, (experiment.metric, 1.0))
+    columns: dict[str, list[str]] = {
+        "row": [line.row.name for line in lines],
+        f"dev {name}": [line.dev.shown(2, scale) for line in lines],
+        f"test {name}": [line.test.shown(2, scale) + (" †" if line.loose else "") for line in lines],
+        "open vocabulary": [line.open.shown(2) for line in lines],
+        "weights": [line.weights.shown(0) for line in lines],
+        "parameters": [line.parameters.shown(0) for line in lines],
+        "groups": [line.groups.shown(0) for line in lines],
+        "peak features": [line.peak.shown(1, 100) + (" %" if line.peak.count else "") for line in lines],
+        "gap": [f"{line.gap.mean:.1e}" if line.gap.count else "" for line in lines],
+        "CPU s": [line.seconds.shown(1 if experiment.curves else 0) for line in lines],
+        "MB": [line.memory.shown(0) for line in lines],
+        "runs": [str(max(line.test.count, line.dev.count)) for line in lines],
+    }
+    if experiment.converged is None:
+        columns.pop("gap")
+    for key in ("dev", "test", "weights"):
+        said = [line.row.paper.get(key) for line in lines]
+        columns[f"paper {key}"] = [_published(key, value, scale) for value in said]
+    columns = {header: cells for header, cells in columns.items() if any(cells)}
+    return Table(tuple(columns), list(zip(*columns.values(), strict=True)))
+
+
+def _published(key: str, value: float | None, scale: float) -> str:
+    return "" if value is None else f"{value:,}" if key == "weights" else f"{scale * value:.2f}"
 
 
 def remarks(experiment, lines: Sequence[Line]) -> list[str]:
     """What dev has chosen, and how it compares."""
-    said = []
-    best = chosen(lines, lambda line: line.row.selects)
+    said, metric = [], experiment.metric
+    best = chosen(lines, lambda line: line.row.selects, metric)
     if best is not None:
-        said.append(f"Of the rows that select templates, dev chooses **{best.row.name}**: {_in_words(best)}.")
+        said.append(f"Of the rows that select templates, dev chooses **{best.row.name}**: {_in_words(best, metric)}.")
     for method in dict.fromkeys(line.row.method for line in lines):
-        own = chosen(lines, lambda line, method=method: line.row.method == method)
+        own = chosen(lines, lambda line, method=method: line.row.method == method, metric)
         if own is not None and sum(line.row.method == method for line in lines) > 1:
-            said.append(f"Of {method}, dev chooses {own.row.name}: {_in_words(own)}.")
-    reference = next((line for line in lines if line.row.name == experiment.reference), None)
+            said.append(f"Of {method}, dev chooses {own.row.name}: {_in_words(own, metric)}.")
+    reference = reference_of(experiment, lines)
     if None not in (best, reference) and best is not reference and reference.test.count and best.test.count:
-        gain = 100 * (best.test.mean - reference.test.mean)
+        difference = SCORES.get(metric, (metric, 1.0))[1] * (best.test.mean - reference.test.mean)
         share = 100 * best.weights.mean / reference.weights.mean
         said.append(
-            f"{best.row.name} is {gain:+.2f} against {reference.row.name} on test, with {share:.1f} % of its weights."
+            f"{best.row.name} is {difference:+.2f} against {reference.row.name} on test, with {share:.1f} % of its "
+            "weights."
         )
+    loose = sum(line.loose for line in lines)
+    if loose:
+        said.append(f"† marks rows with runs ({loose} in all) that have not converged to {experiment.converged:g}.")
     return said
 
 
-def _in_words(line: Line) -> str:
-    return f"test F1 {line.test.shown(2, 100)} with {line.weights.shown(0)} weights"
+def _in_words(line: Line, metric: str) -> str:
+    name, scale = SCORES.get(metric, (metric, 1.0))
+    return f"test {name} {line.test.shown(2, scale)} with {line.weights.shown(0)} weights"
+
+
+def gains_of(experiment, lines: Sequence[Line], records: Sequence[Mapping]) -> Table | None:
+    """How much better than the reference each row predicts the same words: the mean difference of log-probabilities
+    with its standard error over the words, for each seed, and the least of them in standard errors."""
+    reference, last = reference_of(experiment, lines), list(experiment.passes)[-1]
+    if reference is None:
+        return None
+    known = {(r["row"], r[experiment.repeated]): _log_probabilities(r) for r in records if r["pass"] == last}
+    seeds = [seed for seed in reference.row.seeds if known.get((reference.row.name, seed)) is not None]
+    rows = []
+    for name in [line.row.name for line in lines if line is not reference]:
+        pairs = [(known.get((name, seed)), known[reference.row.name, seed]) for seed in seeds]
+        found = [None if own is None else _paired(own, other) for own, other in pairs]
+        if any(found):
+            cells = ["" if pair is None else f"{pair[0]:+.4f} ± {pair[1]:.4f}" for pair in found]
+            rows.append((name, *cells, f"{min(mean / error for mean, error in filter(None, found)):+.1f}"))
+    header = (f"gain over {reference.row.name}", *(f"{experiment.repeated} {seed}" for seed in seeds))
+    return Table((*header, "least, in standard errors"), rows) if rows else None
+
+
+def _log_probabilities(record: Mapping) -> np.ndarray | None:
+    path = Path(record["folder"]) / LOG_PROBABILITIES
+    return np.load(path).astype(float) if path.is_file() else None
+
+
+def _paired(own: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+    """Mean of the differences and its standard error."""
+    difference = own - other
+    return float(difference.mean()), float(difference.std(ddof=1) / math.sqrt(len(difference)))
 
 
 def write(folder: Path, experiment, records: Sequence[Mapping]) -> None:
     """All of it, whatever is finished."""
     lines = lines_of(experiment, records)
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *([r.get(c) for c in COLUMNS] for r in records)])
-    write_text(folder / "table.csv", text.getvalue())
-    parts = [
-        f"# {experiment.title}\n",
-        markdown(table_of(lines)),
-        *(f"{said}\n" for said in remarks(experiment, lines)),
-    ]
-    kinds = kinds_of(experiment, records)
-    if kinds is not None:
-        parts += ["## Living templates by kind\n", markdown(kinds)]
+    write_text(folder / "table.csv", _csv(experiment, records))
+    parts = [f"# {experiment.title}\n", *_curves(folder, experiment, records)]
+    parts += [markdown(table_of(experiment, lines)), *(f"{said}\n" for said in remarks(experiment, lines))]
+    for title, table in (
+        ("Mean gain in log-probability of a word", gains_of(experiment, lines, records)),
+        ("Living templates by kind", kinds_of(experiment, records)),
+    ):
+        parts += [] if table is None else [f"## {title}\n", markdown(table)]
     counts = {name: counts_of(records, name, experiment) for name in experiment.memory}
     counts = {name: steps for name, steps in counts.items() if steps is not None}
     if counts:
         parts.append(f"![features over epochs](features.png)\n\n{_peaks(counts)}\n")
         _draw(folder / "features.png", features_figure(counts))
-    if lines:
-        _draw(folder / "f1.png", f1_figure(experiment.title, lines))
-        parts.append("![F1 against living weights](f1.png)\n")
+    if lines and not experiment.curves:
+        name = experiment.metric
+        _draw(folder / f"{name}.png", score_figure(experiment, lines))
+        parts.append(f"![{SCORES.get(name, (name,))[0]} against living weights]({name}.png)\n")
     write_text(folder / "table.md", "\n".join(parts))
+
+
+def _csv(experiment, records: Sequence[Mapping]) -> str:
+    metric = experiment.metric
+    columns = ["row", "method", "pass", experiment.repeated, f"dev_{metric}", metric, *COLUMNS]
+    columns += [column for column in SOME_COLUMNS if any(column in record for record in records)]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([columns, *([r.get(c) for c in columns] for r in records)])
+    return text.getvalue()
+
+
+def _curves(folder: Path, experiment, records: Sequence[Mapping]) -> list[str]:
+    """Tables and figures by an option."""
+    last, parts = list(experiment.passes)[-1], []
+
+    def figures(row, key: str) -> Figures:
+        return Figures.of(r.get(key) for r in records if r["row"] == row.name and r["pass"] == last)
+
+    for curve in experiment.curves:
+        found = curves.points_of(curve, experiment, figures)
+        if found:
+            curves.write(folder, curve, experiment.title, found)
+            parts += [f"## {curve.name.replace('_', ' ')}\n", markdown(curves.table_of(curve, found))]
+            parts.append(f"![{curve.name}]({curve.name}.png)\n")
+    return parts
 
 
 def _draw(path: Path, figure: Figure) -> None:
@@ -159,8 +258,9 @@ def _draw(path: Path, figure: Figure) -> None:
         figure.savefig(file, format="png", dpi=150)
 
 
-def f1_figure(title: str, lines: Sequence[Line]) -> Figure:
-    """F1 on test against living weights, a line for each method."""
+def score_figure(experiment, lines: Sequence[Line]) -> Figure:
+    """The score on test against living weights, a line for each method."""
+    name, scale = SCORES.get(experiment.metric, (experiment.metric, 1.0))
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
     axes.set_xscale("log")
@@ -168,16 +268,20 @@ def f1_figure(title: str, lines: Sequence[Line]) -> Figure:
         own = [line for line in lines if line.row.method == method and line.test.count and line.weights.mean > 0]
         own.sort(key=lambda line: line.weights.mean)
         if own:
-            xs, ys = [line.weights.mean for line in own], [100 * line.test.mean for line in own]
+            xs, ys = [line.weights.mean for line in own], [scale * line.test.mean for line in own]
             bars = {"xerr": [np.nan_to_num(line.weights.error) for line in own]}
-            bars |= {"yerr": [100 * np.nan_to_num(line.test.error) for line in own]}
+            bars |= {"yerr": [scale * np.nan_to_num(line.test.error) for line in own]}
             marker = "osD^v<>Pp*hX"[k % 12]
             axes.errorbar(xs, ys, **bars, marker=marker, markersize=4, linewidth=1, capsize=2, label=method)
     published = [line for line in lines if {"test", "weights"} <= set(line.row.paper)]
     if published:
-        xs, ys = [line.row.paper["weights"] for line in published], [100 * line.row.paper["test"] for line in published]
+        xs, ys = (
+            [line.row.paper["weights"] for line in published],
+            [scale * line.row.paper["test"] for line in published],
+        )
         axes.plot(xs, ys, "kx", markersize=5, label="as published")
-    axes.set(xlabel="living weights", ylabel="test F1 (%)", title=title)
+    percent = " (%)" if scale == 100 else ""
+    axes.set(xlabel="living weights", ylabel=f"test {name}{percent}", title=experiment.title)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
     return figure

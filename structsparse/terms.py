@@ -12,6 +12,8 @@ from structsparse.errors import UserError
 from structsparse.features.layout import Layout
 from structsparse.penalties import Nonnegative, Penalty
 
+ITEMS = "items"  # of a strength that is one of the summed loss
+
 
 @dataclass
 class Term:
@@ -21,7 +23,7 @@ class Term:
     penalty: Callable[..., Penalty]
     groups: Callable | None
     strength: float
-    relative: bool
+    relative: bool | str  # to the critical strength; `items`: to one over the number of items; false: absolute
     nonnegative: bool
     parameters: Sequence[str]
 
@@ -74,7 +76,7 @@ def penalised(patterns: Sequence[str], names: Sequence[str], where: str = "reg")
         chosen |= found
     if not chosen:
         raise UserError(f"{where}.parameters is empty; name those to be penalised, of {', '.join(short)}")
-    if len(chosen) == len(names):
+    if len(chosen) == len(names) > 1:
         raise UserError(f"{where}.parameters={list(patterns)} matches every parameter; name those to be penalised")
     return [name for name in names if name in chosen]
 
@@ -85,9 +87,13 @@ def critical_strength(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Te
     return max((float(value) for value in found if value is not None), default=None)
 
 
-def set_strength(term: Term, penalties: Mapping[str, Penalty], critical: float | None) -> None:
+def set_strength(term: Term, penalties: Mapping[str, Penalty], critical: float | None, items: int) -> None:
     """A relative strength becomes absolute."""
-    if not term.relative:
+    if term.relative not in (True, False, ITEMS):
+        raise UserError(f"{term.name}.relative={term.relative}: expected true, false or {ITEMS}")
+    if term.relative == ITEMS:
+        critical = 1 / items
+    elif not term.relative:
         return
     if critical is None:
         raise UserError(

@@ -71,7 +71,9 @@ def arguments(folder: Path | None, overrides: tuple[str, ...]) -> list[str]:
     return [f"--config-path={ROOT / 'conf'}", *lines.values()]
 
 
-def run_here(*overrides: str, folder: Path | None = None, data: tuple[str, ...] = PLANTED) -> Run:
+def run_here(
+    *overrides: str, folder: Path | None = None, data: tuple[str, ...] = PLANTED, base: tuple[str, ...] = SMALL
+) -> Run:
     """`python train.py ...` on one thread of this process. Without a folder it goes where Hydra puts it."""
     import numba
     import torch
@@ -81,7 +83,7 @@ def run_here(*overrides: str, folder: Path | None = None, data: tuple[str, ...] 
 
     output, errors, status = io.StringIO(), io.StringIO(), 0
     before = sys.argv, torch.get_num_threads(), numba.get_num_threads()
-    sys.argv = ["train.py", *arguments(folder, (*data, *SMALL, *overrides))]
+    sys.argv = ["train.py", *arguments(folder, (*data, *base, *overrides))]
     torch.set_num_threads(1)
     numba.set_num_threads(1)
     try:
@@ -120,19 +122,20 @@ def run_program(*overrides: str, folder: Path, seconds: float = 120, **options) 
     return Run(process.returncode, output, errors, folder)
 
 
-def at_step(monkeypatch, number: int, action: Callable) -> None:
+def at_step(monkeypatch, number: int, action: Callable, kind: type | None = None) -> None:
     """Do something after the loss of the training batch of this number has been computed, counted from 1 over all
-    epochs and stages; what it returns, if anything, becomes the loss."""
+    epochs and stages, of a kind of module (taggers); what it returns, if anything, becomes the loss."""
     from structsparse.tasks.tagging import Tagging
 
-    step, numbers = Tagging.training_step, count(1)
+    kind = kind or Tagging
+    step, numbers = kind.training_step, count(1)
 
     def training_step(self, batch, batch_idx):
         loss = step(self, batch, batch_idx)
         found = action(loss, batch) if next(numbers) == number else None
         return loss if found is None else found
 
-    monkeypatch.setattr(Tagging, "training_step", training_step)
+    monkeypatch.setattr(kind, "training_step", training_step)
 
 
 def asks_to_stop(signum: int = signal.SIGINT) -> Callable:

@@ -2,18 +2,23 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
 from structsparse.corpora.splits import planted
+from structsparse.corpora.text import encode
+from structsparse.features.contexts import ContextTree, Places
 from structsparse.features.layout import Layout, by_feature, by_label, by_template
-from structsparse.losses import CRF, Hinge, Perceptron
+from structsparse.language.model import NgramModel
+from structsparse.losses import CRF, Hinge, Perceptron, SoftmaxLM
 from structsparse.models import DenseScorer, RecurrentScorer, Sizes, SparseScorer, SumScorer, Tagger
 from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, SparseGroupLasso, SquaredL2
 from structsparse.runs import first_process
 from structsparse.solvers import steps
 from structsparse.solvers.rows import RowAdagrad, RowSGD
 from structsparse.structures.chain import Chain
+from structsparse.structures.contexts import Contexts
 from structsparse.tasks.tagging import Tagging, prepare
 from tests.conftest import TWO_STAGES, run_here, run_program
 
@@ -183,3 +188,24 @@ def test_the_optimizer_and_the_prox_after_it_ask_for_no_value(penalty, solver, d
         assert penalty.prox_(table, 0.1 * steps.metric(optimizer, group, table)) is table
         assert penalty.value(table).device.type == "meta"
     assert table.device.type == "meta"
+
+
+@pytest.mark.parametrize("base", ["none", "unigram"])
+def test_the_loss_of_a_language_model_asks_for_no_value(base):
+    tree = ContextTree.build(encode([["a", "b", "a"], ["b", "a", "b", "c"]]), 3)
+    small, rows = tree.restrict(Places(np.array([3, 4]), np.array([1, 2])))
+    model = NgramModel(tree, 0.8, base).to("meta")
+    structure = model.structure
+    losses = (
+        SoftmaxLM(structure)(model(), structure.node_ends, structure.entry_ends),
+        model.surprise(),
+        model.surprise_of(Contexts(small).to("meta"), torch.from_numpy(rows).to("meta")),
+    )
+    for loss in losses:
+        assert (loss.shape, loss.device.type) == ((), "meta")
+        model.table.grad = None
+        loss.backward()
+        assert (model.table.grad.shape, model.table.grad.device.type) == (model.table.shape, "meta")
+    assert structure.log_partition(structure.path_sums(model())).shape == (tree.nodes,)
+    assert model.table.curvature.device.type == model.curvature().device.type == "meta"
+    assert model.log_probabilities(Places(torch.zeros(3), torch.zeros(3))).shape == (3,)

@@ -26,17 +26,24 @@ from tests.conftest import PLANTED, ROOT, SMALL
 
 # Says what it was told, after as many seconds as it was told; without a sound if it is to fail.
 STAND_IN = """
-import json, pathlib, sys, time
-told = dict(option.split("=", 1) for option in sys.argv[1:])
-folder = pathlib.Path(told.pop("hydra.run.dir"))
-(folder / "starts.txt").open("a").write("x")
-time.sleep(float(told.get("sleep", 0)))
-if told.get("fail"):
-    print("some words", file=sys.stderr)
-    raise SystemExit("error: " + told["fail"])
-seed = int(told["seed"])
-found = {"f1": float(told.get("f1", 0.5)) + 0.01 * seed, "dev_f1": 0.5, "nonzero": int(told["size"])}
-(folder / "metrics.json").write_text(json.dumps(found))
+import json, os, pathlib, sys, time
+
+def main():
+    told = dict(option.split("=", 1) for option in sys.argv[1:])
+    folder = pathlib.Path(told.pop("hydra.run.dir"))
+    (folder / "starts.txt").open("a").write("x")
+    time.sleep(float(told.get("sleep", 0)))
+    if told.get("fail"):
+        print("some words", file=sys.stderr)
+        raise SystemExit("error: " + told["fail"])
+    if told.get("die"):
+        os.kill(os.getpid(), int(told["die"]))
+    found = {"f1": float(told.get("f1", 0.5)) + 0.01 * int(told.get("seed", 0)), "dev_f1": 0.5, "pid": os.getpid()}
+    found |= {"nonzero": int(told["size"]), "parent": os.getppid(), "told": told}
+    (folder / "metrics.json").write_text(json.dumps(found))
+
+if __name__ == "__main__":
+    main()
 """
 
 
@@ -48,8 +55,7 @@ def script(tmp_path):
 
 
 def experiment(*rows: Row, passes=None, **other) -> Experiment:
-    given = {"reference": None, "memory": (), "kinds": ()} | other
-    return Experiment("toy", "A toy", rows, passes or {"run": ()}, **given)
+    return Experiment("toy", "A toy", rows, passes or {"run": ()}, **other)
 
 
 def row(name: str, *options: str, method: str = "some", seeds=(0,), **other) -> Row:
@@ -89,7 +95,7 @@ def test_rows_that_vary_stand_for_one_each(tmp_path):
         common: [a=1]
         passes: {dev: [], test: [b=2]}
         rows:
-          x: {options: [c=3], vary: d, values: [5, 6], paper: [{test: 0.5}, {test: 0.6}]}
+          x: {options: [c=3], vary: {d: [5, 6]}, paper: [{test: 0.5}, {test: 0.6}]}
           y: {seeds: [9], method: why}
     """)
     found = read(str(path))
@@ -112,7 +118,13 @@ def test_rows_that_vary_stand_for_one_each(tmp_path):
         ("rows: {}", "expected rows"),
         ("rows: {x: {}}\nsedes: [1]", "'sedes' is not understood"),
         ("rows: {x: {option: [a=1]}}", "row x: 'option' is not understood"),
-        ("rows: {x: {vary: a, values: [1, 2], paper: [{}]}}", "2 values and 1 papers"),
+        ("rows: {x: {vary: {a: [1, 2]}, paper: [{}]}}", "2 values and 1 papers"),
+        ("rows: {x: {vary: a}}", "row x: vary is 'a', expected a mapping"),
+        ("rows: {x: {vary: {a: 3}}}", "row x: vary: a is 3, expected a list"),
+        ("rows: {x: {vary: {a: []}}}", "0 values"),
+        ("rows: {x: {}}\ncurves: {c: {x: a, y: [b]}}", "curve c: expected x, y and rows"),
+        ("rows: {x: {}}\ncurves: {c: {x: a, y: [b], rows: [z]}}", "curve c names 'z'"),
+        ("rows: {x: {}}\ncurves: {c: {x: a, y: [b], rows: [x], z: 1}}", "curve c: 'z' is not understood"),
         ("rows: {x: {}}\nreference: y", "reference names 'y'"),
         ("rows: {x: {}}\nkinds: [x, z]", "kinds names 'z'"),
         ("rows: {x: [", "line"),
@@ -141,12 +153,12 @@ def test_what_does_not_exist_is_refused(capsys, tmp_path):
 
 
 def test_what_is_finished_is_not_run_again_unless_its_options_are_others(tmp_path, script, capsys):
-    runs = runs_of(experiment(row("a", seeds=(0, 1)), row("b")), tmp_path)
-    assert Runner(2, script).run(runs) == []
+    runs = runs_of(experiment(row("a", seeds=(0, 1)), row("b"), script=script), tmp_path)
+    assert Runner(2).run(runs) == []
     assert [starts(run) for run in runs] == [1, 1, 1]
     (runs[0].folder / "marker").touch()
-    again = runs_of(experiment(row("a", seeds=(0, 1)), row("b", "f1=0.6")), tmp_path)
-    Runner(1, script).run(again)
+    again = runs_of(experiment(row("a", seeds=(0, 1)), row("b", "f1=0.6"), script=script), tmp_path)
+    Runner(1).run(again)
     assert "2 of 3 runs are finished already" in capsys.readouterr().out
     assert (again[0].folder / "marker").is_file()
     assert [record["f1"] for record in records(again)] == [0.5, 0.51, 0.6]
@@ -155,21 +167,21 @@ def test_what_is_finished_is_not_run_again_unless_its_options_are_others(tmp_pat
 
 
 def test_a_row_that_fails_stops_no_other_and_is_said_so(tmp_path, script, capsys):
-    runs = runs_of(experiment(row("a"), row("bad", "fail=no such thing"), row("c")), tmp_path)
-    (failed,) = Runner(1, script).run(runs)
+    runs = runs_of(experiment(row("a"), row("bad", "fail=no such thing"), row("c"), script=script), tmp_path)
+    (failed,) = Runner(1).run(runs)
     assert failed.row.name == "bad"
     said = capsys.readouterr().out
     assert "error: no such thing" in said
     assert "some words" in (failed.folder / "log.txt").read_text()
     assert [record["row"] for record in records(runs)] == ["a", "c"]
-    mended = runs_of(experiment(row("a"), row("bad"), row("c")), tmp_path)
-    assert Runner(1, script).run(mended) == []
+    mended = runs_of(experiment(row("a"), row("bad"), row("c"), script=script), tmp_path)
+    assert Runner(1).run(mended) == []
     assert [starts(run) for run in mended] == [1, 1, 1]
 
 
 def test_each_run_is_a_process_of_its_own_that_costs_what_it_costs(tmp_path, script):
-    runs = runs_of(experiment(row("a", "sleep=0.3")), tmp_path)
-    Runner(1, script).run(runs)
+    runs = runs_of(experiment(row("a", "sleep=0.3"), script=script), tmp_path)
+    Runner(1).run(runs)
     (record,) = records(runs)
     assert record["seconds"] > 0.3 > record["seconds_cpu"] > 0
 
@@ -177,11 +189,13 @@ def test_each_run_is_a_process_of_its_own_that_costs_what_it_costs(tmp_path, scr
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_interrupting_stops_the_processes_and_the_same_command_goes_on(tmp_path, script, signum):
     path = tmp_path / "some.yaml"
-    path.write_text("rows: {a: {options: [size=1]}, slow: {options: [size=2, sleep=60]}, later: {options: [size=3]}}")
+    path.write_text(
+        f"script: {script}\n"
+        "rows: {a: {options: [size=1]}, slow: {options: [size=2, sleep=60]}, later: {options: [size=3]}}"
+    )
     code = (
-        "import signal, sys; from pathlib import Path; from structsparse import experiments; "
+        "import signal, sys; from structsparse import experiments; "
         "signal.signal(signal.SIGINT, signal.default_int_handler); "  # which a shell may have switched off
-        f"experiments.Runner.__init__.__defaults__ = (1, Path({str(script)!r})); "
         f"sys.exit(experiments.main({[str(path), '--folder', str(tmp_path / 'out')]!r}))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
@@ -203,7 +217,7 @@ def test_interrupting_stops_the_processes_and_the_same_command_goes_on(tmp_path,
     assert not (slow / "metrics.json").is_file()
     path.write_text(path.read_text().replace("sleep=60", "sleep=0"))
     found = runs_of(read(str(path)), tmp_path / "out" / "some")
-    assert Runner(1, script).run(found) == []
+    assert Runner(1).run(found) == []
     assert [starts(run) for run in found] == [1, 1, 1]
 
 
@@ -285,7 +299,7 @@ def test_the_choice_is_by_dev_among_the_rows_that_select():
 def test_published_figures_stand_beside(tmp_path):
     toy = experiment(row("a", paper={"test": 0.931, "weights": 5300396}), row("b"), row("not run"))
     found = [record("a", 0.9, 0.5, 1000), record("b", 0.8, 0.4, 10)]
-    table = tables.table_of(tables.lines_of(toy, found))
+    table = tables.table_of(toy, tables.lines_of(toy, found))
     assert [line[0] for line in table.rows] == ["a", "b"]
     shown = [dict(zip(table.header, line, strict=True)) for line in table.rows]
     assert (shown[0]["paper test"], shown[0]["paper weights"]) == ("93.10", "5,300,396")

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-import train
-from structsparse import artifact
+from structsparse import artifact, report
 from structsparse.callbacks import saving
+from structsparse.tasks import taggers, tagging
 from structsparse.tasks.tagging import Tagging
 from tests.conftest import TWO_STAGES, asks_to_stop, at_step, full_disk, litter, run_here, start
 
@@ -177,7 +177,7 @@ def test_ctrl_c_before_training_needs_no_traceback(run, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train.tagging, "prepare", interrupted)
+    monkeypatch.setattr(tagging, "prepare", interrupted)
     stopped = run()
     assert (stopped.status, stopped.errors) == (130, "")
 
@@ -330,20 +330,23 @@ def test_a_checkpoint_for_which_there_is_no_room_leaves_the_one_before(run, whol
     assert_the_same_end(run("ckpt_path=last", folder="short"), whole())
 
 
-@pytest.mark.parametrize(("module", "writer", "size"), [("results", "export", 2000), ("report", "write_metrics", 100)])
-def test_results_for_which_there_is_no_room_leave_those_before(module, writer, size, run, monkeypatch):
+WRITERS = [(taggers.TaggerTask, "export", 2000), (report, "write_metrics", 100)]
+
+
+@pytest.mark.parametrize(("owner", "writer", "size"), WRITERS, ids=["export", "write_metrics"])
+def test_results_for_which_there_is_no_room_leave_those_before(owner, writer, size, run, monkeypatch):
     first = run()
     name, place = {"export": ("model", "model"), "write_metrics": ("metrics.json", ".")}[writer]
     before = (
         files(first.folder / place) if place == "model" else {first.folder / name: (first.folder / name).read_bytes()}
     )
-    write = getattr(getattr(train, module), writer)
+    write = getattr(owner, writer)
 
     def write_little(*arguments):
         with full_disk(size):
             return write(*arguments)
 
-    monkeypatch.setattr(getattr(train, module), writer, write_little)
+    monkeypatch.setattr(owner, writer, write_little)
     short = run("seed=1")
     assert (short.status, short.errors.count("\n")) == (2, 1)
     assert f"error: {first.folder / name} could not be written" in short.errors

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from structsparse import path as paths
-from structsparse import recipe
 from structsparse.errors import UserError
+from structsparse.tasks import taggers
 from tests.conftest import asks_to_stop, at_step
 
 GROUPED = ("reg=group_lasso", "groups.weights=sqrt_size", "solver=adam", "solver.lr=0.05", "batch=null")
@@ -119,7 +119,7 @@ def test_a_path_needs_a_critical_strength(run):
 
 
 def test_a_path_on_which_nothing_lives_says_so(run, monkeypatch):
-    monkeypatch.setattr(recipe, "alive", lambda outcome: False)
+    monkeypatch.setattr(taggers.TaggerTask, "alive", lambda task, outcome: False)
     found = run("reg=l1", "path=[0.9,0.8]", "trainer.max_epochs=1")
     assert found.status == 2
     assert "every group is dead at all of 2 strengths; go further down" in found.errors
@@ -132,4 +132,4 @@ def test_so_many_strengths_fall_in_equal_ratios():
     assert paths.shares([0.5, 0.1], 3.0) == [0.5, 0.1]
     with pytest.raises(UserError, match=r"goes down to reg\.strength=3"):
         paths.shares(5, 3.0)
-    assert recipe.table_name(["tagger.start"]) is None
+    assert taggers.table_name(["tagger.start"]) is None

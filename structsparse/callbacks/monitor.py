@@ -47,9 +47,10 @@ class SparsityMonitor(lightning.Callback):
         penalty = sum(float(p.value(parameters[name])) for name, p in self.penalties.items())
         scalars = {"loss": loss, "penalty": penalty, "objective": loss + penalty}
         for name, p in self.penalties.items():
-            rows = parameters[name].flatten(1) if parameters[name].dim() > 1 else parameters[name][:, None]
-            scalars[f"rows_alive/{name}"] = int((rows != 0).any(dim=1).sum())
-            scalars[f"weights_alive/{name}"] = int((rows != 0).sum())
+            living = parameters[name] != 0
+            if living.dim() > 1:
+                scalars[f"rows_alive/{name}"] = int(living.flatten(1).any(dim=1).sum())
+            scalars[f"weights_alive/{name}"] = int(living.sum())
             if p.groups is not None:
                 norms = p.groups.norms(parameters[name])
                 if len(norms) <= report.MOST_GROUPS:

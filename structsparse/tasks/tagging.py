@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cache as once
 from functools import partial
 
-import lightning
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -21,10 +20,15 @@ from structsparse.features import attributes, filters
 from structsparse.features.index import FeatureIndex
 from structsparse.features.prepared import indexed
 from structsparse.features.templates import expand
+from structsparse.growing import GrowingScorer
 from structsparse.metrics import AccuracyScore, SpanScore
 from structsparse.models import Sizes, Tagger, TokenBatch
 from structsparse.pairs import Pairs
 from structsparse.tasks.batches import Batches, Passage, Passages, TokenArrays
+from structsparse.tasks.module import TaskModule
+from structsparse.tasks.task import Task
+
+WHOLE = 2000  # sentences at a time when a part is gone through once
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,24 @@ class TaggingData:
     def score(self) -> Callable[[], SpanScore | AccuracyScore]:
         kind = AccuracyScore if self.scheme is None else SpanScore
         return lambda: kind(list(self.names))
+
+    @property
+    def name(self) -> str:
+        return self.splits.name
+
+    @property
+    def truth(self) -> tuple[str, ...]:
+        return self.splits.truth
+
+    @property
+    def items(self) -> int:
+        return len(self.arrays["train"])
+
+    @property
+    def task(self) -> Task:
+        from structsparse.tasks.taggers import TaggerTask  # which builds what this file describes
+
+        return TaggerTask()
 
     @property
     def metric(self) -> str:
@@ -86,6 +108,9 @@ class TaggingData:
 
     def batches(self, part: str, size: int | None, *, shuffle: bool = False, **sharing) -> Batches:
         return Batches(self.arrays[part], size, shuffle=shuffle, **sharing)
+
+    def whole(self, part: str) -> Batches:
+        return self.batches(part, WHOLE)
 
     def passages(self, part: str, size: int | None, seed: int) -> Passages:
         return Passages(self.arrays[part], size, shuffle=True, seed=seed)
@@ -190,7 +215,7 @@ def _vocabulary(sentences: Sentences, name: str) -> dict[str, int]:
     return {value: k for k, value in enumerate(attributes.attribute(sentences, name).values, start=1)}
 
 
-class Tagging(lightning.LightningModule):
+class Tagging(TaskModule):
     """Trains a Tagger under any structured loss; decodes and scores dev and test."""
 
     def __init__(
@@ -203,26 +228,21 @@ class Tagging(lightning.LightningModule):
         final_lr: float = 1.0,
         fingerprint: str = "",
     ) -> None:
-        super().__init__()
-        self.tagger, self.loss, self.chain = tagger, loss, tagger.structure
-        self.make_optimizer, self.make_score = optimizer, score
-        self.penalised, self.final_lr = frozenset(penalised), final_lr
-        self.fingerprint = fingerprint  # of all that decides the result; checkpoints carry it
-        self.scores: SpanScore | AccuracyScore | None = None
+        super().__init__(loss, optimizer, score, penalised, final_lr, fingerprint)
+        self.tagger, self.chain = tagger, tagger.structure
+
+    @property
+    def linear(self) -> bool:
+        return self.tagger.linear and not isinstance(self.tagger.scorer, GrowingScorer)
 
     def step(self, batch: TokenBatch) -> Tensor:
-        """The mean loss of a step's sentences; processes that share them average their parts."""
         losses = self.loss(self.tagger(batch), batch.gold, batch.lengths)  # [batch]
         return losses.sum() / batch.items
 
     def training_step(self, batch: TokenBatch | Passage, batch_idx: int) -> Tensor:
         if isinstance(batch, Passage):
             return self.optimizers(use_pl_optimizer=False).sweep(self.tagger, self.loss, batch)
-        return self.step(batch) * self.trainer.world_size
-
-    def backward(self, loss: Tensor, *args, **kwargs) -> None:
-        if loss.requires_grad:  # a sweep has moved the weights already
-            loss.backward(*args, **kwargs)
+        return super().training_step(batch, batch_idx)
 
     def predict_step(self, batch: TokenBatch, batch_idx: int = 0) -> Tensor:
         """int64 [tokens]"""
@@ -233,44 +253,3 @@ class Tagging(lightning.LightningModule):
         offsets = np.r_[0, np.cumsum(batch.lengths.cpu().numpy())]
         gold = batch.gold.view(-1)[batch.places]
         score.add(gold.cpu().numpy(), self.predict_step(batch).cpu().numpy(), offsets)
-
-    def on_validation_epoch_start(self) -> None:
-        self.scores = self.make_score()
-
-    def validation_step(self, batch: TokenBatch, batch_idx: int) -> None:
-        self.count(batch, self.scores)
-
-    def on_validation_epoch_end(self) -> None:
-        counts = torch.as_tensor(self.scores.counts, device=self.device)
-        self.scores.counts = self.trainer.strategy.reduce(counts, reduce_op="sum").cpu().numpy()
-        result = self.scores.result()
-        figures = {f"dev/{key}": value for key, value in result.items() if isinstance(value, float)}
-        self.log_dict(figures, logger=False, sync_dist=True)  # the monitor logs them, under the name of the stage
-
-    @torch.no_grad()
-    def evaluate(self, batches: Batches) -> SpanScore | AccuracyScore:
-        """The score of a part of the corpus, outside training."""
-        score = self.make_score()
-        for batch in batches:
-            self.count(self.transfer_batch_to_device(batch, self.device, 0), score)
-        return score
-
-    def on_save_checkpoint(self, checkpoint: dict) -> None:
-        checkpoint["fingerprint"] = self.fingerprint
-
-    def configure_optimizers(self):
-        """Penalised parameters stand in a group of their own, where nothing else may shrink them."""
-        apart: dict[bool, list] = {True: [], False: []}
-        for name, parameter in self.named_parameters():
-            parameter.pending = None
-            apart[name in self.penalised].append(parameter)
-        groups = [{"params": apart[True], "weight_decay": 0.0}, {"params": apart[False]}]
-        optimizer = self.make_optimizer([group for group in groups if group["params"]])
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share_of_rate)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def _share_of_rate(self, step: int) -> float:
-        """Falls linearly. How many steps there are is asked for no sooner than they are taken: to answer, Lightning
-        lays out the batches, and the place in them that a checkpoint remembers must be restored before that."""
-        steps = max(1, self.trainer.estimated_stepping_batches) if step > 0 else 1
-        return 1.0 + (self.final_lr - 1.0) * min(step / steps, 1.0)

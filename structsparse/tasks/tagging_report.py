@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
 from torch import Tensor
 
-from structsparse import artifact, certificate, recipe, report
+from structsparse import certificate, recipe, report
 from structsparse.features.index import Bags, FeatureIndex
 from structsparse.features.layout import Layout, by_template
 from structsparse.groups import Cover, Forest, Partition, hasse
-from structsparse.pairs import PairScorer, pairs_of
+from structsparse.pairs import Pairs, PairScorer, pairs_of
 from structsparse.recipe import Outcome
+from structsparse.tasks import taggers
 from structsparse.tasks.tagging import TaggingData
 
 MOST_FEATURES = 100_000  # in the report
@@ -24,7 +24,7 @@ MOST_FEATURES = 100_000  # in the report
 def table_of(outcome: Outcome) -> Tensor | None:
     """The weights of the sparse features, if the model has any: [rows, labels]"""
     weights = dict(outcome.module.named_parameters())
-    name = recipe.table_name(weights)
+    name = taggers.table_name(weights)
     if name is None:
         return None
     scorer = outcome.module.get_submodule(name.rpartition(".")[0])
@@ -32,8 +32,8 @@ def table_of(outcome: Outcome) -> Tensor | None:
     return table.to(torch.promote_types(table.dtype, torch.float32))  # numpy knows no bfloat16
 
 
-def templates_of(data: TaggingData, labels: int) -> Partition:
-    return by_template((len(data.index), labels), Layout(data.index.names, data.index.offsets, data.labels))
+def templates_of(data: TaggingData, shape: Sequence[int], pairs: Pairs | None = None) -> Partition:
+    return by_template(shape, Layout(data.index.names, data.index.offsets, data.labels, pairs=pairs))
 
 
 def sparsity(data: TaggingData, first: Outcome, last: Outcome) -> dict[str, object]:
@@ -55,7 +55,7 @@ def sparsity(data: TaggingData, first: Outcome, last: Outcome) -> dict[str, obje
         parameters = dict(first.module.named_parameters())
         alive = [p.alive(parameters[name].detach()) for name, p in partitions.items()]
         counts |= {"groups": sum(len(a) for a in alive), "groups_alive": sum(int(a.sum()) for a in alive)}
-    living = templates_of(last.data, labels).alive(weights)
+    living = templates_of(last.data, weights.shape).alive(weights)
     if not partitions:
         counts |= {"groups": len(living), "groups_alive": int(living.sum())}
     return counts | _found(data, [name for name, a in zip(data.index.names, living.tolist(), strict=True) if a])
@@ -96,7 +96,10 @@ def group_table(data: TaggingData, first: Outcome, last: Outcome) -> report.Tabl
     weights = table_of(last)
     if weights is None:
         return None
-    return report.group_table(templates_of(last.data, weights.shape[1]), weights, truth=data.splits.truth)
+    pairs = pairs_of(last.module.tagger.scorer)
+    if pairs is not None:  # there are no other weights than those of pairs
+        weights = weights[torch.from_numpy(pairs.rows).long(), torch.from_numpy(pairs.labels).long()]
+    return report.group_table(templates_of(last.data, weights.shape, pairs), weights, truth=data.splits.truth)
 
 
 def feature_table(outcome: Outcome) -> report.Table | None:
@@ -166,12 +169,3 @@ def _write_order(folder: Path, first: Outcome) -> None:
         report.write_text(folder / "order.txt", hasse.hasse_text(groups, alive=alive))
         with report.written_whole(folder / "order.png") as file:
             hasse.hasse_figure(groups, alive=alive).savefig(file, format="png", dpi=150)
-
-
-def export(folder: Path, outcome: Outcome, console: Console) -> int | None:
-    """The small model; none, and why, for a scorer that no artifact can hold."""
-    reason = artifact.unfit(outcome.module.tagger)
-    if reason is not None:
-        console.print(f"no artifact: {reason}")
-        return None
-    return artifact.save(folder, outcome.module.tagger, outcome.data)

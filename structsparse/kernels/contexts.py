@@ -1,0 +1,415 @@
+"""The loss of a softmax over trees of contexts on the CPU, and its gradient; parallel over subtrees.
+
+Entries e are (context, word) pairs; S[e], the score of the word after the context, is S[above[e]] + d[e] with the
+increment d = features * weights (+ base for the first V, which are all words after the empty context). The mass of a
+context grows out of that of the context above it,
+
+    Z[n] = Z[above n] + sum over the entries e of n of (exp S[e] - exp S[above e]),
+
+so that a pass costs the number of entries, whatever the number of words. With ends N[n] (targets whose deepest context
+is n) and M[e] (targets whose deepest entry is e)
+
+    loss = sum_n N[n] log Z[n] - sum_e M[e] S[e] = sum_n N[n] log Z[n] - sum_e C[e] d[e]
+
+where C[e], `below`, is M summed over e and all below it. In its gradient, c[n], the sum of N / Z over n and all below
+it, stands for all targets that see an entry of n: dloss/dS[e] = c[n] exp S[e] - sum over the entries e' right below e
+of c[n'] exp S[e] - M[e].
+
+The quick way keeps exp S relative to the best word of the empty context, as a product along the path. It gives up
+(and says so) where one of these leaves MOST, or where a context has less than WORTH of the mass of one above it: the
+difference would then have lost more than twelve bits, and the gradient likewise. The careful way takes S itself and
+begins anew, with a sum over all words and a shift of its own, at every context where the difference loses so much. So
+either way Z is right to about 2^12 units in the last place, and the gradient to as much of the number of targets, for
+any finite scores; what the careful way costs is V more for each new beginning.
+
+Nodes are walked in runs (`plan`): whole subtrees of nearly TILE entries together, level by level, which keeps what is
+looked up again in the cache. Parts of the runs go to threads; they share nothing but the empty context, whose gradient
+each part sums for itself. Parts depend on the tree alone, so results do not depend on the number of threads.
+"""
+
+import math
+
+import numpy as np
+from numba import njit, prange
+
+from structsparse.kernels.logspace import EXACT, PLAIN, SUMS, exp
+
+TILE = 1 << 15  # entries of a tile: what it looks up again stays in a second-level cache
+PARTS, PART = 8, 1 << 17  # parts at most; entries of one at least
+STEEP, MOST = 300.0, 1e150  # increments and exp S that the quick way takes
+WORTH = 2.0**-12
+FULL = 1e140  # a product of masses up to which another one may be multiplied to it
+
+
+# --- in which order nodes are walked
+
+
+@njit(**PLAIN)
+def plan(above, starts):
+    """Runs int64 [runs, 2] of nodes from : to, all but node 0, and the first run of each part, int64 [parts + 1]."""
+    nodes = len(above)
+    sizes, tile = np.zeros(nodes, np.int64), np.zeros(nodes, np.int32)
+    top = np.empty(nodes, np.int32)  # the context of one word that a context lies below
+    for n in range(1, nodes):
+        top[n] = n if above[n] == 0 else top[above[n]]
+        sizes[top[n]] += starts[n + 1] - starts[n]
+    tiles = 0
+    begun = 0
+    for n in range(1, nodes):
+        if top[n] == n:
+            if begun == 0 or begun + sizes[n] > TILE:
+                tiles, begun = tiles + 1, 0
+            begun += sizes[n]
+        tile[n] = tile[top[n]] if top[n] != n else tiles - 1
+    order, offsets = _by_tile(tile, tiles)
+    runs = np.empty((nodes, 2), np.int64)
+    parts = np.zeros(PARTS + 1, np.int64)
+    entries = starts[nodes] - starts[min(1, nodes)]
+    share = max(PART, -(-entries // PARTS))
+    count, part, done = 0, 0, 0
+    for t in range(tiles):
+        if done >= (part + 1) * share and part + 1 < PARTS:
+            part += 1
+            parts[part] = count
+        for i in range(offsets[t], offsets[t + 1]):
+            n = order[i]
+            if i > offsets[t] and runs[count - 1, 1] == n:
+                runs[count - 1, 1] = n + 1
+            else:
+                runs[count, 0], runs[count, 1] = n, n + 1
+                count += 1
+            done += starts[n + 1] - starts[n]
+    parts[part + 1] = count
+    return runs[:count].copy(), parts[: part + 2].copy()
+
+
+@njit(**PLAIN)
+def _by_tile(tile, tiles):
+    """All nodes but 0 by tile, ascending within it, and where each tile begins."""
+    offsets = np.zeros(tiles + 1, np.int64)
+    for n in range(1, len(tile)):
+        offsets[tile[n] + 1] += 1
+    for t in range(tiles):
+        offsets[t + 1] += offsets[t]
+    order, place = np.empty(len(tile) - 1, np.int64), offsets[:-1].copy()
+    for n in range(1, len(tile)):
+        order[place[tile[n]]] = n
+        place[tile[n]] += 1
+    return order, offsets
+
+
+@njit(**PLAIN)
+def add_upwards(values, above):
+    """values[above] += values, from the last on."""
+    for k in range(len(values) - 1, -1, -1):
+        if above[k] >= 0:
+            values[above[k]] += values[k]
+
+
+# --- the quick way
+
+
+@njit(**EXACT)
+def _exponentials(weights, features, out):
+    """out = exp(features * weights); returns how many increments are too steep."""
+    steep = 0
+    if features.size == 0:
+        for e in range(out.size):
+            d = np.float64(weights[e])
+            steep += 0 if abs(d) < STEEP else 1
+            out[e] = exp(d)
+    else:
+        for e in range(out.size):
+            d = np.float64(weights[e]) * np.float64(features[e])
+            steep += 0 if abs(d) < STEEP else 1
+            out[e] = exp(d)
+    return steep
+
+
+@njit(**SUMS)
+def _gain(weights, features, below):
+    """sum_e below[e] * d[e]"""
+    total = 0.0
+    if features.size == 0:
+        for e in range(below.size):
+            total += below[e] * np.float64(weights[e])
+    else:
+        for e in range(below.size):
+            total += below[e] * np.float64(weights[e]) * np.float64(features[e])
+    return total
+
+
+@njit(**EXACT)
+def _root(weights, features, base, below, exps, masses):
+    """exps of the empty context relative to its best word; (shift, how much of the loss, how many are too steep)."""
+    words = below.size
+    shift, gain = -np.inf, 0.0
+    for e in range(words):
+        d = increment(weights, features, base, e)
+        shift = d if d > shift else shift
+        gain += below[e] * d
+        exps[e] = d
+    total, steep = 0.0, 0
+    for e in range(words):
+        d = exps[e] - shift
+        steep += 0 if d > -STEEP else 1
+        exps[e] = exp(d)
+        total += exps[e]
+    masses[0, 0] = masses[0, 1] = total
+    return shift, gain, steep
+
+
+@njit(**EXACT)
+def increment(weights, features, base, e):
+    d = np.float64(weights[e])
+    if features.size > 0:
+        d *= np.float64(features[e])
+    if e < base.size:
+        d += base[e]
+    return d
+
+
+@njit(**EXACT)
+def _multiply(a, b, node, above, exps, masses):
+    """exps of entries a : b, and what they add to the masses of their nodes; how many are beyond the quick way.
+
+    Along the entries: a loop over the few entries of each node would often end where the processor does not guess."""
+    wild, last, gained = 0, -1, 0.0
+    for e in range(a, b):
+        n, x = node[e], exps[above[e]]
+        y = exps[e] * x
+        wild += 0 if y > 1 / MOST and y < MOST else 1
+        exps[e] = y
+        gained = (gained if n == last else 0.0) + (y - x)
+        masses[n, 0] = gained
+        last = n
+    return wild
+
+
+@njit(**EXACT)
+def _gather(begin, end, above, node_ends, masses):
+    """masses of nodes begin : end; their sum of N log Z, and how many are beyond the quick way."""
+    total, product, wild = 0.0, 1.0, 0
+    for n in range(begin, end):
+        p = above[n]
+        mass, most = masses[p, 0] + masses[n, 0], masses[p, 1]
+        wild += 0 if mass >= WORTH * most else 1
+        masses[n, 0], masses[n, 1] = mass, mass if mass > most else most
+        count = node_ends[n]
+        if count <= 1.0:  # the logarithm of a product of many
+            product *= mass if count == 1.0 else 1.0
+            if product > FULL or product < 1 / FULL:
+                total += math.log(product)
+                product = 1.0
+        if not (count == 0.0 or count == 1.0):
+            total += count * math.log(mass)
+    return total + math.log(product), wild
+
+
+@njit(**PLAIN)
+def _forward_part(first, last, runs, tree, weights, features, below, node_ends, exps, masses):
+    node_above, starts, above, node = tree
+    loss, wild = 0.0, 0
+    for r in range(first, last):
+        begin, end = runs[r]
+        a, b = starts[begin], starts[end]
+        own = features[a:b] if features.size > 0 else features
+        wild += _exponentials(weights[a:b], own, exps[a:b])
+        wild += _multiply(a, b, node, above, exps, masses)
+        found, more = _gather(begin, end, node_above, node_ends, masses)
+        wild += more
+        loss += found - _gain(weights[a:b], own, below[a:b])
+    return loss, wild
+
+
+@njit(parallel=True, **PLAIN)
+def forward(runs, parts, tree, weights, features, base, below, node_ends, total, words, exps, masses):
+    """(loss, whether the quick way could take it).
+
+    `tree` is (above of nodes, starts, above and node of entries); `total` the number of targets. Fills exps [entries]
+    and masses [nodes, 2] (Z, and the most on its path) for `backward`."""
+    shift, gain, steep = _root(weights, features, base, below[:words], exps, masses)
+    loss = total * shift + node_ends[0] * math.log(masses[0, 0]) - gain
+    count = len(parts) - 1
+    losses, wild = np.zeros(count), np.zeros(count, np.int64)
+    if count == 1:
+        losses[0], wild[0] = _forward_part(0, len(runs), runs, tree, weights, features, below, node_ends, exps, masses)
+    else:
+        for k in prange(count):
+            losses[k], wild[k] = _forward_part(
+                parts[k], parts[k + 1], runs, tree, weights, features, below, node_ends, exps, masses
+            )
+    return loss + losses.sum(), steep + wild.sum() == 0
+
+
+@njit(**EXACT)
+def _climb(begin, end, above, shares, place):
+    """Add the shares of nodes begin : end to those above them; what belongs to node 0 goes to `place`."""
+    for n in range(end - 1, begin - 1, -1):
+        p = above[n]
+        shares[p if p > 0 else place] += shares[n]
+
+
+@njit(**EXACT)
+def _spread(a, b, words, node, above, exps, shares, slopes, own, first):
+    """Add the slopes of entries a : b to those above them, all below them done. Those of the entries of node 0 lie
+    from `own` on, one behind the other, those of all others e at first + e and without their own share."""
+    for e in range(b - 1, a - 1, -1):
+        q = above[e]
+        slopes[q + (own if q < words else first)] += slopes[first + e] + shares[node[e]] * (exps[e] - exps[q])
+
+
+@njit(**EXACT)
+def _finish(node, exps, shares, slopes, below, features, scale, out):
+    if features.size == 0:
+        for e in range(out.size):
+            out[e] = scale * (slopes[e] + shares[node[e]] * exps[e] - below[e])
+    else:
+        for e in range(out.size):
+            out[e] = scale * (slopes[e] + shares[node[e]] * exps[e] - below[e]) * features[e]
+
+
+@njit(**SUMS)
+def _divide(counts, masses, out):
+    for n in range(out.size):
+        out[n] = counts[n] / masses[n, 0]
+
+
+@njit(**PLAIN)
+def _backward_part(
+    part, parts, runs, tree, features, below, node_ends, scale, exps, masses, shares, slopes, words, out
+):
+    node_above, starts, above, node = tree
+    count = len(parts) - 1
+    own, first, place = part * words, (count - 1) * words, len(node_above) + part
+    slopes[own : own + words], shares[place] = 0.0, 0.0
+    for r in range(parts[part], parts[part + 1]):
+        begin, end = runs[r]
+        _divide(node_ends[begin:end], masses[begin:end], shares[begin:end])
+        slopes[first + starts[begin] : first + starts[end]] = 0.0
+    for r in range(parts[part + 1] - 1, parts[part] - 1, -1):
+        begin, end = runs[r]
+        a, b = starts[begin], starts[end]
+        _climb(begin, end, node_above, shares, place)
+        _spread(a, b, words, node, above, exps, shares, slopes, own, first)
+        some = features[a:b] if features.size > 0 else features
+        _finish(node[a:b], exps[a:b], shares, slopes[first + a : first + b], below[a:b], some, scale, out[a:b])
+
+
+@njit(parallel=True, **PLAIN)
+def backward(runs, parts, tree, features, below, node_ends, scale, exps, masses, shares, slopes, words, out):
+    """out [entries] = scale * gradient. shares [nodes + parts] and slopes [entries + (parts - 1) * V]: scratch."""
+    count = len(parts) - 1
+    if count == 1:
+        _backward_part(
+            0, parts, runs, tree, features, below, node_ends, scale, exps, masses, shares, slopes, words, out
+        )
+    else:
+        for k in prange(count):
+            _backward_part(
+                *(k, parts, runs, tree, features, below, node_ends, scale),
+                *(exps, masses, shares, slopes, words, out),
+            )
+    _finish_root(count, features, below, node_ends[0] / masses[0, 0], scale, exps, shares, slopes, words, out)
+
+
+@njit(**PLAIN)
+def _finish_root(count, features, below, share, scale, exps, shares, slopes, words, out):
+    nodes = len(shares) - count
+    for k in range(count):
+        share += shares[nodes + k]
+    for e in range(words):
+        slope = share * exps[e]
+        for k in range(count):
+            slope += slopes[k * words + e]
+        feature = features[e] if features.size > 0 else 1.0
+        out[e] = scale * (slope - below[e]) * feature
+
+
+# --- the careful way
+
+
+@njit(**EXACT)
+def path_sums(weights, features, base, above, out):
+    """out [entries] = S"""
+    for e in range(out.size):
+        d = increment(weights, features, base, e)
+        out[e] = d if above[e] < 0 else out[above[e]] + d
+
+
+@njit(**PLAIN)
+def deepest_entries(n, tree, entry_word, path, out):
+    """out [V] = the deepest entry of each word on the way to node n; path: scratch, as many as there are levels."""
+    node_above, starts = tree[0], tree[1]
+    for e in range(out.size):
+        out[e] = e
+    size = 0
+    while n > 0:
+        path[size] = n
+        size += 1
+        n = node_above[n]
+    for k in range(size - 1, -1, -1):
+        for e in range(starts[path[k]], starts[path[k] + 1]):
+            out[entry_word[e]] = e
+
+
+@njit(**EXACT)
+def masses_with_care(S, tree, entry_word, levels, words, masses, shifts, anew):
+    """log Z = shifts + log masses[:, 0]; anew [nodes]: where a sum over all words began."""
+    node_above, starts, above, _ = tree
+    path, deepest = np.empty(levels, np.int64), np.empty(words, np.int64)
+    for n in range(len(node_above)):
+        anew[n] = n == 0
+        if n > 0:
+            p = node_above[n]
+            shift, mass, most = shifts[p], masses[p, 0], masses[p, 1]
+            gained = 0.0
+            for e in range(starts[n], starts[n + 1]):
+                gained += math.exp(S[e] - shift) - math.exp(S[above[e]] - shift)
+            mass += gained
+            most = mass if mass > most else most
+            shifts[n], masses[n, 0], masses[n, 1] = shift, mass, most
+            anew[n] = not (mass >= WORTH * most and mass < MOST)
+        if anew[n]:
+            deepest_entries(n, tree, entry_word, path, deepest)
+            shift, mass = -np.inf, 0.0
+            for v in range(words):
+                shift = S[deepest[v]] if S[deepest[v]] > shift else shift
+            for v in range(words):
+                mass += math.exp(S[deepest[v]] - shift)
+            shifts[n], masses[n, 0], masses[n, 1] = shift, mass, mass
+
+
+@njit(**SUMS)
+def loss_with_care(S, node_ends, entry_ends, masses, shifts):
+    loss = 0.0
+    for n in range(len(node_ends)):
+        if node_ends[n] != 0.0:
+            loss += node_ends[n] * (shifts[n] + math.log(masses[n, 0]))
+    for e in range(len(entry_ends)):
+        if entry_ends[e] != 0.0:
+            loss -= entry_ends[e] * S[e]
+    return loss
+
+
+@njit(**EXACT)
+def gradient_with_care(S, tree, entry_word, levels, features, below, node_ends, scale, masses, shifts, anew, out):
+    node_above, starts, above, _ = tree
+    words = starts[1]
+    path, deepest = np.empty(levels, np.int64), np.empty(words, np.int64)
+    shares, slopes = np.zeros(len(node_above)), np.zeros(S.size)
+    for n in range(len(node_above) - 1, -1, -1):
+        share, shift = shares[n] + node_ends[n] / masses[n, 0], shifts[n]
+        if anew[n]:
+            deepest_entries(n, tree, entry_word, path, deepest)
+            for v in range(words):
+                slopes[deepest[v]] += share * math.exp(S[deepest[v]] - shift)
+            continue
+        shares[node_above[n]] += share
+        for e in range(starts[n], starts[n + 1]):
+            slopes[e] += share * math.exp(S[e] - shift)
+            slopes[above[e]] -= share * math.exp(S[above[e]] - shift)
+    add_upwards(slopes, above)
+    for e in range(out.size):
+        feature = features[e] if features.size > 0 else 1.0
+        out[e] = scale * (slopes[e] - below[e]) * feature

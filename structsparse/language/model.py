@@ -1,0 +1,128 @@
+"""The log-linear m-gram model: a weight for each context and each word seen after it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from structsparse.errors import UserError
+from structsparse.structures.contexts import Contexts, Increments
+
+if TYPE_CHECKING:
+    from structsparse.features.contexts import ContextTree, Places
+
+BASES = "none", "unigram"
+UNSEEN = 0.5  # what a word that training never has counts, where logarithms of counts are taken
+
+
+class NgramModel(nn.Module):
+    """p(word | context) is proportional to exp(base[word] + sum of features[e] * table[e]) over the entries e of the
+    word on the way from the empty context to the longest known one.
+
+    features[e] = sum of alpha^depth over the contexts that e stands for: one in a trie, a chain in a collapsed tree;
+    the empty context has depth 0. `base` is "none" or "unigram", the logarithms of the words' shares of the training
+    targets, of which each unseen word gets that of half a target. A penalty bears on `table`."""
+
+    linear = True
+
+    def __init__(self, tree: ContextTree, alpha: float = 1.0, base: str = "none") -> None:
+        super().__init__()
+        if not (alpha > 0 and math.isfinite(alpha)):
+            raise UserError(f"model.alpha is {alpha}; it must be a positive number")
+        if base not in BASES:
+            raise UserError(f"model.base is {base}; expected one of {', '.join(BASES)}")
+        self.tree, self.alpha, self.base_name = tree, float(alpha), base
+        self.targets = int(tree.ends.sum())
+        self.structure = Contexts(tree)
+        self.table = nn.Parameter(torch.zeros(self.structure.entries))  # [entries]
+        for name in ("features", "base", "shares"):
+            self.register_buffer(name, None, persistent=False)
+        self._describe()
+        self.table.curvature = self.curvature()
+
+    def _describe(self) -> None:
+        """What the tree says of entries and words, in the precision of the table."""
+        tree = self.tree
+        features = depth_features(tree, self.alpha)
+        counts = np.maximum(tree.entry_count[: tree.words], UNSEEN)
+        shares = torch.from_numpy(np.log(counts / counts.sum())).to(self.table)
+        self.features = None if features is None else torch.from_numpy(features).to(self.table)  # [entries]
+        self.base = shares if self.base_name == "unigram" else None  # [V]
+        self.shares = shares  # [V]
+
+    def _apply(self, fn, recurse: bool = True) -> NgramModel:
+        """To another device or precision: nothing is rounded on the way to a higher one, and the metric comes along."""
+        kind, curvature = self.table.dtype, self.table.curvature
+        super()._apply(fn, recurse)
+        self.table.curvature = curvature.to(self.table)
+        if self.table.dtype != kind and self.table.device.type != "meta":
+            self._describe()
+        return self
+
+    def forward(self, table: Tensor | None = None) -> Increments:
+        """What the structure is scored by: of these weights, or of the table."""
+        return Increments(self.table if table is None else table, self.features, self.base)
+
+    def surprise(self) -> Tensor:
+        """The sum over the training targets of -log p(target | context): a scalar."""
+        return self.structure.surprise(self(), self.structure.node_ends, self.structure.entry_ends)
+
+    def surprise_of(self, structure: Contexts, rows: Tensor) -> Tensor:
+        """The same over the targets of a smaller tree whose entries are these of ours; its first V are our first V."""
+        features = None if self.features is None else self.features.index_select(0, rows)
+        increments = Increments(self.table.index_select(0, rows), features, self.base)
+        return structure.surprise(increments, structure.node_ends, structure.entry_ends)
+
+    @torch.no_grad()
+    def start(self) -> Tensor:  # [entries]
+        """Weights that predict every word by its share of the training targets, the least of them 0; zeros where the
+        base does so already."""
+        table = torch.zeros_like(self.table)
+        if self.base is None:
+            first = slice(0, self.structure.words)
+            scores = self.shares - self.shares.min()
+            table[first] = scores if self.features is None else scores / self.features[first]
+        return table
+
+    @torch.no_grad()
+    def curvature(self) -> Tensor:  # [entries], positive
+        """features^2 * max(count, expected count at `start`) / targets, for the mean loss over the targets.
+
+        The second derivative of the summed loss in table[e] is features[e]^2 times the sum of p (1 - p) over the
+        targets in the context of e, where p is the probability of its word: no more than features^2 times the expected
+        count. Where weights settle, expected counts are near the counts, or above them where weights are kept at zero
+        or from sinking; on the way there they come from those at the start. Counts alone, which may be zero, are too
+        small for words that a context should make less likely: 60 steps in the place of 15 for signed weights."""
+        structure, table = self.structure, self.start().requires_grad_()
+        with torch.enable_grad():
+            excess = torch.autograd.grad(self._excess(table), table)[0].double()
+        features = 1.0 if self.features is None else self.features.double()
+        count = structure.summed(structure.entry_ends)
+        expected = excess / features + count
+        return (torch.maximum(count, expected) * features**2 / self.targets).to(table.dtype)
+
+    def _excess(self, table: Tensor) -> Tensor:
+        """The summed loss of other weights; its gradient is features * (expected count - count)."""
+        return self.structure.surprise(self(table), self.structure.node_ends, self.structure.entry_ends)
+
+    @torch.no_grad()
+    def log_probabilities(self, places: Places) -> Tensor:  # [targets], float64
+        """log p(target | context) of targets that have been located in our tree."""
+        node, entry = (torch.as_tensor(np.asarray(place)).to(self.table.device).long() for place in places[:2])
+        sums = self.structure.path_sums(self())
+        return sums[entry] - self.structure.log_partition(sums)[node]
+
+
+def depth_features(tree: ContextTree, alpha: float) -> np.ndarray | None:
+    """Sum of alpha^depth over the contexts that each entry stands for, float64 [entries]; None where all are 1."""
+    most = int(tree.depth.max()) + 1
+    powers = np.append(0.0, np.cumsum(alpha ** np.arange(most)))  # sums of the first so many
+    if alpha == 1 and int(tree.chain.max()) == 1:
+        return None
+    features = powers[tree.depth + 1] - powers[tree.depth + 1 - tree.chain]
+    features = np.where(tree.chain == 1, alpha ** tree.depth.astype(np.float64), features)
+    return features[tree.entry_node]

@@ -1,0 +1,56 @@
+"""Text that arrives bit by bit, or is larger than memory, some sentences at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from structsparse.corpora.stream import _pieces, _whole_lines
+from structsparse.corpora.text import Coded, Reading, _coded, _decoded, _lines, _sentences
+from structsparse.errors import UserError
+
+BLOCK = 1 << 17  # words
+
+
+def sentences_of_file(path: Path, reading: Reading) -> Iterator[Coded]:
+    """A file, plain or gzipped."""
+    return _blocks(str(path), _sentences(_lines(path), reading), reading, lambda: False)
+
+
+def sentences_of_stream(stream: BinaryIO, reading: Reading) -> Iterator[Coded]:
+    """What has arrived, without waiting for more; of running text each sentence, as nobody tells which is the last."""
+    lines, running = _Arriving(stream), reading.sentences == "text"
+    return _blocks(lines.source, _sentences(lines, reading), reading, lambda: running or lines.exhausted)
+
+
+class _Arriving:
+    """The lines of a stream; `exhausted`: the one handed out is the last that has arrived."""
+
+    def __init__(self, stream: BinaryIO):
+        self.stream, self.source, self.exhausted = stream, str(getattr(stream, "name", "stream")), False
+
+    def __iter__(self) -> Iterator[tuple[str, bool]]:
+        number = 0
+        for data, _ in _whole_lines(_pieces(self.stream)):
+            lines = data.removesuffix(b"\n").split(b"\n") if data else []
+            for k, line in enumerate(lines, start=1):
+                number += 1
+                self.exhausted = k == len(lines)
+                yield _decoded(Path(self.source), number, line), True
+
+
+def _blocks(source: str, pieces: Iterable[tuple[list[str], bool]], reading: Reading, now: Callable[[], bool]) -> Iterator[Coded]:
+    """Whole sentences, so many that they have BLOCK words, or as many as there are now."""
+    held, words, found = [], 0, False
+    for tokens, ends in pieces:
+        held.append((tokens, ends))
+        words += len(tokens)
+        if ends and words and (words >= BLOCK or now()):
+            found = True
+            yield _coded(source, held, reading)
+            held, words = [], 0
+    if words:
+        yield _coded(source, held, reading)
+    elif not found:
+        raise UserError(f"{source}: has no words, expected text")

@@ -1,0 +1,327 @@
+"""A softmax over all words after every context of a tree, at the cost of the tree's entries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from structsparse.errors import UserError
+from structsparse.kernels import contexts as kernels
+
+if TYPE_CHECKING:
+    from structsparse.features.contexts import ContextTree
+
+NOTHING = torch.empty(0)
+LOST = 2.0**-26  # of the mass of a context above: below it torch takes a mass for one of the context's own entries
+
+
+class Increments(NamedTuple):
+    """What a tree of contexts is scored by: features * weights, plus base on the first V entries."""
+
+    weights: Tensor  # [entries]
+    features: Tensor | None = None  # [entries]; without them, ones
+    base: Tensor | None = None  # [V]; without it, zeros
+
+    def dense(self) -> Tensor:  # [entries], float64
+        increments = self.weights.double() if self.features is None else self.weights.double() * self.features
+        if self.base is None:
+            return increments
+        return torch.cat([increments[: len(self.base)] + self.base, increments[len(self.base) :]])
+
+
+class Contexts(nn.Module):
+    """p(word | context) = exp S(word, context) / Z(context), with Z the sum over all V words.
+
+    S(word, context) = S[e] of the deepest entry e of the word on the way from the empty context to this one, and S[e]
+    is the sum of the increments from the top of its tree of entries down to e. Increments are a tensor [entries] or
+    `Increments`. As Z of a context is that of the context above it, plus what its own entries change, nothing here
+    costs more than the number of entries.
+
+    Float32 and float64 on the CPU go to the compiled kernels, which sum in float64 and are right for any finite
+    increments (`kernels.contexts` says how right). Elsewhere torch does the same in float64 and level by level,
+    without a look at any value: all S must lie within 600 of each other, and the fewer of the mass of one above it a
+    context keeps, the fewer digits are right; from 2^-26 of it on the words that have no entry there count for nothing.
+    """
+
+    def __init__(self, tree: ContextTree) -> None:
+        super().__init__()
+        self.words, self.nodes, self.entries = int(tree.words), len(tree.above), len(tree.entry_node)
+        self.node_levels, self.entry_levels = _listed(tree.node_levels), _listed(tree.entry_levels)
+        starts = np.append(0, np.cumsum(np.bincount(tree.entry_node, minlength=self.nodes)))
+        runs, parts = kernels.plan(_integers(tree.above), starts)
+        buffers = {
+            "above": _integers(tree.above),  # [nodes]
+            "starts": starts,  # [nodes + 1]
+            "entry_node": _integers(tree.entry_node),
+            "entry_word": _integers(tree.entry_word),
+            "entry_above": _integers(tree.entry_above),
+            "node_ends": np.asarray(tree.ends),  # [nodes], of the tree's own targets
+            "entry_ends": np.asarray(tree.entry_ends),
+        }
+        for name, array in buffers.items():
+            self.register_buffer(name, torch.from_numpy(array), persistent=False)
+        self.runs, self.parts = runs, parts
+        self.memory = Memory()
+        self._counted: tuple | None = None
+
+    def extra_repr(self) -> str:
+        return f"{self.words} words, {self.nodes} contexts, {self.entries} entries, {len(self.node_levels) - 1} levels"
+
+    def surprise(self, increments: Tensor | Increments, node_ends: Tensor, entry_ends: Tensor) -> Tensor:
+        """The sum over all targets of -log p(target | context): a float64 scalar.
+
+        node_ends [nodes] counts the targets whose longest known context is a node, entry_ends [entries] those whose
+        deepest entry is an entry. Differentiable in the weights, once."""
+        increments = self._checked(increments)
+        for name, ends, size in (("node_ends", node_ends, self.nodes), ("entry_ends", entry_ends, self.entries)):
+            if tuple(ends.shape) != (size,):
+                raise UserError(f"{name} have shape {tuple(ends.shape)}, expected ({size},)")
+        route = NativeRoute if _native(increments.weights) else TorchRoute
+        return _Surprise.apply(route, self, (node_ends, entry_ends), *increments)
+
+    @torch.no_grad()
+    def path_sums(self, increments: Tensor | Increments) -> Tensor:  # [entries], float64
+        """S, without a gradient."""
+        increments = self._checked(increments)
+        if not _native(increments.weights):
+            return TorchRoute.path_sums(self, increments)
+        sums = torch.empty(self.entries, dtype=torch.float64)
+        kernels.path_sums(*_arrays(increments), self.entry_above.numpy(), sums.numpy())
+        return sums
+
+    @torch.no_grad()
+    def log_partition(self, sums: Tensor) -> Tensor:  # [nodes], float64
+        """log Z of every context from S, without a gradient."""
+        if tuple(sums.shape) != (self.entries,):
+            raise UserError(f"path sums have shape {tuple(sums.shape)}, expected ({self.entries},)")
+        if not _native(sums):
+            masses, shift, *_ = TorchRoute.masses(self, sums.double())
+            return masses.log() + shift
+        masses, shifts, _ = NativeRoute.with_care(self, sums.double().contiguous().numpy())
+        return torch.from_numpy(shifts + np.log(masses[:, 0]))
+
+    def summed(self, ends: Tensor) -> Tensor:  # [entries], float64
+        """Of each entry, the sum over it and all entries below it."""
+        sums = ends.to(torch.float64, copy=True).contiguous()
+        if sums.device.type == "cpu":
+            kernels.add_upwards(sums.numpy(), self.entry_above.numpy())
+            return sums
+        for a, b in reversed(list(_levels(self.entry_levels))):
+            sums.index_add_(0, self.entry_above[a:b], sums[a:b].clone())
+        return sums
+
+    def counted(self, node_ends: Tensor, entry_ends: Tensor) -> tuple[np.ndarray, np.ndarray, float]:
+        """For the kernels: ends of nodes, ends of entries summed over each and all below it, the number of targets.
+
+        Kept from one call to the next for the same tensors, while nobody has changed them."""
+        given, versions = (node_ends, entry_ends), (node_ends._version, entry_ends._version)
+        known = self._counted
+        if known is None or known[0] is not node_ends or known[1] is not entry_ends or known[2] != versions:
+            nodes = node_ends.detach().double().contiguous().numpy()
+            below = self.summed(entry_ends.detach()).numpy()
+            known = self._counted = (*given, versions, (nodes, below, float(nodes.sum())))
+        return known[3]
+
+    def _checked(self, increments: Tensor | Increments) -> Increments:
+        if not isinstance(increments, Increments):
+            increments = Increments(increments)
+        sizes = {"weights": self.entries, "features": self.entries, "base": self.words}
+        for name, value in increments._asdict().items():
+            if value is not None and tuple(value.shape) != (sizes[name],):
+                raise UserError(f"{name} of increments have shape {tuple(value.shape)}, expected ({sizes[name]},)")
+        return increments
+
+
+class _Surprise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, route, contexts, ends, *increments):
+        increments = Increments(*(None if part is None else part.detach() for part in increments))
+        loss, ctx.kept = route.sum(contexts, increments, *ends)
+        ctx.route, ctx.contexts, ctx.ends, ctx.increments = route, contexts, ends, increments
+        ctx.versions = _versions(increments, ends)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, scale):
+        if not ctx.needs_input_grad[3]:
+            return None, None, None, None, None, None
+        if _versions(ctx.increments, ctx.ends) != ctx.versions:
+            raise RuntimeError("increments or ends of this loss have been changed in place before its gradient")
+        gradient = ctx.route.slope(ctx.contexts, ctx.increments, *ctx.ends, ctx.kept, scale)
+        return None, None, None, gradient, None, None
+
+
+def _versions(increments: Increments, ends) -> list[int]:
+    """How often each has been changed in place."""
+    return [part._version for part in (*increments[1:], *ends) if part is not None]
+
+
+class Memory:
+    """Arrays that graphs borrow, and give back when they go: new pages would cost more than the sums in them."""
+
+    def __init__(self) -> None:
+        self.free: dict[tuple, list[np.ndarray]] = {}
+
+    def borrow(self, *shape: int) -> Loan:
+        free = self.free.setdefault(shape, [])
+        return Loan(free.pop() if free else np.empty(shape), free)
+
+    def __deepcopy__(self, memo) -> Memory:
+        return Memory()
+
+    def __reduce__(self):
+        return Memory, ()
+
+
+class Loan:
+    """An array that nobody else has while this object lives."""
+
+    def __init__(self, array: np.ndarray, home: list[np.ndarray]) -> None:
+        self.array, self.home = array, home
+
+    def __del__(self) -> None:
+        self.home.append(self.array)
+
+
+class NativeRoute:
+    """By the compiled kernels, on float32 or float64 in main memory."""
+
+    @staticmethod
+    def sum(contexts: Contexts, increments: Increments, node_ends: Tensor, entry_ends: Tensor):
+        """The loss, and what `slope` wants to find again."""
+        nodes, below, total = contexts.counted(node_ends, entry_ends)
+        exps, masses = contexts.memory.borrow(contexts.entries), contexts.memory.borrow(contexts.nodes, 2)
+        loss, tame = kernels.forward(
+            *(contexts.runs, contexts.parts, _tree(contexts), *_arrays(increments), below, nodes, total),
+            *(contexts.words, exps.array, masses.array),
+        )
+        if tame:
+            return torch.tensor(loss, dtype=torch.float64), (exps, masses)
+        sums = contexts.path_sums(increments).numpy()
+        found = NativeRoute.with_care(contexts, sums)
+        ends = entry_ends.detach().double().contiguous().numpy()
+        loss = kernels.loss_with_care(sums, nodes, ends, *found[:2])
+        return torch.tensor(loss, dtype=torch.float64), (sums, *found)
+
+    @staticmethod
+    def with_care(contexts: Contexts, sums: np.ndarray):
+        """masses [nodes, 2], shifts [nodes], anew [nodes]: log Z = shifts + log masses[:, 0]"""
+        masses, shifts = np.empty((contexts.nodes, 2)), np.empty(contexts.nodes)
+        anew, levels = np.empty(contexts.nodes, np.bool_), len(contexts.node_levels)
+        tree, entry_word = _tree(contexts), contexts.entry_word.numpy()
+        kernels.masses_with_care(sums, tree, entry_word, levels, contexts.words, masses, shifts, anew)
+        return masses, shifts, anew
+
+    @staticmethod
+    def slope(contexts: Contexts, increments: Increments, node_ends, entry_ends, kept, scale: Tensor) -> Tensor:
+        nodes, below, _ = contexts.counted(node_ends, entry_ends)
+        gradient = torch.empty_like(increments.weights, memory_format=torch.contiguous_format)
+        _, features, _ = _arrays(increments)
+        if len(kept) == 2:
+            exps, masses = (loan.array for loan in kept)
+            parts = len(contexts.parts) - 1
+            shares = contexts.memory.borrow(contexts.nodes + parts)
+            slopes = contexts.memory.borrow(contexts.entries + (parts - 1) * contexts.words)
+            kernels.backward(
+                *(contexts.runs, contexts.parts, _tree(contexts), features, below, nodes, float(scale), exps, masses),
+                *(shares.array, slopes.array, contexts.words, gradient.numpy()),
+            )
+        else:
+            kernels.gradient_with_care(
+                *(kept[0], _tree(contexts), contexts.entry_word.numpy(), len(contexts.node_levels)),
+                *(features, below, nodes, float(scale), *kept[1:], gradient.numpy()),
+            )
+        return gradient
+
+
+def _native(weights: Tensor) -> bool:
+    return weights.device.type == "cpu" and weights.dtype in (torch.float32, torch.float64)
+
+
+def _tree(contexts: Contexts) -> tuple[np.ndarray, ...]:
+    """Nodes above, starts, entries above, nodes of entries."""
+    return tuple(part.numpy() for part in (contexts.above, contexts.starts, contexts.entry_above, contexts.entry_node))
+
+
+def _arrays(increments: Increments) -> tuple[np.ndarray, ...]:
+    """weights; features in their kind, base in float64; nothing [0] for those that are not there."""
+    weights, features, base = increments
+    features = NOTHING if features is None else features
+    base = NOTHING if base is None else base
+    return tuple(
+        part.detach().to(kind).contiguous().numpy()
+        for part, kind in ((weights, weights.dtype), (features, weights.dtype), (base, torch.float64))
+    )
+
+
+def _integers(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array, np.int32)
+
+
+def _listed(levels: np.ndarray) -> list[int]:
+    return [int(level) for level in levels]
+
+
+class TorchRoute:
+    """By torch in float64, level by level: any device, any kind of weights, nothing read back to the host."""
+
+    @staticmethod
+    def sum(contexts: Contexts, increments: Increments, node_ends: Tensor, entry_ends: Tensor):
+        sums = TorchRoute.path_sums(contexts, increments)
+        masses, shift, exps, lost = TorchRoute.masses(contexts, sums)
+        loss = (node_ends.double() * (masses.log() + shift)).sum() - (entry_ends.double() * sums).sum()
+        return loss, (masses, exps, lost)
+
+    @staticmethod
+    def path_sums(contexts: Contexts, increments: Increments) -> Tensor:  # [entries]
+        sums, above = increments.dense().clone(), contexts.entry_above
+        for a, b in _levels(contexts.entry_levels):
+            sums[a:b] += sums[:a].index_select(0, above[a:b])
+        return sums
+
+    @staticmethod
+    def masses(contexts: Contexts, sums: Tensor) -> tuple[Tensor, ...]:
+        """Z [nodes] and exp S [entries], both relative to exp(shift): Z, shift, exp S, and where Z is but a guess."""
+        V = contexts.words
+        shift = sums.amax()
+        exps = torch.exp(sums - shift)
+        own = torch.zeros(contexts.nodes, dtype=torch.float64, device=sums.device)
+        own = own.index_add_(0, contexts.entry_node, exps)
+        masses = own.index_add(0, contexts.entry_node[V:], exps.index_select(0, contexts.entry_above[V:]), alpha=-1)
+        most = masses.clone()
+        for (a, b), above in _node_levels(contexts):
+            mass = masses[a:b] + masses[:a].index_select(0, above)
+            masses[a:b] = torch.maximum(mass, own[a:b])  # which rounding alone could deny
+            most[a:b] = torch.maximum(mass, most[:a].index_select(0, above))
+        return masses, shift, exps, masses < LOST * most
+
+    @staticmethod
+    def slope(contexts: Contexts, increments: Increments, node_ends, entry_ends, kept, scale: Tensor) -> Tensor:
+        masses, exps, lost = kept
+        V, entry_node, entry_above = contexts.words, contexts.entry_node, contexts.entry_above
+        shares = node_ends.double() / masses
+        for (a, b), above in reversed(list(_node_levels(contexts))):
+            shares.index_add_(0, above, torch.where(lost[a:b], 0.0, shares[a:b]))
+        rest = torch.where(lost, 0.0, shares).index_select(0, entry_node[V:])
+        rest = rest * exps.index_select(0, entry_above[V:])
+        shares = shares.index_select(0, entry_node)  # [entries]
+        slopes = shares * exps - entry_ends.double()
+        slopes.index_add_(0, entry_above[V:], rest, alpha=-1)
+        slopes = contexts.summed(slopes) * scale
+        if increments.features is not None:
+            slopes = slopes * increments.features
+        return slopes.to(increments.weights.dtype)
+
+
+def _levels(bounds: list[int]):
+    """All levels but the first."""
+    return zip(bounds[1:-1], bounds[2:], strict=True)
+
+
+def _node_levels(contexts: Contexts):
+    return (((a, b), contexts.above[a:b]) for a, b in _levels(contexts.node_levels))

@@ -1,0 +1,90 @@
+"""What the Lightning modules of all tasks share: how they are optimised, and how they are scored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import lightning
+import torch
+from torch import Tensor, nn
+
+
+class TaskModule(lightning.LightningModule):
+    """Trains a model under a loss. A task says what `step` is, the mean loss of a batch, and `count`, which adds a
+    batch to a score; a score has `counts` that add up and `result()`."""
+
+    def __init__(
+        self,
+        loss: nn.Module,
+        optimizer: Callable[[list[dict]], torch.optim.Optimizer],
+        score: Callable,
+        penalised: Sequence[str],
+        final_lr: float,
+        fingerprint: str,
+    ) -> None:
+        super().__init__()
+        self.loss, self.make_optimizer, self.make_score = loss, optimizer, score
+        self.penalised, self.final_lr = frozenset(penalised), final_lr
+        self.fingerprint = fingerprint  # of all that decides the result; checkpoints carry it
+        self.scores = None
+
+    @property
+    def linear(self) -> bool:
+        """Whether the scores are linear in all parameters, which then are all there."""
+        raise NotImplementedError
+
+    def step(self, batch) -> Tensor:
+        """The mean loss of a step's items; processes that share them average their parts."""
+        raise NotImplementedError
+
+    def count(self, batch, score) -> None:
+        raise NotImplementedError
+
+    def training_step(self, batch, batch_idx: int) -> Tensor:
+        return self.step(batch) * self.trainer.world_size
+
+    def backward(self, loss: Tensor, *args, **kwargs) -> None:
+        """Nothing where the loss has moved the weights already, or where a solver wants its value alone."""
+        if loss.requires_grad and getattr(self.optimizers(use_pl_optimizer=False), "slopes", True):
+            loss.backward(*args, **kwargs)
+
+    def on_validation_epoch_start(self) -> None:
+        self.scores = self.make_score()
+
+    def validation_step(self, batch, batch_idx: int) -> None:
+        self.count(batch, self.scores)
+
+    def on_validation_epoch_end(self) -> None:
+        counts = torch.as_tensor(self.scores.counts, device=self.device)
+        self.scores.counts = self.trainer.strategy.reduce(counts, reduce_op="sum").cpu().numpy()
+        result = self.scores.result()
+        figures = {f"dev/{key}": value for key, value in result.items() if isinstance(value, float)}
+        self.log_dict(figures, logger=False, sync_dist=True)  # the monitor logs them, under the name of the stage
+
+    @torch.no_grad()
+    def evaluate(self, batches: Iterable):
+        """The score of a part of the corpus, outside training."""
+        score = self.make_score()
+        for batch in batches:
+            self.count(self.transfer_batch_to_device(batch, self.device, 0), score)
+        return score
+
+    def on_save_checkpoint(self, checkpoint: dict) -> None:
+        checkpoint["fingerprint"] = self.fingerprint
+
+    def configure_optimizers(self):
+        """Penalised parameters stand in a group of their own, where nothing else may shrink them."""
+        apart: dict[bool, list] = {True: [], False: []}
+        for name, parameter in self.named_parameters():
+            parameter.pending = None
+            apart[name in self.penalised].append(parameter)
+        groups = [{"params": apart[True], "weight_decay": 0.0}, {"params": apart[False]}]
+        optimizer = self.make_optimizer([group for group in groups if group["params"]])
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share_of_rate)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def _share_of_rate(self, step: int) -> float:
+        """Falls linearly. How many steps there are is asked for no sooner than they are taken: to answer, Lightning
+        lays out the batches, and the place in them that a checkpoint remembers must be restored before that."""
+        steps = max(1, self.trainer.estimated_stepping_batches) if step > 0 else 1
+        return 1.0 + (self.final_lr - 1.0) * min(step / steps, 1.0)
