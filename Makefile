@@ -24,6 +24,7 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/glm.py
 	$(BIN)/python benchmarks/overlaps.py
 	$(BIN)/python benchmarks/tagging.py
+	$(BIN)/python benchmarks/lm.py
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

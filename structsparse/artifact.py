@@ -1,8 +1,8 @@
 """The small model as a folder: `model.json` says what it is, `weights.safetensors` holds its numbers.
 
-Of a tagger only living features are kept: their 64-bit keys, template by template, and of their weights those that are not zero.
-Nothing in the folder is ever executed; all of it is checked before it is used. `language/artifact.py` does the same for
-language models.
+Of a tagger only living features are kept: their 64-bit keys, template by template, and of their weights those that are
+not zero. Nothing in the folder is ever executed; all of it is checked before it is used. Language models, which
+`language/artifact.py` reads and writes, are told by the field `kind`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from structsparse.bags import subtract_
-from structsparse.penalties import ElasticNet, NoPenalty, Penalty
+from structsparse.penalties import ElasticNet, Nonnegative, NoPenalty, Penalty
+from structsparse.penalties.constraints import unwrapped
 
 POLISH = 15  # iterations that bring the free parameters to their best before a bound is taken
 
@@ -151,29 +152,41 @@ def lower_bound(
 
 def _held(penalty: Penalty, weights: Tensor) -> Tensor | None:
     """Which entries bear the penalty: those that a long enough step of its prox makes zero. None if none does."""
-    ones, strength = torch.ones_like(weights), float(penalty.strength)
-    if isinstance(penalty, ElasticNet):
-        return ones * (1.0 if penalty.weights is None else penalty.weights) > 0
-    critical = penalty.critical(-ones) if penalty.convex else None
+    plain, ridge, _ = unwrapped(penalty)
+    ones, strength = torch.ones_like(weights), float(plain.strength)
+    if isinstance(plain, ElasticNet):
+        return ones * (1.0 if plain.weights is None or ridge > 0 else plain.weights) > 0
+    if not plain.convex:
+        return None
+    if ridge > 0:
+        return ones > 0
+    critical = plain.critical(-ones)
     if critical is None or strength == 0:
         return None
-    return penalty.prox_(ones, 1e6 * (1.0 + float(critical)) / strength) == 0
+    return plain.prox_(ones, 1e6 * (1.0 + float(critical)) / strength) == 0
 
 
 def _dual(penalty: Penalty, gradient: Tensor) -> tuple[float, float] | None:
-    """How much of the gradient the penalty can balance, and the conjugate of its value there."""
-    if isinstance(penalty, ElasticNet) and penalty.mix < 1:
-        weights = (
-            1.0 if penalty.weights is None else penalty.weights.double().clamp(min=torch.finfo(torch.float64).tiny)
-        )
-        if not float(penalty.strength) > 0:
+    """How much of the gradient the penalty can balance, and the conjugate of its value there.
+
+    With squares on all entries the conjugate at -gradient is finite: it is attained at the prox, with steps of
+    1 / ridge, of -gradient / ridge."""
+    plain, ridge, nonnegative = unwrapped(penalty)
+    if ridge > 0:
+        best = (Nonnegative(plain) if nonnegative else plain).prox_(gradient / -ridge, 1 / ridge)
+        pulled = -float((gradient * best).sum()) - ridge / 2 * float(best.square().sum())
+        return 1.0, pulled - float(plain.value(best))
+    if isinstance(plain, ElasticNet) and plain.mix < 1:
+        weights = 1.0 if plain.weights is None else plain.weights.double().clamp(min=torch.finfo(torch.float64).tiny)
+        if not float(plain.strength) > 0:
             return None
-        rest = (gradient.abs() - penalty.strength * penalty.mix * weights).clamp(min=0)
-        return 1.0, float((rest.square() / (2 * penalty.strength * (1 - penalty.mix) * weights)).sum())
+        size = -gradient if nonnegative else gradient.abs()
+        rest = (size - plain.strength * plain.mix * weights).clamp(min=0)
+        return 1.0, float((rest.square() / (2 * plain.strength * (1 - plain.mix) * weights)).sum())
     critical = penalty.critical(gradient)
     if critical is None:
         return None
-    return (min(1.0, float(penalty.strength / critical)) if critical > 0 else 1.0), 0.0
+    return (min(1.0, float(plain.strength / critical)) if critical > 0 else 1.0), 0.0
 
 
 def masked(gradients: Mapping[str, Tensor], support: Mapping[str, Tensor]) -> dict[str, Tensor]:

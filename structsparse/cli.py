@@ -9,7 +9,7 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from structsparse import __version__
@@ -82,14 +82,12 @@ examples:
   structsparse export runs/lm/model --format arpa --output model.arpa
   structsparse export runs/lm/model --format tsv | sort -t "$(printf '\\t')" -k 3 -g -r | head"""
 
-_ANY = "folder with model.json and weights.safetensors"
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, 2 for what the user can mend, 130 after Ctrl-C."""
     options = _parser().parse_args(arguments)
     try:
-        options.run(options)
+        _run(options)
         sys.stdout.flush()
     except UserError as error:
         return _failed(str(error))
@@ -112,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"structsparse {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     purpose = "tag sentences; with a language model, score the words of a text"
-    predict = _command(commands, "predict", purpose, _PREDICT, _PREDICT_EXAMPLE, _predict)
+    predict = _command(commands, "predict", purpose, _PREDICT, _PREDICT_EXAMPLE)
     predict.add_argument("--input", metavar="FILE", type=Path, help="the sentences (default: standard input)")
     _output(predict)
     taggers = predict.add_argument_group("taggers only")
@@ -120,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     taggers.add_argument("--marginals", action="store_true", help="add how probable each predicted tag is")
     _columns(taggers)
     purpose = "score a model on tagged sentences; with a language model, the perplexity of a text"
-    evaluate = _command(commands, "evaluate", purpose, _EVALUATE, _EVALUATE_EXAMPLE, _evaluate)
+    evaluate = _command(commands, "evaluate", purpose, _EVALUATE, _EVALUATE_EXAMPLE)
     evaluate.add_argument("file", metavar="FILE", type=Path, help="sentences with their right tags, or a text")
     evaluate.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     _columns(evaluate.add_argument_group("taggers only"))
@@ -129,24 +127,24 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _language_commands(commands) -> None:
-    words = _command(commands, "next", "the most probable next words, and why", _NEXT, _NEXT_EXAMPLE, _next)
+    words = _command(commands, "next", "the most probable next words, and why", _NEXT, _NEXT_EXAMPLE)
     words.add_argument("context", metavar="CONTEXT", help="the words before, in quotes")
     words.add_argument("-n", dest="count", metavar="N", type=_count, default=10, help="how many (default: 10)")
-    sample = _command(commands, "sample", "draw sentences from a language model", _SAMPLE, _SAMPLE_EXAMPLE, _sample)
+    sample = _command(commands, "sample", "draw sentences from a language model", _SAMPLE, _SAMPLE_EXAMPLE)
     sample.add_argument("-n", dest="count", metavar="N", type=_count, default=1, help="how many (default: 1)")
     sample.add_argument("--seed", metavar="SEED", type=_seed, default=0, help="(default: 0)")
     sample.add_argument("--start", metavar="WORDS", default="", help="what they begin with, in quotes")
     help = "draw in proportion to probability^(1/T): below 1 the likely becomes likelier (default: 1)"
     sample.add_argument("--temperature", metavar="T", type=_positive, default=1.0, help=help)
-    export = _command(commands, "export", "a language model as text", _EXPORT, _EXPORT_EXAMPLE, _export)
+    export = _command(commands, "export", "a language model as text", _EXPORT, _EXPORT_EXAMPLE)
     export.add_argument("--format", choices=("arpa", "tsv"), required=True)
     _output(export)
 
 
-def _command(commands, name: str, purpose: str, description: str, examples: str, run: Callable):
+def _command(commands, name: str, purpose: str, description: str, examples: str):
     raw = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser(name, help=purpose, description=description, epilog=examples, formatter_class=raw)
-    command.set_defaults(run=run)
+    command.set_defaults(command=name)
     command.add_argument("model", metavar="MODEL", type=Path, help="folder with model.json and weights.safetensors")
     return command
 
@@ -170,57 +168,25 @@ def _columns(command) -> None:
     )
 
 
-def _predict(options: argparse.Namespace) -> None:
-    from structsparse.commands.streams import check_output
-
-    check_output(options)
-    _either(options, "predict")
-
-
-def _evaluate(options: argparse.Namespace) -> None:
-    _either(options, "evaluate")
-
-
-def _either(options: argparse.Namespace, command: str) -> None:
+def _run(options: argparse.Namespace) -> None:
     """By the kind of the model."""
     from structsparse.artifact import load
+    from structsparse.commands.streams import check_output
     from structsparse.predictor import Model
 
-    model = load(options.model)
-    if isinstance(model, Model):
-        from structsparse.commands import tagging
-
-        return getattr(tagging, command)(options, model)
-    for name in ("nbest", "marginals", "columns", "comments"):
-        if getattr(options, name, None) not in (None, False):
-            raise UserError(f"--{name} is for taggers; {options.model} is a language model")
-    from structsparse.commands import language
-
-    return getattr(language, command)(options, model)
-
-
-def _next(options: argparse.Namespace) -> None:
-    model = _language_model(options, "next")
-    from structsparse.commands import language
-
-    language.next_words(options, model)
-
-
-def _sample(options: argparse.Namespace) -> None:
-    model = _language_model(options, "sample")
-    from structsparse.commands import language
-
-    language.sample(options, model)
-
-
-def _export(options: argparse.Namespace) -> None:
-    from structsparse.commands.streams import check_output
-
     check_output(options)
-    model = _language_model(options, "export")
-    from structsparse.commands import language
-
-    language.export(options, model)
+    model = load(options.model)
+    if tagger := isinstance(model, Model):
+        from structsparse.commands import tagging as kind
+    else:
+        from structsparse.commands import language as kind
+    command = getattr(kind, options.command, None)
+    if command is None:
+        raise UserError(f"{options.model} is a tagger, `structsparse {options.command}` is for language models")
+    given = [name for name in ("nbest", "marginals", "columns", "comments") if getattr(options, name, None)]
+    if given and not tagger:
+        raise UserError(f"--{given[0]} is for taggers, {options.model} is a language model")
+    command(options, model)
 
 
 def _count(text: str) -> int:

@@ -55,6 +55,7 @@ class SoftmaxLM(StructuredLoss):
     """loss = sum over targets of -log p(target | context), one number for all, of a structure as `Contexts` is."""
 
     smooth = True
+    serves = "language models"
 
     def forward(self, increments, node_ends: Tensor, entry_ends: Tensor) -> Tensor:  # scalar
         return self.structure.surprise(increments, node_ends, entry_ends)

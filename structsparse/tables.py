@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from structsparse import curves
+from structsparse.counts import counts_of, features_figure, first_peak, peaks
 from structsparse.files import write_text, written_whole
 from structsparse.kinds import kinds_of
 from structsparse.metrics import gain
@@ -77,7 +78,7 @@ def lines_of(experiment, records: Sequence[Mapping]) -> list[Line]:
         late = [record for record in own if record["pass"] == last]
         if not own:
             continue
-        peaks = [_share(_first_peak(record), features) for record in late]
+        peaks = [_share(first_peak(record), features) for record in late]
         columns = ("groups_alive", "seconds_cpu", "peak_memory_mb", "parameters", "perplexity_open")
         alive, *costs, parameters, openly = (Figures.of(record.get(key) for record in late) for key in columns)
         weights = Figures.of(_living(record) for record in late)
@@ -91,10 +92,9 @@ def lines_of(experiment, records: Sequence[Mapping]) -> list[Line]:
 
 
 def converged(record: Mapping, bound: float | None) -> bool:
-    """By its gap if it has one, else by how stationary it is; what has neither has nothing to converge."""
-    gap = _share(record.get("duality_gap"), record.get("objective"))
-    rest = record.get("stationarity") if gap is None else gap
-    return bound is None or rest is None or rest <= bound
+    """By its gap or by how stationary it is, whichever says so; what has neither has nothing to converge."""
+    said = [_share(record.get("duality_gap"), record.get("objective")), record.get("stationarity")]
+    return bound is None or min((x for x in said if x is not None), default=0.0) <= bound
 
 
 def _living(record: Mapping) -> int | None:
@@ -138,7 +138,7 @@ def table_of(experiment, lines: Sequence[Line]) -> Table:
     for key in ("dev", "test", "weights"):
         said = [line.row.paper.get(key) for line in lines]
         columns[f"paper {key}"] = [_published(key, value, scale) for value in said]
-    columns = {header: cells for header, cells in columns.items() if any(cells)}
+    columns = {header: cells for header, cells in columns.items() if any(cells) or header == "row"}
     return Table(tuple(columns), list(zip(*columns.values(), strict=True)))
 
 
@@ -151,7 +151,7 @@ def remarks(experiment, lines: Sequence[Line]) -> list[str]:
     said, metric = [], experiment.metric
     best = chosen(lines, lambda line: line.row.selects, metric)
     if best is not None:
-        said.append(f"Of the rows that select templates, dev chooses **{best.row.name}**: {_in_words(best, metric)}.")
+        said.append(f"Of the rows to choose from, dev chooses **{best.row.name}**: {_in_words(best, metric)}.")
     for method in dict.fromkeys(line.row.method for line in lines):
         own = chosen(lines, lambda line, method=method: line.row.method == method, metric)
         if own is not None and sum(line.row.method == method for line in lines) > 1:
@@ -219,7 +219,7 @@ def write(folder: Path, experiment, records: Sequence[Mapping]) -> None:
     counts = {name: counts_of(records, name, experiment) for name in experiment.memory}
     counts = {name: steps for name, steps in counts.items() if steps is not None}
     if counts:
-        parts.append(f"![features over epochs](features.png)\n\n{_peaks(counts)}\n")
+        parts.append(f"![features over epochs](features.png)\n\n{peaks(counts)}\n")
         _draw(folder / "features.png", features_figure(counts))
     if lines and not experiment.curves:
         name = experiment.metric
@@ -287,78 +287,9 @@ def score_figure(experiment, lines: Sequence[Line]) -> Figure:
     return figure
 
 
-# --- features over time
-
-
-class Counts(NamedTuple):
-    """Living features of one run over its epochs, all stages one after the other."""
-
-    epochs: np.ndarray  # float [entries]
-    features: np.ndarray  # int [entries] weights that are not zero
-    stages: tuple[str, ...]  # of each entry
-
-
-def read_counts(path: Path) -> Counts:
-    """report/counts.tsv: stage, epoch (from 0), step (within the stage), rows, weights."""
-    with path.open(newline="") as file:
-        entries = list(csv.DictReader(file, delimiter="\t"))
-    epochs, before = [], 0.0
-    stages = tuple(entry["stage"] for entry in entries)
-    for stage in dict.fromkeys(stages):
-        own = [entry for entry in entries if entry["stage"] == stage]
-        length, steps = 1 + max(int(e["epoch"]) for e in own), max(1, *(int(e["step"]) for e in own), 1)
-        epochs += [before + length * int(entry["step"]) / steps for entry in own]
-        before += length
-    return Counts(np.array(epochs), np.array([int(entry["weights"]) for entry in entries]), stages)
-
-
-def counts_of(records: Sequence[Mapping], name: str, experiment) -> Counts | None:
-    """Of the row's first run in the last pass, if it has counted."""
-    last = list(experiment.passes)[-1]
-    own = [record for record in records if record["row"] == name and record["pass"] == last]
-    path = Path(own[0]["folder"]) / "report" / "counts.tsv" if own else None
-    return read_counts(path) if path is not None and path.is_file() else None
-
-
-def features_figure(counts: Mapping[str, Counts]) -> Figure:
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
-    for name, found in counts.items():
-        axes.plot(found.epochs, found.features, linewidth=1, label=name)
-    axes.set(xlabel="epochs", ylabel="features (weights that are not zero)")
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    return figure
-
-
-def _peaks(counts: Mapping[str, Counts]) -> str:
-    """The largest number of features that each held, in its first stage and in all."""
-    largest = max(int(found.features.max()) for found in counts.values())
-    said = []
-    for name, found in counts.items():
-        first = found.features[[stage == found.stages[0] for stage in found.stages]].max()
-        peak = found.features.max()
-        said.append(
-            f"{name} held {peak:,} at most ({peak / largest:.1%}), {first:,} ({first / largest:.1%}) while selecting"
-        )
-    return "; ".join(said) + "."
-
-
 def _most_features(records: Sequence[Mapping]) -> float | None:
     """The most that the reference's runs held."""
     return max((record.get("weights_peak") or record.get("nonzero") or 0 for record in records), default=0) or None
-
-
-def _first_peak(record: Mapping) -> float | None:
-    """Of the first stage, which selects, if its features were counted."""
-    path = Path(record["folder"]) / "report" / "counts.tsv"
-    if not path.is_file():
-        return None
-    found = read_counts(path)
-    if found.stages[0] == "refit":  # a solver that goes from sentence to sentence came after one that does not
-        return None
-    return int(found.features[[stage == found.stages[0] for stage in found.stages]].max())
 
 
 def _share(part: float | None, whole: float | None) -> float | None:

@@ -54,6 +54,7 @@ def serve(script: str) -> None:
     """Fork for each line that comes in. A child leaves this function by running the script."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever is printed meanwhile is no answer
+    sys.path.insert(0, str(Path(script).parent))  # as for any script
     runpy.run_path(script, run_name="warm")
     ctrl_c = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches the child as well, which knows what to do
     child = 0

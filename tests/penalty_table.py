@@ -34,6 +34,7 @@ from structsparse.penalties import (
     NoPenalty,
     OverlappingGroupLasso,
     Penalty,
+    Ridged,
     SparseGroupLasso,
     SquaredL2,
     TreeGroupLasso,
@@ -122,6 +123,7 @@ class Row:
     meta: bool = True  # whether it runs without data
     lower: float = -torch.inf  # the constraint on every entry
     border: float = 1e-11  # how near to the critical strength the prox knows what is zero
+    ridge: float = 0.0  # of squares that are added whatever the strength
 
 
 def nonnegative(row: Row) -> Row:
@@ -132,6 +134,20 @@ def nonnegative(row: Row) -> Row:
         return Nonnegative(other), permuted
 
     return dataclasses.replace(row, make=lambda: Nonnegative(row.make()), symmetry=row.symmetry and symmetry, lower=0.0)
+
+
+def ridged(row: Row, ridge: float) -> Row:
+    """The row with ridge / 2 * sum V^2 added. What its gap is where it is not zero is known of distances alone."""
+
+    def symmetry(penalty):
+        other, permuted = row.symmetry(penalty.penalty)
+        return Ridged(other, ridge), permuted
+
+    def make():
+        return Ridged(row.make(), ridge)
+
+    gap = distances if row.gap is distances and row.lower == -torch.inf else None
+    return dataclasses.replace(row, make=make, symmetry=row.symmetry and symmetry, ridge=ridge, gap=gap)
 
 
 def flat(V):
@@ -182,11 +198,6 @@ def over_trees(forest: Forest, norm=2):
     """Sum of weight_g * norm of V_g over the subtrees that have entries."""
     pairs = [(w, m) for w, m in zip(forest.weight.tolist(), forests.members(forest), strict=True) if m]
     return lambda V: sum(weight * cvxpy.norm(flat(V)[entries], norm) for weight, entries in pairs)
-
-
-def per_tree(forest: Forest) -> Callable[[torch.Generator], Tensor]:
-    """Draws one step for each tree."""
-    return lambda generator: forests.steps_of_trees(forest, int(torch.randint(1000, (), generator=generator)))
 
 
 def grouped(groups: Partition):
@@ -357,13 +368,11 @@ ROWS = {
     "tree, rows": Row(
         lambda: TreeGroupLasso(forests.rows(), 0.2),
         over_trees(forests.rows()),
-        steps=per_tree(forests.rows()),
         symmetry=trees_in_another_order,
     ),
     "tree, scattered, mixed": Row(
         lambda: TreeGroupLasso(forests.scattered(), 0.2, mix=0.3),
         mix(0.3, grouped(forests.scattered()), over_trees(forests.scattered())),
-        steps=per_tree(forests.scattered()),
         symmetry=trees_in_another_order,
     ),
     "linf tree, rows": Row(
@@ -390,6 +399,14 @@ POSITIVE = """
 """  # once more, with the constraint
 for name in map(str.strip, POSITIVE.split(";")):
     ROWS[f"{name}, nonnegative"] = nonnegative(ROWS[name])
+RIDGED = """
+    l1; elastic net; group lasso, blocks; sparse group lasso, scattered; linf groups, blocks; fused lasso; slope;
+    l0, scattered; log-sum; tree, rows; tree, scattered, mixed; linf tree, scattered, mixed; overlapping, rows;
+    l1, nonnegative; tree, rows, nonnegative; linf tree, scattered, mixed, nonnegative
+"""  # once more, with squares
+for name in map(str.strip, RIDGED.split(";")):
+    ROWS[f"{name}, ridged"] = ridged(ROWS[name], 0.3)
+ROWS["ridged, tree, rows, nonnegative"] = nonnegative(ridged(ROWS["tree, rows"], 0.3))
 
 # Where nothing is rounded: the whole of W dies at steps of 1/2 exactly at the strength given, and not below it.
 AT_THE_THRESHOLD = {

@@ -11,6 +11,7 @@ import torch
 from structsparse.corpora.text import encode
 from structsparse.errors import UserError
 from structsparse.features.contexts import ContextTree
+from structsparse.kernels import careful_contexts as careful
 from structsparse.kernels import contexts as kernels
 from structsparse.losses import SoftmaxLM
 from structsparse.structures.contexts import Contexts, Increments, NativeRoute, TorchRoute, _Surprise
@@ -129,12 +130,72 @@ def test_no_score_is_too_large_and_no_word_too_far_down(collapse, scale):
     torch.testing.assert_close(structure.log_partition(structure.path_sums(weights)), totals, rtol=1e-11, atol=1e-9)
 
 
+@pytest.mark.parametrize("size", [290.0, 340.0, 700.0, 710.0, 745.0, 1000.0, 1420.0, 2900.0])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_one_increment_may_be_steep_alone(sign, size):
+    """And what lies below it may take it back."""
+    tree = hand_made()
+    for steep in range(8):
+        weights = torch.full((8,), 0.1, dtype=torch.float64)
+        weights[steep] = sign * size
+        for back in ([], [e for e in range(8) if tree.entry_above[e] == steep]):
+            weights[back] = -sign * size
+            table = weights.clone().requires_grad_()
+            expected, found = dense_surprise(tree, table), own(Contexts(tree), table)
+            torch.testing.assert_close(found, expected, **EXACT)
+            slopes = [torch.autograd.grad(loss, table)[0] for loss in (found, expected)]
+            torch.testing.assert_close(*slopes, **EXACT)
+
+
 @pytest.mark.parametrize("share", [2.0**-k for k in (6, 11, 13, 20, 40, 60)])
 def test_a_context_that_keeps_a_small_share_of_the_mass_above_it(share):
     """All of the empty context is the word a, and after a it is next to nothing; then the other way round."""
     tree = hand_made()
     down = np.log(share)
     weights = torch.tensor([0.0, down, down, down, 0.5, -down, -down, 1.0], dtype=torch.float64, requires_grad=True)
+    expected, found = dense_surprise(tree, weights), own(Contexts(tree), weights)
+    torch.testing.assert_close(found, expected, **EXACT)
+    slopes = [torch.autograd.grad(loss, weights)[0] for loss in (found, expected)]
+    torch.testing.assert_close(*slopes, **EXACT)
+
+
+def test_products_of_masses_do_not_overflow():
+    """Two contexts with a target each, of which one has all of the range that the quick way takes, and more."""
+    tree = dataclasses.replace(hand_made(), ends=np.array([2, 1, 0, 0, 1], np.int32))
+    for size in (100.0, 200.0, 290.0):
+        weights = torch.zeros(8, dtype=torch.float64)
+        weights[[3, 7]] = size  # a, the second on top of the first
+        weights.requires_grad_()
+        expected, found = dense_surprise(tree, weights), own(Contexts(tree), weights)
+        torch.testing.assert_close(found, expected, **EXACT)
+        slopes = [torch.autograd.grad(loss, weights)[0] for loss in (found, expected)]
+        torch.testing.assert_close(*slopes, **EXACT)
+
+
+def ladder(steps):
+    """Contexts one below the other; the k-th has an entry for word k - 1 alone, and all targets are in the last."""
+    ends, numbers = np.zeros(steps + 1, np.int32), np.arange(steps + 1, dtype=np.int32)
+    ends[-1] = 5
+    return dataclasses.replace(
+        tree_of(1, False),
+        words=steps + 1,
+        above=numbers - 1,
+        ends=ends,
+        entry_node=np.concatenate([np.zeros(steps + 1, np.int32), numbers[1:]]),
+        entry_word=np.concatenate([numbers, numbers[:-1]]),
+        entry_above=np.concatenate([np.full(steps + 1, -1, np.int32), numbers[:-1]]),
+        entry_ends=np.concatenate([ends, ends[:-1]]),
+        node_levels=np.arange(steps + 2),
+        entry_levels=np.concatenate([[0], np.arange(steps + 1, 2 * steps + 2)]),
+    )
+
+
+@pytest.mark.parametrize("share", [0.7 * 2.0**-k for k in (4, 8, 11, 13)])
+def test_a_mass_that_is_lost_step_by_step(share):
+    """Each context loses the best word of the one above it; what it keeps would do if that were the only step."""
+    tree = ladder(6)
+    weights = torch.cat([np.log(share) * torch.arange(7.0, dtype=torch.float64), torch.full((6,), -80.0).double()])
+    weights.requires_grad_()
     expected, found = dense_surprise(tree, weights), own(Contexts(tree), weights)
     torch.testing.assert_close(found, expected, **EXACT)
     slopes = [torch.autograd.grad(loss, weights)[0] for loss in (found, expected)]
@@ -152,14 +213,15 @@ def test_the_quick_and_the_careful_way_agree():
         sums = structure.path_sums(weights).numpy()
         masses, shifts, anew = NativeRoute.with_care(structure, sums)
         ends = (structure.node_ends.double().numpy(), structure.entry_ends.double().numpy())
-        assert kernels.loss_with_care(sums, *ends, masses, shifts) == pytest.approx(float(loss), rel=1e-12)
+        assert careful.loss(sums, *ends, masses, shifts) == pytest.approx(float(loss), rel=1e-12)
         assert (anew.sum() > 1) != quick
 
 
+@pytest.mark.parametrize("scale", [10.0, 30.0, 60.0, 90.0])
 @pytest.mark.parametrize("route", ROUTES)
-def test_the_torch_route_stays_finite_where_it_loses_digits(route):
+def test_the_torch_route_stays_finite_where_it_loses_digits(route, scale):
     tree = tree_of(5, False)
-    weights = draw(tree.entries, 30.0).requires_grad_()
+    weights = draw(tree.entries, scale).requires_grad_()
     loss = own(ROUTES[route](tree), weights)
     (slope,) = torch.autograd.grad(loss, weights)
     assert bool(torch.isfinite(loss))
@@ -234,18 +296,30 @@ def test_graphs_that_live_side_by_side_do_not_share_memory(scale):
         assert all(torch.equal(one, other) for one, other in zip(found, alone, strict=True))
 
 
-def test_memory_comes_back_when_a_graph_goes():
+def test_memory_comes_back_when_nobody_holds_it():
+    """That of a gradient only with the gradient itself, whatever becomes of the graph."""
     tree = tree_of(4, False)
     structure, weights = Contexts(tree), draw(tree.entries).requires_grad_()
+
+    def free():
+        gc.collect()
+        return sorted(array.ctypes.data for arrays in structure.memory.free.values() for array in arrays)
+
     own(structure, weights).backward()
-    gc.collect()
-    held = {shape: [id(array) for array in free] for shape, free in structure.memory.free.items()}
-    assert sum(map(len, held.values())) == 4
-    for _ in range(3):
-        own(structure, weights).backward()
+    gradient, copied = weights.grad, weights.grad.clone()
+    weights.grad = None
+    held = free()
+    assert len(held) == 4
+    assert gradient.data_ptr() not in held
+    for scale in (1, 2, 3):
+        (scale * own(structure, weights)).backward()  # a second gradient is in the way of the first
         own(structure, weights.detach())
-    gc.collect()
-    assert {shape: [id(array) for array in free] for shape, free in structure.memory.free.items()} == held
+        torch.testing.assert_close(weights.grad, scale * copied)
+        weights.grad = None
+    assert torch.equal(gradient, copied)
+    address, before = gradient.data_ptr(), free()
+    del gradient
+    assert free() == sorted([*before, address])
     assert not copy.deepcopy(structure).memory.free
 
 

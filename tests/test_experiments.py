@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from structsparse import experiments, kinds, tables
+from structsparse import counts, experiments, kinds, tables
 from structsparse.corpora.splits import files
 from structsparse.errors import UserError
-from structsparse.experiments import Experiment, Row, Run, Runner, read, records, runs_of
+from structsparse.experiments import Run, Runner, records, runs_of
 from structsparse.features.templates import expand, parse
 from structsparse.groups import by_row_blocks
 from structsparse.penalties import GroupLasso, SparseGroupLasso
+from structsparse.plans import Experiment, Row, read
 from structsparse.recipe import Outcome
 from structsparse.rounds import fill_up_
 from tests.conftest import PLANTED, ROOT, SMALL
@@ -84,6 +85,10 @@ def test_the_experiments_of_the_paper_are_read_and_their_options_compose():
         assert quick == next(iter(found.passes))
     for row in read("chunking_sizes").rows:
         composed(*row.options)
+    for name, quick in (("tuning", False), ("splits", False), ("splits", True), ("ptb", True)):
+        found = read(f"nelakanti2013/{name}", quick)
+        for run in {run.row.entry: run for run in runs_of(found, ROOT)}.values():
+            composed(*run.options)
     budgets = [row.name for row in read("martins2011/chunking").rows if row.name.startswith("sparseptron_mira")]
     assert budgets == [f"sparseptron_mira-{budget}" for budget in (10, 20, 30, 40, 50)]
 
@@ -110,6 +115,36 @@ def test_rows_that_vary_stand_for_one_each(tmp_path):
     assert len({run.folder for run in runs}) == len(runs) == 10
     assert {run.row.name for run in runs_of(found, tmp_path, only=["x"])} == {"x-5", "x-6"}
     assert {(run.row.name, run.seed) for run in runs_of(found, tmp_path, only=["x-5"], seeds=[7])} == {("x-5", 7)}
+
+
+def test_a_row_that_varies_in_two_ways_stands_for_every_combination(tmp_path):
+    path = tmp_path / "some.yaml"
+    path.write_text("""
+        metric: perplexity
+        over: data.part
+        seeds: [tune, 2]
+        script: other.py
+        converged: 0.5
+        reference: x
+        quick: [a=0]
+        curves: {one: {x: a, y: [p], rows: [x], against: best}}
+        rows:
+          x: {vary: {a: [1, 2, 3], b: [u, v]}}
+          y: {seeds: [7, 8]}
+    """)
+    found = read(str(path))
+    assert [row.name for row in found.rows] == ["x-1-u", "x-1-v", "x-2-u", "x-2-v", "x-3-u", "x-3-v", "y"]
+    assert found.rows[3].options == ("a=2", "b=v")
+    assert found.rows[3].varied == {"a": 2, "b": "v"}
+    assert (found.script, found.repeated, found.curves[0].against) == (ROOT / "other.py", "part", "best")
+    runs = runs_of(found, tmp_path, only=["x"])
+    assert len(runs) == 12
+    assert runs[0].options[-1] == "data.part=tune"
+    assert runs[0].name == "x-1-u run part tune"
+    quick = read(str(path), quick=True)  # two values of each, and one seed of what every corpus has
+    assert [row.name for row in quick.rows] == ["x-1-u", "x-1-v", "x-2-u", "x-2-v", "y"]
+    assert {run.options[-1] for run in runs_of(quick, tmp_path)} == {"seed=0"}
+    assert quick.rows[0].options == ("a=1", "b=u", "a=0")
 
 
 @pytest.mark.parametrize(
@@ -186,6 +221,34 @@ def test_each_run_is_a_process_of_its_own_that_costs_what_it_costs(tmp_path, scr
     assert record["seconds"] > 0.3 > record["seconds_cpu"] > 0
 
 
+def test_runs_are_forked_from_one_that_has_imported_and_are_processes_all_the_same(tmp_path, script):
+    script.write_text(script.read_text().replace("import json", "import this\nimport json", 1))  # which says a poem
+    runs = runs_of(experiment(row("a", seeds=(0, 1, 2)), row("bad", "fail=x"), row("b"), script=script), tmp_path)
+    Runner(1).run(runs)
+    found = records(runs)
+    assert len({record["parent"] for record in found}) == 1
+    assert len({record["pid"] for record in found}) == len(found) == 4
+    logs = [(run.folder / "log.txt").read_text() for run in runs]
+    assert "Beautiful" in logs[0]
+    assert "Beautiful" not in logs[1] + logs[2]
+    assert "error: x" in logs[3]
+
+
+def test_what_dies_is_said_so_and_stops_no_other(tmp_path, script, capsys):
+    runs = runs_of(experiment(row("a", f"die={signal.SIGKILL:d}"), row("b"), script=script), tmp_path)
+    (failed,) = Runner(1).run(runs)
+    assert failed.row.name == "a"
+    assert failed.state["status"] == -signal.SIGKILL
+    assert "failed with status -9" in capsys.readouterr().out
+
+
+def test_a_script_that_cannot_be_imported_is_shown(tmp_path, script, capsys):
+    script.write_text("import nothing_of_this_name\n")
+    runs = runs_of(experiment(row("a"), row("b"), script=script), tmp_path)
+    assert {run.name for run in Runner(2).run(runs)} == {run.name for run in runs}
+    assert "nothing_of_this_name" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_interrupting_stops_the_processes_and_the_same_command_goes_on(tmp_path, script, signum):
     path = tmp_path / "some.yaml"
@@ -254,6 +317,19 @@ def test_rows_of_train_py_make_a_table(tmp_path, capsys):
     counted = kinds.count_kinds([folder / "rows" / "sparse" / "run-0"])
     assert sum(living for (by, _), (living, _) in counted.items() if by == "kind") == 2
     assert sum(total for (by, _), (_, total) in counted.items() if by == "kind") == 5
+
+
+def test_the_proximal_step_of_the_figures_is_the_same_on_the_trie_and_on_the_tree(tmp_path):
+    found = read("nelakanti2013/prox", quick=True)
+    assert Runner(1).run(runs_of(found, tmp_path, only=["heap_trie-3", "heap_tree-3"])) == []
+    trie, tree = records(runs_of(found, tmp_path, only=["heap_trie-3", "heap_tree-3"]))
+    assert (trie["tree"], tree["tree"]) == ("trie", "collapsed")
+    assert trie["weights"] == trie["entries"] == tree["weights"] > tree["entries"]
+    assert trie["written_out"] == tree["written_out"] == trie["nonzero"] > tree["nonzero"] > 0
+    assert trie["penalty"] == pytest.approx(tree["penalty"], rel=1e-12)
+    tables.write(tmp_path, found, [trie, tree])
+    assert "milliseconds" in (tmp_path / "table.md").read_text()
+    assert (tmp_path / "figure_3a.png").is_file()
 
 
 # --- tables
@@ -330,7 +406,7 @@ def test_features_over_epochs_run_through_all_stages(tmp_path):
     refit = [("refit", k, k + 1, 5, 7 + k) for k in range(3)]
     sparse = counted(tmp_path, "sparse", [*select, *refit])
     whole = counted(tmp_path, "whole", [("fit", k, k + 1, 9, 400) for k in range(3)])
-    found = tables.read_counts(tmp_path / "sparse" / "report" / "counts.tsv")
+    found = counts.read_counts(tmp_path / "sparse" / "report" / "counts.tsv")
     np.testing.assert_allclose(found.epochs, [0.5, 1, 1.5, 2, 3, 4, 5])
     assert found.features.tolist() == [10, 20, 30, 40, 7, 8, 9]
     toy = experiment(row("sparse"), row("whole"), reference="whole", memory=("sparse", "whole"))

@@ -70,13 +70,13 @@ class Scalar:
 
 
 def sentences_of(seed: int, count: int, words: int = 12) -> list[list[str]]:
-    """Words of very unlike frequencies, and sentences that repeat parts of one another; some are empty."""
+    """Words of very unlike frequencies, and sentences that repeat parts of one another."""
     draw, shares = np.random.default_rng(seed), 1 / np.arange(1, words + 1) ** 1.3
     phrases = [
         [f"w{k}" for k in draw.choice(words, draw.integers(1, 6), p=shares / shares.sum())] for _ in range(count // 3)
     ]
     return [
-        [word for k in draw.integers(len(phrases), size=draw.integers(0, 4)) for word in phrases[k]]
+        [word for k in draw.integers(len(phrases), size=draw.integers(1, 4)) for word in phrases[k]]
         for _ in range(count)
     ]
 

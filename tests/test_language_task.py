@@ -183,3 +183,23 @@ def test_perplexity_adds_up_and_less_is_better():
     assert gain("dev/perplexity", 100.0) < gain("dev_perplexity", 90.0)
     assert gain("dev/f1", 0.9) > gain("f1", 0.8)
     assert math.isnan(Perplexity().result()["perplexity"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("task=lm", "model=sparse"),
+        ("task=lm", "loss=crf"),
+        ("task=lm", "groups=feature"),
+        ("task=lm", "data=planted"),
+        ("loss=softmax",),
+        ("model=ngram", "recipe=direct"),
+        ("groups=contexts", "reg=tree_l2"),
+        ("data=text", "features=ner"),
+        ("features=lm",),
+    ],
+    ids=" ".join,
+)
+def test_parts_of_another_task_are_refused(options, lm):
+    found = lm(*options, data=())
+    assert (found.status, found.errors.count("\n")) == (2, 1), found.errors

@@ -69,8 +69,9 @@ def objective(penalty, V, W, steps):
 
 def formula(row, strength, V):
     """The row's own expression, in float64."""
-    found = row.omega(V.detach().double().numpy())
-    return strength * float(getattr(found, "value", found))
+    V = V.detach().double()
+    found = row.omega(V.numpy())
+    return strength * float(getattr(found, "value", found)) + row.ridge / 2 * float(V.square().sum())
 
 
 def feasible(row, V):
@@ -167,7 +168,7 @@ def test_a_convex_solver_finds_the_same_minimum(row, penalty):
         V = cvxpy.Variable(SHAPE)
         far = cvxpy.sum_squares(cvxpy.multiply(scale, V - W.numpy())) / 2
         problem = cvxpy.Problem(
-            cvxpy.Minimize(far + float(penalty.strength) * row.omega(V)),
+            cvxpy.Minimize(far + float(penalty.strength) * row.omega(V) + row.ridge / 2 * cvxpy.sum_squares(V)),
             [row.lower <= V] if row.lower > -math.inf else [],
         )
         least = problem.solve(solver="CLARABEL", **ACCURACY)
@@ -210,8 +211,9 @@ def test_zero_stays_zero_and_zero_strength_changes_nothing(row, penalty):
         assert float(penalty.value(zero)) == 0
     penalty.strength = 0
     for W, steps in draws(row, 20):
-        assert torch.equal(moved(penalty, W, steps), feasible(row, W))
-        assert float(penalty.value(feasible(row, W))) == 0
+        expected = feasible(row, W) / (1 + row.ridge * steps)
+        torch.testing.assert_close(moved(penalty, W, steps), expected, rtol=1e-15 if row.ridge else 0, atol=0)
+        assert float(penalty.value(feasible(row, W))) == pytest.approx(formula(row, 0.0, feasible(row, W)), rel=1e-13)
 
 
 @pytest.mark.parametrize("route", ROUTES)

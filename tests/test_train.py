@@ -99,6 +99,8 @@ def test_every_option_composes_and_is_made(choice):
             assert issubclass(term.penalty.func, Penalty)
         assert issubclass(stage.loss.func, StructuredLoss)
         assert isinstance(stage.optimizer([torch.nn.Parameter(torch.zeros(2))]), torch.optim.Optimizer)
+        if hasattr(stage.scorer.func, "serves"):  # tests/test_language_task.py makes them
+            continue
         pairs = Pairs(np.arange(8), np.zeros(7, np.uint8), np.ones((3, 3), bool))
         scorer = stage.scorer(Sizes(rows=7, labels=3, dense=2, vocabularies=(5, 4), pairs=lambda pairs=pairs: pairs))
         assert isinstance(scorer, torch.nn.Module)
@@ -156,12 +158,12 @@ def assert_trained(run) -> None:
 @pytest.mark.parametrize(
     "choice",
     [
-        *(f"loss={loss}" for loss in options("loss")),
+        *(f"loss={loss}" for loss in options("loss") if loss != "softmax"),
         *(f"solver={solver}" for solver in options("solver")),
         *(f"reg={reg}" for reg in options("reg") if reg != "none"),
-        *(f"groups={groups}" for groups in options("groups") if groups not in OWN_NETWORKS),
-        *(f"features={features}" for features in options("features")),
-        *(f"task={task}" for task in options("task")),
+        *(f"groups={groups}" for groups in options("groups") if groups not in (*OWN_NETWORKS, "contexts")),
+        *(f"features={features}" for features in options("features") if features != "lm"),
+        *(f"task={task}" for task in options("task") if task != "lm"),
     ],
 )
 def test_every_part_trains(choice, run):

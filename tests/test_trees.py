@@ -428,14 +428,6 @@ def test_it_runs_on_the_meta_device(layout, kind):
 
 def test_what_is_not_exact_is_refused():
     forest = rows()
-    steps = torch.ones(SHAPE, dtype=torch.float64)
-    steps[6, 1] = 0.25  # in the tree of row 5
-    for route in ROUTES.values():
-        W = random_weights(SHAPE)
-        with pytest.raises(
-            UserError, match=r"steps of the parameter range from 0.25 to 1 within the tree of row 5, .*Max"
-        ):
-            prox.tree_shrink_(route(W), forest, 1.0, 0.0, steps)
     counts = by_parents(SHAPE, [-1] * 8, counts=[1] * 7 + [2])
     with pytest.raises(UserError, match=r"TreeGroupLasso cannot take collapsed nodes .* take TreeGroupLassoMax"):
         TreeGroupLasso(counts, 1.0)

@@ -51,13 +51,15 @@ def evaluate(options: argparse.Namespace, model: LanguageModel) -> None:
 
 
 def _table(figures: dict) -> str:
+    known, open_ = f"{figures['perplexity']:12,.2f}", f"{figures['perplexity_open']:12,.2f}"
+    size = f"{figures['sentences']:,} sentences, {figures['tokens']:,} tokens"
     return f"""\
-perplexity       {figures["perplexity"]:10,.2f}   over the {figures["targets"]:,} words and sentence ends that the model knows
-perplexity_open  {figures["perplexity_open"]:10,.2f}   with {figures["unknown"]:,} unknown words, each counted as {UNKNOWN}
-{figures["sentences"]:,} sentences, {figures["tokens"]:,} tokens, {figures["tokens_per_second"]:,.0f} tokens per second"""
+perplexity      {known}   over {figures["targets"]:,} words and ends of sentences in the vocabulary
+perplexity_open {open_}   over all, {figures["unknown"]:,} unknown words counted as {UNKNOWN}
+{size}, {figures["tokens_per_second"]:,.0f} tokens per second"""
 
 
-def next_words(options: argparse.Namespace, model: LanguageModel) -> None:
+def next(options: argparse.Namespace, model: LanguageModel) -> None:
     unknown = model.unknown_words(options.context)
     if unknown:
         note(f"{', '.join(unknown)}: unknown to the model, counted as {UNKNOWN}")

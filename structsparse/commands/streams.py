@@ -28,8 +28,9 @@ def write_output(options: argparse.Namespace) -> Iterator[BinaryIO]:
 
 
 def check_output(options: argparse.Namespace) -> None:
-    if options.output is not None and options.output.exists() and not options.output.is_file():
-        raise UserError(f"{options.output}: is no regular file, expected one that can be replaced")
+    path = getattr(options, "output", None)
+    if path is not None and path.exists() and not path.is_file():
+        raise UserError(f"{path}: is no regular file, expected one that can be replaced")
 
 
 def note(text: str) -> None:

@@ -117,8 +117,15 @@ class Reading:
     def split(self, text: str) -> list[str]:
         return text.split() if self.tokens == "spaces" else _TOKEN.findall(text)
 
+    def opening(self, tokens: Sequence[str]) -> int:
+        """How many tokens open a sentence, its first word and the quotation marks before it, where that matters."""
+        if not self.classes:
+            return 0
+        words = (k for k, token in enumerate(tokens, 1) if token != START and any(map(str.isalnum, token)))
+        return next(words, 0)
+
     def word(self, token: str, inside: bool) -> str:
-        """What stands for a token; `inside`: it is not the first of its sentence."""
+        """What stands for a token; `inside`: it comes after the opening of its sentence."""
         if token in _RESERVED:
             return token
         if self.classes and _IS_NUMBER.fullmatch(token):
@@ -138,7 +145,7 @@ _TOKEN = re.compile(
     r"|-+|\.+|[^\w\s]"
 )
 _SENTENCE_END = re.compile(  # where the next sentence begins: not by a small letter
-    r"[.!?…]+[\"'”’)\]]*(\s+)(?![\s\"'“‘(\[]*[a-zß-öø-ÿ])"
+    r"[.!?…]+[\"'”’)\]]*(\s+)(?=\S)(?![\"'“‘(\[]*[a-zß-öø-ÿ])"
 )
 _ABBREVIATIONS = (
     "Mr Mrs Ms Dr St Prof Rev Hon Capt Col Gen Lt Sgt Maj Messrs Mme Mlle vs e.g i.e cf [A-HJ-Z]"  # and initials
@@ -244,16 +251,12 @@ def _coded(source: str, pieces: Iterable[tuple[list[str], bool]], reading: Readi
     """Pieces of sentences, each with whether its sentence ends there, as codes."""
     numbers: dict[str, int] = {}
     inside = _Codes(lambda token: reading.word(token, True), numbers)
-    first = _Codes(lambda token: reading.word(token, False), numbers) if reading.classes else inside
+    first = _Codes(lambda token: reading.word(token, False), numbers)
     codes, begun, whole, words = array("i"), False, 0, 0  # whole: codes in complete sentences
     for tokens, ends in pieces:
-        begins = (
-            0
-            if begun or first is inside
-            else 1 + next(filter(lambda k: tokens[k][0].isalnum(), range(len(tokens))), -1)
-        )
-        codes.extend(map(first.__getitem__, tokens[:begins]))
-        codes.extend(map(inside.__getitem__, tokens[begins:] if begins else tokens))
+        opening = 0 if begun else reading.opening(tokens)
+        codes.extend(map(first.__getitem__, tokens[:opening]))
+        codes.extend(map(inside.__getitem__, tokens[opening:] if opening else tokens))
         words, begun = words + len(tokens), not ends and (begun or bool(tokens))
         if reading.limit is not None and words > reading.limit:
             if not whole:
@@ -285,9 +288,9 @@ def _sentences(lines: Iterable[tuple[str, bool]], reading: Reading) -> Iterator[
             *whole, rest = _split_sentences(" ".join(paragraph))
             for sentence in whole:
                 yield reading.split(sentence), True
-            if len(rest) > _PARAGRAPH:  # no end in sight
-                yield reading.split(rest), False
-                rest = ""
+            if len(rest) > _PARAGRAPH:  # no end in sight, but perhaps after the last word
+                begun, _, rest = rest.rstrip().rpartition(" ")
+                yield reading.split(begun), False
             paragraph, size = [rest], len(rest)
         elif ends and not line.strip():
             for sentence in _split_sentences(" ".join(paragraph)):

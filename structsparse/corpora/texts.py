@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -24,7 +24,7 @@ class Texts:
     train: Text
     dev: Text
     test: Text
-    reading: Reading = Reading()  # how more text is to be read
+    reading: Reading = field(default_factory=Reading)  # how more text is to be read
     notes: tuple[str, ...] = ()
 
     @property

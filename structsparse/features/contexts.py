@@ -259,6 +259,9 @@ def by_suffix(
     return Forest(above, ids, EntryNames(layout), shape, weights, parameter, counts)
 
 
+by_suffix.serves = "language models"
+
+
 def _firsts(numbers: np.ndarray, count: int) -> np.ndarray:
     """Where each of 0 .. count - 1, which are met in this order, is met first: int64"""
     running = np.maximum.accumulate(numbers)

@@ -17,10 +17,9 @@ of c[n'] exp S[e] - M[e].
 
 The quick way keeps exp S relative to the best word of the empty context, as a product along the path. It gives up
 (and says so) where one of these leaves MOST, or where a context has less than WORTH of the mass of one above it: the
-difference would then have lost more than twelve bits, and the gradient likewise. The careful way takes S itself and
-begins anew, with a sum over all words and a shift of its own, at every context where the difference loses so much. So
-either way Z is right to about 2^12 units in the last place, and the gradient to as much of the number of targets, for
-any finite scores; what the careful way costs is V more for each new beginning.
+difference would then have lost more than twelve bits, and the gradient likewise. Then `kernels.careful_contexts` takes
+over. So either way Z is right to about 2^12 units in the last place, and the gradient to as much of the number of
+targets, for any finite scores.
 
 Nodes are walked in runs (`plan`): whole subtrees of nearly TILE entries together, level by level, which keeps what is
 looked up again in the cache. Parts of the runs go to threads; they share nothing but the empty context, whose gradient
@@ -324,92 +323,3 @@ def _finish_root(count, features, below, share, scale, exps, shares, slopes, wor
             slope += slopes[k * words + e]
         feature = features[e] if features.size > 0 else 1.0
         out[e] = scale * (slope - below[e]) * feature
-
-
-# --- the careful way
-
-
-@njit(**EXACT)
-def path_sums(weights, features, base, above, out):
-    """out [entries] = S"""
-    for e in range(out.size):
-        d = increment(weights, features, base, e)
-        out[e] = d if above[e] < 0 else out[above[e]] + d
-
-
-@njit(**PLAIN)
-def deepest_entries(n, tree, entry_word, path, out):
-    """out [V] = the deepest entry of each word on the way to node n; path: scratch, as many as there are levels."""
-    node_above, starts = tree[0], tree[1]
-    for e in range(out.size):
-        out[e] = e
-    size = 0
-    while n > 0:
-        path[size] = n
-        size += 1
-        n = node_above[n]
-    for k in range(size - 1, -1, -1):
-        for e in range(starts[path[k]], starts[path[k] + 1]):
-            out[entry_word[e]] = e
-
-
-@njit(**EXACT)
-def masses_with_care(S, tree, entry_word, levels, words, masses, shifts, anew):
-    """log Z = shifts + log masses[:, 0]; anew [nodes]: where a sum over all words began."""
-    node_above, starts, above, _ = tree
-    path, deepest = np.empty(levels, np.int64), np.empty(words, np.int64)
-    for n in range(len(node_above)):
-        anew[n] = n == 0
-        if n > 0:
-            p = node_above[n]
-            shift, mass, most = shifts[p], masses[p, 0], masses[p, 1]
-            gained = 0.0
-            for e in range(starts[n], starts[n + 1]):
-                gained += math.exp(S[e] - shift) - math.exp(S[above[e]] - shift)
-            mass += gained
-            most = mass if mass > most else most
-            shifts[n], masses[n, 0], masses[n, 1] = shift, mass, most
-            anew[n] = not (mass >= WORTH * most and mass < MOST)
-        if anew[n]:
-            deepest_entries(n, tree, entry_word, path, deepest)
-            shift, mass = -np.inf, 0.0
-            for v in range(words):
-                shift = S[deepest[v]] if S[deepest[v]] > shift else shift
-            for v in range(words):
-                mass += math.exp(S[deepest[v]] - shift)
-            shifts[n], masses[n, 0], masses[n, 1] = shift, mass, mass
-
-
-@njit(**SUMS)
-def loss_with_care(S, node_ends, entry_ends, masses, shifts):
-    loss = 0.0
-    for n in range(len(node_ends)):
-        if node_ends[n] != 0.0:
-            loss += node_ends[n] * (shifts[n] + math.log(masses[n, 0]))
-    for e in range(len(entry_ends)):
-        if entry_ends[e] != 0.0:
-            loss -= entry_ends[e] * S[e]
-    return loss
-
-
-@njit(**EXACT)
-def gradient_with_care(S, tree, entry_word, levels, features, below, node_ends, scale, masses, shifts, anew, out):
-    node_above, starts, above, _ = tree
-    words = starts[1]
-    path, deepest = np.empty(levels, np.int64), np.empty(words, np.int64)
-    shares, slopes = np.zeros(len(node_above)), np.zeros(S.size)
-    for n in range(len(node_above) - 1, -1, -1):
-        share, shift = shares[n] + node_ends[n] / masses[n, 0], shifts[n]
-        if anew[n]:
-            deepest_entries(n, tree, entry_word, path, deepest)
-            for v in range(words):
-                slopes[deepest[v]] += share * math.exp(S[deepest[v]] - shift)
-            continue
-        shares[node_above[n]] += share
-        for e in range(starts[n], starts[n + 1]):
-            slopes[e] += share * math.exp(S[e] - shift)
-            slopes[above[e]] -= share * math.exp(S[above[e]] - shift)
-    add_upwards(slopes, above)
-    for e in range(out.size):
-        feature = features[e] if features.size > 0 else 1.0
-        out[e] = scale * (slopes[e] - below[e]) * feature

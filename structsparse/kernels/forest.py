@@ -1,7 +1,8 @@
 """Forests on the CPU: the order of their nodes, and what is summed or largest in their subtrees.
 
 Level order is breadth first: a node's place follows its parent's, and the children of a node lie side by side, so
-that what moves between a level and the next reads and writes memory in order. Preorder is depth first: a subtree is
+that what moves between a level and the next reads and writes memory in order; nodes that come level by level already
+stay where they are. Preorder is depth first: a subtree is
 one stretch, and of the path to the root one slot per depth is all that must be remembered.
 
 Which memory of x a node owns: a unit is `width` entries, of which unit u begins at u * width, and the node at place k
@@ -39,6 +40,20 @@ def level_order(parents):
             end += 1
         k += 1
     return order[:end], above[:end]
+
+
+@njit(**SERIAL)
+def levelled(parents):
+    """Whether the nodes come level by level as they are."""
+    depth = np.zeros(parents.size, np.int32)
+    for k in range(parents.size):
+        if parents[k] >= k:
+            return False
+        if parents[k] >= 0:
+            depth[k] = depth[parents[k]] + 1
+        if k > 0 and depth[k] < depth[k - 1]:
+            return False
+    return True
 
 
 @njit(**SERIAL)

@@ -8,6 +8,7 @@ from numba import njit
 from structsparse.kernels.suffixes import search
 
 PLAIN = {"cache": True, "nogil": True}
+_MOST = 1e150  # what a difference may come to
 _WORTH = 2.0**-12  # the share of the mass above that a context must keep for a difference to be precise
 
 
@@ -67,16 +68,18 @@ def normalise(scores, above, starts, entry_word, entry_above, log_z):
     """log_z [nodes] = log sum over all words of exp score, at the cost of the entries.
 
     Z of a context is that above and what its own entries change of it. Where too small a share would be left of the
-    largest Z on the way, negative increments having taken mass away, it is added up over all words instead."""
+    largest Z on the way, negative increments having taken mass away, or all others would be nothing beside the new
+    ones, it is added up over all words instead."""
     words, shares = np.empty(starts[1]), np.ones(len(above))
     for node in range(len(above)):
+        change = 0.0  # relative to Z above
         if node > 0:
-            over, change = log_z[above[node]], 0.0  # relative to Z above
+            over = log_z[above[node]]
             for entry in range(starts[node], starts[node + 1]):
                 change += np.exp(scores[entry] - over) - np.exp(scores[entry_above[entry]] - over)
             shares[node] = min(1.0, shares[above[node]] * (1.0 + change))
             log_z[node] = over + np.log1p(change)
-        if node == 0 or not shares[node] >= _WORTH:
+        if node == 0 or not (shares[node] >= _WORTH and change < _MOST):
             scores_after(node, above, starts, entry_word, scores, words)
             largest = words.max()
             log_z[node] = np.log(np.exp(words - largest).sum()) + largest

@@ -118,6 +118,29 @@ def clip_trees(x, steps, units, starts, width, depth, weight, chunks, strength, 
 
 
 @njit(**SERIAL)
+def clip_levels(x, steps, width, above, weight, strength, cut, heap, tops, mass, limit):
+    """The same where the node at each place of level order owns the `width` entries at that place: memory is walked
+    from end to end, which is three times as fast as in preorder. `tops`, `mass` and `limit` (one per node) are
+    scratch."""
+    tops[:], mass[:] = -1, 0.0
+    for k in range(above.size - 1, -1, -1):
+        top = tops[k]
+        for e in range(k * width, (k + 1) * width):
+            top, own = _with_entry(heap, top, e, x, steps, cut, e)
+            mass[k] += own
+        limit[k], top, mass[k] = _limit(heap, top, mass[k], strength * weight[k])
+        p = above[k]
+        if p >= 0 and top >= 0:
+            tops[p] = top if tops[p] < 0 else _link(heap, tops[p], top)
+            mass[p] += mass[k]
+    for k in range(above.size):
+        if above[k] >= 0 and limit[above[k]] < limit[k]:
+            limit[k] = limit[above[k]]
+        for e in range(k * width, (k + 1) * width):
+            _clip_entry(x, e, steps, cut, x.dtype.type(limit[k]))
+
+
+@njit(**SERIAL)
 def _clip_chunk(a, b, x, steps, memory, trees, strength, cut, heap):
     """The trees from place a to place b."""
     (units, starts, width), (depth, weight, limit) = memory, trees
@@ -149,26 +172,37 @@ def _limits(x, steps, memory, trees, strength, cut, heap):
             unit = units[u] if units.size > 0 else u
             for e in range(unit * width, (unit + 1) * width):
                 slot -= 1
-                value, count = abs(np.float64(x[e])), 1.0
-                if steps.size > 0:
-                    count = 1 / np.float64(steps[e])
-                value = _less(value, steps, e, cut)
-                if value > 0 and count > 0:  # an infinite step leaves an entry no say in the limit
-                    heap[slot].value, heap[slot].count, heap[slot].child = value, count, -1
-                    top = slot if top < 0 else _link(heap, top, slot)
-                    mass += value * count
-        reach = strength * weight[k]
-        limit[k] = np.inf
-        if reach > 0:
-            limit[k] = 0.0
-            if mass > reach:
-                limit[k], top = _lower_top(heap, top, reach)
-            mass -= reach
-            if limit[k] <= 0:
-                top, mass = -1, 0.0
+                top, own = _with_entry(heap, top, slot, x, steps, cut, e)
+                mass += own
+        limit[k], top, mass = _limit(heap, top, mass, strength * weight[k])
         if top >= 0:
             tops[d] = top if tops[d] < 0 else _link(heap, tops[d], top)
             masses[d] += mass
+
+
+@njit(**SERIAL)
+def _with_entry(heap, top, slot, x, steps, cut, e):
+    """The heap with |soft(x[e])| in this slot, and what it weighs."""
+    value, count = abs(np.float64(x[e])), 1.0
+    if steps.size > 0:
+        count = 1 / np.float64(steps[e])
+    value = _less(value, steps, e, cut)
+    if not (value > 0 and count > 0):  # an infinite step leaves an entry no say in the limit
+        return top, 0.0
+    slot = np.int32(slot)
+    heap[slot].value, heap[slot].count, heap[slot].child = value, count, -1
+    return (slot if top < 0 else _link(heap, top, slot)), value * count
+
+
+@njit(**SERIAL)
+def _limit(heap, top, mass, reach):
+    """Where a subtree with this heap is clipped, the heap after that, and what it then weighs."""
+    if not reach > 0:
+        return np.inf, top, mass
+    if not mass > reach:
+        return 0.0, np.int32(-1), 0.0
+    limit, top = _lower_top(heap, top, reach)
+    return (limit, top, mass - reach) if limit > 0 else (limit, np.int32(-1), 0.0)
 
 
 @njit(**SERIAL)
@@ -249,10 +283,15 @@ def _clip_own(x, steps, memory, trees, cut):
         for u in range(a, b):
             unit = units[u] if units.size > 0 else u
             for e in range(unit * width, (unit + 1) * width):
-                if cut > 0:
-                    reach = x.dtype.type(cut * steps[e] if steps.size > 0 else cut)
-                    x[e] -= min(max(x[e], -reach), reach)
-                if x[e] > most:
-                    x[e] = most
-                elif x[e] < -most:
-                    x[e] = -most if most > 0 else most
+                _clip_entry(x, e, steps, cut, most)
+
+
+@njit(**SERIAL)
+def _clip_entry(x, e, steps, cut, most):
+    if cut > 0:
+        reach = x.dtype.type(cut * steps[e] if steps.size > 0 else cut)
+        x[e] -= min(max(x[e], -reach), reach)
+    if x[e] > most:
+        x[e] = most
+    elif x[e] < -most:
+        x[e] = -most if most > 0 else most

@@ -2,8 +2,9 @@
 contexts.
 
 Contexts stand level by level, the children of a context side by side, so that numbers of children and words are all
-that is needed. A weight that equals that of the same word in the context above it, which penalties by l-infinity bring
-about, is one bit. Everything is cut into bytes of equal weight (first the lowest of all numbers) and deflated.
+that is needed. A next word is its rank among those of the context above, of which long contexts have few, or, if they
+lack it, comes after them. A weight that equals that of the same word in the context above, as penalties by l-infinity
+bring about, is one bit. The bytes of all numbers are sorted by their weight, and deflated.
 """
 
 from __future__ import annotations
@@ -16,8 +17,16 @@ import numpy as np
 import safetensors.numpy
 
 from structsparse.artifact import (
-    COMMON, DESCRIPTION, LANGUAGE_MODEL, WEIGHTS, Fields, blaming, check_fields, read_tensors, write,
-)  # fmt: skip
+    COMMON,
+    DESCRIPTION,
+    LANGUAGE_MODEL,
+    WEIGHTS,
+    Fields,
+    blaming,
+    check_fields,
+    read_tensors,
+    write,
+)
 from structsparse.corpora.text import END, START, UNKNOWN, Reading, Vocabulary
 from structsparse.errors import UserError
 from structsparse.kernels import ngrams
@@ -38,7 +47,7 @@ def save(folder: Path, model: LanguageModel) -> int:
         "nodes.children": np.diff(trie.children).astype(code),
         "nodes.word": trie.word[1:].astype(code),
         "nodes.entries": np.diff(trie.starts)[1:].astype(code),
-        "entries.word": trie.entry_word[beyond].astype(code),
+        "entries.rank": _ranks(trie),
         "entries.same": np.packbits(same),
         "weights": np.append(weights[: trie.words], weights[beyond][~same]),
         **({} if base is None else {"base": base}),
@@ -68,7 +77,7 @@ def loaded(folder: Path, known: dict) -> LanguageModel:
         if tensors:
             raise UserError(f"tensor {min(tensors)} has no place in a language model")
         with np.errstate(all="ignore"):
-            if not (np.isfinite(model.scores).all() and np.isfinite(model.log_z).all()):
+            if not np.isfinite(model.scores).all():
                 raise UserError("weights are NaN, infinite, or so large that probabilities are")
     return model
 
@@ -131,13 +140,36 @@ def _trie(known: dict, tensors: dict) -> Trie:
     if own.sum() != entries - words:
         raise UserError(f"nodes.entries add up to {own.sum():,}, expected {entries - words:,}")
     starts = np.cumsum(np.append([0, words], own))
-    follow = _inflated(tensors, "entries.word", code, entries - words).astype(np.int32)
-    _check_words("entries.word", follow, np.repeat(np.arange(1, nodes), own), words)
-    follow = np.concatenate([np.arange(words, dtype=np.int32), follow])
-    trie = Trie(words, known["order"], above, word, starts.astype(np.int32), follow)
+    ranks = _inflated(tensors, "entries.rank", _code(2 * words), entries - words).astype(np.int64)
+    trie = Trie(words, known["order"], above, word, starts.astype(np.int32), np.arange(entries, dtype=np.int32))
+    _rank_words_(trie, ranks)
+    _check_words("entries.rank", trie.entry_word[words:], np.repeat(np.arange(1, nodes), own), words)
     if (longest := int(trie.depth.max())) >= known["order"]:
         raise UserError(f"a context has {longest} words, expected fewer than order ({known['order']})")
     return trie
+
+
+def _ranks(trie: Trie) -> np.ndarray:
+    """Of every entry but the first V its word's place among the words of the context above or, if it is none of them,
+    how many these are plus the word."""
+    over = trie.entry_above[trie.words :]
+    above = trie.above[trie.entry_node[trie.words :]]
+    first, end = trie.starts[above], trie.starts[above + 1]
+    ranks = np.where(over >= first, over - first, end - first + trie.entry_word[trie.words :])
+    return ranks.astype(_code(2 * trie.words))
+
+
+def _rank_words_(trie: Trie, ranks: np.ndarray) -> None:
+    """Fill in the words of the entries from their ranks, level by level."""
+    entry_node, words = trie.entry_node, trie.entry_word
+    begin, end = 1, int(trie.children[1])
+    while begin < end:
+        own = slice(trie.starts[begin], trie.starts[end])
+        above, rank = trie.above[entry_node[own]], ranks[own.start - trie.words : own.stop - trie.words]
+        first, size = trie.starts[above], trie.starts[above + 1] - trie.starts[above]
+        there = words[np.minimum(first + rank, trie.entries - 1)]
+        words[own] = np.where(rank < size, there, rank - size)
+        begin, end = end, int(trie.children[end])
 
 
 def _weights(trie: Trie, tensors: dict) -> np.ndarray:

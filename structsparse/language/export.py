@@ -81,7 +81,9 @@ def _grams(trie: Trie) -> list[_Grams]:
         said = np.flatnonzero((depth[entry_node] == length) & (entry_node > 0))
         more = depth[deep] > length
         deep, at = deep[more], at[more]
-        keys = np.concatenate([number[deep] * base + trie.word[at], number[entry_node[said]] * base + trie.entry_word[said]])
+        keys = np.concatenate(
+            [number[deep] * base + trie.word[at], number[entry_node[said]] * base + trie.entry_word[said]]
+        )
         if not len(keys):
             return levels
         grams, of = np.unique(keys, return_inverse=True)

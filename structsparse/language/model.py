@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from structsparse.errors import UserError
-from structsparse.structures.contexts import Contexts, Increments
+from structsparse.structures.contexts import Contexts, Increments, Memory
 
 if TYPE_CHECKING:
     from structsparse.features.contexts import ContextTree, Places
@@ -74,18 +75,16 @@ class NgramModel(nn.Module):
     def surprise_of(self, structure: Contexts, rows: Tensor) -> Tensor:
         """The same over the targets of a smaller tree whose entries are these of ours; its first V are our first V."""
         features = None if self.features is None else self.features.index_select(0, rows)
-        increments = Increments(self.table.index_select(0, rows), features, self.base)
+        increments = Increments(_Rows.apply(self.table, rows, self.structure.memory), features, self.base)
         return structure.surprise(increments, structure.node_ends, structure.entry_ends)
 
     @torch.no_grad()
     def start(self) -> Tensor:  # [entries]
         """Weights that predict every word by its share of the training targets, the least of them 0; zeros where the
-        base does so already."""
+        base does so already. Features of the empty context are 1."""
         table = torch.zeros_like(self.table)
         if self.base is None:
-            first = slice(0, self.structure.words)
-            scores = self.shares - self.shares.min()
-            table[first] = scores if self.features is None else scores / self.features[first]
+            table[: self.structure.words] = self.shares - self.shares.min()
         return table
 
     @torch.no_grad()
@@ -115,6 +114,24 @@ class NgramModel(nn.Module):
         node, entry = (torch.as_tensor(np.asarray(place)).to(self.table.device).long() for place in places[:2])
         sums = self.structure.path_sums(self())
         return sums[entry] - self.structure.log_partition(sums)[node]
+
+
+class _Rows(torch.autograd.Function):
+    """table[rows] of different rows; the gradient, as large as the table, in memory that has been used before."""
+
+    @staticmethod
+    def forward(ctx, table: Tensor, rows: Tensor, memory: Memory) -> Tensor:
+        ctx.rows, ctx.shape, ctx.memory = rows, table.shape, memory
+        return table.detach().index_select(0, rows)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor):
+        if gradient.device.type == "cpu":
+            whole = ctx.memory.tensor(ctx.shape, gradient.dtype).zero_()
+        else:
+            whole = gradient.new_zeros(ctx.shape)
+        return whole.index_copy_(0, ctx.rows, gradient), None, None
 
 
 def depth_features(tree: ContextTree, alpha: float) -> np.ndarray | None:

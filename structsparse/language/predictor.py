@@ -68,7 +68,9 @@ class LanguageModel:
             raise UserError("a language model is made of a trie; write a collapsed tree out first")
         table = np.asarray(table)
         small, rows = tree.prune(table != 0)
-        trie = Trie(small.words, small.order, small.above, small.word, small.starts, small.entry_word, small.entry_count)
+        trie = Trie(
+            small.words, small.order, small.above, small.word, small.starts, small.entry_word, small.entry_count
+        )
         base = None if base is None else np.asarray(base)
         return cls(tree.vocabulary, reading or Reading(), trie, table[rows], float(alpha), base)
 
@@ -168,12 +170,22 @@ class LanguageModel:
                 weights = dict(zip(words, self.increments[living].tolist(), strict=True))
                 yield Context(tuple(map(name, self.trie.context(node))), weights)
 
-    def _codes(self, context: str | Sequence[str], opens: bool = False) -> list[int]:
-        """The codes of these words, after that of a start if they begin with `<s>` or open a sentence anyway."""
+    def unknown_words(self, context: str | Sequence[str]) -> list[str]:
+        """Those of a context that count as `<unk>`."""
+        return [word for word in self._words(context)[1] if word not in self.vocabulary.codes]
+
+    def _words(self, context: str | Sequence[str], opens: bool = False) -> tuple[bool, list[str]]:
+        """Whether a sentence begins with these words, as `<s>` before them says, and the words as the model reads them;
+        what stands before `<s>` is of another sentence."""
         tokens = self.reading.split(context) if isinstance(context, str) else list(context)
-        opens, tokens = opens or tokens[:1] == [START], tokens[tokens[:1] == [START] :]
+        if START in tokens:
+            opens, tokens = True, tokens[len(tokens) - tokens[::-1].index(START) :]
+        opening = self.reading.opening(tokens) if opens else 0
+        return opens, [self.reading.word(token, k >= opening) for k, token in enumerate(tokens)]
+
+    def _codes(self, context: str | Sequence[str], opens: bool = False) -> list[int]:
+        opens, words = self._words(context, opens)
         known, unknown = self.vocabulary.codes, self.vocabulary.unknown
-        words = (self.reading.word(token, k > 0 or not opens) for k, token in enumerate(tokens))
         return [*([self.vocabulary.start] if opens else []), *(known.get(word, unknown) for word in words)]
 
     def _after(self, node: int) -> np.ndarray:

@@ -40,17 +40,28 @@ class _Arriving:
                 yield _decoded(Path(self.source), number, line), True
 
 
-def _blocks(source: str, pieces: Iterable[tuple[list[str], bool]], reading: Reading, now: Callable[[], bool]) -> Iterator[Coded]:
-    """Whole sentences, so many that they have BLOCK words, or as many as there are now."""
-    held, words, found = [], 0, False
-    for tokens, ends in pieces:
-        held.append((tokens, ends))
-        words += len(tokens)
-        if ends and words and (words >= BLOCK or now()):
-            found = True
-            yield _coded(source, held, reading)
-            held, words = [], 0
-    if words:
-        yield _coded(source, held, reading)
-    elif not found:
+def _blocks(
+    source: str, pieces: Iterable[tuple[list[str], bool]], reading: Reading, now: Callable[[], bool]
+) -> Iterator[Coded]:
+    """Whole sentences, so many that they have BLOCK words, or as many as there are now. A fault is told after the
+    sentences before it."""
+    held, words, found, fault = [], 0, False, None
+    try:
+        for tokens, ends in pieces:
+            held.append((tokens, ends))
+            words += len(tokens)
+            if ends and words and (words >= BLOCK or now()):
+                coded = _coded(source, held, reading)
+                held, words = [], 0
+                if coded.tokens:  # not only marks of sentences
+                    found = True
+                    yield coded
+    except UserError as error:
+        fault = error
+    coded = _coded(source, held, reading)
+    if coded.tokens:
+        yield coded
+    if fault is not None:
+        raise fault
+    if not coded.tokens and not found:
         raise UserError(f"{source}: has no words, expected text")

@@ -71,8 +71,6 @@ class Trie:
         """The empty context and all longer ones that end like this one, as far as they are known."""
         nodes = [0]
         for code in reversed(context):
-            if len(nodes) == self.order:
-                break
             begin, end = self.children[nodes[-1] : nodes[-1] + 2].tolist()
             place = begin + int(np.searchsorted(self.word[begin:end], code))
             if place == end or self.word[place] != code:

@@ -71,7 +71,11 @@ class _TreePenalty(Penalty):
 
 class TreeGroupLasso(_TreePenalty):
     """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|) over the subtrees g of a forest and their
-    entries i; steps may differ from tree to tree, not within one"""
+    entries i; each entry may have a step of its own, which takes Newton where they differ within a tree
+
+    `accuracy` is the share of the value by which such a prox may err; 0: as little as rounding allows."""
+
+    accuracy = 0.0
 
     def __init__(self, groups: Forest, strength: float, mix: float = 0.0):
         super().__init__(groups, strength, mix)
@@ -85,7 +89,7 @@ class TreeGroupLasso(_TreePenalty):
         return self.groups.norms(W)
 
     def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
-        return prox.tree_shrink_(W, self.groups, strength * (1 - self.mix), strength * self.mix, steps)
+        return prox.tree_shrink_(W, self.groups, strength * (1 - self.mix), strength * self.mix, steps, self.accuracy)
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:

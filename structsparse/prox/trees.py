@@ -3,32 +3,34 @@
 What is done to the entries (entry_strength) is done first: they are the leaves' leaves.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from structsparse.errors import UserError
 from structsparse.groups.forest import Forest
 from structsparse.kernels import trees as kernels
 from structsparse.memory import flat_array, walkable
+from structsparse.prox.bent import shrink_bent_
 from structsparse.prox.entries import soft_threshold_
 from structsparse.prox.steps import Steps, changed, is_scalar, number, steps_array, thresholds
 
 
 @torch.no_grad()
-def tree_shrink_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Steps, steps: Steps) -> Tensor:
+def tree_shrink_(
+    W: Tensor, groups: Forest, strength: Steps, entry_strength: Steps, steps: Steps, accuracy: float = 0.0
+) -> Tensor:
     """Prox of strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over the entries of the forest.
 
-    One after the other is exact only where all entries of a tree share one step: else a subtree's own step turns it
-    in another direction than that of its parent's norm. Steps that vary within a tree are refused, which waits for
-    the device; a single step does not.
+    Where all entries of a tree share one step, one after the other is exact. In any other diagonal metric a subtree's
+    own steps turn it in another direction than that of its parent's norm: then Newton finds what `prox.bent` says, to
+    the last digits, or to a share of the value that `accuracy` allows.
     """
     groups.check(W)
     if is_scalar(steps):
         cut = thresholds(entry_strength, steps, W)
         return shrink_subtrees_(W, groups, groups.weight, thresholds(strength, steps, W), cut)
-    reach = (groups.weight * _step_of_each_node(groups, steps)).nan_to_num(nan=0.0, posinf=torch.inf)
     soft_threshold_(W, entry_strength, _grouped(groups, steps, W))
-    return shrink_subtrees_(W, groups, reach, strength, 0.0)
+    return shrink_bent_(W, groups, strength, steps, accuracy)
 
 
 @torch.no_grad()
@@ -57,46 +59,36 @@ def tree_clip_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Steps
     if not walkable(W):
         soft_threshold_(W, entry_strength, _grouped(groups, steps, W))
         return _clip_levels_(W, groups, strength, steps)
-    plan, x = groups.preorder(), flat_array(W)
-    entries = plan.memory.starts[-1] * plan.memory.width if len(plan.memory.starts) else W.numel()
-    heap, limit = groups.scratch.array("heap", entries, kernels.HEAP), groups.scratch.array("limit", len(groups))
-    weight = groups.weight.double().numpy()
-    if len(plan.memory.nodes):
-        weight = weight.take(plan.memory.nodes, out=groups.scratch.array("weight", len(groups)), mode="clip")
     if is_scalar(steps):
-        each, strength = x[:0], float(thresholds(strength, steps, W))
+        each, strength = flat_array(W)[:0], float(thresholds(strength, steps, W))
         cut = number(thresholds(entry_strength, steps, W), W)
     else:
         each, strength, cut = steps_array(steps, W), float(strength), number(entry_strength, W)
-    kernels.clip_trees(x, each, *plan.memory.owned, plan.depth, weight, plan.chunks, strength, cut, heap, limit)
+    _clip_in_memory(W, groups, each, strength, cut)
     return changed(W)
+
+
+def _clip_in_memory(W: Tensor, groups: Forest, each, strength: float, cut) -> None:
+    level, weight = groups.level_memory(), groups.weight.double().numpy()
+    limit = groups.scratch.array("limit", len(groups))
+    if not len(level.units) and not len(level.starts):
+        heap = groups.scratch.array("heap", W.numel(), kernels.HEAP)
+        tops, mass = groups.scratch.array("tops", len(groups), np.int32), groups.scratch.array("mass", len(groups))
+        scratch = heap, tops, mass, limit
+        kernels.clip_levels(flat_array(W), each, level.width, groups.above.numpy(), weight, strength, cut, *scratch)
+        return
+    plan = groups.preorder()
+    entries = plan.memory.starts[-1] * plan.memory.width if len(plan.memory.starts) else W.numel()
+    heap = groups.scratch.array("heap", entries, kernels.HEAP)
+    if len(plan.memory.nodes):
+        weight = weight.take(plan.memory.nodes, out=groups.scratch.array("weight", len(groups)), mode="clip")
+    tree = *plan.memory.owned, plan.depth, weight, plan.chunks
+    kernels.clip_trees(flat_array(W), each, *tree, strength, cut, heap, limit)
 
 
 def _grouped(groups: Forest, steps: Steps, W: Tensor) -> Steps:
     """Steps that leave free entries where they are."""
     return (W.new_zeros(groups.ids.shape) + steps).masked_fill(groups.ids < 0, 0.0) if groups.free else steps
-
-
-def _step_of_each_node(groups: Forest, steps: Tensor) -> Tensor:
-    """The step of all entries of its tree: [nodes], float64."""
-    numbers = torch.arange(1, len(groups) + 1, dtype=torch.float64, device=steps.device)
-    tree = groups.add_down(torch.where(groups.parents < 0, numbers, 0.0)).long()  # the number of its root
-    owner = groups.expand(tree, fill=0).expand(groups.shape).flatten()
-    flat = steps.double().expand(groups.shape).flatten()
-    ends = [
-        flat.new_ones(len(groups) + 1).scatter_reduce(0, owner, flat, kind, include_self=False)
-        for kind in ("amin", "amax")
-    ]
-    if not steps.is_meta:
-        uneven = ends[0][1:] != ends[1][1:]
-        if uneven.any():
-            k = int(uneven.nonzero()[0])
-            raise UserError(
-                f"steps of {groups.parameter} range from {ends[0][k + 1]:g} to {ends[1][k + 1]:g} within the tree of "
-                f"{groups.names[k]}, but subtrees measured by their Euclidean norm need one step for each tree: take "
-                f"SGD, or TreeGroupLassoMax, which is exact with a step for each entry"
-            )
-    return ends[1][tree]
 
 
 def _shrink_levels_(W: Tensor, groups: Forest, reach: Tensor) -> Tensor:

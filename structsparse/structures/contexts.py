@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from structsparse.errors import UserError
+from structsparse.kernels import careful_contexts as careful
 from structsparse.kernels import contexts as kernels
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ class Contexts(nn.Module):
         if not _native(increments.weights):
             return TorchRoute.path_sums(self, increments)
         sums = torch.empty(self.entries, dtype=torch.float64)
-        kernels.path_sums(*_arrays(increments), self.entry_above.numpy(), sums.numpy())
+        careful.path_sums(*_arrays(increments), self.entry_above.numpy(), sums.numpy())
         return sums
 
     @torch.no_grad()
@@ -162,30 +164,29 @@ def _versions(increments: Increments, ends) -> list[int]:
 
 
 class Memory:
-    """Arrays that graphs borrow, and give back when they go: new pages would cost more than the sums in them."""
+    """Arrays that are lent, and come back when nobody holds them any more: at every step of a large model the pages of
+    new ones would cost as much as the sums in them."""
 
     def __init__(self) -> None:
         self.free: dict[tuple, list[np.ndarray]] = {}
 
-    def borrow(self, *shape: int) -> Loan:
-        free = self.free.setdefault(shape, [])
-        return Loan(free.pop() if free else np.empty(shape), free)
+    def borrow(self, *shape: int, dtype=np.float64) -> np.ndarray:
+        """Memory that nobody else has while this very array, or a tensor made of it, is alive."""
+        free = self.free.setdefault((*shape, np.dtype(dtype)), [])
+        array = free.pop() if free else np.empty(shape, dtype)
+        view = array.view()
+        weakref.finalize(view, free.append, array).atexit = False
+        return view
+
+    def tensor(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        """The same as a tensor on the CPU."""
+        return torch.from_numpy(self.borrow(*shape, dtype=torch.empty(0, dtype=dtype).numpy().dtype))
 
     def __deepcopy__(self, memo) -> Memory:
         return Memory()
 
     def __reduce__(self):
         return Memory, ()
-
-
-class Loan:
-    """An array that nobody else has while this object lives."""
-
-    def __init__(self, array: np.ndarray, home: list[np.ndarray]) -> None:
-        self.array, self.home = array, home
-
-    def __del__(self) -> None:
-        self.home.append(self.array)
 
 
 class NativeRoute:
@@ -198,14 +199,14 @@ class NativeRoute:
         exps, masses = contexts.memory.borrow(contexts.entries), contexts.memory.borrow(contexts.nodes, 2)
         loss, tame = kernels.forward(
             *(contexts.runs, contexts.parts, _tree(contexts), *_arrays(increments), below, nodes, total),
-            *(contexts.words, exps.array, masses.array),
+            *(contexts.words, exps, masses),
         )
         if tame:
             return torch.tensor(loss, dtype=torch.float64), (exps, masses)
         sums = contexts.path_sums(increments).numpy()
         found = NativeRoute.with_care(contexts, sums)
         ends = entry_ends.detach().double().contiguous().numpy()
-        loss = kernels.loss_with_care(sums, nodes, ends, *found[:2])
+        loss = careful.loss(sums, nodes, ends, *found[:2])
         return torch.tensor(loss, dtype=torch.float64), (sums, *found)
 
     @staticmethod
@@ -214,25 +215,25 @@ class NativeRoute:
         masses, shifts = np.empty((contexts.nodes, 2)), np.empty(contexts.nodes)
         anew, levels = np.empty(contexts.nodes, np.bool_), len(contexts.node_levels)
         tree, entry_word = _tree(contexts), contexts.entry_word.numpy()
-        kernels.masses_with_care(sums, tree, entry_word, levels, contexts.words, masses, shifts, anew)
+        careful.masses(sums, tree, entry_word, levels, contexts.words, masses, shifts, anew)
         return masses, shifts, anew
 
     @staticmethod
     def slope(contexts: Contexts, increments: Increments, node_ends, entry_ends, kept, scale: Tensor) -> Tensor:
         nodes, below, _ = contexts.counted(node_ends, entry_ends)
-        gradient = torch.empty_like(increments.weights, memory_format=torch.contiguous_format)
         _, features, _ = _arrays(increments)
+        gradient = contexts.memory.tensor(increments.weights.shape, increments.weights.dtype)
         if len(kept) == 2:
-            exps, masses = (loan.array for loan in kept)
+            exps, masses = kept
             parts = len(contexts.parts) - 1
             shares = contexts.memory.borrow(contexts.nodes + parts)
             slopes = contexts.memory.borrow(contexts.entries + (parts - 1) * contexts.words)
             kernels.backward(
                 *(contexts.runs, contexts.parts, _tree(contexts), features, below, nodes, float(scale), exps, masses),
-                *(shares.array, slopes.array, contexts.words, gradient.numpy()),
+                *(shares, slopes, contexts.words, gradient.numpy()),
             )
         else:
-            kernels.gradient_with_care(
+            careful.gradient(
                 *(kept[0], _tree(contexts), contexts.entry_word.numpy(), len(contexts.node_levels)),
                 *(features, below, nodes, float(scale), *kept[1:], gradient.numpy()),
             )

@@ -134,6 +134,7 @@ class Language(TaskModule):
         super().__init__(loss, optimizer, Perplexity, penalised, final_lr, fingerprint)
         self.model, self.trie, self.texts = model, trie, texts
         self.found: dict[str, Places] = {}
+        self.kept: list | None = None  # the model on the trie, and for each entry of the trie that of ours
 
     @property
     def linear(self) -> bool:
@@ -163,8 +164,11 @@ class Language(TaskModule):
         """The model on a trie."""
         if self.trie is None:
             return self.model
-        whole = NgramModel(self.trie, self.model.alpha, self.model.base_name).to(self.model.table)
-        whole.table.copy_(self.model.table[torch.from_numpy(self.trie.collapsed_of()[1]).to(self.device).long()])
+        if self.kept is None:
+            whole = NgramModel(self.trie, self.model.alpha, self.model.base_name).to(self.model.table)
+            self.kept = [whole, torch.from_numpy(self.trie.collapsed_of()[1]).long()]  # in a list it is no part of ours
+        whole, of = self.kept
+        whole.table.copy_(self.model.table[of.to(self.device)])
         return whole
 
 

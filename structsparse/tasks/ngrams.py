@@ -14,28 +14,41 @@ from structsparse import report
 from structsparse.corpora.texts import Texts
 from structsparse.errors import UserError
 from structsparse.features.contexts import ContextTree
+from structsparse.language import artifact
 from structsparse.language.kneser_ney import KneserNey
 from structsparse.language.model import NgramModel
+from structsparse.language.predictor import LanguageModel
 from structsparse.recipe import Outcome, Stage
 from structsparse.tasks.language import Counted, Language, LanguageData
-from structsparse.tasks.task import Placed, Task, fingerprint
+from structsparse.tasks.task import Placed, Task, check_parts, fingerprint
 from structsparse.terms import borne, place
+
+PRECISIONS = "float32", "float64"
+MOST_ENTRIES = 10_000  # in the report
 
 
 def prepare(texts: Texts, features: Mapping, choose: Callable, cache: int) -> LanguageData:
     """The data of a language model: all its features are contexts, none of which is chosen or kept beforehand."""
+    if not isinstance(texts, Texts):
+        raise UserError("task=lm reads running text: take data=text, ptb or another corpus of it")
     return LanguageData(texts)
 
 
-def ngram(data: LanguageData, order: int, collapse: bool, alpha: float, base: str) -> NgramModel:
-    """The log-linear model, on the trie of all contexts or with chains of them joined."""
+def ngram(data: LanguageData, order: int, collapse: bool, alpha: float, base: str, precision: str) -> NgramModel:
+    """The log-linear model, on the trie of all contexts or with chains of them joined; words begin with their shares of
+    the text."""
     if collapse and alpha != 1:
         raise UserError(
             f"model.collapse=true joins contexts that have equal weights, which model.alpha={alpha} takes from them; "
             "set model.alpha=1"
         )
+    if precision not in PRECISIONS:
+        raise UserError(f"model.precision is {precision}; expected one of {', '.join(PRECISIONS)}")
     trie = data.trie(order)
-    return NgramModel(trie.collapsed_of()[0] if collapse else trie, alpha, base)
+    model = NgramModel(trie.collapsed_of()[0] if collapse else trie, alpha, base).to(getattr(torch, precision))
+    with torch.no_grad():
+        model.table.copy_(model.start())
+    return model
 
 
 def kneser_ney(data: LanguageData, order: int, modified: bool) -> KneserNey:
@@ -43,8 +56,12 @@ def kneser_ney(data: LanguageData, order: int, modified: bool) -> KneserNey:
     return KneserNey(data.trie(order), modified=modified)
 
 
+ngram.serves = kneser_ney.serves = "language models"
+
+
 class LanguageTask(Task):
     def build(self, stage: Stage, data: LanguageData) -> tuple[Language | Counted, Placed]:
+        check_parts(stage, "language models")
         model = stage.scorer(data)
         identity = fingerprint(stage, *_identity(data))
         if isinstance(model, KneserNey):
@@ -57,6 +74,7 @@ class LanguageTask(Task):
         return module, placed
 
     def foresee(self, stage: Stage, data: LanguageData, optimizer: torch.optim.Optimizer) -> None:
+        check_parts(stage, "language models")
         borne(stage.terms, ["model.table"])
 
     def check(self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]) -> None:
@@ -105,14 +123,19 @@ class LanguageTask(Task):
     ) -> report.Table | None:
         if isinstance(last.module, Counted):
             return None
-        table = by_depth(last.module.model.tree, last.module.model.table.detach().cpu().numpy())
+        tree, weights = last.module.model.tree, last.module.model.table.detach().cpu().numpy()
+        table = by_depth(tree, weights)
+        report.write_text(folder / "contexts.tsv", report.tsv(heaviest(tree, weights)))
         report.write_text(folder / "depths.tsv", report.tsv(table))
         report.write_text(folder / "depths.md", report.markdown(table))
         return table
 
     def export(self, folder: Path, outcome: Outcome, console: Console) -> int | None:
-        console.print("no artifact yet")
-        return None
+        if isinstance(outcome.module, Counted):
+            return None
+        model, reading = outcome.module.written_out(), outcome.data.texts.reading
+        table, base = model.table.detach().cpu().numpy(), None if model.base is None else model.base.cpu().numpy()
+        return artifact.save(folder, LanguageModel.of(model.tree, table, model.alpha, base, reading))
 
 
 def distinct(tree: ContextTree, table: np.ndarray) -> int:
@@ -142,6 +165,16 @@ def by_depth(tree: ContextTree, table: np.ndarray) -> report.Table:
         rows.append((k, *numbers, float(np.abs(own).mean()) if len(own) else 0.0, float(np.linalg.norm(own))))
     header = "words of context", "contexts", "living", "entries", "living entries", "mean size", "norm"
     return report.Table(header, rows)
+
+
+def heaviest(tree: ContextTree, table: np.ndarray) -> report.Table:
+    """The living entries in words, first those that gain the most: weight times how often training has them."""
+    gains = np.abs(table) * tree.entry_count
+    entries = np.argsort(-gains, kind="stable")[: min(int((table != 0).sum()), MOST_ENTRIES)]
+    names = (tree.context(node) for node in tree.entry_node[entries].tolist())
+    words = (tree.vocabulary.name(word) for word in tree.entry_word[entries].tolist())
+    numbers = table[entries].tolist(), tree.entry_count[entries].tolist()
+    return report.Table(("context", "word", "weight", "count"), list(zip(names, words, *numbers, strict=True)))
 
 
 def _identity(data: LanguageData) -> tuple:

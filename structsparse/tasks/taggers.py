@@ -20,7 +20,7 @@ from structsparse.pairs import Pairs, PairScorer, on_rows, pairs_of, rows_of
 from structsparse.recipe import Outcome, Stage
 from structsparse.tasks import tagging, tagging_report
 from structsparse.tasks.tagging import Tagging, TaggingData
-from structsparse.tasks.task import Placed, Task, fingerprint
+from structsparse.tasks.task import Placed, Task, check_parts, fingerprint
 from structsparse.terms import borne, place
 
 EDGES = "tagger.edges.table"  # weights of features that are conjoined with a step from label to label
@@ -28,6 +28,8 @@ EDGES = "tagger.edges.table"  # weights of features that are conjoined with a st
 
 def prepare(splits: Splits, features: Mapping, choose: Callable, cache: int, *, tag: str, scheme: str | None):
     """The data of a tagger as the options describe them."""
+    if not isinstance(splits, Splits) or "templates" not in features:
+        raise UserError("a tagger needs labelled tokens and templates; these data or features are for other tasks")
     return tagging.prepare(
         splits, features["templates"], tag=tag, scheme=scheme, min_count=features["min_count"], dense=features["dense"],
         codes=features["codes"], choose=choose, edges=features["edges"], cache=cache,
@@ -36,6 +38,7 @@ def prepare(splits: Splits, features: Mapping, choose: Callable, cache: int, *, 
 
 class TaggerTask(Task):
     def build(self, stage: Stage, data: TaggingData) -> tuple[Tagging, Placed]:
+        check_parts(stage, "taggers")
         tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
         parameters = {f"tagger.{name}": p for name, p in tagger.named_parameters()}
         layout = Layout(data.index.names, data.index.offsets, data.labels, data.reduced, pairs_of(tagger.scorer))
@@ -50,6 +53,7 @@ class TaggerTask(Task):
         return module, placed
 
     def foresee(self, stage: Stage, data: TaggingData, optimizer: torch.optim.Optimizer) -> None:
+        check_parts(stage, "taggers")
         tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
         borne(stage.terms, [f"tagger.{name}" for name, _ in tagger.named_parameters()])
         _check_fit(optimizer, tagger, stage.loss(tagger.structure))

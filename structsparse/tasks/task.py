@@ -20,6 +20,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from structsparse import report
+from structsparse.errors import UserError
 from structsparse.penalties import Penalty
 from structsparse.terms import Term
 
@@ -90,6 +91,15 @@ class Task(ABC):
     @abstractmethod
     def export(self, folder: Path, outcome: Outcome, console: Console) -> int | None:
         """Write the small model, and say how many bytes it has; None, and why, if there can be none."""
+
+
+def check_parts(stage: Stage, kind: str) -> None:
+    """That no part of a stage is made for another kind of task: a part says so by `serves`, else it is for taggers."""
+    groups = (("groups", term.groups) for term in stage.terms if term.groups is not None)
+    for part, chosen in (("model", stage.scorer), ("loss", stage.loss), *groups):
+        serves = getattr(getattr(chosen, "func", chosen), "serves", "taggers")
+        if serves != kind:
+            raise UserError(f"this {part} is for {serves}, the task wants one for {kind}; leave out {part}=...")
 
 
 def fingerprint(stage: Stage, *identity) -> str:

@@ -1,0 +1,88 @@
+"""One proximal step of the largest-entry norm over subtrees of contexts: Figure 3 of Nelakanti et al. (2013).
+
+    python benchmarks/linf_prox.py algorithm=merged_heap order=9 words=100000
+    python -m structsparse.experiments nelakanti2013/prox        every algorithm, by order and by words
+
+The step is that of all words' gradient from the weights where training begins, each over its curvature, and what the
+penalty takes is 0.65 counts; only the prox is timed. Beside the trie stands the tree in which chains of contexts have
+been joined, whose prox is the same. Writes metrics.json into hydra.run.dir, if that is given.
+"""
+
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+from timing import set_threads
+
+from structsparse.corpora import texts
+from structsparse.features.contexts import ContextTree, by_suffix
+from structsparse.language.model import NgramModel
+from structsparse.penalties import TreeGroupLassoMax
+from structsparse.report import write_metrics
+
+DEFAULTS = {"algorithm": "merged_heap", "tree": "collapsed", "corpus": "ptb", "order": 9, "words": 100_000, "seed": 0}
+COUNTS = 0.65
+SECONDS, ROUNDS = 1.0, 3  # the median of as many rounds as fit, and of so many at least
+TREES = "trie", "collapsed"
+ALGORITHMS = {"merged_heap": TreeGroupLassoMax}
+
+
+def read(corpus: str, words: int):
+    """The first words of a corpus: of ptb, or of the language reference of Python."""
+    common = {"min_count": 1, "limit": words, "lower": False, "classes": False}
+    if corpus == "ptb":
+        return texts.known("ptb", sentences="lines", tokens="spaces", **common).train
+    return texts.files(None, None, None, sentences="text", tokens="words", held_out=0.01, **common).train
+
+
+def step_of(trie: ContextTree) -> torch.Tensor:
+    """Where a step from the first weights leads: [entries]"""
+    model = NgramModel(trie).double()
+    with torch.no_grad():
+        model.table.copy_(model.start())
+    (model.surprise() / model.targets).backward()
+    return (model.table.detach() - model.table.grad / model.curvature().double()).clamp_(min=0)
+
+
+def time_prox(algorithm: str, tree: str, corpus: str, order: int, words: int, seed: int) -> dict[str, object]:
+    trie = ContextTree.build(read(corpus, words), order)
+    layout, point, steps = trie, step_of(trie), 1.0
+    if tree == "collapsed":
+        layout, of = trie.collapsed_of()
+        point = point.new_empty(layout.entries).index_copy_(0, torch.from_numpy(of).long(), point)
+        steps = 1 / torch.from_numpy(layout.entry_chain).double()  # each is so many in the trie
+    penalty = ALGORITHMS[algorithm](by_suffix((layout.entries,), layout), COUNTS)
+    seconds, W = [], torch.empty_like(point)
+    while len(seconds) < ROUNDS + 1 or sum(seconds) < SECONDS:
+        W.copy_(point)
+        begin = time.process_time()
+        penalty.prox_(W, steps)
+        seconds.append(time.process_time() - begin)
+    living = W != 0
+    return {
+        "milliseconds": 1000 * statistics.median(seconds[1:]),  # the first fills caches
+        "entries": layout.entries, "weights": trie.entries, "nonzero": int(living.sum()),
+        "written_out": int(torch.from_numpy(layout.entry_chain)[living].sum()),  # so many of the trie's
+        "penalty": float(penalty.value(W)), "algorithm": algorithm, "tree": tree,
+        "corpus": corpus, "order": order, "words": words, "seed": seed,
+    }  # fmt: skip
+
+
+def main(given: list[str]) -> None:
+    told = dict(option.split("=", 1) for option in given)
+    folder = told.pop("hydra.run.dir", None)
+    options = {key: type(value)(told.pop(key, value)) for key, value in DEFAULTS.items()}
+    if told or options["algorithm"] not in ALGORITHMS or options["tree"] not in TREES:
+        sys.exit(f"error: expected {', '.join(f'{key}=...' for key in DEFAULTS)}; "
+                 f"algorithm: {', '.join(ALGORITHMS)}; tree: {', '.join(TREES)}")  # fmt: skip
+    set_threads(1)
+    found = time_prox(**options)
+    print(f"{found['milliseconds']:.3f} ms for {found['entries']:,} entries, {found['nonzero']:,} of which stay")
+    if folder is not None:
+        write_metrics(Path(folder) / "metrics.json", found)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
