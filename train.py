@@ -39,7 +39,7 @@ from structsparse.runs import decides, first_process, resume_into
 from structsparse.terms import Term
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-TERM_KNOBS = ("strength", "relative", "parameters", "groups", "nonnegative")
+TERM_KNOBS = ("strength", "relative", "parameters", "groups", "nonnegative", "ridge")
 SCHEDULE_KNOBS = ("every", "warmup", "budget", "freeze", "reweight")
 
 
@@ -81,6 +81,8 @@ def follow_path(cfg: DictConfig, data, folder: Path, checkpoints: Path, resume: 
 
     if cfg.data.get("join_dev"):
         raise UserError("data.join_dev=true: dev, trained on as well, cannot choose a strength of the path")
+    if cfg.reg.get("ridge"):
+        raise UserError(f"reg.ridge={cfg.reg.ridge} has the unit of one strength; a path has many: set it to 0")
     if cfg.reg.relative is not True and not OmegaConf.is_list(cfg.path):
         raise UserError(
             f"path={cfg.path} goes down to reg.strength as a share: reg.relative must be true; or list shares"

@@ -36,13 +36,16 @@ class Points(NamedTuple):
 
 
 def points_of(curve: Curve, experiment, figures) -> list[Points]:
-    """The lines of which anything is finished; `figures(row, key)` are those of a row."""
+    """The lines of which anything is finished; `figures(row, key)` are those of a row. Means over fewer runs than
+    others are of would mislead, and are left out."""
+    drawn = [row for row in experiment.rows if row.entry in curve.rows and curve.x in row.varied]
+    most = max((figures(row, y).count for row in drawn for y in curve.y), default=0)
     found = []
     for entry in curve.rows:
-        rows = [row for row in experiment.rows if row.entry == entry and curve.x in row.varied]
+        rows = [row for row in drawn if row.entry == entry]
         for y in curve.y:
             some = [(row.varied[curve.x], figures(row, y)) for row in rows]
-            some = sorted((x, figure) for x, figure in some if figure.count)
+            some = sorted((x, figure) for x, figure in some if figure.count == most > 0)
             if some:
                 label = entry if len(curve.y) == 1 else f"{entry}: {y}"
                 xs, own = zip(*some, strict=True)

@@ -157,7 +157,7 @@ def remarks(experiment, lines: Sequence[Line]) -> list[str]:
         if own is not None and sum(line.row.method == method for line in lines) > 1:
             said.append(f"Of {method}, dev chooses {own.row.name}: {_in_words(own, metric)}.")
     reference = reference_of(experiment, lines)
-    if None not in (best, reference) and best is not reference and reference.test.count and best.test.count:
+    if None not in (best, reference) and best is not reference and 0 < best.test.count == reference.test.count:
         difference = SCORES.get(metric, (metric, 1.0))[1] * (best.test.mean - reference.test.mean)
         share = 100 * best.weights.mean / reference.weights.mean
         said.append(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from structsparse.errors import UserError
 from structsparse.features.layout import Layout
-from structsparse.penalties import Nonnegative, Penalty
+from structsparse.penalties import Nonnegative, Penalty, Ridged
 
 ITEMS = "items"  # of a strength that is one of the summed loss
 
@@ -26,6 +26,7 @@ class Term:
     relative: bool | str  # to the critical strength; `items`: to one over the number of items; false: absolute
     nonnegative: bool
     parameters: Sequence[str]
+    ridge: float | None = None  # of squares beside the penalty, in the unit of its strength
 
     def on(self, parameter: nn.Parameter, name: str, layout: Layout) -> Penalty:
         """The penalty of one parameter, which its groups have been fitted to."""
@@ -35,6 +36,8 @@ class Term:
         if growing is not None and groups is not None:
             groups = growing.held_of(groups)
         penalty = self.penalty(strength=self.strength, **({} if groups is None else {"groups": groups}))
+        if self.ridge:
+            penalty = Ridged(penalty, self.ridge)
         return Nonnegative(penalty) if self.nonnegative else penalty
 
 
@@ -101,3 +104,6 @@ def set_strength(term: Term, penalties: Mapping[str, Penalty], critical: float |
         )
     for penalty in penalties.values():
         penalty.strength = term.strength * critical
+        if term.ridge:
+            ridged = penalty.penalty if term.nonnegative else penalty
+            ridged.ridge = term.ridge * critical

@@ -154,7 +154,8 @@ def test_the_start_predicts_words_by_their_shares(alpha, base, text):
 @pytest.mark.parametrize("base", ["none", "unigram"])
 @pytest.mark.parametrize("alpha", [1.0, 0.6])
 def test_the_metric_bounds_the_diagonal_of_the_curvature_at_the_start(alpha, base, collapse, text):
-    """Of the mean loss, by finite differences of its gradient; and no entry has less than its count says."""
+    """Of the mean loss, by finite differences of its gradient, up to the feature that all of a path share; and no entry
+    has less than its count says."""
     tree = ContextTree.build(encode(sentences(seed=1, words=8), text.vocabulary), 3, collapse)
     model = NgramModel(tree, alpha, base).double()
     metric = model.table.curvature
@@ -162,7 +163,7 @@ def test_the_metric_bounds_the_diagonal_of_the_curvature_at_the_start(alpha, bas
     assert metric.shape == model.table.shape
     assert bool((metric > 0).all())
     assert model.targets == int(tree.entry_count[: tree.words].sum())
-    least = torch.from_numpy(tree.entry_count) * features**2 / model.targets
+    least = torch.from_numpy(tree.entry_count) * features / model.targets
     assert bool((metric.double() >= least * (1 - 1e-6)).all())
     start, step = model.start(), 1e-4
     for entry in range(0, tree.entries, 7):
@@ -174,7 +175,7 @@ def test_the_metric_bounds_the_diagonal_of_the_curvature_at_the_start(alpha, bas
                 model.table.copy_(table)
             slopes.append(torch.autograd.grad(model.surprise() / model.targets, model.table)[0][entry])
         bend = float(slopes[1] - slopes[0]) / (2 * step)
-        assert 0 <= bend <= float(metric[entry]) * (1 + 1e-5) + 1e-10
+        assert 0 <= bend <= float(metric[entry] * features[entry]) * (1 + 1e-5) + 1e-10
 
 
 def test_precision_and_copies_keep_what_belongs_to_the_table(text):

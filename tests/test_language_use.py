@@ -336,7 +336,7 @@ class Pipe:
     ("reading", "pieces", "blocks"),
     [
         (Reading(), [b"w0 w1\nw2\nw", b"1\nw3\n"], [(1, 3), (2, 2)]),
-        (Reading("text", "words"), [b"W0 w1. W2\nw3.\n\nW1", b" w2.\n\n"], [(1, 3), (1, 3), (2, 3)]),
+        (Reading("text", "words"), [b"W0 w1. W2\nw3.\n\nW1\n", b"w2.\n\n"], [(1, 3), (1, 3), (2, 3)]),
     ],
 )
 def test_what_has_arrived_does_not_wait_for_more(reading, pieces, blocks):

@@ -36,8 +36,9 @@ def tagger(data):
 
 @pytest.fixture(scope="module")
 def folder(data, tagger, tmp_path_factory):
-    artifact.save(tmp_path_factory.mktemp("run") / "model", tagger, data)
-    return next(tmp_path_factory.getbasetemp().glob("run*/model"))
+    place = tmp_path_factory.mktemp("run") / "model"
+    artifact.save(place, tagger, data)
+    return place
 
 
 @pytest.fixture

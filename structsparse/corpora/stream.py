@@ -57,7 +57,7 @@ class ColumnStream:
     def _lines(self) -> Iterator[tuple[list[str], bool]]:
         """Whole lines, as many as have come, and whether they are the last."""
         number = 1
-        for data, last in _whole_lines(_pieces(self.source)):
+        for data, last in whole_lines(pieces_of(self.source)):
             text = self._decode(data, number)
             number += data.count(b"\n")
             lines = text.replace("\r\n", "\n").split("\n")
@@ -75,7 +75,7 @@ class ColumnStream:
             return data.decode("latin-1")
 
 
-def _pieces(source) -> Iterator[bytes]:
+def pieces_of(source) -> Iterator[bytes]:
     """What a file or pipe holds, piece by piece, each handed on as soon as it comes."""
     if hasattr(source, "read"):
         read = getattr(source, "read1", source.read)
@@ -87,14 +87,14 @@ def _pieces(source) -> Iterator[bytes]:
         raise UserError(f"{path}: is a directory, expected a file of columns")
     try:
         with path.open("rb") as file:
-            yield from _pieces(file)
+            yield from pieces_of(file)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file, expected a file of columns") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _whole_lines(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+def whole_lines(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
     """The same bytes cut behind the ends of lines, and whether they are the last."""
     begun: list[bytes] = []
     for piece in pieces:

@@ -211,7 +211,7 @@ class Coded:
 def encode(sentences: Iterable[Sequence[str]], vocabulary: Vocabulary | None = None, source: str = "text") -> Text:
     """Sentences of words; without a vocabulary, in their own."""
     pieces = ((list(sentence), True) for sentence in sentences)
-    coded = _coded(source, pieces, Reading())
+    coded = code_pieces(source, pieces, Reading())
     return coded.text(coded.vocabulary() if vocabulary is None else vocabulary)
 
 
@@ -222,12 +222,12 @@ def read_text(path: str | os.PathLike, vocabulary: Vocabulary, reading: Reading 
 
 def read_coded(path: str | os.PathLike, reading: Reading) -> Coded:
     """A file, plain or gzipped, in provisional codes."""
-    return coded_lines(str(path), _lines(Path(path)), reading)
+    return coded_lines(str(path), lines_of_text(Path(path)), reading)
 
 
 def coded_lines(source: str, lines: Iterable[tuple[str, bool]], reading: Reading) -> Coded:
     """Lines, or pieces of lines each with whether its line ends there, in provisional codes."""
-    coded = _coded(source, _sentences(lines, reading), reading)
+    coded = code_pieces(source, sentences_of(lines, reading), reading)
     if not len(coded.ends):
         raise UserError(f"{source}: has no words, expected text")
     return coded
@@ -247,7 +247,7 @@ class _Codes(dict):
         return code
 
 
-def _coded(source: str, pieces: Iterable[tuple[list[str], bool]], reading: Reading) -> Coded:
+def code_pieces(source: str, pieces: Iterable[tuple[list[str], bool]], reading: Reading) -> Coded:
     """Pieces of sentences, each with whether its sentence ends there, as codes."""
     numbers: dict[str, int] = {}
     inside = _Codes(lambda token: reading.word(token, True), numbers)
@@ -273,7 +273,7 @@ def _coded(source: str, pieces: Iterable[tuple[list[str], bool]], reading: Readi
     return Coded(source, list(numbers), np.array(codes, np.int32))
 
 
-def _sentences(lines: Iterable[tuple[str, bool]], reading: Reading) -> Iterator[tuple[list[str], bool]]:
+def sentences_of(lines: Iterable[tuple[str, bool]], reading: Reading) -> Iterator[tuple[list[str], bool]]:
     """The tokens of sentences in pieces, each with whether its sentence ends there."""
     if reading.sentences == "lines":
         for line, ends in lines:
@@ -310,7 +310,7 @@ def _split_sentences(paragraph: str) -> list[str]:
     return [*sentences, paragraph[begin:]]
 
 
-def _lines(path: Path) -> Iterator[tuple[str, bool]]:
+def lines_of_text(path: Path) -> Iterator[tuple[str, bool]]:
     """The lines of a file, very long ones in pieces cut at spaces, each with whether the line ends there."""
     number, held = 1, b""
     for data in _pieces(path):
@@ -319,12 +319,12 @@ def _lines(path: Path) -> Iterator[tuple[str, bool]]:
         if not ends:
             *begun, held = data.rpartition(b" ")
             data = b"".join(begun)
-        yield _decoded(path, number, data), ends
+        yield decoded(path, number, data), ends
         number += ends
-    yield _decoded(path, number, held), True
+    yield decoded(path, number, held), True
 
 
-def _decoded(path: Path, number: int, data: bytes) -> str:
+def decoded(path: Path, number: int, data: bytes) -> str:
     try:
         return data.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:

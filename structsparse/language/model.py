@@ -89,11 +89,12 @@ class NgramModel(nn.Module):
 
     @torch.no_grad()
     def curvature(self) -> Tensor:  # [entries], positive
-        """features^2 * max(count, expected count at `start`) / targets, for the mean loss over the targets.
+        """features * max(count, expected count at `start`) / targets, for the mean loss over the targets: a bound of its
+        curvature up to one factor.
 
-        The second derivative of the summed loss in table[e] is features[e]^2 times the sum of p (1 - p) over the
-        targets in the context of e, where p is the probability of its word: no more than features^2 times the expected
-        count. Where weights settle, expected counts are near the counts, or above them where weights are kept at zero
+        The Hessian of the summed loss in the entries of a path is at most features features^T times the expected count,
+        which the row sums, features[e] times all features of the path, bound by a diagonal. So an entry that stands for
+        a chain has what its entries have together, and moves as they would. Where weights settle, expected counts are near the counts, or above them where weights are kept at zero
         or from sinking; on the way there they come from those at the start. Counts alone, which may be zero, are too
         small for words that a context should make less likely: 60 steps in the place of 15 for signed weights."""
         structure, table = self.structure, self.start().requires_grad_()
@@ -102,7 +103,7 @@ class NgramModel(nn.Module):
         features = 1.0 if self.features is None else self.features.double()
         count = structure.summed(structure.entry_ends)
         expected = excess / features + count
-        return (torch.maximum(count, expected) * features**2 / self.targets).to(table.dtype)
+        return (torch.maximum(count, expected) * features / self.targets).to(table.dtype)
 
     def _excess(self, table: Tensor) -> Tensor:
         """The summed loss of other weights; its gradient is features * (expected count - count)."""

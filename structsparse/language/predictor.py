@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 
-from structsparse.corpora.text import START, Coded, Reading, Text, Vocabulary, _coded
+from structsparse.corpora.text import START, Coded, Reading, Text, Vocabulary, code_pieces
 from structsparse.errors import UserError
 from structsparse.kernels import ngrams
 from structsparse.language.sampling import Sampler
@@ -101,7 +101,7 @@ class LanguageModel:
 
     def encode(self, sentences: Iterable[Sequence[str]], source: str = "text") -> Text:
         """Sentences of words."""
-        return _coded(source, ((list(words), True) for words in sentences), self.reading).text(self.vocabulary)
+        return code_pieces(source, ((list(words), True) for words in sentences), self.reading).text(self.vocabulary)
 
     def stream(self, source: Path | BinaryIO) -> Iterator[tuple[Coded, Text]]:
         """A file, plain or gzipped, or what comes through a pipe: some sentences at a time, in memory that does not

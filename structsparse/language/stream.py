@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from structsparse.corpora.stream import _pieces, _whole_lines
-from structsparse.corpora.text import Coded, Reading, _coded, _decoded, _lines, _sentences
+from structsparse.corpora.stream import pieces_of, whole_lines
+from structsparse.corpora.text import Coded, Reading, code_pieces, decoded, lines_of_text, sentences_of
 from structsparse.errors import UserError
 
 BLOCK = 1 << 17  # words
@@ -15,13 +15,13 @@ BLOCK = 1 << 17  # words
 
 def sentences_of_file(path: Path, reading: Reading) -> Iterator[Coded]:
     """A file, plain or gzipped."""
-    return _blocks(str(path), _sentences(_lines(path), reading), reading, lambda: False)
+    return _blocks(str(path), sentences_of(lines_of_text(path), reading), reading, lambda: False)
 
 
 def sentences_of_stream(stream: BinaryIO, reading: Reading) -> Iterator[Coded]:
     """What has arrived, without waiting for more; of running text each sentence, as nobody tells which is the last."""
     lines, running = _Arriving(stream), reading.sentences == "text"
-    return _blocks(lines.source, _sentences(lines, reading), reading, lambda: running or lines.exhausted)
+    return _blocks(lines.source, sentences_of(lines, reading), reading, lambda: running or lines.exhausted)
 
 
 class _Arriving:
@@ -32,12 +32,12 @@ class _Arriving:
 
     def __iter__(self) -> Iterator[tuple[str, bool]]:
         number = 0
-        for data, _ in _whole_lines(_pieces(self.stream)):
+        for data, _ in whole_lines(pieces_of(self.stream)):
             lines = data.removesuffix(b"\n").split(b"\n") if data else []
             for k, line in enumerate(lines, start=1):
                 number += 1
                 self.exhausted = k == len(lines)
-                yield _decoded(Path(self.source), number, line), True
+                yield decoded(Path(self.source), number, line), True
 
 
 def _blocks(
@@ -51,14 +51,14 @@ def _blocks(
             held.append((tokens, ends))
             words += len(tokens)
             if ends and words and (words >= BLOCK or now()):
-                coded = _coded(source, held, reading)
+                coded = code_pieces(source, held, reading)
                 held, words = [], 0
                 if coded.tokens:  # not only marks of sentences
                     found = True
                     yield coded
     except UserError as error:
         fault = error
-    coded = _coded(source, held, reading)
+    coded = code_pieces(source, held, reading)
     if coded.tokens:
         yield coded
     if fault is not None:

@@ -72,11 +72,12 @@ class Ridged(_Around):
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        return self.penalty.prox_(shrink_(W, self.ridge, steps), self._shorter(steps))
+        return W.copy_(self.penalty.prox_(shrink_(W.detach().clone(), self.ridge, steps), self._shorter(steps)))
 
     @torch.no_grad()
     def nonnegative_prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        return self.penalty.nonnegative_prox_(shrink_(W, self.ridge, steps), self._shorter(steps))
+        shrunk = shrink_(W.detach().clone(), self.ridge, steps)  # W stays as it is where the steps are refused
+        return W.copy_(self.penalty.nonnegative_prox_(shrunk, self._shorter(steps)))
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
         return self.penalty.gap(W, grad + self.ridge * W)

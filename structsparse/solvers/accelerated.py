@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from structsparse.errors import UserError
-from structsparse.solvers.composite import Composite, inner
+from structsparse.solvers.composite import Composite
+from structsparse.solvers.moves import Moves
 
 SHORTER, LONGER, MUCH_LONGER = (
     0.6,
@@ -31,87 +33,119 @@ class FISTA(Composite):
 
     def __init__(self, params, lr: float = 1.0, tolerance: float = 1e-7) -> None:
         super().__init__(params, lr, tolerance)
+        self.moves: list[Moves] = []
+        self.known_steps: dict[Tensor, tuple] = {}
 
     def _begin(self, closure: Callable) -> None:
         super()._begin(closure)
         self.shared.update(scale=1.0, momentum=1.0)
 
     def _step(self, closure: Callable) -> None:
-        shared, here, steps = self.shared, [p.clone() for p in self.members], self._steps()
-        point, loss, gradients = self._extrapolated(closure, here)
-        found = self._descend(closure, steps, point, loss, gradients)
-        uphill = found is None or found[0] + self._penalty() > shared["objective"]
-        if uphill and point is not here:
+        shared, steps = self.shared, self._steps()
+        moves = self._moves()
+        found = self._descend(closure, moves, steps, *self._extrapolated(closure, moves))
+        if _uphill(found, shared) and shared["momentum"] > GROWN:
             shared["momentum"] = GROWN
-            point, loss, gradients = here, shared["loss"], self._gradients()
-            found = self._descend(closure, steps, point, loss, gradients)
-            uphill = found is None or found[0] + self._penalty() > shared["objective"]
-        if uphill:
-            self._move(here)
+            for move in moves:
+                move.stay_()
+            found = self._descend(closure, moves, steps, *self._here(closure))
+        if _uphill(found, shared):
+            for move in moves:
+                move.stay_()
             self._stall()
             return
-        self._accept(*found)
-        self._turn(steps, point, here)
+        shared.update(loss=found.loss, objective=found.objective)
+        if found.turns:
+            shared["momentum"] = 1.0
+        for place, move in enumerate(moves):
+            state = self.state[move.parameter]
+            state["before"], move.here = move.here, state.get("before", torch.empty_like(move.here))
+            state["gradient"] = None if found.slopes is None else found.slopes[place]
 
     def _steps(self) -> list[float | Tensor]:
-        """Of each parameter, up to the common factor."""
-        steps = []
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                curvature = self._curvature(parameter)
-                steps.append(group["lr"] if curvature is None else group["lr"] / curvature)
-        return steps
+        """Of each parameter, up to the common factor; made once for each curvature and rate."""
+        return [self._step_of(parameter, group["lr"]) for group in self.param_groups for parameter in group["params"]]
 
-    def _extrapolated(self, closure, here: list[Tensor]) -> tuple[list[Tensor], float, list[Tensor]]:
-        """A point beyond the last one, loss and gradients there."""
+    def _step_of(self, parameter: Tensor, lr: float) -> float | Tensor:
+        curvature, penalty = getattr(parameter, "curvature", None), self.penalties.get(parameter)
+        known = self.known_steps.get(parameter)
+        if known is None or known[0] is not curvature or known[1] is not penalty or known[2] != lr:
+            found = self._curvature(parameter)
+            step = lr if found is None else lr / found
+            if found is not None and found.dim() > 0:
+                step = step.expand_as(parameter).contiguous()
+            known = self.known_steps[parameter] = curvature, penalty, lr, step
+        return known[3]
+
+    def _moves(self) -> list[Moves]:
+        if [move.parameter for move in self.moves] != self.members:
+            self.moves = [Moves(parameter) for parameter in self.members]
+        return self.moves
+
+    def _extrapolated(self, closure: Callable, moves: list[Moves]) -> tuple[float, list[Tensor]]:
+        """To a point beyond the last one; loss and gradients there."""
         momentum = self.shared["momentum"]
         grown = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        for move in moves:
+            move.ahead_(self.state[move.parameter].get("before", move.parameter), (momentum - 1) / grown)
         if momentum > 1:
-            for parameter, now in zip(self.members, here, strict=True):
-                parameter.add_(now - self.state[parameter]["before"], alpha=(momentum - 1) / grown)
-            point = [p.clone() for p in self.members]
             loss, gradients = self._evaluate(closure)
             if math.isfinite(loss):
                 self.shared["momentum"] = grown
-                return point, loss, gradients
-            self._move(here)
+                return loss, gradients
+            for move in moves:
+                move.stay_()
         self.shared["momentum"] = GROWN
-        return here, self.shared["loss"], self._gradients()
+        return self._here(closure)
 
-    def _descend(self, closure, steps, point, loss: float, gradients) -> tuple[float, list[Tensor]] | None:
-        """To prox(point - step * gradient) with a step short enough; loss and gradients there."""
+    def _here(self, closure: Callable) -> tuple[float, list[Tensor]]:
+        """Loss and gradients where the last step ended, which is where the parameters are."""
+        if any(self.state[parameter]["gradient"] is None for parameter in self.members):
+            self._keep(self._evaluate(closure)[1])
+        return self.shared["loss"], self._gradients()
+
+    def _descend(self, closure, moves: list[Moves], steps, loss: float, gradients: list[Tensor]) -> Found | None:
+        """To prox(point - step * gradient) with a step short enough."""
         shared = self.shared
         for _ in range(TRIES):
-            self._prox_step(steps, point, gradients)
-            found, slopes = self._evaluate(closure)
-            moves = [p - start for p, start in zip(self.members, point, strict=True)]
-            length = inner(moves, [move / step for move, step in zip(moves, steps, strict=True)])
+            length, along, turn = self._try(moves, steps, gradients)
             model = length / (2 * shared["scale"])
-            bend = inner(moves, slopes) - inner(moves, gradients)  # twice the rise above the tangent, for a parabola
-            rise = found - loss - inner(moves, gradients)
             clear = model > self._noise(loss)  # or else the difference of two losses says nothing, but slopes do
+            found, slopes = self._evaluate(closure, slopes=not clear)
+            rise = found - loss - along
+            if slopes is None:
+                bend = 2 * rise
+            else:  # twice the rise above the tangent, for a parabola
+                bend = sum(move.sums(*pair)[1] for move, *pair in zip(moves, slopes, steps, strict=True)) - along
             if math.isfinite(found) and (rise <= model if clear else bend <= 2 * model):
                 shared["scale"] *= LONGER if bend > model / 2 else MUCH_LONGER
-                return found, slopes
+                return Found(found, found + self._penalty(), slopes, turn > 0)
             shared["scale"] *= SHORTER
         return None
 
-    def _prox_step(self, steps, point, gradients) -> None:
+    def _try(self, moves: list[Moves], steps, gradients: list[Tensor]) -> list[float]:
+        """Take the step; what `Moves.sums` says of it, over all parameters."""
         scale = self.shared["scale"]
-        for parameter, step, start, gradient in zip(self.members, steps, point, gradients, strict=True):
-            parameter.copy_(start).sub_(gradient * step, alpha=scale)
-            if parameter in self.penalties:
-                self.penalties[parameter].prox_(parameter, step * scale)
+        for move, step, gradient in zip(moves, steps, gradients, strict=True):
+            taken = move.down_(gradient, step, scale)
+            if move.parameter in self.penalties:
+                self.penalties[move.parameter].prox_(move.parameter, taken)
         self._mask()
+        each = [move.sums(*pair) for move, *pair in zip(moves, gradients, steps, strict=True)]
+        return [sum(part) for part in zip(*each, strict=True)]
 
-    def _turn(self, steps, point: list[Tensor], here: list[Tensor]) -> None:
-        """Keep the last point for the momentum, unless the step went against the way it came."""
-        moves = [p - now for p, now in zip(self.members, here, strict=True)]
-        pulls = [(start - p) / step for p, start, step in zip(self.members, point, steps, strict=True)]
-        if inner(pulls, moves) > 0:
-            self.shared["momentum"] = 1.0
-        for parameter, now in zip(self.members, here, strict=True):
-            self.state[parameter]["before"] = now
+
+class Found(NamedTuple):
+    """Where a step ends."""
+
+    loss: float
+    objective: float
+    slopes: list[Tensor] | None  # if they were asked for, or told anyway
+    turns: bool  # against the way it came
+
+
+def _uphill(found: Found | None, shared: dict) -> bool:
+    return found is None or found.objective > shared["objective"]
 
 
 class AcceleratedSGD(Optimizer):

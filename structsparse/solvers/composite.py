@@ -30,6 +30,7 @@ class Composite(Optimizer):
 
     evaluates = True
     full_batch = True
+    slopes = True  # whether the closure is asked for gradients too; where not, it may leave them out
 
     def __init__(self, params, lr: float, tolerance: float, **defaults) -> None:
         if not (lr > 0 and math.isfinite(lr)):
@@ -77,7 +78,7 @@ class Composite(Optimizer):
         self._step(closure)
         self._note(before)
         if self.shared["objective"] == before:  # the last evaluation was of a step not taken, or there was none
-            self._evaluate(closure)
+            self._evaluate(closure, slopes=False)
         return self.shared["loss"]
 
     def _begin(self, closure: Callable) -> None:
@@ -93,6 +94,9 @@ class Composite(Optimizer):
     def _accept(self, loss: float, gradients: list[Tensor]) -> None:
         """The parameters are where the step ends."""
         self.shared.update(loss=loss, objective=loss + self._penalty())
+        self._keep(gradients)
+
+    def _keep(self, gradients: list[Tensor]) -> None:
         for parameter, gradient in zip(self.members, gradients, strict=True):
             self.state[parameter]["gradient"] = gradient
 
@@ -109,16 +113,24 @@ class Composite(Optimizer):
         """No step gains anything that the precision of the loss can show."""
         self.shared["calm"] = CALM
 
-    def _evaluate(self, closure: Callable) -> tuple[float, list[Tensor]]:
-        """Loss and gradients where the parameters are; the gradients are taken away from them."""
-        with torch.enable_grad():
-            loss = torch.as_tensor(closure(), dtype=torch.float64).detach()
+    def _evaluate(self, closure: Callable, slopes: bool = True) -> tuple[float, list[Tensor] | None]:
+        """Loss and gradients where the parameters are; the gradients are taken away from them. Without slopes they are
+        not asked for, and None if none are told."""
+        self.slopes = slopes
+        try:
+            with torch.enable_grad():
+                loss = torch.as_tensor(closure(), dtype=torch.float64).detach()
+        finally:
+            self.slopes = True
         if torch.distributed.is_initialized():  # gradients are means over the processes already
             torch.distributed.all_reduce(loss)
             loss = loss / torch.distributed.get_world_size()
+        told = [parameter.grad for parameter in self.members]
+        if not slopes and all(gradient is None for gradient in told):
+            return float(loss), None
         gradients = []
-        for parameter in self.members:
-            gradient, parameter.grad = parameter.grad, None
+        for parameter, gradient in zip(self.members, told, strict=True):
+            parameter.grad = None
             gradient = torch.zeros_like(parameter) if gradient is None else gradient
             gradients.append(gradient * self.support[parameter] if parameter in self.support else gradient)
         return float(loss), gradients

@@ -156,8 +156,11 @@ class Language(TaskModule):
 
     def count(self, batch: Target, score: Perplexity) -> None:
         text = self.texts[batch.part]
-        surprise = self.written_out().log_probabilities(self.places(batch.part))
-        score.add(surprise.cpu().numpy(), text.known[text.targets])
+        score.add(self.log_probabilities(batch.part), text.known[text.targets])
+
+    def log_probabilities(self, part: str) -> np.ndarray:
+        """float64 [targets]"""
+        return self.written_out().log_probabilities(self.places(part)).cpu().numpy()
 
     @torch.no_grad()
     def written_out(self) -> NgramModel:
@@ -181,4 +184,8 @@ class Counted(TaskModule):
 
     def count(self, batch: Target, score: Perplexity) -> None:
         text = self.texts[batch.part]
-        score.add(self.model.log_probabilities(text), text.known[text.targets])
+        score.add(self.log_probabilities(batch.part), text.known[text.targets])
+
+    def log_probabilities(self, part: str) -> np.ndarray:
+        """float64 [targets]"""
+        return self.model.log_probabilities(self.texts[part])

@@ -121,6 +121,7 @@ class LanguageTask(Task):
     def write_report(
         self, folder: Path, data: LanguageData, outcomes: Sequence[Outcome], last: Outcome
     ) -> report.Table | None:
+        _write_surprise(folder / "log_probabilities.npy", data, last.module)
         if isinstance(last.module, Counted):
             return None
         tree, weights = last.module.model.tree, last.module.model.table.detach().cpu().numpy()
@@ -165,6 +166,14 @@ def by_depth(tree: ContextTree, table: np.ndarray) -> report.Table:
         rows.append((k, *numbers, float(np.abs(own).mean()) if len(own) else 0.0, float(np.linalg.norm(own))))
     header = "words of context", "contexts", "living", "entries", "living entries", "mean size", "norm"
     return report.Table(header, rows)
+
+
+def _write_surprise(path: Path, data: LanguageData, module: Language | Counted) -> None:
+    """Natural logarithms of the probabilities of the test targets that the vocabulary knows, in the order of the text:
+    by them two models are compared target by target."""
+    text = data.texts.test
+    with report.written_whole(path) as file:
+        np.save(file, module.log_probabilities("test")[text.known[text.targets]])
 
 
 def heaviest(tree: ContextTree, table: np.ndarray) -> report.Table:
