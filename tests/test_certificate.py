@@ -6,8 +6,21 @@ import pytest
 import torch
 
 from structsparse import certificate
-from structsparse.groups import Partition, by_row, by_row_blocks
-from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, SparseGroupLasso, SquaredL2
+from structsparse.groups import Partition, by_parents, by_row, by_row_blocks
+from structsparse.penalties import (
+    L1,
+    ElasticNet,
+    GroupLasso,
+    Nonnegative,
+    NoPenalty,
+    Ridged,
+    SparseGroupLasso,
+    SquaredL2,
+    TreeGroupLasso,
+    TreeGroupLassoMax,
+)
+from structsparse.penalties.constraints import unwrapped
+from tests.forests import members
 
 ITEMS, ROWS, CLASSES = 14, 6, 3
 BLOCKS = ([0, 2, 5, 6], ["a", "b", "c"])
@@ -28,6 +41,24 @@ PENALTIES = {
 }
 
 
+def tree(counts=None):
+    weights = torch.linspace(0.5, 1.5, ROWS, dtype=torch.float64)
+    return by_parents((ROWS, CLASSES), [-1, 0, 0, 2, -1, 4], weights=weights, counts=counts)
+
+
+PENALTIES |= {
+    "tree l2": lambda: TreeGroupLasso(tree(), 0.03),
+    "tree linf": lambda: TreeGroupLassoMax(tree(), 0.04),
+    "tree linf, counts": lambda: TreeGroupLassoMax(tree([1, 3, 1, 2, 1, 1]), 0.03),
+}
+for name in ("l1", "elastic net", "squared l2", "tree l2", "tree linf", "tree linf, counts"):
+    PENALTIES[f"{name}, nonnegative"] = lambda make=PENALTIES[name]: Nonnegative(make())
+for name in ("l1", "elastic net", "group lasso", "with a free row", "tree l2", "tree linf"):
+    PENALTIES[f"{name}, ridged"] = lambda make=PENALTIES[name]: Ridged(make(), 0.05)
+for name in ("l1", "elastic net", "tree l2", "tree linf"):
+    PENALTIES[f"{name}, ridged, nonnegative"] = lambda make=PENALTIES[f"{name}, ridged"]: Nonnegative(make())
+
+
 def problem():
     draw = np.random.default_rng(0)
     X = draw.standard_normal((ITEMS, ROWS))
@@ -36,6 +67,10 @@ def problem():
 
 def expression(penalty, W):
     """strength * Omega(W) in the words of cvxpy."""
+    if isinstance(penalty, TreeGroupLasso | TreeGroupLassoMax):
+        flat, norm = cvxpy.vec(W, order="C"), 2 if isinstance(penalty, TreeGroupLasso) else "inf"
+        pairs = zip(penalty.groups.weight.tolist(), members(penalty.groups), strict=True)
+        return float(penalty.strength) * sum(weight * cvxpy.norm(flat[m], norm) for weight, m in pairs)
     if penalty.groups is None:
         weights = np.ones((ROWS, 1)) if penalty.weights is None else penalty.weights.numpy()
         weights = np.broadcast_to(weights, (ROWS, CLASSES))
@@ -53,7 +88,9 @@ def optimum(penalty):
     scores = X @ W + np.ones((ITEMS, 1)) @ bias
     picked = np.eye(CLASSES)[gold]
     loss = cvxpy.sum(cvxpy.log_sum_exp(scores, axis=1)) - cvxpy.sum(cvxpy.multiply(picked, scores))
-    task = cvxpy.Problem(cvxpy.Minimize(loss / ITEMS + expression(penalty, W)))
+    plain, ridge, nonnegative = unwrapped(penalty)
+    value = expression(plain, W) + ridge / 2 * cvxpy.sum_squares(W)
+    task = cvxpy.Problem(cvxpy.Minimize(loss / ITEMS + value), [W >= 0] if nonnegative else [])
     task.solve(solver="CLARABEL", tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
     return task.value, torch.from_numpy(W.value), torch.from_numpy(bias.value)
 
@@ -99,6 +136,7 @@ def test_the_bound_is_below_the_optimum_everywhere_and_reaches_it_there(name):
     near_by = name == "with a free row"  # which is claimed for best values of that row within 1 of where it is
     for scale in (0.0, 1e-3, 0.1) * 10 if near_by else (0.0, 1e-3, 0.1, 1.0, 3.0) * 6:
         near = W + scale * torch.randn(W.shape, generator=draw, dtype=torch.float64)
+        near = near.clamp(min=0) if unwrapped(penalty)[2] else near
         assert bound(penalty, near, best_bias(near, bias)) <= value + 1e-9
         assert bound(penalty, near, bias) <= value + 1e-9  # the bias is not at its best: it costs
 

@@ -99,10 +99,13 @@ class Forest(nn.Module):
 
     def maxima(self, W: Tensor) -> Tensor:
         """Largest absolute value of each subtree: [nodes], float64. Its gradient goes to one entry that attains it."""
+        recorded = W.requires_grad and torch.is_grad_enabled()
+        if not recorded and self.in_memory(W):
+            return self.in_nodes(self._maxima_in_memory(W))
         with torch.no_grad():
             fast = self.in_memory(W.detach())
             values, where = self._largest_in_memory(W.detach()) if fast else self._largest(W)
-        if not (W.requires_grad and torch.is_grad_enabled()):
+        if not recorded:
             return values
         chosen = W.flatten()[where.clamp(min=0)] if W.numel() else values
         return torch.where(where >= 0, chosen.abs().double(), 0.0)
@@ -181,6 +184,12 @@ class Forest(nn.Module):
         kernels.own_squares(x, *memory.owned, x.dtype.type(0), squares.numpy())
         kernels.add_upwards(squares.numpy(), self.above.numpy())
         return squares
+
+    def _maxima_in_memory(self, W: Tensor) -> Tensor:
+        """Largest absolute value of each subtree, in level order."""
+        values = torch.empty(len(self), dtype=torch.float64)
+        kernels.largest(flat_array(W), *self.level_memory().owned, self.above.numpy(), values.numpy())
+        return values
 
     def _largest_in_memory(self, W: Tensor) -> tuple[Tensor, Tensor]:
         values, where = torch.zeros(len(self), dtype=torch.float64), torch.full((len(self),), -1)

@@ -133,6 +133,23 @@ def add_downwards(values, above):
 
 
 @njit(**SERIAL)
+def largest(x, units, starts, width, above, values):
+    """values[k], in level order, <- the largest |x| in the subtree of k."""
+    values[:] = 0.0
+    for k in range(values.size - 1, -1, -1):
+        a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
+        most = values[k]
+        for u in range(a, b):
+            unit = units[u] if units.size > 0 else u
+            for e in range(unit * width, (unit + 1) * width):
+                size = abs(np.float64(x[e]))
+                most = size if not size <= most else most  # what is not a number stays so
+        values[k] = most
+        if above[k] >= 0 and not most <= values[above[k]]:
+            values[above[k]] = most
+
+
+@njit(**SERIAL)
 def largest_upwards(values, where, above):
     """values[k], in level order, <- the largest of the subtree of k; where[k] comes along."""
     for k in range(above.size - 1, -1, -1):

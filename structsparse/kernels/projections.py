@@ -40,9 +40,8 @@ def back_in_place(x, v, place):
 
 
 @njit(**SERIAL)
-def clip_by_random_pivots(v, c, first, depth, reach, seed):
-    """Nodes in preorder, so that a subtree is one stretch; reach [nodes]."""
-    np.random.seed(seed)
+def clip_by_random_pivots(v, c, first, depth, reach, draw):
+    """Nodes in preorder, so that a subtree is one stretch; reach [nodes]; draw: a random generator."""
     nodes = depth.size
     end, candidates = np.empty(nodes, np.int64), np.empty(v.size, np.int64)
     waiting = np.full(depth.max() + 2, nodes, np.int64)  # by depth, the next node to the right
@@ -51,13 +50,13 @@ def clip_by_random_pivots(v, c, first, depth, reach, seed):
         waiting[depth[k]] = k
         if reach[k] > 0:
             a, b = first[k], first[end[k]]
-            limit = _limit_by_pivots(v[a:b], c[a:b], reach[k], candidates)
+            limit = _limit_by_pivots(v[a:b], c[a:b], reach[k], candidates, draw)
             for i in range(a, b):
                 v[i] = min(v[i], limit)
 
 
 @njit(**SERIAL)
-def _limit_by_pivots(v, c, reach, candidates):
+def _limit_by_pivots(v, c, reach, candidates, draw):
     """The r at which sum c (v - r)+ is `reach`; 0 if it is less at 0."""
     low, high = 0, 0  # the candidates
     for i in range(v.size):
@@ -66,7 +65,7 @@ def _limit_by_pivots(v, c, reach, candidates):
             high += 1
     mass = count = 0.0
     while low < high:
-        at = np.random.randint(low, high)
+        at = draw.integers(low, high)
         pivot = candidates[at]
         candidates[at], candidates[high - 1] = candidates[high - 1], pivot
         more_mass, more_count, middle = v[pivot] * c[pivot], c[pivot], low

@@ -31,7 +31,8 @@ def random_pivot_(W: Tensor, groups: Forest, strength: float, steps: Steps) -> T
     v, c, first, place = _entries(W, groups, plan.memory, steps)
     reach = _reach(groups, strength, steps)
     nodes = plan.memory.nodes
-    kernels.clip_by_random_pivots(v, c, first, plan.depth, reach[nodes] if len(nodes) else reach, SEED)
+    reach = reach[nodes] if len(nodes) else reach
+    kernels.clip_by_random_pivots(v, c, first, plan.depth, reach, np.random.default_rng(SEED))
     kernels.back_in_place(flat_array(W), v, place)
     return changed(W)
 

@@ -15,6 +15,7 @@ from structsparse.memory import flat_array, walkable
 from structsparse.penalties import Penalty
 
 NOISE = 8  # units in the last place by which two evaluations of one loss may differ
+ACCURACY = 1e-5  # share of a penalty's value by which its prox may err, if it is one that is iterated
 CALM = 3  # steps in a row that gain next to nothing before it counts as converged
 
 
@@ -56,6 +57,10 @@ class Composite(Optimizer):
                     f"a penalised parameter {tuple(parameter.shape)} is not among those that "
                     f"{type(self).__name__} moves"
                 )
+        for accuracy, carried in ((0.0, self.penalties), (ACCURACY, penalties)):
+            for part in (part for penalty in carried.values() for part in penalty.modules()):
+                if hasattr(part, "accuracy"):
+                    part.accuracy = accuracy
         self.penalties = {parameter: penalty.to(parameter.device) for parameter, penalty in penalties.items()}
         self.support = {parameter: mask.to(parameter.device) for parameter, mask in (support or {}).items()}
 
