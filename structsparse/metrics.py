@@ -136,8 +136,16 @@ class Perplexity:
     def result(self) -> dict[str, float]:
         surprise, known, rest, unknown = self.counts.tolist()
         return {
-            "perplexity": math.exp(surprise / known) if known else math.nan,
-            "perplexity_open": math.exp((surprise + rest) / (known + unknown)) if known + unknown else math.nan,
+            "perplexity": _exp_of_mean(surprise, known),
+            "perplexity_open": _exp_of_mean(surprise + rest, known + unknown),
             "targets": int(known),
             "unknown": int(unknown),
         }
+
+
+def _exp_of_mean(total: float, count: float) -> float:
+    """Infinity where no number is that large, as of a model that has been trained with too long steps."""
+    try:
+        return math.exp(total / count) if count else math.nan
+    except OverflowError:
+        return math.inf

@@ -99,7 +99,10 @@ class _State:
     def __init__(self, start: Outcome) -> None:
         self.outcome, self.strength = start, start.figures["critical_strength"]
         self.gradients = start.at_zero
-        self.kept = 0
+        index = getattr(start.data, "index", None)  # without one, no part of the data can be left out
+        self.count = 1 if index is None else len(index)
+        self.table = None if index is None else taggers.table_name(start.penalties)
+        self.kept: int | None = 0
 
     def advance(self, stage: Stage, strength: float, folder: Folder, resume: bool) -> Outcome:
         """Solve at a lower strength, on the rows that may live there."""
@@ -113,12 +116,12 @@ class _State:
             if not missed.any():
                 break
             rows |= missed
-        self.strength, self.kept = strength, int(rows.sum())
+        self.strength, self.kept = strength, int(rows.sum()) if hasattr(found.data, "index") else None
         return found
 
     def _solve(self, stage: Stage, rows: np.ndarray, folder: Folder, resume: bool) -> Outcome:
         data = self.outcome.data
-        table = taggers.table_name(self.outcome.penalties)
+        table = self.table
         start = {name: value.clone() for name, value in self._weights().items()}
         if not rows.all():
             data = data.keep(rows)
@@ -143,7 +146,7 @@ class _State:
     @torch.no_grad()
     def _take(self, found: Outcome, rows: np.ndarray) -> None:
         """The weights found, and the gradient of everything there."""
-        table = taggers.table_name(self.outcome.penalties)
+        table = self.table
         new = dict(found.module.named_parameters())
         for name, parameter in self.outcome.module.named_parameters():
             if name == table:
@@ -169,8 +172,7 @@ class _State:
     @torch.no_grad()
     def _rows(self, mark: Callable[[str, Penalty], Tensor]) -> np.ndarray:
         """The rows of the table whose group is marked; all of them where groups are not made of rows."""
-        count = len(self.outcome.data.index)
-        table = taggers.table_name(self.outcome.penalties)
+        count, table = self.count, self.table
         if table is None:
             return np.ones(count, dtype=bool)
         penalty, scorer = self.outcome.penalties[table], self.outcome.module.tagger.scorer
@@ -197,7 +199,7 @@ def _by_entry(penalty: Penalty) -> bool:
 
 
 @torch.no_grad()
-def _row(share: float, outcomes: Sequence[Outcome], kept: int) -> dict[str, float | int | None]:
+def _row(share: float, outcomes: Sequence[Outcome], kept: int | None) -> dict[str, float | int | None]:
     """One line of the table. The metric is that of the last stage on dev; `selected` that of the first one."""
     first, last = outcomes[0], outcomes[-1]
     metric, living = first.data.metric, first.data.task.alive(first)

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import torch
 from torch import Tensor, nn
 
 from structsparse.errors import UserError
 from structsparse.features.layout import Layout
-from structsparse.penalties import Nonnegative, Penalty, Ridged
+from structsparse.penalties import ElasticNet, Nonnegative, NoPenalty, Penalty, Ridged
+from structsparse.penalties.trees import TreeGroupLasso, TreeGroupLassoMax
 
 ITEMS = "items"  # of a strength that is one of the summed loss
 
@@ -36,9 +38,22 @@ class Term:
         if growing is not None and groups is not None:
             groups = growing.held_of(groups)
         penalty = self.penalty(strength=self.strength, **({} if groups is None else {"groups": groups}))
+        if getattr(layout, "collapsed", False):
+            self._count(penalty, torch.from_numpy(layout.entry_chain).double())
         if self.ridge:
             penalty = Ridged(penalty, self.ridge)
         return Nonnegative(penalty) if self.nonnegative else penalty
+
+    def _count(self, penalty: Penalty, counts: Tensor) -> None:
+        """A weight that stands for a chain of equal ones bears the penalty of all of them."""
+        if isinstance(penalty, ElasticNet) and not self.ridge:
+            penalty.weights = None if isinstance(penalty, NoPenalty) else counts
+        elif self.ridge or not isinstance(penalty, TreeGroupLasso | TreeGroupLassoMax) or penalty.mix > 0:
+            what = "a ridge" if self.ridge else type(penalty).__name__
+            raise UserError(
+                f"{self.name}: {what} does not count the weights that a collapsed one stands for; "
+                "set model.collapse=false"
+            )
 
 
 def place(

@@ -40,16 +40,24 @@ def test_the_default_run_says_what_lives_and_how_sure_that_is(lm):
     assert 0 < metrics["parameters"] <= metrics["nonzero"] < metrics["weights"]
     assert metrics["groups"] == metrics["weights"]
     assert 1 < metrics["perplexity"] < metrics["weights"]
-    assert metrics["stationarity"] < 1e-2
-    assert 0 <= metrics["duality_gap"] < 0.01 * metrics["objective"]
+    assert metrics["stationarity"] < 1e-3
+    assert 0 <= metrics["duality_gap"] < metrics["objective"]
     assert "words of context" in (found.folder / "report" / "depths.md").read_text()
 
 
-@pytest.mark.parametrize("reg", ["l1", "l2", "tree_l2", "tree_linf", "elastic_net"])
-def test_every_penalty_is_run_with_a_bound(reg, lm):
+@pytest.mark.parametrize("reg", ["l1", "tree_l2", "tree_linf"])
+def test_every_penalty_is_brought_to_a_stationary_point(reg, lm):
     found = lm(f"reg={reg}", "trainer.max_epochs=150")
     assert found.status == 0, found.errors
-    assert found.metrics["duality_gap"] < 0.02 * found.metrics["objective"]
+    assert found.metrics["stationarity"] < 1e-3
+    assert 0 <= found.metrics["duality_gap"] < found.metrics["objective"]
+
+
+@pytest.mark.parametrize("options", [("reg=l2",), ("reg=elastic_net",), ("method=lm_best",)], ids=" ".join)
+def test_with_squares_a_bound_proves_the_minimum(options, lm):
+    found = lm(*options, "trainer.max_epochs=300")
+    assert found.status == 0, found.errors
+    assert 0 <= found.metrics["duality_gap"] < 1e-3 * found.metrics["objective"]
 
 
 def test_a_strength_in_items_is_one_of_the_summed_loss(lm):
@@ -82,6 +90,22 @@ def test_a_collapsed_tree_gives_what_its_trie_gives(lm):
     for key in ("objective", "perplexity", "perplexity_open"):
         assert joined[key] == pytest.approx(plain[key], rel=1e-6)
     assert lm("model.collapse=true").errors.count("set model.alpha=1") == 1
+
+
+@pytest.mark.parametrize("reg", ["l1", "l2", "elastic_net"])
+def test_a_joined_weight_bears_the_penalty_of_all_that_it_stands_for(reg, lm):
+    options = (f"reg={reg}", "features.alpha=1", "reg.strength=1", "reg.relative=items", "trainer.max_epochs=300")
+    plain, joined = (
+        lm(*options, f"model.collapse={collapse}", folder=collapse).metrics for collapse in ("false", "true")
+    )
+    assert joined["weights"] < plain["weights"]
+    assert joined["objective"] == pytest.approx(plain["objective"], rel=2e-5)
+
+
+@pytest.mark.parametrize("options", [("reg=l0",), ("reg=tree_linf", "reg.ridge=0.1")])
+def test_a_penalty_that_cannot_count_joined_weights_is_refused(options, lm):
+    found = lm(*options, "features.alpha=1", "model.collapse=true")
+    assert (found.status, "set model.collapse=false" in found.errors) == (2, True)
 
 
 def test_mini_batches_reach_the_minimum_of_the_whole(lm):
@@ -183,6 +207,8 @@ def test_perplexity_adds_up_and_less_is_better():
     assert gain("dev/perplexity", 100.0) < gain("dev_perplexity", 90.0)
     assert gain("dev/f1", 0.9) > gain("f1", 0.8)
     assert math.isnan(Perplexity().result()["perplexity"])
+    score.add(np.array([-1e6]), np.array([True]))
+    assert score.result()["perplexity"] == math.inf
 
 
 @pytest.mark.parametrize(
@@ -192,6 +218,8 @@ def test_perplexity_adds_up_and_less_is_better():
         ("task=lm", "loss=crf"),
         ("task=lm", "groups=feature"),
         ("task=lm", "data=planted"),
+        ("task=lm", "features=ner", "data.limit=4000"),
+        ("task=lm", "filter=gain", "filter.count=2", "data.limit=4000"),
         ("loss=softmax",),
         ("model=ngram", "recipe=direct"),
         ("groups=contexts", "reg=tree_l2"),

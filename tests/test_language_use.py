@@ -215,6 +215,7 @@ def test_contexts_are_read_as_training_read_its_text():
     model = replace(model_of(2), reading=Reading(tokens="words", lower=True))
     np.testing.assert_array_equal(model.distribution("W1, W0"), model.distribution(["w1", ",", "w0"]))
     assert model.unknown_words("<s> W1, W0 W99") == [",", "w99"]
+    assert model.unknown_words("W99 </s> W1") == []  # another sentence begins there
 
 
 def test_contexts_are_the_living_ones():

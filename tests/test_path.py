@@ -8,7 +8,7 @@ import torch
 from structsparse import path as paths
 from structsparse.errors import UserError
 from structsparse.tasks import taggers
-from tests.conftest import asks_to_stop, at_step
+from tests.conftest import asks_to_stop, at_step, run_here
 
 GROUPED = ("reg=group_lasso", "groups.weights=sqrt_size", "solver=adam", "solver.lr=0.05", "batch=null")
 WHOLE = (*GROUPED, "recipe=direct", "trainer.max_epochs=250", "trainer.check_val_every_n_epoch=250", "choose=last")
@@ -133,3 +133,14 @@ def test_so_many_strengths_fall_in_equal_ratios():
     with pytest.raises(UserError, match=r"goes down to reg\.strength=3"):
         paths.shares(5, 3.0)
     assert taggers.table_name(["tagger.start"]) is None
+
+
+def test_a_path_of_language_models_goes_down_to_the_best_on_dev(tmp_path):
+    data = ("task=lm", "data.limit=4000", "model.order=3")
+    options = "path=[0.03,0.01]", "reg.relative=true", "trainer.max_epochs=20"
+    found = run_here(*options, folder=tmp_path / "run", data=data, base=())
+    assert found.status == 0, found.errors
+    header, *rows = [line.split("\t") for line in (found.folder / "report" / "path.tsv").read_text().splitlines()]
+    perplexities = [float(row[header.index("perplexity")]) for row in rows]
+    assert len(rows) == 2
+    assert found.metrics["dev_perplexity"] == pytest.approx(min(perplexities), rel=1e-3)

@@ -309,3 +309,10 @@ def test_results_do_not_depend_on_the_number_of_threads():
     for one, two in zip(*outcomes, strict=True):
         assert torch.equal(one, two)
         assert not torch.equal(one, W)
+
+
+@pytest.mark.parametrize("kind", [lambda penalty: penalty, Nonnegative], ids=["signed", "nonnegative"])
+def test_a_vector_is_one_chain(kind):
+    W, _ = draw(0, (7, 1))
+    column, vector = (kind(FusedLasso(0.1, mix=0.5)) for _ in range(2))
+    assert float(vector.critical(W[:, 0])) == float(column.critical(W)) > 0

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -144,6 +145,24 @@ def test_gzip_is_told_by_its_content(tmp_path, read):
     assert text.known.tolist() == [True, False, True, True, True, False, True]
 
 
+@pytest.mark.parametrize(
+    "content", [b"a b\nc", gzip.compress(b"a b\nc"), b"a", b""], ids=["plain", "gzip", "short", "empty"]
+)
+def test_a_file_may_be_a_pipe(tmp_path, content):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(content,))
+    writer.start()
+    try:
+        if content:
+            assert words_of(read_coded(pipe, Reading())) == ([["a"]] if content == b"a" else [["a", "b"], ["c"]])
+        else:
+            with pytest.raises(UserError, match="has no words"):
+                read_coded(pipe, Reading())
+    finally:
+        writer.join()
+
+
 def test_what_cannot_be_read_is_told(tmp_path, read):
     def fails(message, path, **options):
         with pytest.raises(UserError, match=message):
@@ -202,6 +221,8 @@ def test_the_end_of_the_text_is_held_out_dev_before_test(tmp_path):
 def test_what_leaves_nothing_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"0.1 of 2 sentences leaves nothing"):
         made(tmp_path, "a\nb\n")
+    with pytest.raises(UserError, match=r"0.1 of 1 sentences .*, or data.sentences=lines if every line is a sentence"):
+        made(tmp_path, "no full stop\n" * 100, sentences="text")
     with pytest.raises(UserError, match=r"data.held_out is 0.5; .* dev or test"):
         made(tmp_path, "a\nb\nc\n", held_out=0.5)
     with pytest.raises(UserError, match=r"data.min_count is 0"):

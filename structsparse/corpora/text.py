@@ -338,8 +338,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
         raise UserError(f"{path}: is a directory, expected a file of text")
     try:
         with path.open("rb") as file:
-            zipped = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
+            zipped = file.peek(2)[:2] == b"\x1f\x8b"  # a pipe cannot go back
             with gzip.GzipFile(fileobj=file) if zipped else file as plain:
                 while data := plain.readline(_PIECE):
                     yield data

@@ -62,7 +62,7 @@ def files(
     others = {part: path for part, path in (("dev", dev), ("test", test)) if path is not None}
     parts = {part: read_coded(_found(path), reading) for part, path in others.items()}
     missing = [part for part in ("dev", "test") if part not in parts]
-    return _texts(name, {**_hold_out(whole, held_out, missing), **parts}, reading, min_count)
+    return _texts(name, {**_hold_out(whole, held_out, missing, sentences), **parts}, reading, min_count)
 
 
 def known(
@@ -116,7 +116,7 @@ def _found(path: str) -> Path:
     raise UserError(f"{path}: no such file, neither here nor below {DATA_VARIABLE} ({root or 'not set'})")
 
 
-def _hold_out(whole: Coded, share: float, missing: Sequence[str]) -> dict[str, Coded]:
+def _hold_out(whole: Coded, share: float, missing: Sequence[str], sentences: str) -> dict[str, Coded]:
     """train, and for each missing part so much of the end, by words, cut between sentences."""
     if not missing:
         return {"train": whole}
@@ -126,9 +126,10 @@ def _hold_out(whole: Coded, share: float, missing: Sequence[str]) -> dict[str, C
     bounds = [whole.until(round(whole.tokens * (1 - share * k))) for k in range(len(missing), 0, -1)]
     bounds = [0, *bounds, len(whole.ends)]
     if any(begin >= end for begin, end in zip(bounds, bounds[1:], strict=False)):
+        lines = "" if sentences == "lines" else ", or data.sentences=lines if every line is a sentence"
         raise UserError(
             f"{whole.source}: {share:g} of {len(whole.ends)} sentences leaves nothing for {', '.join(missing)} or to "
-            "train on; give files or another data.held_out"
+            f"train on; give files or another data.held_out{lines}"
         )
     names = "train", *missing
     return {name: whole.part(a, b, name) for name, a, b in zip(names, bounds, bounds[1:], strict=False)}

@@ -89,14 +89,15 @@ class NgramModel(nn.Module):
 
     @torch.no_grad()
     def curvature(self) -> Tensor:  # [entries], positive
-        """features * max(count, expected count at `start`) / targets, for the mean loss over the targets: a bound of its
-        curvature up to one factor.
+        """features * max(count, expected count at `start`) / targets: up to one factor, a bound of the curvature of the
+        mean loss over the targets.
 
-        The Hessian of the summed loss in the entries of a path is at most features features^T times the expected count,
-        which the row sums, features[e] times all features of the path, bound by a diagonal. So an entry that stands for
-        a chain has what its entries have together, and moves as they would. Where weights settle, expected counts are near the counts, or above them where weights are kept at zero
-        or from sinking; on the way there they come from those at the start. Counts alone, which may be zero, are too
-        small for words that a context should make less likely: 60 steps in the place of 15 for signed weights."""
+        The Hessian of the summed loss in the entries of a path is at most features features^T times the expected count.
+        Its row sums, features[e] times all features of the path, bound it by a diagonal. So an entry that stands for a
+        chain has what its entries have together, and moves as they do. Where weights settle, expected counts are near
+        the counts, or above them where weights are kept at zero or from sinking; on the way there they come from those
+        at the start. Counts alone, which may be zero, are too small for words that a context should make less likely:
+        60 steps in the place of 15 for signed weights."""
         structure, table = self.structure, self.start().requires_grad_()
         with torch.enable_grad():
             excess = torch.autograd.grad(self._excess(table), table)[0].double()

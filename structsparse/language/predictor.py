@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 
-from structsparse.corpora.text import START, Coded, Reading, Text, Vocabulary, code_pieces
+from structsparse.corpora.text import END, START, Coded, Reading, Text, Vocabulary, code_pieces
 from structsparse.errors import UserError
 from structsparse.kernels import ngrams
 from structsparse.language.sampling import Sampler
@@ -175,11 +175,12 @@ class LanguageModel:
         return [word for word in self._words(context)[1] if word not in self.vocabulary.codes]
 
     def _words(self, context: str | Sequence[str], opens: bool = False) -> tuple[bool, list[str]]:
-        """Whether a sentence begins with these words, as `<s>` before them says, and the words as the model reads them;
-        what stands before `<s>` is of another sentence."""
+        """Whether a sentence begins with these words, as `<s>` or `</s>` before them says, and the words as the model
+        reads them; what stands before such a mark is of another sentence."""
         tokens = self.reading.split(context) if isinstance(context, str) else list(context)
-        if START in tokens:
-            opens, tokens = True, tokens[len(tokens) - tokens[::-1].index(START) :]
+        marks = [place for place, token in enumerate(tokens) if token in (START, END)]
+        if marks:
+            opens, tokens = True, tokens[marks[-1] + 1 :]
         opening = self.reading.opening(tokens) if opens else 0
         return opens, [self.reading.word(token, k >= opening) for k, token in enumerate(tokens)]
 

@@ -67,7 +67,7 @@ class FusedLasso(Coupled):
         linear time, and sets the strength to its ratio: that only grows."""
         if self.mix == 0:
             return None
-        pull = -self._checked(grad).movedim(self.dimension, 0).double().flatten(1)  # [time, chains]
+        pull = -self._checked(grad).movedim(self.dimension, 0).double()[:, None].flatten(1)  # [time, chains]
         sums = torch.cat([pull.new_zeros(1, pull.shape[1]), pull.cumsum(0)])
         critical = sums.new_zeros(())
         for _ in range(ROUNDS if pull.numel() else 0):

@@ -13,6 +13,7 @@ from torch import Tensor
 from structsparse import report
 from structsparse.corpora.texts import Texts
 from structsparse.errors import UserError
+from structsparse.features import filters
 from structsparse.features.contexts import ContextTree
 from structsparse.language import artifact
 from structsparse.language.kneser_ney import KneserNey
@@ -31,6 +32,8 @@ def prepare(texts: Texts, features: Mapping, choose: Callable, cache: int) -> La
     """The data of a language model: all its features are contexts, none of which is chosen or kept beforehand."""
     if not isinstance(texts, Texts):
         raise UserError("task=lm reads running text: take data=text, ptb or another corpus of it")
+    if "templates" in features or getattr(choose, "func", choose) is not filters.all_of:
+        raise UserError("task=lm has contexts and no templates: leave out features=... and filter=...")
     return LanguageData(texts)
 
 
@@ -79,7 +82,10 @@ class LanguageTask(Task):
 
     def check(self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]) -> None:
         if hasattr(optimizer, "sweep"):
-            raise UserError("solver: one that goes from sentence to sentence is for taggers; take fista or reweighted")
+            raise UserError(
+                "solver: one that goes from sentence to sentence is for taggers; take fista, or accelerated_sgd with "
+                "batch=400"
+            )
 
     def narrow(self, before: Outcome, support: dict[str, Tensor]) -> tuple[LanguageData, dict[str, Tensor]]:
         """All contexts stay, as others are found through them; what is dead is kept so."""
