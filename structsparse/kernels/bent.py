@@ -11,6 +11,8 @@ to the roots and back is two passes. With w_e = v_e^2 / (q_e + D_e), all numbers
               weighed by ||V_c||^2 / (q_k + delta_c)
 
 is how much metric a subtree as a whole has left, and the elimination divides by (q_above + delta) / (q + delta).
+What keeps Newton from running away: as (D + q_above) V_k is at least what is left of D x once k and all below it have
+taken their part, of norm L_k, tau_k is at most reach_k / L_k (largest D of the subtree + q_above).
 Nodes come in level order; memory is as in `kernels.trees`. Numbers of nodes are float64.
 """
 
@@ -21,36 +23,41 @@ from structsparse.kernels.prox import SERIAL
 from structsparse.kernels.trees import _add_to_parents, _factors, _multiply_downwards
 
 EXACT = 1e-12  # of the equation of a node: there, or where it gets no better, Newton ends
+FEW, FAINT = 12, 1e-15  # after so many rounds what is this share of the value counts as rounding
 ROUNDS = 100  # it ends by itself within a dozen, nearly always
 STALLED = 0.5  # a round that leaves more of the worst residual is followed by one of plain fixed point, which is safe
 LEAST, MOST = -0.9, 9.0  # the change of 1 / tau in a round, as a share of it
 
 
 @njit(**SERIAL)
-def shrink_bent_trees(x, steps, units, starts, width, above, levels, reach, accuracy, scratch):
-    """x <- the prox; reach [nodes]; scratch [6, nodes]. Newton ends where reach ||V|| |residual|, summed up, is
-    below `accuracy` times the sum of reach ||V||, or each residual is EXACT. Returns the rounds made."""
+def shrink_bent_trees(x, steps, units, starts, width, above, levels, weight, strength, accuracy, scratch):
+    """x <- the prox, with reach = strength * weight [nodes]; scratch [8, nodes]. Newton ends where reach ||V||
+    |residual|, summed up, is below `accuracy` times the sum of reach ||V||, or each residual is EXACT. Returns the
+    rounds made."""
     memory = units, starts, width
-    q, tau, squares, delta, pull, metric = scratch
-    _begin(x, steps, memory, above, levels, reach, q, tau, squares, delta, pull)
+    q, tau, squares, delta, pull, metric, stiffest, bound = scratch
+    reach = weight, strength
+    _begin(x, steps, memory, above, levels, reach, q, tau, squares, delta, pull, stiffest, bound)
     last, safe = np.inf, False
     for rounds in range(ROUNDS):
         worst, share = _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric)
-        if not worst > EXACT or not share > accuracy or rounds + 1 == ROUNDS:  # nor what is not a number
+        done = not share > (max(accuracy, FAINT) if rounds > FEW else accuracy)
+        if not worst > EXACT or done or rounds + 1 == ROUNDS:  # nor what is not a number
             break
         safe = worst > STALLED * last and rounds > 3 and not safe
         last = worst
-        _down(above, reach, safe, q, tau, squares, delta, pull, metric)
+        _down(above, reach, safe, q, tau, squares, delta, pull, metric, stiffest, bound)
     _finish(x, steps, memory, q)
     return rounds
 
 
 @njit(**SERIAL)
-def _begin(x, steps, memory, above, levels, reach, q, tau, squares, factor, own):
+def _begin(x, steps, memory, above, levels, reach, q, tau, squares, factor, own, stiffest, bound):
     """What dies has tau = q = inf; the others begin where the shrunken D x, back in the metric, has its norms."""
+    weight, strength = reach
     units, starts, width = memory
     for k in range(q.size):
-        squares[k] = own[k] = 0.0
+        squares[k] = own[k] = stiffest[k] = 0.0
         a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
         for u in range(a, b):
             unit = units[u] if units.size > 0 else u
@@ -60,18 +67,23 @@ def _begin(x, steps, memory, above, levels, reach, q, tau, squares, factor, own)
                     own[k] += size * size
                     size /= np.float64(steps[e])
                     squares[k] += size * size
+                    stiffest[k] = max(stiffest[k], 1 / np.float64(steps[e]))
     for level in range(levels.size - 2, -1, -1):
         a, b = levels[level], levels[level + 1]
-        _factors(squares[a:b], reach[a:b], 1.0, factor[a:b])
+        _factors(squares[a:b], weight[a:b], strength, factor[a:b])
         if level > 0:
             _add_to_parents(squares[a:b], above[a:b], squares)
+    for k in range(q.size):
+        bound[k] = strength * weight[k] / np.sqrt(squares[k])  # of what its own projection leaves
     _multiply_downwards(factor[levels[1] :], above[levels[1] :], factor)
     for k in range(q.size):
         squares[k] = own[k] * factor[k] * factor[k]
     for k in range(q.size - 1, levels[1] - 1, -1):
         squares[above[k]] += squares[k]
+        stiffest[above[k]] = max(stiffest[above[k]], stiffest[k])
     for k in range(q.size):
-        tau[k] = np.inf if factor[k] == 0 else (reach[k] / np.sqrt(squares[k]) if reach[k] > 0 else 0.0)
+        size = strength * weight[k]
+        tau[k] = np.inf if factor[k] == 0 else (size / np.sqrt(squares[k]) if size > 0 else 0.0)
         q[k] = tau[k] + (q[above[k]] if above[k] >= 0 else 0.0)
 
 
@@ -80,6 +92,7 @@ def _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric):
     """The norms, and the elimination up to the roots; the worst residual, and all of them as a share of the value.
 
     While a node waits for its children, `delta` holds the sum of their weights, `metric` that times delta."""
+    weight, strength = reach
     units, starts, width = memory
     squares[:], delta[:], pull[:], metric[:] = 0.0, 0.0, 0.0, 0.0
     worst, rest, value = 0.0, 0.0, 0.0
@@ -96,21 +109,17 @@ def _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric):
                     size, step = _shrunk(x[e], steps[e], q[k])
                     squares[k] += size * size
                     if q[k] > 0:
-                        weight = size * size / (1 + step * q[k])
-                        delta[k] += weight * step
-                        metric[k] += weight
+                        pulled = size * size / (1 + step * q[k])
+                        delta[k] += pulled * step
+                        metric[k] += pulled
         square, own = squares[k], 0.0
         if square == 0 and tau[k] > 0:  # too small to tell
             q[k] = tau[k] = np.inf
             continue
         if tau[k] > 0:
             norm = np.sqrt(square)
-            residual = norm * tau[k] / reach[k] - 1
-            worst, value, rest = (
-                max(worst, abs(residual)),
-                value + reach[k] * norm,
-                rest + abs(residual) * reach[k] * norm,
-            )
+            residual, part = norm * tau[k] / (strength * weight[k]) - 1, strength * weight[k] * norm
+            worst, value, rest = max(worst, abs(residual)), value + part, rest + part * abs(residual)
             own = square * residual
         free = delta[k] == 0  # no entry can move
         left = np.inf if free else metric[k] / delta[k]
@@ -128,8 +137,9 @@ def _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric):
 
 
 @njit(**SERIAL)
-def _down(above, reach, safe, q, tau, squares, delta, pull, before):
+def _down(above, reach, safe, q, tau, squares, delta, pull, before, stiffest, bound):
     """From the roots: `squares` becomes y, `before` the q that there was, tau and q the new ones."""
+    weight, strength = reach
     for k in range(q.size):
         if q[k] == np.inf:
             continue
@@ -141,7 +151,9 @@ def _down(above, reach, safe, q, tau, squares, delta, pull, before):
             if y != 0:
                 change += y / (old + delta[k])
             squares[k] = y + change * tau[k]
-            tau[k] = reach[k] / np.sqrt(square) if safe else tau[k] / (1 + min(max(change, LEAST), MOST))
+            tau[k] = strength * weight[k] / np.sqrt(square) if safe else tau[k] / (1 + min(max(change, LEAST), MOST))
+            most = bound[k] * (stiffest[k] + new)
+            tau[k] = most if most < tau[k] else tau[k]  # with a step of zero it is 0 * inf, which bounds nothing
             q[k] = new + tau[k]
         else:
             squares[k], q[k] = y, new

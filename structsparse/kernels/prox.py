@@ -57,6 +57,17 @@ def shrink_metric(x, steps, strength):
 
 
 @njit(**PARALLEL)
+def shrink_and_shorten(x, steps, strength, shorter):
+    """The same; shorter <- steps / (1 + strength * steps)."""
+    if x.size <= ALONE:
+        _shrink_and_shorten(x, steps, strength, shorter)
+        return
+    for tile in prange((x.size + TILE - 1) // TILE):
+        a, b = tile * TILE, (tile + 1) * TILE
+        _shrink_and_shorten(x[a:b], steps[a:b], strength, shorter[a:b])
+
+
+@njit(**PARALLEL)
 def shrink_blocks(x, offsets, width, weight, threshold, cut):
     """Each row block g of x <- group prox with threshold * weight[g] of soft(x, cut)."""
     if x.size <= ALONE:
@@ -134,6 +145,14 @@ def _soft_metric(x, steps, strength):
 def _shrink_entries(x, steps, strength):
     one = x.dtype.type(1)
     for i in range(x.size):
+        x[i] /= one + strength * steps[i]
+
+
+@njit(**SERIAL)
+def _shrink_and_shorten(x, steps, strength, shorter):
+    one = x.dtype.type(1)
+    for i in range(x.size):
+        shorter[i] = one / (one / steps[i] + strength)  # of a step that is infinite too
         x[i] /= one + strength * steps[i]
 
 

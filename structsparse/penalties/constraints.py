@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from structsparse.groups import Partition
 from structsparse.memory import power_sum
 from structsparse.penalties.base import Penalty, checked
-from structsparse.prox import Steps, shrink_
+from structsparse.prox import Steps
+from structsparse.prox.entries import shrink_and_shorten_
 from structsparse.prox.steps import is_scalar
 
 
@@ -66,18 +67,18 @@ class Ridged(_Around):
     def __init__(self, penalty: Penalty, ridge: float):
         super().__init__(penalty)
         self.ridge = checked(ridge, f"the ridge of {type(penalty).__name__}")
+        self.takes_steps = False  # one for each entry, as far as is known
 
     def value(self, W: Tensor) -> Tensor:
         return self.penalty.value(W) + self.ridge / 2 * power_sum(W, 2)
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        return W.copy_(self.penalty.prox_(shrink_(W.detach().clone(), self.ridge, steps), self._shorter(steps)))
+        return self.penalty.prox_(W, self._shrink_(W, steps))
 
     @torch.no_grad()
     def nonnegative_prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        shrunk = shrink_(W.detach().clone(), self.ridge, steps)  # W stays as it is where the steps are refused
-        return W.copy_(self.penalty.nonnegative_prox_(shrunk, self._shorter(steps)))
+        return self.penalty.nonnegative_prox_(W, self._shrink_(W, steps))
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
         return self.penalty.gap(W, grad + self.ridge * W)
@@ -94,12 +95,12 @@ class Ridged(_Around):
     def extra_repr(self) -> str:
         return f"ridge={self.ridge:g}"
 
-    def _shorter(self, steps: Steps) -> Steps:
-        if self.ridge == 0:
-            return steps
-        if is_scalar(steps):
-            steps = torch.as_tensor(steps, dtype=torch.float64)
-        return 1 / (1 / steps + self.ridge)  # where the step is 0 or infinite too
+    def _shrink_(self, W: Tensor, steps: Steps) -> Steps:
+        """Shrinks W; returns the steps of the penalty."""
+        if not is_scalar(steps) and not self.takes_steps:
+            self.penalty.prox_(torch.zeros_like(W), steps)  # before W is changed, if it refuses them
+            self.takes_steps = True
+        return shrink_and_shorten_(W, self.ridge, steps)
 
 
 def unwrapped(penalty: Penalty) -> tuple[Penalty, float, bool]:

@@ -8,7 +8,7 @@ from structsparse.kernels import bent as kernels
 from structsparse.memory import flat_array, walkable
 from structsparse.prox.steps import Steps, changed, steps_array
 
-ARRAYS = 6  # of one number per node that the kernel works with
+ARRAYS = 8  # of one number per node that the kernel works with
 
 
 @torch.no_grad()
@@ -17,12 +17,14 @@ def shrink_bent_(W: Tensor, groups: Forest, strength: Steps, steps: Tensor, accu
     the data decide how many rounds Newton takes."""
     if W.is_meta or len(groups) == 0:
         return W
-    reach = groups.in_levels((strength * groups.weight).nan_to_num(nan=0.0, posinf=torch.inf))
     if not walkable(W):
+        reach = groups.in_levels((strength * groups.weight).nan_to_num(nan=0.0, posinf=torch.inf))
         return _Newton(W, groups, steps, reach).shrink_(W, accuracy)
     scratch = groups.scratch.array("bent", ARRAYS * len(groups)).reshape(ARRAYS, -1)
-    tree = groups.above.numpy(), groups.levels, reach.numpy(), accuracy, scratch
-    kernels.shrink_bent_trees(flat_array(W), steps_array(steps, W), *groups.level_memory().owned, *tree)
+    tree = groups.above.numpy(), groups.levels, groups.in_levels(groups.weight.double()).numpy(), float(strength)
+    kernels.shrink_bent_trees(
+        flat_array(W), steps_array(steps, W), *groups.level_memory().owned, *tree, accuracy, scratch
+    )
     return changed(W)
 
 
@@ -41,7 +43,8 @@ class _Newton:
         for rounds in range(kernels.ROUNDS):
             q = self._down_path(tau)
             worst, share, state = self._up(tau, q)
-            if not worst > kernels.EXACT or not share > accuracy:
+            enough = max(accuracy, kernels.FAINT) if rounds > kernels.FEW else accuracy
+            if not worst > kernels.EXACT or not share > enough:
                 break
             safe = worst > kernels.STALLED * last and rounds > 3 and not safe
             last = worst
@@ -56,8 +59,11 @@ class _Newton:
             norm = squares[a:b].sqrt()
             share = torch.where(norm <= self.reach[a:b], 0.0, 1 - self.reach[a:b] / norm)
             factor[a:b] = torch.where(self.reach[a:b] > 0, share, 1.0)
+            squares[a:b] = torch.where(factor[a:b] > 0, squares[a:b] * factor[a:b].square(), 0.0)
             if a > 0:
-                self._to_parents(squares, a, b, torch.where(factor[a:b] > 0, squares[a:b] * factor[a:b].square(), 0.0))
+                self._to_parents(squares, a, b, squares[a:b])
+        self.bound = self.reach / squares.sqrt()  # of what its own projection leaves
+        self.stiffest = self._stiffest()
         for a, b in self.levels:
             factor[a:b] *= factor[self.groups.above[a:b]]
         norms = self._up_path(self._own(self.x * self.x) * factor.square()).sqrt()
@@ -97,7 +103,7 @@ class _Newton:
     def _moved(self, tau: Tensor, q: Tensor, state, safe: bool) -> Tensor:
         squares, delta, pull, norms, bears = state
         if safe:
-            return torch.where(bears, self.reach / norms, tau)
+            return self._bounded(torch.where(bears, self.reach / norms, tau), bears)
         y, change = torch.zeros_like(tau), torch.where(bears, pull / squares, 0.0)
         for a, b in [(0, self.roots), *self.levels]:
             if a > 0:
@@ -106,7 +112,27 @@ class _Newton:
                 change[a:b] += carried
                 y[a:b] = y[above]
             y[a:b] += torch.where(bears[a:b], change[a:b] * tau[a:b], 0.0)
-        return torch.where(bears, tau / (1 + change.clamp(kernels.LEAST, kernels.MOST)), tau)
+        return self._bounded(torch.where(bears, tau / (1 + change.clamp(kernels.LEAST, kernels.MOST)), tau), bears)
+
+    def _bounded(self, tau: Tensor, bears: Tensor) -> Tensor:
+        """No tau is above what the prox can have."""
+        q = torch.zeros_like(tau)
+        for a, b in [(0, self.roots), *self.levels]:
+            before = q[self.groups.above[a:b]] if a > 0 else 0.0
+            most = (self.bound[a:b] * (self.stiffest[a:b] + before)).nan_to_num(nan=torch.inf, posinf=torch.inf)
+            tau[a:b] = torch.where(bears[a:b], torch.minimum(tau[a:b], most), tau[a:b])
+            q[a:b] = tau[a:b] + before
+        return tau
+
+    def _stiffest(self) -> Tensor:
+        """The largest 1 / step in each subtree."""
+        metric = torch.where(self.x == 0, 0.0, 1 / self.steps)
+        owners = self.groups.ids.expand(self.groups.shape).flatten().remainder(len(self.reach) + 1)
+        found = self.reach.new_zeros(len(self.reach) + 1).scatter_reduce(0, owners, metric.flatten(), "amax")[:-1]
+        found = self.groups.in_levels(found).clone()
+        for a, b in reversed(self.levels):
+            found[:a].scatter_reduce_(0, self.groups.above[a:b].long(), found[a:b], "amax")
+        return found
 
     def _shrunk(self, q: Tensor) -> Tensor:
         """Where q is zero, an infinite step moves nothing."""

@@ -29,3 +29,20 @@ def shrink_(W: Tensor, strength: Steps, steps: Steps) -> Tensor:
     if strength > 0:
         kernels.shrink_metric(flat_array(W), steps_array(steps, W), number(strength, W))
     return changed(W)
+
+
+@torch.no_grad()
+def shrink_and_shorten_(W: Tensor, ridge: float, steps: Steps) -> Steps:
+    """W <- W / (1 + ridge * steps); returns steps / (1 + ridge * steps), the step that a penalty beside squares has."""
+    if ridge == 0:
+        return steps
+    if is_scalar(steps):
+        steps = torch.as_tensor(steps, dtype=torch.float64)
+    if is_scalar(steps) or not walkable(W):
+        W.div_(1 + thresholds(ridge, steps, W))
+        return 1 / (1 / steps + ridge)
+    steps = steps.to(W.dtype).expand_as(W).contiguous()
+    shorter = torch.empty_like(steps)
+    kernels.shrink_and_shorten(flat_array(W), flat_array(steps), number(ridge, W), flat_array(shorter))
+    changed(W)
+    return shorter

@@ -20,6 +20,7 @@ SHORTER, LONGER, MUCH_LONGER = (
     2.0,
 )  # what the step is multiplied by; the last where the loss bends but little
 GROWN = (1 + math.sqrt(5)) / 2  # what a momentum of 1 grows to
+SHARPER, FINEST = 1000.0, 1e-9  # of the accuracy of a prox that is iterated; beyond the finest it is exact
 TRIES = 80  # of shorter steps, a factor of 1e17; past them no step is short enough
 
 
@@ -31,6 +32,8 @@ class FISTA(Composite):
     back: the objective never rises. A penalty that takes no step per entry has one step for its parameter, that of
     the entry with the largest curvature."""
 
+    accuracy = 1e-5
+
     def __init__(self, params, lr: float = 1.0, tolerance: float = 1e-7) -> None:
         super().__init__(params, lr, tolerance)
         self.moves: list[Moves] = []
@@ -41,8 +44,8 @@ class FISTA(Composite):
         self.shared.update(scale=1.0, momentum=1.0)
 
     def _step(self, closure: Callable) -> None:
-        shared, steps = self.shared, self._steps()
-        moves = self._moves()
+        shared, steps, moves = self.shared, self._steps(), self._moves()
+        self._allow(shared.get("accuracy", self.accuracy))
         found = self._descend(closure, moves, steps, *self._extrapolated(closure, moves))
         if _uphill(found, shared) and shared["momentum"] > GROWN:
             shared["momentum"] = GROWN
@@ -52,7 +55,8 @@ class FISTA(Composite):
         if _uphill(found, shared):
             for move in moves:
                 move.stay_()
-            self._stall()
+            if not self._sharpen():
+                self._stall()
             return
         shared.update(loss=found.loss, objective=found.objective)
         if found.turns:
@@ -61,6 +65,15 @@ class FISTA(Composite):
             state = self.state[move.parameter]
             state["before"], move.here = move.here, state.get("before", torch.empty_like(move.here))
             state["gradient"] = None if found.slopes is None else found.slopes[place]
+
+    def _sharpen(self) -> bool:
+        """Where no step leads downhill it may be for a prox that was not exact."""
+        allowed = self.shared.get("accuracy", self.accuracy if self.iterated else 0.0)
+        if allowed == 0:
+            return False
+        self.shared["accuracy"] = allowed / SHARPER if allowed > FINEST else 0.0
+        self.shared["scale"] = 1.0
+        return True
 
     def _steps(self) -> list[float | Tensor]:
         """Of each parameter, up to the common factor; made once for each curvature and rate."""

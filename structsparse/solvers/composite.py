@@ -15,7 +15,6 @@ from structsparse.memory import flat_array, walkable
 from structsparse.penalties import Penalty
 
 NOISE = 8  # units in the last place by which two evaluations of one loss may differ
-ACCURACY = 1e-5  # share of a penalty's value by which its prox may err, if it is one that is iterated
 CALM = 3  # steps in a row that gain next to nothing before it counts as converged
 
 
@@ -31,6 +30,7 @@ class Composite(Optimizer):
 
     evaluates = True
     full_batch = True
+    accuracy = 0.0  # share of a penalty's value by which its prox may err at first, if it is one that is iterated
     slopes = True  # whether the closure is asked for gradients too; where not, it may leave them out
 
     def __init__(self, params, lr: float, tolerance: float, **defaults) -> None:
@@ -41,6 +41,7 @@ class Composite(Optimizer):
         super().__init__(params, {"lr": lr, "tolerance": tolerance, **defaults})
         self.penalties: dict[Tensor, Penalty] = {}
         self.support: dict[Tensor, Tensor] = {}
+        self.iterated: list[Penalty] = []
         for parameter in self.members:
             parameter.pending = None  # the whole gradient is wanted
 
@@ -57,12 +58,18 @@ class Composite(Optimizer):
                     f"a penalised parameter {tuple(parameter.shape)} is not among those that "
                     f"{type(self).__name__} moves"
                 )
-        for accuracy, carried in ((0.0, self.penalties), (ACCURACY, penalties)):
-            for part in (part for penalty in carried.values() for part in penalty.modules()):
-                if hasattr(part, "accuracy"):
-                    part.accuracy = accuracy
+        for part in self.iterated:
+            part.accuracy = 0.0
         self.penalties = {parameter: penalty.to(parameter.device) for parameter, penalty in penalties.items()}
         self.support = {parameter: mask.to(parameter.device) for parameter, mask in (support or {}).items()}
+        parts = [part for penalty in self.penalties.values() for part in penalty.modules()]
+        self.iterated = [part for part in parts if hasattr(part, "accuracy")]
+        self._allow(self.accuracy)
+
+    def _allow(self, accuracy: float) -> None:
+        """How much of its value the prox of a penalty may err by, if it is one that is iterated."""
+        for part in self.iterated:
+            part.accuracy = accuracy
 
     @property
     def converged(self) -> bool:
