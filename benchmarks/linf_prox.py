@@ -20,13 +20,13 @@ from structsparse.corpora import texts
 from structsparse.features.contexts import ContextTree, by_suffix
 from structsparse.language.model import NgramModel
 from structsparse.penalties import TreeGroupLassoMax
+from structsparse.prox.projections import ALGORITHMS
 from structsparse.report import write_metrics
 
 DEFAULTS = {"algorithm": "merged_heap", "tree": "collapsed", "corpus": "ptb", "order": 9, "words": 100_000, "seed": 0}
 COUNTS = 0.65
 SECONDS, ROUNDS = 1.0, 3  # the median of as many rounds as fit, and of so many at least
 TREES = "trie", "collapsed"
-ALGORITHMS = {"merged_heap": TreeGroupLassoMax}
 
 
 def read(corpus: str, words: int):
@@ -53,19 +53,19 @@ def time_prox(algorithm: str, tree: str, corpus: str, order: int, words: int, se
         layout, of = trie.collapsed_of()
         point = point.new_empty(layout.entries).index_copy_(0, torch.from_numpy(of).long(), point)
         steps = 1 / torch.from_numpy(layout.entry_chain).double()  # each is so many in the trie
-    penalty = ALGORITHMS[algorithm](by_suffix((layout.entries,), layout), COUNTS)
+    groups, clip_ = by_suffix((layout.entries,), layout), ALGORITHMS[algorithm]
     seconds, W = [], torch.empty_like(point)
     while len(seconds) < ROUNDS + 1 or sum(seconds) < SECONDS:
         W.copy_(point)
         begin = time.process_time()
-        penalty.prox_(W, steps)
+        clip_(W, groups, COUNTS, steps)
         seconds.append(time.process_time() - begin)
     living = W != 0
     return {
         "milliseconds": 1000 * statistics.median(seconds[1:]),  # the first fills caches
         "entries": layout.entries, "weights": trie.entries, "nonzero": int(living.sum()),
         "written_out": int(torch.from_numpy(layout.entry_chain)[living].sum()),  # so many of the trie's
-        "penalty": float(penalty.value(W)), "algorithm": algorithm, "tree": tree,
+        "penalty": float(TreeGroupLassoMax(groups, COUNTS).value(W)), "algorithm": algorithm, "tree": tree,
         "corpus": corpus, "order": order, "words": words, "seed": seed,
     }  # fmt: skip
 
