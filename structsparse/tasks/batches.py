@@ -82,22 +82,12 @@ def _ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
 
 
-class Batches:
-    """Batches of sentences in an order that depends on the seed and the epoch alone.
+class Progress:
+    """How far a loader is: a run stopped inside an epoch goes on with the next batch."""
 
-    Every process takes its share of each step's sentences, so a step means the same on any number of devices.
-    It remembers how far it is: a run stopped inside an epoch goes on with the next batch."""
-
-    def __init__(
-        self, arrays: TokenArrays, size: int | None, *, shuffle: bool, seed: int = 0, rank: int = 0, world: int = 1
-    ) -> None:
-        if size is not None and size < world:
-            raise UserError(f"batch={size} cannot be shared by {world} processes; each needs a sentence of every step")
-        self.arrays, self.shuffle, self.seed, self.rank, self.world = arrays, shuffle, seed, rank, world
-        self.size = min(size or len(arrays), len(arrays))
+    def __init__(self) -> None:
         self.sampler, self.batch_sampler = self, None  # whom Lightning tells the epoch
         self.epoch = self.done = 0
-        self.whole: TokenBatch | None = None  # the batch of a corpus that is a single step, made once
 
     def set_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
@@ -108,6 +98,22 @@ class Batches:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.epoch, self.done = state["epoch"], state["done"]
+
+
+class Batches(Progress):
+    """Batches of sentences in an order that depends on the seed and the epoch alone.
+
+    Every process takes its share of each step's sentences, so a step means the same on any number of devices."""
+
+    def __init__(
+        self, arrays: TokenArrays, size: int | None, *, shuffle: bool, seed: int = 0, rank: int = 0, world: int = 1
+    ) -> None:
+        if size is not None and size < world:
+            raise UserError(f"batch={size} cannot be shared by {world} processes; each needs a sentence of every step")
+        self.arrays, self.shuffle, self.seed, self.rank, self.world = arrays, shuffle, seed, rank, world
+        self.size = min(size or len(arrays), len(arrays))
+        super().__init__()
+        self.whole: TokenBatch | None = None  # the batch of a corpus that is a single step, made once
 
     def __len__(self) -> int:
         """The sentences left over after the last full batch join it when they are too few to share."""

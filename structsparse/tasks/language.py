@@ -17,6 +17,7 @@ from structsparse.language.kneser_ney import KneserNey
 from structsparse.language.model import NgramModel
 from structsparse.metrics import Perplexity
 from structsparse.structures.contexts import Contexts
+from structsparse.tasks.batches import Progress
 from structsparse.tasks.module import TaskModule
 from structsparse.tasks.task import Task
 
@@ -70,7 +71,7 @@ class Target:
     sentences: Tensor = field(default_factory=lambda: torch.arange(0))  # an error message has none to name
 
 
-class Targets:
+class Targets(Progress):
     """Batches of the words to be predicted, in an order that depends on the seed and the epoch alone; it remembers how
     far it is."""
 
@@ -83,18 +84,7 @@ class Targets:
             raise UserError(f"batch={size}: expected a number of words, at least 1, or null for all")
         self.part, self.count, self.shuffle, self.seed = part, len(text.targets), shuffle, seed
         self.size = min(size or self.count, self.count)
-        self.sampler, self.batch_sampler = self, None  # whom Lightning tells the epoch
-        self.epoch = self.done = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        if epoch != self.epoch:
-            self.epoch, self.done = epoch, 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"epoch": self.epoch, "done": self.done}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.epoch, self.done = state["epoch"], state["done"]
+        super().__init__()
 
     def __len__(self) -> int:
         return -(-self.count // self.size)
