@@ -82,7 +82,8 @@ class TreeGroupLasso(_TreePenalty):
         if groups.counts is not None and bool((groups.counts != 1).any()):
             raise UserError(
                 f"TreeGroupLasso cannot take collapsed nodes ({groups.parameter} has counts above 1): the norms along "
-                f"a chain are not a multiple of one norm; write the chains out, or take TreeGroupLassoMax"
+                f"a chain are not a multiple of one norm; write the chains out (model.collapse=false), or take "
+                f"TreeGroupLassoMax (reg=tree_linf)"
             )
 
     def _measures(self, W: Tensor) -> Tensor:
