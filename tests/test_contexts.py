@@ -192,6 +192,7 @@ def test_the_quotient_of_a_trie_is_the_collapsed_tree(lines, order):
     assert np.bincount(of, minlength=tree.entries).tolist() == tree.entry_chain.tolist()
     assert (tree.entry_word[of] == trie.entry_word).all()
     assert (tree.entry_count[of] == trie.entry_count).all()
+    assert (tree.tops()[tree.entry_node][of] == trie.tops()[trie.entry_node]).all()
     # equal values on a chain: a target's score is what the collapsed tree gives with every value times its chain
     values = np.random.default_rng(0).normal(size=tree.entries)
     whole = surprise(trie, values[of], trie.ends, trie.entry_ends)

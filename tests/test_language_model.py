@@ -163,7 +163,11 @@ def test_the_metric_bounds_the_diagonal_of_the_curvature_at_the_start(alpha, bas
     assert metric.shape == model.table.shape
     assert bool((metric > 0).all())
     assert model.targets == int(tree.entry_count[: tree.words].sum())
-    least = torch.from_numpy(tree.entry_count) * features / model.targets
+    weight = alpha ** torch.arange(tree.depth.max() + 1).double()  # of a context of so many words
+    reach = torch.stack([weight[: top + 1].sum() for top in tree.tops().tolist()])[
+        torch.from_numpy(tree.entry_node).long()
+    ]
+    least = torch.from_numpy(tree.entry_count) * features * reach / model.targets
     assert bool((metric.double() >= least * (1 - 1e-6)).all())
     start, step = model.start(), 1e-4
     for entry in range(0, tree.entries, 7):
@@ -175,7 +179,7 @@ def test_the_metric_bounds_the_diagonal_of_the_curvature_at_the_start(alpha, bas
                 model.table.copy_(table)
             slopes.append(torch.autograd.grad(model.surprise() / model.targets, model.table)[0][entry])
         bend = float(slopes[1] - slopes[0]) / (2 * step)
-        assert 0 <= bend <= float(metric[entry] * features[entry]) * (1 + 1e-5) + 1e-10
+        assert 0 <= bend <= float(metric[entry] * features[entry] / reach[entry]) * (1 + 1e-5) + 1e-10
 
 
 def test_precision_and_copies_keep_what_belongs_to_the_table(text):

@@ -144,6 +144,11 @@ class ContextTree:
         )  # fmt: skip
         return tree, of
 
+    def tops(self) -> np.ndarray:
+        """Words of the shortest context in the chain that each node belongs to, joined or not: int32 [nodes]"""
+        tops = self.depth + np.int32(1) - self.chain
+        return tops if self.collapsed else kernels.tops(self.above, self.count, tops)
+
     def prune(self, alive: np.ndarray) -> tuple[ContextTree, np.ndarray]:
         """The trie of the living entries and the rows that they had: int64.
 

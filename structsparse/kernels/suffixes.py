@@ -193,13 +193,28 @@ def locate(codes, targets, V, order, above, word, children, entry_word, starts, 
 
 
 @njit(**PLAIN)
+def _joins(above, count, n):
+    """Whether all targets of the node above are in this one; node 0 is joined by none."""
+    return above[n] > 0 and count[n] == count[above[n]]
+
+
+@njit(**PLAIN)
+def tops(above, count, depth):
+    """depth [nodes] becomes that of the first node of the chain that each one would be joined to."""
+    for n in range(len(above)):
+        if _joins(above, count, n):
+            depth[n] = depth[above[n]]
+    return depth
+
+
+@njit(**PLAIN)
 def collapse(above, count, depth, starts, entry_above, node_of, of, new_depth, chain):
     """Let each node whose targets are all those of the one above join it, unless that is node 0.
 
     node_of [nodes] and of [entries] get the numbers afterwards, new_depth and chain what a new node stands for."""
     nodes, entries = 0, 0
     for n in range(len(above)):
-        joins = above[n] > 0 and count[n] == count[above[n]]
+        joins = _joins(above, count, n)
         if joins:
             m = node_of[above[n]]
             chain[m] += 1
