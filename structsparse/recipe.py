@@ -51,6 +51,7 @@ class Stage:
     patience: int | None
     trainer: Callable[..., lightning.Trainer]
     options: Mapping[str, object]  # all that decides the result, for telling one model from another
+    proven: bool = True  # false: only what dev needs to choose by; no certificate, nor what it rests on
 
 
 @dataclass
@@ -104,7 +105,10 @@ def run(
         task.inherit(module, before, support)
     if start is not None:
         module.load_state_dict(start)
-    figures, at_zero = _strengths(stage, data, module, placed, support, cold=not warm and start is None)
+    if stage.proven or any(term.relative is True for term in stage.terms):
+        figures, at_zero = _strengths(stage, data, module, placed, support, cold=not warm and start is None)
+    else:
+        figures, at_zero = _absolute(stage, placed, data.items), {}
     figures |= {"stage": stage.name, "seconds_build": seconds}
     penalties, main = _all(placed), placed[0][1]
     if stage.reweight is not None:
@@ -116,7 +120,7 @@ def run(
     else:
         path = folder / LAST if resume and (folder / LAST).is_file() else None
         figures |= _fit(stage, data, module, penalties, main, support, checkpoints, path, one_by_one)
-        kept = ("seconds_fit", "epochs", "strengths", "cuts", "counts")
+        kept = ("seconds_fit", "epochs", "strengths", "cuts", "counts", "gap")
         write_text(finished, json.dumps({key: figures[key] for key in kept}))
     for name, strength in figures.pop("strengths").items():
         penalties[name].strength = strength  # which a budget has found
@@ -125,8 +129,20 @@ def run(
     module.to(next(value.dtype for value in saved["state_dict"].values() if value.is_floating_point()))
     module.load_state_dict(saved["state_dict"])
     figures["residual_at_zero"] = residual_at_zero(penalties, at_zero) if at_zero else None
+    if not stage.proven:
+        return Outcome(data, module, penalties, figures | {"objective": _objective(module, data, penalties)}, at_zero)
     found, at_end = certificate.prove(module, data.whole("train"), penalties, main, support, figures)
+    if figures.get("gap") is not None:  # what the solver has proved itself
+        bounds = [figures["gap"] * abs(found["objective"]), found["duality_gap"]]
+        found["duality_gap"] = min(bound for bound in bounds if bound is not None)
     return Outcome(data, module, penalties, figures | found, at_zero, at_end)
+
+
+@torch.no_grad()
+def _objective(module: lightning.LightningModule, data: Data, penalties: Mapping[str, Penalty]) -> float:
+    weights = dict(module.named_parameters())
+    value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
+    return certificate.mean_loss(module, data.whole("train")) + value
 
 
 def _counted(stage: Stage, data: Data, module: lightning.LightningModule, seconds: float) -> Outcome:
@@ -169,6 +185,8 @@ def gradients(outcome: Outcome, module: lightning.LightningModule) -> dict[str, 
 def foresee(stage: Stage, data: Data) -> None:
     """Refuse what is wrong with a stage before those that come before it have taken their time."""
     try:
+        if stage.reweight is not None:
+            stage.terms[0].foresee_reweighting()
         data.task.foresee(stage, data, _try_optimizer(stage))
     except UserError as error:
         raise UserError(f"recipe.{stage.name}: {error}") from None
@@ -284,6 +302,7 @@ def _fit(
         "strengths": {name: float(penalty.strength) for name, penalty in penalties.items()},
         "cuts": getattr(proximal[0], "sequence", []),
         "counts": counts.history,
+        "gap": next((o.gap for o in trainer.optimizers if getattr(o, "gap", None) is not None), None),
     }
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from structsparse.errors import UserError
 from structsparse.features.layout import Layout
 from structsparse.penalties import ElasticNet, Nonnegative, NoPenalty, Penalty, Ridged
+from structsparse.penalties.blocks import Blocks
 from structsparse.penalties.trees import TreeGroupLasso, TreeGroupLassoMax
 
 ITEMS = "items"  # of a strength that is one of the summed loss
@@ -38,11 +39,24 @@ class Term:
         if growing is not None and groups is not None:
             groups = growing.held_of(groups)
         penalty = self.penalty(strength=self.strength, **({} if groups is None else {"groups": groups}))
+        if hasattr(penalty, "fit"):
+            penalty.fit(layout)
         if getattr(layout, "collapsed", False):
             self._count(penalty, torch.from_numpy(layout.entry_chain).double())
+        if self.ridge is not None and not self.ridge >= 0:
+            raise UserError(f"{self.name}.ridge is {self.ridge}; expected a number, at least 0")
         if self.ridge:
             penalty = Ridged(penalty, self.ridge)
         return Nonnegative(penalty) if self.nonnegative else penalty
+
+    def foresee_reweighting(self) -> None:
+        """Refuse it where the groups of this penalty cannot be weighed anew."""
+        kind = getattr(self.penalty, "func", self.penalty)
+        if self.nonnegative or self.ridge or not issubclass(kind, Blocks):
+            raise UserError(
+                f"{self.name}.reweight (recipe=reweighted, backward) is for {self.name}=group_lasso, group_linf or "
+                f"sparse_group_lasso, without {self.name}.nonnegative and {self.name}.ridge"
+            )
 
     def _count(self, penalty: Penalty, counts: Tensor) -> None:
         """A weight that stands for a chain of equal ones bears the penalty of all of them."""

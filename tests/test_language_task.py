@@ -139,6 +139,8 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(lm, monkeypatch):
         (("batch=0", "solver=sgd"), "batch=0"),
         (("data.train=nowhere.txt",), "nowhere.txt: no such file"),
         (("reg.strength=1000",), "every group is dead"),
+        (("reg.ridge=-1",), "reg.ridge is -1"),
+        (("recipe=reweighted",), "recipe.again: reg.reweight"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(options, reason, lm):
