@@ -400,9 +400,8 @@ POSITIVE = """
 for name in map(str.strip, POSITIVE.split(";")):
     ROWS[f"{name}, nonnegative"] = nonnegative(ROWS[name])
 RIDGED = """
-    l1; elastic net; group lasso, blocks; sparse group lasso, scattered; linf groups, blocks; fused lasso; slope;
-    l0, scattered; log-sum; tree, rows; tree, scattered, mixed; linf tree, scattered, mixed; overlapping, rows;
-    l1, nonnegative; tree, rows, nonnegative; linf tree, scattered, mixed, nonnegative
+    l1; elastic net; group lasso, blocks; slope; l0, scattered; tree, scattered, mixed; linf tree, scattered, mixed;
+    overlapping, rows; l1, nonnegative; tree, rows, nonnegative
 """  # once more, with squares
 for name in map(str.strip, RIDGED.split(";")):
     ROWS[f"{name}, ridged"] = ridged(ROWS[name], 0.3)
