@@ -35,6 +35,7 @@ from structsparse.callbacks.monitor import SparsityMonitor
 from structsparse.callbacks.progress import EpochLines
 from structsparse.callbacks.saving import Stopped, WholeFiles
 from structsparse.errors import UserError
+from structsparse.pages import keep_pages
 from structsparse.runs import decides, first_process, resume_into
 from structsparse.terms import Term
 
@@ -201,6 +202,7 @@ def quiet() -> None:
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(cfg: DictConfig) -> None:
     quiet()
+    keep_pages()
     console, folder = Console(quiet=not first_process()), Path(HydraConfig.get().runtime.output_dir)
     try:
         train(cfg, folder, console)
