@@ -3,7 +3,7 @@
 Penalised parameters stop where W = prox(W - gradient). How far they are from that, relative to how far they were at
 zero, is the evidence for the zeros of a trained model; group by group, it tells zeros that the optimum has from zeros
 that a budget or the noise has made. For convex losses and penalties a duality gap bounds how far the objective is from
-its smallest value.
+its smallest value, and a near gap how far it is from the smallest in the neighbourhood of the weights.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from torch import Tensor
 
 from structsparse.bags import subtract_
 from structsparse.penalties import ElasticNet, Nonnegative, NoPenalty, Penalty
+from structsparse.penalties.base import takes_a_metric
 from structsparse.penalties.constraints import unwrapped
+from structsparse.prox import Steps
 
+BENDS = 5  # that a near gap is the best of
+TIGHT = 1e-4  # share of the objective; no near gap is sought below
 POLISH = 15  # iterations that bring the free parameters to their best before a bound is taken
 
 
@@ -189,6 +193,49 @@ def _dual(penalty: Penalty, gradient: Tensor) -> tuple[float, float] | None:
     return (min(1.0, float(plain.strength / critical)) if critical > 0 else 1.0), 0.0
 
 
+@torch.no_grad()
+def near_gap(
+    penalties: Mapping[str, Penalty],
+    weights: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor],
+    metrics: Mapping[str, Tensor],
+) -> float:
+    """By how much weights no farther away than the size of these can lower the objective at most: distance and size in
+    the diagonal metrics, broadcastable to the weights and positive.
+
+    A convex loss lies above its tangent, so within that size these V lower it by at most
+        max over V of  -<gradient, V - W> - Omega(V) + Omega(W) - bend/2 (||V - W||^2 - size^2)
+    for any bend > 0, which one prox with steps 1 / (bend * metric) attains; a bend with ||V - W|| = size is the best.
+    A penalty of all weights alike has a loose duality gap as soon as one frequent feature is a little off, since the
+    whole dual point must be scaled down for it; here it costs its share alone. If the optimum W' lies farther away, the
+    objective is above it by no more than this times ||W' - W|| / size, as it is convex on the way there.
+    """
+    squares = sum(float((metric * weights[name].double().square()).sum()) for name, metric in metrics.items())
+    size = squares**0.5 or 1.0
+    value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
+    best, bend = torch.inf, 1.0
+    for _ in range(BENDS):
+        lower, moved = value, 0.0
+        for name, w in weights.items():
+            to = w - gradients[name] / (bend * metrics[name])
+            if name in penalties:
+                to = penalties[name].prox_(to, _steps(bend * metrics[name], w))
+                lower -= float(penalties[name].value(to))
+            way = (to - w).double()
+            length = float((metrics[name] * way.square()).sum())
+            lower -= float((gradients[name] * way).sum()) + bend / 2 * length
+            moved += length
+        best = min(best, lower + bend / 2 * size**2)
+        if moved == 0:
+            break
+        bend *= moved**0.5 / size
+    return max(0.0, best)
+
+
+def _steps(curvature: Tensor, weights: Tensor) -> Steps:
+    return 1 / float(curvature) if curvature.dim() == 0 else curvature.reciprocal().expand_as(weights).contiguous()
+
+
 def masked(gradients: Mapping[str, Tensor], support: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Entries that may not live have no gradient."""
     return {name: g * support[name].to(g.device) if name in support else g for name, g in gradients.items()}
@@ -202,7 +249,7 @@ def prove(
     support: Mapping[str, Tensor],
     figures: Mapping,
 ) -> tuple[dict, dict[str, Tensor]]:
-    """Objective, stationarity, a bound, and how many dead groups are so only by a budget or by noise: all on the whole
+    """Objective, stationarity, gaps, and how many dead groups are so only by a budget or by noise: all on the whole
     training set; and the gradients there. `main` are the penalties of the first term, `figures` what is known of it."""
     weights = {name: p.detach() for name, p in module.named_parameters()}
     smooth = module.loss.smooth
@@ -215,14 +262,17 @@ def prove(
     strength = figures["strength"]
     at_zero = figures["residual_at_zero"]
     rest = residual(penalties, weights, gradients) if smooth else None
-    bound = _lower_bound(module, batches, penalties, support) if module.linear else None
     own = sum(float(penalty.value(weights[name])) for name, penalty in main.items())
+    proven = figures.get("gap")  # by the solver, as a share of the objective
+    proven = None if proven is None else proven * abs(loss + value)
+    gap, near = _gaps(module, batches, penalties, support, loss + value, proven)
     found = {
         "objective": loss + value,
         "penalty": own / strength if strength else 0.0,
         "train_loss": loss,
         "stationarity": rest / at_zero if smooth and at_zero else None,
-        "duality_gap": None if bound is None else loss + value - max(0.0, bound),
+        "duality_gap": gap,
+        "near_gap": near,
         "groups_uncertified": _uncertified(penalties, weights, gradients) if smooth else None,
     }
     return found, gradients
@@ -235,18 +285,40 @@ def _uncertified(penalties: Mapping[str, Penalty], weights: Mapping, gradients: 
     return sum(found) if found else None
 
 
-def _lower_bound(module, batches: Sequence, penalties: Mapping[str, Penalty], support) -> float | None:
-    """The bound that the present weights prove, once those without a penalty are at their best beside them."""
-    if any(isinstance(penalty, NoPenalty) for penalty in penalties.values()):
-        return None
+def _gaps(
+    module, batches: Sequence, penalties: Mapping[str, Penalty], support, objective: float, proven: float | None
+) -> tuple[float | None, float | None]:
+    """The duality gap, which a solver may have proven too, and the near gap; a tight one of the first serves as both.
+
+    Parameters without a penalty are at their best meanwhile, which lowers the objective a little."""
+    if not module.linear or any(isinstance(penalty, NoPenalty) for penalty in penalties.values()):
+        return proven, proven
     free = {name: p for name, p in module.named_parameters() if name not in penalties}
     kept = {name: p.detach().clone() for name, p in free.items()}
     if module.loss.smooth:
         fit_free(module, batches, free, {}, iterations=POLISH)
     weights = {name: p.detach() for name, p in module.named_parameters()}
     loss, gradients = mean_gradient(module, batches, list(weights))
-    bound = lower_bound(loss, penalties, weights, masked(gradients, support))
+    gradients = masked(gradients, support)
+    bound = lower_bound(loss, penalties, weights, gradients)
+    found = [gap for gap in (proven, None if bound is None else objective - max(0.0, bound)) if gap is not None]
+    gap = near = min(found, default=None)
+    convex = all(unwrapped(penalty)[0].convex for penalty in penalties.values())
+    if module.loss.smooth and convex and (gap is None or gap > TIGHT * abs(objective)):
+        metrics = {name: _metric(p, penalties.get(name)) for name, p in module.named_parameters()}
+        value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
+        found.append(near_gap(penalties, weights, gradients, metrics) + max(0.0, objective - loss - value))
+        near = min(found)
     with torch.no_grad():
         for name, p in free.items():
             p.copy_(kept[name])
-    return bound
+    return gap, near
+
+
+def _metric(parameter: Tensor, penalty: Penalty | None) -> Tensor:
+    """The curvature of the loss, if somebody knows it; one for all entries where the penalty takes no other."""
+    curvature = getattr(parameter, "curvature", None)
+    if curvature is None:
+        return torch.ones((), dtype=parameter.dtype, device=parameter.device)
+    curvature = curvature.to(parameter)
+    return curvature if penalty is None or takes_a_metric(penalty, parameter, curvature) else curvature.max()

@@ -136,7 +136,7 @@ class _State:
         if found.figures["stationarity"] is not None:
             found.figures["stationarity"] *= found.figures["residual_at_zero"] / whole["residual_at_zero"]
         if not rows.all():
-            found.figures["duality_gap"] = None  # a bound for these rows bounds nothing else
+            found.figures |= {"duality_gap": None, "near_gap": None}  # a bound for these rows bounds nothing else
         found.figures |= whole
         found.at_zero = {
             name: value[self._entries(rows)] if name == table else value for name, value in self.outcome.at_zero.items()

@@ -132,9 +132,6 @@ def run(
     if not stage.proven:
         return Outcome(data, module, penalties, figures | {"objective": _objective(module, data, penalties)}, at_zero)
     found, at_end = certificate.prove(module, data.whole("train"), penalties, main, support, figures)
-    if figures.get("gap") is not None:  # what the solver has proved itself
-        bounds = [figures["gap"] * abs(found["objective"]), found["duality_gap"]]
-        found["duality_gap"] = min(bound for bound in bounds if bound is not None)
     return Outcome(data, module, penalties, figures | found, at_zero, at_end)
 
 
@@ -147,7 +144,7 @@ def _objective(module: lightning.LightningModule, data: Data, penalties: Mapping
 
 def _counted(stage: Stage, data: Data, module: lightning.LightningModule, seconds: float) -> Outcome:
     """A model that is there once it is built."""
-    nothing = ("objective", "penalty", "stationarity", "duality_gap", "groups_uncertified")
+    nothing = ("objective", "penalty", "stationarity", "duality_gap", "near_gap", "groups_uncertified")
     nothing += ("critical_strength", "strength")
     spent = {"stage": stage.name, "seconds_build": 0.0, "seconds_fit": seconds, "epochs": 1, "counts": [], "cuts": []}
     return Outcome(data, module, {}, dict.fromkeys(nothing) | spent)
@@ -334,7 +331,7 @@ def selecting(outcomes: Sequence[Outcome]) -> Outcome:
 
 def figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """The figures of a run: those of the stage whose penalty made the zeros, and of the last one by its side."""
-    shown = ("objective", "penalty", "stationarity", "duality_gap", "groups_uncertified")
+    shown = ("objective", "penalty", "stationarity", "duality_gap", "near_gap", "groups_uncertified")
     shown += ("critical_strength", "strength")
     first, last = selecting(outcomes).figures, outcomes[-1].figures
     items = sum(o.data.items * o.figures["epochs"] for o in outcomes)

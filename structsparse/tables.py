@@ -24,7 +24,8 @@ from structsparse.report import Table, markdown
 
 COLUMNS = """nonzero rows_alive groups_alive groups weights_peak rows_peak seconds_prepare seconds_fit seconds
 seconds_cpu peak_memory_mb strength stationarity""".split()
-SOME_COLUMNS = """perplexity_open dev_perplexity_open parameters weights objective duality_gap entries""".split()
+SOME_COLUMNS = """perplexity_open dev_perplexity_open parameters weights objective duality_gap near_gap
+entries""".split()
 SCORES = {"f1": ("F1", 100.0)}  # how a metric is called, and what it is multiplied by
 LOG_PROBABILITIES = Path("report", "log_probabilities.npy")  # float [scored test targets], of a language model
 
@@ -84,7 +85,7 @@ def lines_of(experiment, records: Sequence[Mapping]) -> list[Line]:
         weights = Figures.of(_living(record) for record in late)
         dev = Figures.of(record.get(f"dev_{experiment.metric}") for record in own if record["pass"] == first)
         test = Figures.of(record.get(experiment.metric) for record in late)
-        gap = Figures.of(_share(record.get("duality_gap"), record.get("objective")) for record in late)
+        gap = Figures.of(_share(record.get("near_gap"), record.get("objective")) for record in late)
         loose = sum(not converged(record, experiment.converged) for record in late)
         line = (row, dev, test, weights, alive, Figures.of(peaks), *costs, parameters, openly, gap, loose)
         found.append(Line(*line))
@@ -93,7 +94,7 @@ def lines_of(experiment, records: Sequence[Mapping]) -> list[Line]:
 
 def converged(record: Mapping, bound: float | None) -> bool:
     """By its gap or by how stationary it is, whichever says so; what has neither has nothing to converge."""
-    said = [_share(record.get("duality_gap"), record.get("objective")), record.get("stationarity")]
+    said = [_share(record.get("near_gap"), record.get("objective")), record.get("stationarity")]
     return bound is None or min((x for x in said if x is not None), default=0.0) <= bound
 
 

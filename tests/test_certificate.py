@@ -19,6 +19,7 @@ from structsparse.penalties import (
     TreeGroupLasso,
     TreeGroupLassoMax,
 )
+from structsparse.penalties.base import takes_a_metric
 from structsparse.penalties.constraints import unwrapped
 from tests.forests import members
 
@@ -139,6 +140,28 @@ def test_the_bound_is_below_the_optimum_everywhere_and_reaches_it_there(name):
         near = near.clamp(min=0) if unwrapped(penalty)[2] else near
         assert bound(penalty, near, best_bias(near, bias)) <= value + 1e-9
         assert bound(penalty, near, bias) <= value + 1e-9  # the bias is not at its best: it costs
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_near_weights_are_no_better_than_the_near_gap_allows(name):
+    penalty = PENALTIES[name]()
+    value, W, bias = optimum(penalty)
+    draw = torch.Generator().manual_seed(0)
+    metric = 0.2 + torch.rand(W.shape, generator=draw, dtype=torch.float64)
+    metric = metric if takes_a_metric(penalty, W, metric) else metric.max()
+    metrics = {"W": metric, "bias": torch.ones((), dtype=torch.float64)}
+    allowed = {}
+    for scale in (0.0, 1e-3, 0.1, 1.0, 3.0):
+        near = W + scale * torch.randn(W.shape, generator=draw, dtype=torch.float64)
+        near = near.clamp(min=0) if unwrapped(penalty)[2] else near
+        loss, weights, gradients = at(near, bias)
+        gap = certificate.near_gap({"W": penalty}, weights, gradients, metrics)
+        size = sum(float((metrics[name] * weights[name].square()).sum()) for name in weights) ** 0.5
+        away = float((metric * (near - W).square()).sum()) ** 0.5
+        assert loss + float(penalty.value(near)) - value <= gap * max(1.0, away / size) + 1e-8
+        allowed[scale] = gap
+    assert allowed[0.0] < 1e-4
+    assert allowed[1e-3] < 0.02 < allowed[1.0]
 
 
 def test_where_there_is_no_bound_none_is_claimed():

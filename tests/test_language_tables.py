@@ -138,9 +138,9 @@ def test_words_are_compared_one_by_one_with_the_standard_error_of_their_differen
 def test_what_has_not_converged_is_marked():
     experiment = toy(*(row(name) for name in "abcd"), converged=1e-3)
     found = [
-        record("a", 5.0, objective=2.0, duality_gap=0.0019, stationarity=0.5),
-        record("b", 5.0, objective=2.0, duality_gap=0.5, stationarity=0.0009),
-        record("c", 5.0, objective=2.0, duality_gap=0.0021, stationarity=0.0011),
+        record("a", 5.0, objective=2.0, near_gap=0.0019, stationarity=0.5),
+        record("b", 5.0, objective=2.0, near_gap=0.5, stationarity=0.0009),
+        record("c", 5.0, objective=2.0, near_gap=0.0021, stationarity=0.0011),
         record("d", 5.0),  # counted, not trained
     ]
     lines = tables.lines_of(experiment, found)

@@ -126,6 +126,15 @@ def checked_positive(value: float, what: str) -> float:
     return number
 
 
+def takes_a_metric(penalty: Penalty, W: Tensor, curvature: Tensor) -> bool:
+    """Penalties whose prox has no form in a diagonal metric refuse a step per entry."""
+    try:
+        penalty.prox_(torch.zeros_like(W), curvature.reciprocal())
+    except UserError:
+        return False
+    return True
+
+
 def checked_entry_weights(weights: Tensor | None, what: str) -> Tensor | None:
     """Weights of entries in float64, if each is a finite number of at least 0."""
     if weights is None:

@@ -13,6 +13,7 @@ from structsparse.errors import UserError
 from structsparse.kernels.quasinewton import dot
 from structsparse.memory import flat_array, walkable
 from structsparse.penalties import Penalty
+from structsparse.penalties.base import takes_a_metric
 
 NOISE = 8  # units in the last place by which two evaluations of one loss may differ
 CALM = 3  # steps in a row that gain next to nothing before it counts as converged
@@ -178,7 +179,7 @@ class Composite(Optimizer):
             )
         curvature = curvature.to(parameter)
         penalty = self.penalties.get(parameter)
-        return curvature if penalty is None or _takes_a_metric(penalty, parameter, curvature) else curvature.max()
+        return curvature if penalty is None or takes_a_metric(penalty, parameter, curvature) else curvature.max()
 
     def load_state_dict(self, state_dict: dict) -> None:
         """torch would turn counts and places into the type of the weights."""
@@ -195,15 +196,6 @@ def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
         fits = a.shape == b.shape and walkable(a) and walkable(b)
         total += dot(flat_array(a), flat_array(b)) if fits else float((a * b).sum(dtype=torch.float64))
     return total
-
-
-def _takes_a_metric(penalty: Penalty, parameter: Tensor, curvature: Tensor) -> bool:
-    """Penalties whose prox has no form in a diagonal metric refuse a step per entry."""
-    try:
-        penalty.prox_(torch.zeros_like(parameter), curvature.reciprocal())
-    except UserError:
-        return False
-    return True
 
 
 def _copied(value, device: torch.device):
