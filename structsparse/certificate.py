@@ -210,21 +210,22 @@ def near_gap(
     whole dual point must be scaled down for it; here it costs its share alone. If the optimum W' lies farther away, the
     objective is above it by no more than this times ||W' - W|| / size, as it is convex on the way there.
     """
-    squares = sum(float((metric * weights[name].double().square()).sum()) for name, metric in metrics.items())
+    squares = sum(float((weights[name].square() * m).sum(dtype=torch.float64)) for name, m in metrics.items())
     size = squares**0.5 or 1.0
     value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
     best, bend = torch.inf, 1.0
     for _ in range(BENDS):
         lower, moved = value, 0.0
         for name, w in weights.items():
-            to = w - gradients[name] / (bend * metrics[name])
+            steps = _steps(bend * metrics[name], w)
+            way = gradients[name].mul(steps).neg_().add_(w)  # of the few vectors of its size that there are at a time
             if name in penalties:
-                to = penalties[name].prox_(to, _steps(bend * metrics[name], w))
-                lower -= float(penalties[name].value(to))
-            way = (to - w).double()
-            length = float((metrics[name] * way.square()).sum())
-            lower -= float((gradients[name] * way).sum()) + bend / 2 * length
-            moved += length
+                penalties[name].prox_(way, steps)
+                lower -= float(penalties[name].value(way))
+            way.sub_(w)
+            lower -= float(torch.sum(gradients[name] * way, dtype=torch.float64))
+            moved += float(torch.sum(way.square_().mul_(metrics[name]), dtype=torch.float64))
+        lower -= bend / 2 * moved
         best = min(best, lower + bend / 2 * size**2)
         if moved == 0:
             break
