@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="structsparse", description="Use a trained tagger, language model or classifier.")
+    parser = argparse.ArgumentParser(prog="structsparse", description="Use a tagger, language model or classifier.")
     parser.add_argument("--version", action="version", version=f"structsparse {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     purpose = "tag sentences; with a language model, score the words of a text; classify documents"
@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     _columns(taggers)
     purpose = "score a model on tagged sentences, or on labelled documents; the perplexity of a text"
     evaluate = _command(commands, "evaluate", purpose, _EVALUATE, _EVALUATE_EXAMPLE)
-    evaluate.add_argument("file", metavar="FILE", type=Path, help="sentences with their right tags, a text, or documents")
+    evaluate.add_argument("file", metavar="FILE", type=Path, help="tagged sentences, a text, or labelled documents")
     evaluate.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     _columns(evaluate.add_argument_group("taggers only"))
     classifiers = evaluate.add_argument_group("classifiers only")
@@ -202,7 +202,8 @@ def _run(options: argparse.Namespace) -> None:
     for name in sorted({*_TAGGERS, *_CLASSIFIERS} - {*own}):
         if getattr(options, name, None):
             shown = "FILE" if name == "files" else f"--{name}"
-            raise UserError(f"{shown} is for {'taggers' if name in _TAGGERS else 'classifiers'}, {options.model} is {what}")
+            whom = "taggers" if name in _TAGGERS else "classifiers"
+            raise UserError(f"{shown} is for {whom}, {options.model} is {what}")
     command(options, model)
 
 

@@ -35,7 +35,8 @@ def test_each_point_is_what_a_run_with_its_options_is(textcat):
         (strength, tolerance) for strength in ("0.6", "0.2") for tolerance in ("0.001", "1e-07")
     ]
     for row in rows:
-        alone = textcat(f"reg.strength={row['reg.strength']}", f"solver.tolerance={row['solver.tolerance']}", folder="a")
+        options = (f"{name}={row[name]}" for name in ("reg.strength", "solver.tolerance"))
+        alone = textcat(*options, folder="a")
         assert float(row["objective"]) == pytest.approx(alone.metrics["objective"], rel=1e-12)
         assert float(row["accuracy"]) == alone.metrics["dev_accuracy"]
         assert int(row["weights"]) == alone.metrics["nonzero"]

@@ -13,8 +13,8 @@ from structsparse.corpora.documents import Labelled, Reading, tokenize
 from structsparse.corpora.planted_documents import planted_documents
 from structsparse.errors import UserError
 from structsparse.features.filters import all_of
-from structsparse.features.words import bag
 from structsparse.features.word_groups import planted
+from structsparse.features.words import bag
 from structsparse.tasks.classification import prepare, with_groups
 from structsparse.text.artifact import save
 from structsparse.text.predictor import Classifier
@@ -26,8 +26,8 @@ def corpus(classes: int = 2) -> Labelled:
     return planted_documents(seed=0, classes=classes, **SIZES)
 
 
-def made(classes: int = 2, extra: bool = False, loss: str = "logistic", **options) -> tuple[Classifier, Labelled, np.ndarray]:
-    """A model of weights that were drawn, most of them zero, the corpus, and its scores of the test part."""
+def made(classes: int = 2, extra: bool = False, loss: str = "logistic", **options):
+    """A model of weights that were drawn, most of them zero, the corpus, and scores of the test part by hand."""
     documents, draw = corpus(classes), np.random.default_rng(classes)
     words = bag(documents, **options)
     words = with_groups(words, planted) if extra else words

@@ -11,11 +11,11 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from structsparse.corpora.planted_documents import planted_documents
+from structsparse.features.filters import all_of
 from structsparse.losses import Logistic, Squared, SquaredHinge
 from structsparse.metrics import ClassScore, SquaredError, gain
 from structsparse.tasks.classification import prepare
 from structsparse.tasks.documents import Classification, DocumentBatch, DocumentData, tensor_of
-from structsparse.features.filters import all_of
 from structsparse.text.model import BagClassifier, outputs_of
 from tests.conftest import asks_to_stop, at_step, run_here
 
@@ -28,9 +28,7 @@ LOSSES = {"logistic": Logistic, "squared": Squared, "squared_hinge": SquaredHing
 @pytest.fixture
 def textcat(tmp_path):
     """A run of text categorization in this process, on a small planted corpus."""
-    return lambda *options, folder="run", data=TEXTCAT: run_here(
-        *options, folder=tmp_path / folder, data=data, base=()
-    )
+    return lambda *options, folder="run", data=TEXTCAT: run_here(*options, folder=tmp_path / folder, data=data, base=())
 
 
 def data_of(classes: int = 2, **options) -> DocumentData:
@@ -198,9 +196,7 @@ def test_the_default_run_says_how_much_of_the_planted_structure_it_found(textcat
 
 def objective(data: DocumentData, table: np.ndarray, bias: float, lasso: float, squares: float) -> float:
     margins = data.targets("train") * (data.matrices["train"] @ table + bias)
-    return float(
-        np.log1p(np.exp(-margins)).mean() + lasso * np.abs(table).sum() + squares / 2 * np.square(table).sum()
-    )
+    return float(np.log1p(np.exp(-margins)).mean() + lasso * np.abs(table).sum() + squares / 2 * np.square(table).sum())
 
 
 @pytest.mark.parametrize(("reg", "l1_ratio"), [("l1", 1.0), ("l2", 0.0)])
@@ -243,7 +239,8 @@ def test_other_solvers_come_near_the_same_objective(options, textcat):
 
 
 @pytest.mark.parametrize(
-    ("classes", "loss", "metric"), [(3, "logistic", "accuracy"), (3, "squared_hinge", "accuracy"), (0, "squared", "mse")]
+    ("classes", "loss", "metric"),
+    [(3, "logistic", "accuracy"), (3, "squared_hinge", "accuracy"), (0, "squared", "mse")],
 )
 def test_several_classes_and_numbers(classes, loss, metric, textcat):
     found = textcat(*L1, f"data.classes={classes}", f"loss={loss}", "trainer.max_epochs=150")

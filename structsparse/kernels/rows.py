@@ -464,8 +464,9 @@ def _curve(data, sets, W, entries, own, norms, ridge, bend, moves_bias, d, d_bia
 def polish(data, sets, W, bias, F, slope, bend, G, cut, ridge, squares, norms, rows, moves_bias, rounds, accuracy):
     """One Newton step with conjugate gradients on the entries of these rows that are not zero, signs kept.
 
-    `accuracy` is that of the gradients, as a share of the first. `ridge` [rows] holds squares and the sum of reach / norm over the groups of a row, `norms` [groups] theirs. F, slope
-    and bend follow. Returns whether the objective did not rise.
+    `accuracy` is that of the gradients, as a share of the first. `ridge` [rows] holds squares and the sum of
+    reach / norm over the groups of a row, `norms` [groups] theirs. F, slope and bend follow. Where no length of the step
+    lowers the objective nothing changes.
     """
     outputs, count = F.shape
     entries, size = np.empty((rows.size * outputs, 2), np.int64), 0
@@ -529,13 +530,12 @@ def polish(data, sets, W, bias, F, slope, bend, G, cut, ridge, squares, norms, r
         value = losses(data, F, slope, bend) + true_penalty(sets, W, rows, cut, squares, work)
         if value <= old + ENOUGH * step * promised[0] + ROUNDING * abs(old):
             bias += step * d_bias
-            return True
+            return
         step /= 2
     F[:] = start
     for c in range(size):
         W[entries[c, 0], entries[c, 1]] = before[c]
     losses(data, F, slope, bend)
-    return False
 
 
 # --- copies (ADMM)

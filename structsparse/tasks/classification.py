@@ -37,7 +37,7 @@ MOST = 10_000  # words, and groups, in the report
 def prepare(labelled: Labelled, features: Mapping, choose: Callable, cache: int) -> DocumentData:
     """The data of a classifier: each word is a feature, none of which is chosen or kept beforehand."""
     if not isinstance(labelled, Labelled):
-        raise UserError("task=textcat reads documents with labels: take data=documents, newsgroups or another such corpus")
+        raise UserError("task=textcat reads documents with labels: take data=documents, newsgroups or another of them")
     if not {*features} <= OPTIONS or getattr(choose, "func", choose) is not filters.all_of:
         raise UserError("task=textcat has words and no templates: leave out features=... and filter=...")
     options, extra = dict(features), features.get("extra")
@@ -115,7 +115,8 @@ class ClassificationTask(Task):
         }
         alive = {name: _alive(first, name) for name, p in first.penalties.items() if p.groups is not None}
         if alive:
-            counts |= {"groups": sum(map(len, alive.values())), "groups_alive": sum(int(a.sum()) for a in alive.values())}
+            counts["groups"] = sum(map(len, alive.values()))
+            counts["groups_alive"] = sum(int(lives.sum()) for lives in alive.values())
         return counts | _found(data, first, alive, rows.numpy())
 
     def write_report(
@@ -144,14 +145,15 @@ def classifier_of(outcome: Outcome) -> Classifier:
 
 
 def word_table(data: DocumentData, model: BagClassifier) -> report.Table:
-    """The living words, those first that move the scores of train the most: weight times the root of the mean square."""
+    """The living words, those first that move the scores of train the most: weight times root mean square."""
     table, layout = model.table.detach().cpu().numpy(), data.bag.layout
     table = table[:, None] if table.ndim == 1 else table  # [words, outputs]
     squares = data.columns.power(2).sum(axis=0) / data.items
     moves = np.sqrt(np.square(table).sum(axis=1) * squares)
     order = np.argsort(-moves, kind="stable")[: min(MOST, int((table != 0).any(axis=1).sum()))]
     names = data.classes if table.shape[1] > 1 else ("weight",)
-    numbers = zip(*(column[order].tolist() for column in (*table.T, moves, layout.documents, layout.counts)), strict=True)
+    columns = *table.T, moves, layout.documents, layout.counts
+    numbers = zip(*(column[order].tolist() for column in columns), strict=True)
     rows = [(layout.words[row], *own) for row, own in zip(order.tolist(), numbers, strict=True)]
     return report.Table(("word", *names, "moves scores by", "documents", "count"), rows)
 

@@ -128,7 +128,8 @@ def tensor_of(matrix: sparse.csr_array) -> Tensor:
     rows, columns = (torch.from_numpy(places.astype(np.int64)) for places in (matrix.indptr, matrix.indices))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls such tensors new
-        return torch.sparse_csr_tensor(rows, columns, torch.from_numpy(matrix.data), matrix.shape, check_invariants=False)
+        values = torch.from_numpy(matrix.data)
+        return torch.sparse_csr_tensor(rows, columns, values, matrix.shape, check_invariants=False)
 
 
 class Rows(Progress):

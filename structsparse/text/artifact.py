@@ -66,7 +66,7 @@ def loaded(folder: Path, known: dict) -> Classifier:
         words, extra = known["words"], known["extra"]
         plain = len(words) - extra
         if plain < 0 or len({*words[:plain]}) != plain:
-            raise UserError(f"words are {len(words):,}, the last {extra:,} of them made of others; expected distinct ones")
+            raise UserError(f"{len(words):,} words, {extra:,} of them made of others: expected no word twice")
         classes = None if known["classes"] is None else tuple(known["classes"])
     with blaming(folder / WEIGHTS):
         tensors = read_tensors((folder / WEIGHTS).read_bytes(), known["sha256"])

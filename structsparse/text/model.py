@@ -25,8 +25,11 @@ class BagClassifier(nn.Module):
         self.table = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
         self.bias = nn.Parameter(torch.zeros(outputs, dtype=torch.float64))
 
-    def forward(self, matrix: Tensor, transposed: Tensor | None = None) -> Tensor:  # [documents] or [documents, classes]
-        """Of a sparse CSR matrix [documents, words]. Who has it transposed as well spares the gradient that work."""
+    def forward(self, matrix: Tensor, transposed: Tensor | None = None) -> Tensor:
+        """Scores [documents] or [documents, classes] of a sparse CSR matrix [documents, words].
+
+        Who has it transposed as well spares the gradient that work.
+        """
         return _Product.apply(self.table, matrix, transposed) + self.bias
 
 

@@ -77,7 +77,9 @@ class Classifier:
     def chances(self, scores: np.ndarray) -> np.ndarray:
         """The probabilities that scores stand for: float64 [documents, classes]"""
         if not self.probable:
-            raise UserError(f"a model trained under loss={self.loss} tells no probabilities, expected classes and logistic")
+            raise UserError(
+                f"a model trained under loss={self.loss} tells no probabilities: expected logistic, of classes"
+            )
         if scores.ndim == 1:
             scores = np.stack([-scores / 2, scores / 2], axis=1)
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))

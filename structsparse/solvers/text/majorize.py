@@ -1,6 +1,6 @@
 """Majorize and minimise: quadratics above the norms, a step of proximal Newton under them, an exact end.
 
-For any e > 0,  ||w|| <= (||w||^2 / e + e) / 2,  with equality at e = ||w||. With e_g = sqrt(||W_g||^2 + eps^2) the groups
+For any e > 0,  ||w|| <= (||w||^2 / e + e) / 2,  with equality at e = ||w||. With e_g = sqrt(||W_g||^2 + eps^2) groups
 become squares of weight q_j = sum over the groups of row j of reach_g / e_g, and a step of proximal Newton under lasso
 and squares lowers the objective but for eps, which falls towards zero. No step length, no multiplier; rows outside the
 working set are never visited.
