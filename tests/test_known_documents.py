@@ -158,6 +158,21 @@ def test_trees_keep_their_constituents_and_the_root_is_the_label(trees, labels):
     assert read.test.names[-1].endswith("test.txt:2")
 
 
+def test_another_split_draws_dev_anew_and_leaves_test(trees):
+    published = sentiment("fine", True)
+    pool = sorted(published.train.names + published.dev.names)
+    splits = [sentiment("fine", True, split) for split in range(8)]
+    for read in splits:
+        assert read.test.names == published.test.names
+        assert len(read.dev) == len(published.dev)
+        assert sorted(read.train.names + read.dev.names) == pool
+        for part in (read.train, read.dev):
+            files = [name.rpartition(":") for name in part.names]
+            lines = [Path(path).read_text().splitlines()[int(number) - 1] for path, _, number in files]
+            assert constituents(part) == [parsed(line) for line in lines]
+    assert len({tuple(read.dev.names) for read in splits}) > 1
+
+
 def test_another_label_in_a_tree_is_named_by_its_line(trees):
     (trees / "sst" / "dev.txt").write_text("(1 (2 a) (2 b))\n(2 (5 a) (2 b))\n")
     with pytest.raises(UserError, match=r"dev.txt, line 2: the label '5', expected a sentiment from 0 to 4"):

@@ -149,7 +149,6 @@ class Labelled:
     truth: tuple[str, ...] = ()  # names of the word groups that decide, where that is known
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of a planted corpus: all its word groups by name
     reading: Reading = field(default_factory=Reading)  # how more text is to be read
-    seed: int = 0  # of the split
     notes: tuple[str, ...] = ()
 
     @property

@@ -69,7 +69,7 @@ def documents(
             )
         size = round(held_out * len(parts["train"]))
         parts |= drawn(parts["train"], dict.fromkeys(missing, size), split)
-    return Labelled("documents", *(parts[part] for part in PARTS), reading=reading, seed=split)
+    return Labelled("documents", *(parts[part] for part in PARTS), reading=reading)
 
 
 def read(path: Path, text: str = "text", label: str = "label") -> Raw:

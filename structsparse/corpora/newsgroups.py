@@ -45,7 +45,7 @@ def newsgroups(
         size = round(DEV_SHARE * len(parts["train"]))
     parts |= drawn(parts["train"], {"dev": size}, split)
     names = parts["train"], parts["dev"], parts["test"]
-    return Labelled(f"newsgroups_{pair}", *names, reading=reading, seed=split)
+    return Labelled(f"newsgroups_{pair}", *names, reading=reading)
 
 
 def stripped(post: str, remove: Sequence[str]) -> str:

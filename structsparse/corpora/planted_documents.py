@@ -60,7 +60,7 @@ def planted_documents(
         f"{stem}-": tuple(sorted(words[COMMON + k * size : COMMON + (k + 1) * size])) for k, stem in enumerate(stems)
     }
     truth = tuple(f"{stems[k]}-" for k in np.sort(decides.ravel()).tolist())
-    return Labelled("planted_documents", *parts, truth=truth, groups=members, seed=seed)
+    return Labelled("planted_documents", *parts, truth=truth, groups=members)
 
 
 def _check(classes: int, groups: int, size: int, deciding: int) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from structsparse.corpora.documents import Constituents, Documents, Labelled, Reading, spaced
 from structsparse.corpora.known import locate
+from structsparse.corpora.labelled import drawn
 from structsparse.corpora.parses import Forest, bracketed, gathered
 from structsparse.errors import UserError
 
@@ -21,8 +22,9 @@ TASKS = {  # the class or number of each sentiment of a whole sentence, -1: left
 }
 
 
-def sentiment(labels: str, lower: bool) -> Labelled:
-    """Each sentence is a document, with its own tokens and all its constituents."""
+def sentiment(labels: str, lower: bool, split: int | None = None) -> Labelled:
+    """Each sentence is a document, with its own tokens and all its constituents. `split`: dev, as large as it is, is
+    drawn anew from train and dev."""
     if labels not in TASKS:
         raise UserError(f"data.labels is {labels!r}, expected one of {', '.join(TASKS)}")
     paths = [*locate("sst").values()]
@@ -42,11 +44,11 @@ def sentiment(labels: str, lower: bool) -> Labelled:
         sentence_offsets=whole.offsets,
     )
     bounds = np.concatenate([[0], np.cumsum([len(forest.lines) for forest in forests])])
-    parts = [
-        whole.select(begin + np.flatnonzero(found[begin:end] >= 0))
-        for begin, end in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
-    return Labelled(f"sentiment_{labels}", *parts, reading=Reading("spaces", lower))
+    own = [begin + np.flatnonzero(found[begin:end] >= 0) for begin, end in zip(bounds[:-1], bounds[1:], strict=True)]
+    train, dev, test = map(whole.select, own)
+    if split is not None:
+        train, dev = drawn(whole.select(np.concatenate(own[:2])), {"dev": len(dev)}, split).values()
+    return Labelled(f"sentiment_{labels}", train, dev, test, reading=Reading("spaces", lower))
 
 
 def _sentences(forest: Forest) -> list[list[str]]:

@@ -29,7 +29,6 @@ class WordLayout:
     documents: np.ndarray  # int64 [rows], documents of train that have it
     classes: tuple[str, ...] | None
     extra: int = 0
-    data_seed: int = 0
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of a planted corpus: its word groups by name
 
     def __len__(self) -> int:
@@ -136,7 +135,6 @@ def bag(
         counts=np.bincount(train.tokens, minlength=types)[codes],
         documents=frequency[codes],
         classes=train.classes,
-        data_seed=documents.seed,
         groups=documents.groups,
     )
     factors = np.ones(len(layout))

@@ -465,8 +465,8 @@ def polish(data, sets, W, bias, F, slope, bend, G, cut, ridge, squares, norms, r
     """One Newton step with conjugate gradients on the entries of these rows that are not zero, signs kept.
 
     `accuracy` is that of the gradients, as a share of the first. `ridge` [rows] holds squares and the sum of
-    reach / norm over the groups of a row, `norms` [groups] theirs. F, slope and bend follow. Where no length of the step
-    lowers the objective nothing changes.
+    reach / norm over the groups of a row, `norms` [groups] theirs. F, slope and bend follow. Where no length of the
+    step lowers the objective nothing changes.
     """
     outputs, count = F.shape
     entries, size = np.empty((rows.size * outputs, 2), np.int64), 0

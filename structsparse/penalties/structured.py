@@ -10,7 +10,7 @@ from structsparse.errors import UserError
 from structsparse.groups import Cover
 from structsparse.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, checked_entry_weights, past_signs, row_norms
-from structsparse.penalties.overlaps import FINE, ROUGH, ROUNDS, _checked_cover
+from structsparse.penalties.overlaps import _checked_cover, climb
 from structsparse.prox import Steps
 from structsparse.prox.steps import thresholds
 
@@ -80,7 +80,7 @@ class StructuredElasticNet(Penalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """For each group (row, if there are none) the norm of what `rest` leaves."""
+        """For each group (row, if there are none) the norm of what `rest` leaves; of rows in no group nothing is told."""
         rest = self.rest(W, grad)
         return row_norms(rest) if self.groups is None else self.groups.norms(rest)
 
@@ -117,18 +117,7 @@ class StructuredElasticNet(Penalty):
         if self.lasso == 0:
             reached = self.groups.covered() & self.groups.expand(self._reached(), fill=False)
             size = torch.where(reached, size, 0.0)
-        critical, V, tolerance = size.new_zeros(()), size, ROUGH
-        for _ in range(ROUNDS):
-            omega = self._norm(V)
-            bound = torch.where(omega > 0, (size * V).sum() / omega, 0.0)
-            if not bool(bound > critical * (1 + torch.finfo(torch.float64).eps)):
-                if tolerance <= FINE:
-                    break
-                tolerance = max(FINE, 1e-2 * tolerance)  # what is too rough a V to move on may be no root
-            critical = torch.maximum(bound, critical)
-            V = (size - critical * self.lasso).clamp(min=0)
-            prox.overlapping_shrink_(V, self.groups, critical * self.group, 0.0, 1.0, tolerance, tell=False)
-        return critical
+        return climb(size, self._norm, self._shrunk, prox.new_dual(self.groups, 1.0, size.device))
 
     def survivors(self, W: Tensor) -> Tensor:
         """Entries that are not zero; where nothing but groups makes zeros, those of no dead group."""
@@ -138,6 +127,10 @@ class StructuredElasticNet(Penalty):
 
     def _norm(self, V: Tensor) -> Tensor:
         return self.group * (self.groups.weight * self.groups.norms(V)).sum() + self.lasso * V.abs().sum()
+
+    def _shrunk(self, size: Tensor, strength: Tensor, **how) -> Tensor:
+        V = (size - strength * self.lasso).clamp(min=0)
+        return prox.overlapping_shrink_(V, self.groups, strength * self.group, 0.0, 1.0, **how)
 
     def _reached(self) -> Tensor:
         """Which atoms lie in a group that weighs something."""
