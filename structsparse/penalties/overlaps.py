@@ -16,8 +16,8 @@ from structsparse.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, past_signs
 from structsparse.prox import Steps
 
-ROUGH, FINE = 1e-2, 1e-8  # accuracy of the first and last proxes on the way to a critical strength
-PATIENCE = 200  # rounds over the groups in each of them
+ROUGH, FINE = 1e-2, 1e-12  # accuracy of the first and last proxes on the way to a critical strength
+PATIENCE, GAIN = 60, 1e-9  # rounds over the groups in each of them; relative gain below which a finer one is due
 ROUNDS = 60  # of Newton towards a critical strength; it ends by itself within a dozen
 
 
@@ -32,10 +32,10 @@ def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[...,
     for _ in range(ROUNDS):
         value = omega(V)
         bound = torch.where(value > 0, (size * V).sum() / value, 0.0)
-        if not bool(bound > critical * (1 + torch.finfo(torch.float64).eps)):
+        if not bool(bound > critical * (1 + GAIN)):
             if tolerance <= FINE:
                 break
-            tolerance = max(FINE, 0.1 * tolerance)  # what is too rough a V to move on may be no root
+            tolerance = max(FINE, 0.01 * tolerance)  # what is too rough a V to move on may be no root
         before, critical = critical, torch.maximum(bound, critical)
         dual *= torch.where(before > 0, critical / before, 0.0)
         V = shrink(size, critical, tolerance=tolerance, dual=dual, tell=False, rounds=PATIENCE)

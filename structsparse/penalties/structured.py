@@ -80,7 +80,7 @@ class StructuredElasticNet(Penalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """For each group (row, if there are none) the norm of what `rest` leaves; of rows in no group nothing is told."""
+        """For each group (row, if there are none) the norm of what `rest` leaves; rows in no group are not told of."""
         rest = self.rest(W, grad)
         return row_norms(rest) if self.groups is None else self.groups.norms(rest)
 
