@@ -17,7 +17,8 @@ from structsparse.penalties.base import Penalty, checked, past_signs
 from structsparse.prox import Steps
 
 ROUGH, FINE = 1e-2, 1e-12  # accuracy of the first and last proxes on the way to a critical strength
-PATIENCE, GAIN = 60, 1e-9  # rounds over the groups in each of them; relative gain below which a finer one is due
+PATIENCE = 60  # rounds over the groups in each of them
+GAIN, LEAST_GAIN = 0.01, 1e-10  # of the accuracy, and at least: a smaller relative gain calls for a finer prox
 ROUNDS = 60  # of Newton towards a critical strength; it ends by itself within a dozen
 
 
@@ -32,7 +33,7 @@ def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[...,
     for _ in range(ROUNDS):
         value = omega(V)
         bound = torch.where(value > 0, (size * V).sum() / value, 0.0)
-        if not bool(bound > critical * (1 + GAIN)):
+        if not bool(bound > critical * (1 + max(GAIN * tolerance, LEAST_GAIN))):
             if tolerance <= FINE:
                 break
             tolerance = max(FINE, 0.01 * tolerance)  # what is too rough a V to move on may be no root
