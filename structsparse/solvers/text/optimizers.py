@@ -22,7 +22,8 @@ class DesignOptimizer(Optimizer):
     """Minimises the mean loss of `table.design` plus the table's penalty, from where table and bias are.
 
     A step makes up to `inner` iterations and ends with one call of the closure, for the loss there. `certificate` is
-    that of the last step's end, `gap` its relative duality gap; `converged` says that there is nothing left to do.
+    that of the last step's end (made when somebody asks), `gap` its relative duality gap, `excess` the gap itself;
+    `converged` says that there is nothing left to do.
     """
 
     evaluates = True
@@ -34,8 +35,7 @@ class DesignOptimizer(Optimizer):
         super().__init__(params, {"lr": lr, "inner": inner, **defaults})
         self.penalties: dict[Tensor, Penalty] = {}
         self.support: dict[Tensor, Tensor] = {}
-        self.search = None
-        self.certificate: Certificate | None = None
+        self.search, self._certificate = None, None
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
         """The penalty of the table; entries outside its support stay zero."""
@@ -46,11 +46,22 @@ class DesignOptimizer(Optimizer):
                     f"a penalised parameter {tuple(parameter.shape)} is not among those that {type(self).__name__} "
                     "moves"
                 )
-        self.penalties, self.support, self.search = dict(penalties), dict(support or {}), None
+        self.penalties, self.support = dict(penalties), dict(support or {})
+        self.search, self._certificate = None, None
 
     @property
     def converged(self) -> bool:
         return self.search is not None and self.search.done
+
+    @property
+    def certificate(self) -> Certificate | None:
+        if self._certificate is None and self.search is not None:
+            self._certificate = self._certified()
+        return self._certificate
+
+    @property
+    def excess(self) -> float | None:
+        return None if self.certificate is None else self.certificate.gap * self.search.problem.unit
 
     @property
     def gap(self) -> float | None:
@@ -67,13 +78,17 @@ class DesignOptimizer(Optimizer):
             if self.search.done:
                 break
             self.search.iterate()
-        self.certificate = self._certified()
+        self._certificate = None
+        self._settle()
         table.design.write_(table, *self._found())
         with torch.enable_grad():
             loss = closure()
         for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
             parameter.grad = None
         return loss
+
+    def _settle(self) -> None:
+        """What is left to do at the end of a step."""
 
     def _found(self) -> tuple[np.ndarray, np.ndarray]:
         return self.search.point.W, self.search.point.bias
@@ -107,17 +122,21 @@ class DesignOptimizer(Optimizer):
 class Majorize(DesignOptimizer):
     """Majorize and minimise with proximal Newton, to zeros that the duals of dead groups prove (see `majorize`).
 
-    `kkt`: where it ends, as a share of the steepest gradient at zero. Without groups it is `fit_linear`, then Newton.
+    `kkt`: where it ends, as a share of the steepest gradient at zero. `gap`: or where a duality gap of at most this share
+    of the objective at zero weights is proven. Without groups it is `fit_linear`, then Newton.
     """
 
-    def __init__(self, params, inner: int = 10, kkt: float = 1e-9, lr: float = 1.0) -> None:
+    def __init__(self, params, inner: int = 10, kkt: float = 1e-9, gap: float = 0.0, lr: float = 1.0) -> None:
         if not (kkt > 0 and math.isfinite(kkt)):
             raise UserError(f"solver.kkt is {kkt}; it must be a positive number")
-        super().__init__(params, inner, lr, kkt=kkt)
+        if not 0 <= gap < math.inf:
+            raise UserError(f"solver.gap is {gap}; it must be a number of at least 0")
+        super().__init__(params, inner, lr, kkt=kkt, gap=float(gap))
 
     def _begin(self, table: Tensor, design: Design) -> Majorizer:
         problem = self._problem(table, design, self._penalty(table))
-        return Majorizer(problem, *self._start(table, design), self.param_groups[0]["kkt"])
+        group = self.param_groups[0]
+        return Majorizer(problem, *self._start(table, design), group["kkt"], group["gap"])
 
     def _certified(self) -> Certificate:
         return self.search.certificate if self.search.done and self.search.certificate else self.search.point.certify()
@@ -161,13 +180,13 @@ class ADMM(DesignOptimizer):
         problem = self._problem(table, design, self._penalty(table))
         return Admm(problem, *self._start(table, design), inner=group["w_tolerance"], **options)
 
-    def _certified(self) -> Certificate:
-        point = self.search.point
+    def _settle(self) -> None:
         if self.converged and self.param_groups[0]["zeros"] and self.search.problem.grouped:
-            point.W[self._dead_rows()] = 0
-            point.rescore()
-        found = point.certify()
-        return found._replace(gap=min(found.gap, self.search.bound()))
+            self.search.point.W[self._dead_rows()] = 0
+            self.search.point.rescore()
+
+    def _certified(self) -> Certificate:
+        return self.search.certify()
 
     def _dead_rows(self) -> np.ndarray:
         """Rows of a group whose copy is zero."""
