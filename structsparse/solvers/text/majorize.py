@@ -2,8 +2,9 @@
 
 For any e > 0,  ||w|| <= (||w||^2 / e + e) / 2,  with equality at e = ||w||. With e_g = sqrt(||W_g||^2 + eps^2) groups
 become squares of weight q_j = sum over the groups of row j of reach_g / e_g, and a step of proximal Newton under lasso
-and squares lowers the objective but for eps, which falls towards zero. No step length, no multiplier; rows outside the
-working set are never visited.
+and squares lowers the objective but for eps, which falls towards zero: in each iteration until it is small, then only
+where most of what is left to gain is due to it. No step length, no multiplier; rows outside the working set are never
+visited.
 
 A group that dies has ||W_g|| shrinking with eps, and reach_g W_g / e_g tends to its dual, within the ball of radius
 reach_g. So the end guesses the dead as those still within a few eps, sets them to zero, takes Newton steps with the
@@ -23,6 +24,7 @@ from structsparse.solvers.text.problem import Certificate, Problem
 
 FALL = 0.7  # of eps in an iteration
 FIRST = 3.0  # eps at first, over the inverse of the median norm of an item: the size that weights have
+SOON = 1e-5  # of the first eps: down to here it falls in each iteration
 LOOK = 3  # iterations between two looks at the bound
 BLUR = 0.2  # share of eps in the bound below which eps waits for the rest
 GUESS, FURTHER = 1e-3, 10.0  # gap at which the dead are guessed first; how much smaller for each further guess
@@ -38,8 +40,10 @@ SMALLEST = 1e-12  # of the first eps
 class Majorizer:
     """The state of one search; `iterate` until `certificate` says enough, or `stuck`."""
 
-    def __init__(self, problem: Problem, weights: np.ndarray | None, bias: np.ndarray | None, kkt: float):
-        self.problem, self.kkt = problem, kkt
+    def __init__(
+        self, problem: Problem, weights: np.ndarray | None, bias: np.ndarray | None, kkt: float, gap: float = 0.0
+    ):
+        self.problem, self.kkt, self.gap = problem, kkt, gap
         self.point = problem.begin(weights, bias)
         self.first = self.eps = FIRST / max(_median_norm(problem), np.finfo(float).tiny)
         if weights is not None and weights.any():
@@ -57,7 +61,10 @@ class Majorizer:
 
     @property
     def done(self) -> bool:
-        return self.stuck or (self.certificate is not None and self.certificate.kkt <= self.kkt)
+        return self.stuck or self._enough(self.certificate)
+
+    def _enough(self, certificate: Certificate | None) -> bool:
+        return certificate is not None and (certificate.kkt <= self.kkt or certificate.gap <= self.gap)
 
     def iterate(self) -> None:
         self.iterations += 1
@@ -71,7 +78,7 @@ class Majorizer:
             if self.bound <= self.next_try:
                 self.next_try = self.bound / FURTHER
                 self._end()
-        if self.falls:
+        if self.falls or self.eps > SOON * self.first:
             self.eps *= FALL
         self.stuck = self.eps < SMALLEST * self.first
 
@@ -95,16 +102,16 @@ class Majorizer:
         for _ in range(WAKINGS):
             self._polish(least, fresh)
             certificate = point.certify(held)
-            if self.certificate is None or certificate.kkt < self.certificate.kkt:
-                self.certificate, self.best = certificate, point.copy()
-            if certificate.kkt <= self.kkt or not certificate.woken.any() or certificate.kkt > latest / 2:
+            if self._enough(certificate):
+                self.certificate = certificate
+                return
+            if not certificate.woken.any() or certificate.kkt > latest / 2:
                 break
             latest = certificate.kkt
             fresh = certificate.woken
             least[fresh] *= WOKEN
             self._wake(fresh, kept[0], least)
-        if not self.done:
-            point.restore(kept)
+        point.restore(kept)
 
     def _wake(self, woken: np.ndarray, weights: np.ndarray, least: np.ndarray) -> None:
         """Rows of these groups, and of no other dead one, get the weights they had."""

@@ -122,8 +122,8 @@ class DesignOptimizer(Optimizer):
 class Majorize(DesignOptimizer):
     """Majorize and minimise with proximal Newton, to zeros that the duals of dead groups prove (see `majorize`).
 
-    `kkt`: where it ends, as a share of the steepest gradient at zero. `gap`: or where a duality gap of at most this share
-    of the objective at zero weights is proven. Without groups it is `fit_linear`, then Newton.
+    `kkt`: where it ends, as a share of the steepest gradient at zero; `gap`: or where a duality gap of at most this
+    share of the objective at zero weights is proven. Without groups it is `fit_linear`, then Newton.
     """
 
     def __init__(self, params, inner: int = 10, kkt: float = 1e-9, gap: float = 0.0, lr: float = 1.0) -> None:
