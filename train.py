@@ -27,10 +27,10 @@ from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from rich.console import Console
 
-from structsparse import path, recipe, report, rounds
+from structsparse import grid, path, recipe, report, rounds
 from structsparse.callbacks.monitor import SparsityMonitor
 from structsparse.callbacks.progress import EpochLines
 from structsparse.callbacks.saving import Stopped, WholeFiles
@@ -47,16 +47,19 @@ SCHEDULE_KNOBS = ("every", "warmup", "budget", "freeze", "reweight")
 def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
     """One run, from the corpus to the small model; returns what it writes to metrics.json."""
     begin = time.perf_counter()
-    features, how = (OmegaConf.to_container(part, resolve=True) for part in (cfg.features, cfg.task))
+    how = OmegaConf.to_container(cfg.task, resolve=True)
     del how["name"]
+    features = instantiate(cfg.features, _convert_="all")  # plain, but for groups of words that are features
     data = instantiate(how)(instantiate(cfg.data), features, choose=instantiate(cfg.filter), cache=cfg.cache)
     seconds = {"seconds_prepare": time.perf_counter() - begin}
     for line in data.describe():
         console.print(line, highlight=False, soft_wrap=True)
     resume = resume_into(folder, cfg.ckpt_path, OmegaConf.to_container(cfg, resolve=True))
-    checkpoints = folder / "checkpoints"
-    if cfg.path is None:
-        outcomes: list[recipe.Outcome] = []
+    checkpoints, chosen = folder / "checkpoints", {}
+    if cfg.grid is not None:
+        outcomes, chosen = search_grid(cfg, data, folder, checkpoints, resume, console)
+    elif cfg.path is None:
+        outcomes = []
         stages = stages_of(cfg, data.metric, folder, console)
         for stage in stages[1:]:
             rounds.foresee(stage, data)
@@ -66,7 +69,31 @@ def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
         recipe.refuse_dead(outcomes[-1])
     else:
         outcomes = follow_path(cfg, data, folder, checkpoints, resume, console)
-    return finish(cfg, data, outcomes, seconds, folder, console)
+    return finish(cfg, data, outcomes, seconds | chosen, folder, console)
+
+
+def search_grid(cfg: DictConfig, data, folder: Path, checkpoints: Path, resume: bool, console: Console) -> tuple:
+    """The outcomes of the combination of options that is best on dev, and which one that is."""
+
+    def stages_at(options: Mapping[str, object]) -> list[recipe.Stage]:
+        point = cfg.copy()
+        point.grid = None
+        for key, value in options.items():
+            try:
+                OmegaConf.update(point, key, value, merge=False)
+            except OmegaConfBaseException:
+                raise UserError(f"grid: there is no option {key}") from None
+        return stages_of(point, data.metric, folder, console)
+
+    if cfg.path is not None or cfg.data.get("join_dev"):
+        raise UserError("grid: dev chooses among its points, so path must be null and data.join_dev false")
+    trainer = OmegaConf.to_container(cfg.trainer, resolve=True)
+    wanted = OmegaConf.to_container(cfg.grid, resolve=True) if OmegaConf.is_config(cfg.grid) else cfg.grid
+    points, best, outcomes = grid.search(stages_at, data, wanted, trainer, checkpoints, resume, console)
+    if first_process():
+        grid.write(folder / "report", points, best)
+    chosen = {f"chosen_{key}": value for key, value in best.options.items()}
+    return outcomes, chosen | {"seconds_grid": sum(point.row["seconds"] for point in points)}
 
 
 def follow_path(cfg: DictConfig, data, folder: Path, checkpoints: Path, resume: bool, console: Console) -> list:

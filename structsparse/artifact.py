@@ -1,8 +1,8 @@
 """The small model as a folder: `model.json` says what it is, `weights.safetensors` holds its numbers.
 
 Of a tagger only living features are kept: their 64-bit keys, template by template, and of their weights those that are
-not zero. Nothing in the folder is ever executed; all of it is checked before it is used. Language models, which
-`language/artifact.py` reads and writes, are told by the field `kind`.
+not zero. Nothing in the folder is ever executed; all of it is checked before it is used. Language models and
+classifiers, which `language/artifact.py` and `text/artifact.py` read and write, are told by the field `kind`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ from structsparse.structures.edges import EdgeChain
 if TYPE_CHECKING:
     from structsparse.language.predictor import LanguageModel
     from structsparse.tasks.tagging import TaggingData  # imports Lightning, which a predictor does without
+    from structsparse.text.predictor import Classifier
 
 FORMAT = 1
 LANGUAGE_MODEL = "language model"  # what `kind` says of one; a tagger has no such field
+CLASSIFIER = "classifier"
 EDGES = "edges.table"
 DESCRIPTION, WEIGHTS = "model.json", "weights.safetensors"
 _UNSIGNED = ("uint8", "uint16", "uint32")
@@ -78,12 +80,16 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
     return write(folder, description, weights)
 
 
-def load(folder: Path) -> Model | LanguageModel:
-    """Read a model of either kind that has been saved, or say which file is wrong and why."""
+def load(folder: Path) -> Model | LanguageModel | Classifier:
+    """Read a model of any kind that has been saved, or say which file is wrong and why."""
     with blaming(folder / DESCRIPTION):
         known = _description((folder / DESCRIPTION).read_bytes())
     if known.get("kind") == LANGUAGE_MODEL:
         from structsparse.language.artifact import loaded
+
+        return loaded(folder, known)
+    if known.get("kind") == CLASSIFIER:
+        from structsparse.text.artifact import loaded
 
         return loaded(folder, known)
     with blaming(folder / DESCRIPTION):
@@ -366,7 +372,7 @@ def blaming(path: Path) -> Iterator[None]:
 
 
 def write(folder: Path, description: dict, weights: bytes) -> int:
-    """Write a model of either kind whole or not at all; the bytes of the folder."""
+    """Write a model of any kind whole or not at all; the bytes of the folder."""
     checksum = hashlib.sha256(weights).hexdigest()
     fields = {"format": FORMAT, "structsparse": __version__, "sha256": checksum, **description}
     lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in fields.items())

@@ -249,9 +249,11 @@ def prove(
     main: Mapping[str, Penalty],
     support: Mapping[str, Tensor],
     figures: Mapping,
+    excess: float | None = None,
 ) -> tuple[dict, dict[str, Tensor]]:
     """Objective, stationarity, gaps, and how many dead groups are so only by a budget or by noise: all on the whole
-    training set; and the gradients there. `main` are the penalties of the first term, `figures` what is known of it."""
+    training set; and the gradients there. `main` are the penalties of the first term, `figures` what is known of it.
+    `excess`: the duality gap, where the solver has proved one; a bound of ours can take longer than a fit."""
     weights = {name: p.detach() for name, p in module.named_parameters()}
     smooth = module.loss.smooth
     if smooth:
@@ -264,9 +266,9 @@ def prove(
     at_zero = figures["residual_at_zero"]
     rest = residual(penalties, weights, gradients) if smooth else None
     own = sum(float(penalty.value(weights[name])) for name, penalty in main.items())
-    proven = figures.get("gap")  # by the solver, as a share of the objective
-    proven = None if proven is None else proven * abs(loss + value)
-    gap, near = _gaps(module, batches, penalties, support, loss + value, proven)
+    gap = near = excess
+    if module.linear and excess is None:
+        gap, near = _gaps(module, batches, penalties, support, loss + value)
     found = {
         "objective": loss + value,
         "penalty": own / strength if strength else 0.0,
@@ -287,13 +289,13 @@ def _uncertified(penalties: Mapping[str, Penalty], weights: Mapping, gradients: 
 
 
 def _gaps(
-    module, batches: Sequence, penalties: Mapping[str, Penalty], support, objective: float, proven: float | None
+    module, batches: Sequence, penalties: Mapping[str, Penalty], support, objective: float
 ) -> tuple[float | None, float | None]:
-    """The duality gap, which a solver may have proven too, and the near gap; a tight one of the first serves as both.
+    """The duality gap, and the near gap; a tight one of the first serves as both.
 
     Parameters without a penalty are at their best meanwhile, which lowers the objective a little."""
-    if not module.linear or any(isinstance(penalty, NoPenalty) for penalty in penalties.values()):
-        return proven, proven
+    if any(isinstance(penalty, NoPenalty) for penalty in penalties.values()):
+        return None, None
     free = {name: p for name, p in module.named_parameters() if name not in penalties}
     kept = {name: p.detach().clone() for name, p in free.items()}
     if module.loss.smooth:
@@ -302,14 +304,13 @@ def _gaps(
     loss, gradients = mean_gradient(module, batches, list(weights))
     gradients = masked(gradients, support)
     bound = lower_bound(loss, penalties, weights, gradients)
-    found = [gap for gap in (proven, None if bound is None else objective - max(0.0, bound)) if gap is not None]
-    gap = near = min(found, default=None)
+    gap = near = None if bound is None else objective - max(0.0, bound)
     convex = all(unwrapped(penalty)[0].convex for penalty in penalties.values())
     if module.loss.smooth and convex and (gap is None or gap > TIGHT * abs(objective)):
         metrics = {name: _metric(p, penalties.get(name)) for name, p in module.named_parameters()}
         value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
-        found.append(near_gap(penalties, weights, gradients, metrics) + max(0.0, objective - loss - value))
-        near = min(found)
+        near = near_gap(penalties, weights, gradients, metrics) + max(0.0, objective - loss - value)
+        near = near if gap is None else min(gap, near)
     with torch.no_grad():
         for name, p in free.items():
             p.copy_(kept[name])

@@ -1,4 +1,4 @@
-"""`structsparse`: use a model that a run has left behind, a tagger or a language model.
+"""`structsparse`: use a model that a run has left behind: a tagger, a language model or a classifier of documents.
 
 Everything heavy is imported after the arguments are understood, so that --help and a misspelt option answer at once.
 """
@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 from structsparse import __version__
 from structsparse.errors import UserError
@@ -28,7 +29,11 @@ fewer than N tag sequences is written so many times. With --marginals the probab
 A language model reads text as it did in training (a sentence a line, words parted by spaces, unless it was trained
 otherwise) and writes a line for every word and for the end of every sentence, </s>: the word, a tab, and the natural
 logarithm of its probability after the words before it. A word outside the vocabulary is scored as <unk>, and a third
-column says so. An empty line follows each sentence. It, too, writes as sentences arrive."""
+column says so. An empty line follows each sentence. It, too, writes as sentences arrive.
+
+A classifier reads a document a line and writes a line for each: its label and, parted by tabs, CLASS=PROBABILITY for
+every class (what it scores, if the model was trained under another loss than the logistic one), or a number. Given
+FILEs, plain or gzipped, each is a document, and its name comes first."""
 
 _EVALUATE = """\
 A tagger: compares its tags with those in FILE: precision, recall and F1 of every type and of all, counted over whole
@@ -36,7 +41,11 @@ spans, and accuracy over tokens; where the tags are no spans, over tokens alone.
 scheme than the model does are converted first.
 
 A language model: the perplexity of the text in FILE, plain or gzipped, over the words in the vocabulary (and the ends
-of sentences) and, as perplexity_open, over all words, where those outside count as <unk>."""
+of sentences) and, as perplexity_open, over all words, where those outside count as <unk>.
+
+A classifier: accuracy over the documents in FILE, precision, recall and F1 of every class and their mean, or the mean
+squared error of numbers. FILE is a folder with a folder for each label, or a table (.csv, .tsv, .jsonl, perhaps .gz)
+with a column of texts and one of labels."""
 
 _NEXT = """\
 Writes the most probable next words after a context, the last words of a text, a line each: the probability, the word,
@@ -59,13 +68,15 @@ examples:
   structsparse predict runs/ner/model --input sentences.txt --output tagged.txt --columns word,_,pos
   tail -f sentences.txt | structsparse predict runs/ner/model --marginals
   structsparse predict runs/ner/model --nbest 5 < sentences.txt
-  structsparse predict runs/lm/model < text.txt > scored.txt"""
+  structsparse predict runs/lm/model < text.txt > scored.txt
+  structsparse predict runs/textcat/model letter.txt mails/*.txt"""
 
 _EVALUATE_EXAMPLE = """\
 examples:
   structsparse evaluate runs/ner/model test.txt
   structsparse evaluate runs/ner/model test.txt --json > scores.json
-  structsparse evaluate runs/lm/model text.txt.gz"""
+  structsparse evaluate runs/lm/model text.txt.gz
+  structsparse evaluate runs/textcat/model reviews.csv --text review --label stars"""
 
 _NEXT_EXAMPLE = """\
 examples:
@@ -81,6 +92,9 @@ _EXPORT_EXAMPLE = """\
 examples:
   structsparse export runs/lm/model --format arpa --output model.arpa
   structsparse export runs/lm/model --format tsv | sort -t "$(printf '\\t')" -k 3 -g -r | head"""
+
+
+_TAGGERS, _CLASSIFIERS = ("nbest", "marginals", "columns", "comments"), ("files", "text", "label")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,22 +120,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="structsparse", description="Use a trained tagger or language model.")
+    parser = argparse.ArgumentParser(prog="structsparse", description="Use a tagger, language model or classifier.")
     parser.add_argument("--version", action="version", version=f"structsparse {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    purpose = "tag sentences; with a language model, score the words of a text"
+    purpose = "tag sentences; with a language model, score the words of a text; classify documents"
     predict = _command(commands, "predict", purpose, _PREDICT, _PREDICT_EXAMPLE)
-    predict.add_argument("--input", metavar="FILE", type=Path, help="the sentences (default: standard input)")
+    help = "documents, one a file (classifiers only; default: one a line of the input)"
+    predict.add_argument("files", metavar="FILE", type=Path, nargs="*", help=help)
+    help = "the sentences, or documents, one a line (default: standard input)"
+    predict.add_argument("--input", metavar="FILE", type=Path, help=help)
     _output(predict)
     taggers = predict.add_argument_group("taggers only")
     taggers.add_argument("--nbest", metavar="N", type=_count, help="the N best tag sequences of every sentence")
     taggers.add_argument("--marginals", action="store_true", help="add how probable each predicted tag is")
     _columns(taggers)
-    purpose = "score a model on tagged sentences; with a language model, the perplexity of a text"
+    purpose = "score a model on tagged sentences, or on labelled documents; the perplexity of a text"
     evaluate = _command(commands, "evaluate", purpose, _EVALUATE, _EVALUATE_EXAMPLE)
-    evaluate.add_argument("file", metavar="FILE", type=Path, help="sentences with their right tags, or a text")
+    evaluate.add_argument("file", metavar="FILE", type=Path, help="tagged sentences, a text, or labelled documents")
     evaluate.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     _columns(evaluate.add_argument_group("taggers only"))
+    classifiers = evaluate.add_argument_group("classifiers only")
+    classifiers.add_argument("--text", metavar="NAME", help="the column of texts in a table (default: text)")
+    classifiers.add_argument("--label", metavar="NAME", help="the column of labels (default: label)")
     _language_commands(commands)
     return parser
 
@@ -172,21 +192,37 @@ def _run(options: argparse.Namespace) -> None:
     """By the kind of the model."""
     from structsparse.artifact import load
     from structsparse.commands.streams import check_output
-    from structsparse.predictor import Model
 
     check_output(options)
     model = load(options.model)
-    if tagger := isinstance(model, Model):
-        from structsparse.commands import tagging as kind
-    else:
-        from structsparse.commands import language as kind
+    kind, what, own = _kind(model)
     command = getattr(kind, options.command, None)
     if command is None:
-        raise UserError(f"{options.model} is a tagger, `structsparse {options.command}` is for language models")
-    given = [name for name in ("nbest", "marginals", "columns", "comments") if getattr(options, name, None)]
-    if given and not tagger:
-        raise UserError(f"--{given[0]} is for taggers, {options.model} is a language model")
+        raise UserError(f"{options.model} is {what}, `structsparse {options.command}` is for language models")
+    for name in sorted({*_TAGGERS, *_CLASSIFIERS} - {*own}):
+        if getattr(options, name, None):
+            shown = "FILE" if name == "files" else f"--{name}"
+            whom = "taggers" if name in _TAGGERS else "classifiers"
+            raise UserError(f"{shown} is for {whom}, {options.model} is {what}")
     command(options, model)
+
+
+def _kind(model: object) -> tuple[ModuleType, str, tuple[str, ...]]:
+    """The commands for a model, what it is called, and the options that are for its kind alone."""
+    from structsparse.language.predictor import LanguageModel
+    from structsparse.predictor import Model
+
+    if isinstance(model, Model):
+        from structsparse.commands import tagging
+
+        return tagging, "a tagger", _TAGGERS
+    if isinstance(model, LanguageModel):
+        from structsparse.commands import language
+
+        return language, "a language model", ()
+    from structsparse.commands import documents
+
+    return documents, "a classifier", _CLASSIFIERS
 
 
 def _count(text: str) -> int:

@@ -9,11 +9,14 @@ conf/experiment/NAME.yaml says which rows there are:
     metric     what dev chooses by and the table shows: f1, perplexity, ...
     script     what is run in the place of train.py
     seeds      the runs of each row; their means are shown
-    over       the option that is set to each of them: `seed`, or data.part, ...
+    over       the option that is set to each of them: `seed`, or data.part, ...; or {OPTION: [values], ..., LAST:
+               [seeds]}: each row is run with every combination, and has a column for each of those before the last
     common     options of all runs
     quick      options of --quick, which come last; two values of each varied option are run, with seed 0
     passes     options under which each row is run once more: dev figures are of the first, test figures of the last
     reference  the row that others are compared with; of one that varies, what dev chooses
+    against    where `over` names several options: rows that all others are paired with, run by run
+    note       a few sentences below the title
     converged  a run is marked as not converged if neither its gap over its objective nor its stationarity is below it
     memory     rows whose features are drawn over time
     kinds      rows whose living kinds of templates are counted
@@ -44,10 +47,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from structsparse import kinds, tables
+from structsparse import kinds, paired, tables
 from structsparse.errors import UserError
 from structsparse.files import write_text
-from structsparse.plans import ROOT, Experiment, Row, read
+from structsparse.plans import ROOT, Experiment, Row, read, short
 from structsparse.warm import Warm
 
 _STATE = "run.json"
@@ -63,10 +66,11 @@ class Run:
     options: tuple[str, ...]
     folder: Path
     experiment: Experiment
+    place: tuple = ()  # a value of each further option that its experiment runs over
 
     @property
     def name(self) -> str:
-        return f"{self.row.name} {self.part} {self.experiment.repeated} {self.seed}"
+        return " ".join(map(str, (self.row.name, self.part, *self.place, self.experiment.repeated, self.seed)))
 
     @property
     def state(self) -> dict:
@@ -87,13 +91,18 @@ def runs_of(experiment: Experiment, folder: Path, only: Sequence[str] = (), seed
         if name not in names:
             raise UserError(f"--only {name}: no such row; there are {', '.join(row.name for row in experiment.rows)}")
     return [
-        Run(row, part, seed, (*row.options, *options, f"{experiment.over}={seed}"),
-            folder / "rows" / row.name / f"{part}-{seed}", experiment)
+        Run(row, part, seed, (*row.options, *options, *_set(experiment.across, place), f"{experiment.over}={seed}"),
+            folder / "rows" / row.name / "-".join(map(str, (part, *place, seed))), experiment, place)
         for row in experiment.rows
         if not only or {row.name, row.entry} & set(only)
         for part, options in experiment.passes.items()
+        for place in experiment.places
         for seed in dict.fromkeys(seeds or row.seeds)
     ]  # fmt: skip
+
+
+def _set(across: Mapping[str, tuple], place: tuple) -> list[str]:
+    return [f"{option}={value}" for option, value in zip(across, place, strict=True)]
 
 
 class Runner:
@@ -208,6 +217,7 @@ def records(runs: Sequence[Run]) -> list[dict]:
     for run in runs:
         if run.finished:
             said = {"row": run.row.name, "method": run.row.method, "pass": run.part}
+            said |= dict(zip(map(short, run.experiment.across), run.place, strict=True))
             said[run.experiment.repeated] = run.seed
             state = {key: run.state[key] for key in ("seconds", "seconds_cpu")}
             metrics = json.loads((run.folder / "metrics.json").read_text())
@@ -264,7 +274,7 @@ def _run_all(given: argparse.Namespace) -> int:
                 interrupted = True
         every = runs_of(experiment, folder) + (runs_of(experiment, folder, seeds=seeds) if seeds else [])
         found = records(list({run.folder: run for run in every}.values()))
-        tables.write(folder, experiment, found)
+        (paired if experiment.paired else tables).write(folder, experiment, found)
         done.append((experiment, found))
         print(f"\n{(folder / 'table.md').read_text()}\n{folder}", flush=True)
         if interrupted:
@@ -272,6 +282,7 @@ def _run_all(given: argparse.Namespace) -> int:
             return 130
     if len(done) > 1:
         kinds.write(given.folder / ("quick" if given.quick else "") / "kinds", done)
+        paired.write_together(given.folder / ("quick" if given.quick else "") / "together", done)
     for run in failed:
         print(f"failed: {run.name}; see {run.folder / 'log.txt'}", file=sys.stderr)
     return 1 if failed else 0

@@ -4,6 +4,8 @@ A structure answers `log_partition`, `best`, `score` and `add_cost` for its own 
 nothing else of it.
 """
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -59,6 +61,57 @@ class SoftmaxLM(StructuredLoss):
 
     def forward(self, increments, node_ends: Tensor, entry_ends: Tensor) -> Tensor:  # scalar
         return self.structure.surprise(increments, node_ends, entry_ends)
+
+
+class DocumentLoss(nn.Module):
+    """A loss of a document's score f, or of its scores, one for each class. Targets are numbers, for two classes y = -1
+    and 1, for more the code of the class: then every class has a y, 1 for that one and -1 for the others, and the loss
+    is the sum of theirs (but for Logistic)."""
+
+    smooth = True
+    serves = "documents"
+    kind: str  # what a solver that goes to the data itself calls it
+
+    def forward(self, scores: Tensor, targets: Tensor) -> Tensor:  # [documents]
+        if scores.dim() == 1:
+            return self.of(scores, targets)
+        codes = torch.arange(scores.shape[1], device=scores.device)
+        signs = (targets[:, None] == codes).to(scores.dtype).mul(2).sub(1)  # [documents, classes]
+        return self.of(scores, signs).sum(dim=1)
+
+    def of(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Entry by entry."""
+        raise NotImplementedError
+
+
+class Logistic(DocumentLoss):
+    """loss = log(1 + exp(-y f)); of more than two classes log sum_k exp(f_k) - f_gold."""
+
+    kind = "logistic"
+
+    def of(self, scores: Tensor, y: Tensor) -> Tensor:
+        return -F.logsigmoid(y * scores)
+
+    def forward(self, scores: Tensor, targets: Tensor) -> Tensor:  # [documents]
+        return self.of(scores, targets) if scores.dim() == 1 else F.cross_entropy(scores, targets, reduction="none")
+
+
+class Squared(DocumentLoss):
+    """loss = (f - y)^2 / 2."""
+
+    kind = "squared"
+
+    def of(self, scores: Tensor, y: Tensor) -> Tensor:
+        return (scores - y).square() / 2
+
+
+class SquaredHinge(DocumentLoss):
+    """loss = max(0, 1 - y f)^2."""
+
+    kind = "squared_hinge"
+
+    def of(self, scores: Tensor, y: Tensor) -> Tensor:
+        return (1 - y * scores).clamp(min=0).square()
 
 
 def _shortfall(structure, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]

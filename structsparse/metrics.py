@@ -8,7 +8,7 @@ import numpy as np
 
 from structsparse.corpora.tags import span_types, spans
 
-LOWER_IS_BETTER = ("perplexity", "perplexity_open")
+LOWER_IS_BETTER = ("perplexity", "perplexity_open", "mse")
 UNSEEN = "(unseen)"  # the type of gold labels beyond the names given
 
 
@@ -96,6 +96,34 @@ class AccuracyScore(_Counts):
         gold, predicted = _checked(gold, predicted, offsets, len(self.names))
         correct = gold[gold == predicted]
         self._add(correct, gold, predicted, len(gold), len(correct))
+
+
+class ClassScore(AccuracyScore):
+    """The fraction of documents with the right class, and the mean of the classes' F1 (of those that documents have or
+    are given), in which a rare class counts as much as a frequent one."""
+
+    def add(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray | None = None) -> None:
+        """Codes of classes [documents]; a gold one beyond the names is never right."""
+        super().add(gold, predicted, np.array([0, len(gold)]) if offsets is None else offsets)
+
+    def result(self) -> dict:
+        found = super().result()
+        counted = [kind["f1"] for kind in found["types"].values() if kind["gold"] + kind["predicted"]]
+        return {"accuracy": found["accuracy"], "macro_f1": sum(counted) / max(1, len(counted)), "types": found["types"]}
+
+
+class SquaredError:
+    """The mean of (predicted - gold)^2."""
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(2)  # sum of squares, documents
+
+    def add(self, gold: np.ndarray, predicted: np.ndarray) -> None:
+        self.counts += np.square(predicted - gold).sum(), len(gold)
+
+    def result(self) -> dict[str, float]:
+        total, documents = self.counts.tolist()
+        return {"mse": total / documents if documents else math.nan, "documents": int(documents)}
 
 
 def _checked(gold, predicted, offsets, names: int) -> tuple[np.ndarray, np.ndarray]:

@@ -17,8 +17,8 @@ from structsparse.errors import UserError
 ROOT = Path(__file__).resolve().parent.parent
 EXPERIMENTS = ROOT / "conf" / "experiment"
 _KEYS = {"title", "metric", "script", "seeds", "over", "common", "quick", "passes", "reference", "converged"}
-_KEYS |= {"memory", "kinds", "curves", "rows"}
-_ROW_KEYS = {"method", "options", "seeds", "selects", "paper", "vary"}
+_KEYS |= {"memory", "kinds", "curves", "rows", "note", "against"}
+_ROW_KEYS = {"method", "options", "seeds", "selects", "paper", "vary", "against"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Row:
     paper: Mapping[str, float] = field(default_factory=dict)
     entry: str = ""  # what it is one of, if that varies
     varied: Mapping[str, object] = field(default_factory=dict)
+    against: tuple[str, ...] = ()  # its own controls
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,29 @@ class Experiment:
     script: Path = ROOT / "train.py"
     converged: float | None = None
     curves: tuple[Curve, ...] = ()
+    across: Mapping[str, tuple] = field(default_factory=dict)  # further options and the values each row is run with
+    against: tuple[str, ...] = ()  # rows that all others are paired with
+    note: str = ""
 
     @property
     def repeated(self) -> str:
         """What a run's seed is called in tables."""
-        return self.over.rpartition(".")[2]
+        return short(self.over)
+
+    @property
+    def places(self) -> tuple[tuple, ...]:
+        """What each row is run with beside its seed: a value of each option of `across`; one () where there is none."""
+        return tuple(product(*self.across.values()))
+
+    @property
+    def paired(self) -> bool:
+        """Whether rows are compared run by run."""
+        return bool(self.across or self.against or any(row.against for row in self.rows))
+
+
+def short(option: str) -> str:
+    """`split` of data.split"""
+    return option.rpartition(".")[2]
 
 
 def read(name: str, quick: bool = False) -> Experiment:
@@ -73,11 +92,15 @@ def read(name: str, quick: bool = False) -> Experiment:
         raise UserError(f"{path}: expected rows, a mapping of names to what they run")
     if quick:
         said |= {"over": "seed", "rows": {key: {**row, "seeds": [0]} for key, row in said["rows"].items()}}
-    seeds = _list(said, "seeds", [0], path)
+    over, across, seeds = _over(said, path)
     last = _list(said, "quick", [], path) if quick else []
     rows = [row for key, value in said["rows"].items() for row in _rows(str(key), value, said, seeds, last, path)]
     names = {row.name for row in rows} | {row.entry for row in rows}
     wanted = {key: _list(said, key, [], path) for key in ("memory", "kinds")}
+    against = tuple(map(str, _list(said, "against", [], path)))
+    for other in (*against, *(other for row in rows for other in row.against)):
+        if other not in {row.name for row in rows}:
+            raise UserError(f"{path}: against names {other!r}, which is no row; there are {', '.join(sorted(names))}")
     curves = tuple(_curve(name, curve, f"{path}: curve {name}") for name, curve in (said.get("curves") or {}).items())
     named = [*wanted.items(), ("reference", [said["reference"]] if said.get("reference") else [])]
     for key, some in [*named, *((f"curve {curve.name}", curve.rows) for curve in curves)]:
@@ -90,9 +113,24 @@ def read(name: str, quick: bool = False) -> Experiment:
         Path(name).with_suffix("").name if name.endswith(".yaml") else name, said.get("title", name),
         tuple(_few(rows) if quick else rows),
         dict(list(passes.items())[:1]) if quick else passes, said.get("reference"),
-        tuple(wanted["memory"]), tuple(wanted["kinds"]), said.get("metric", "f1"), said.get("over", "seed"),
-        ROOT / said.get("script", "train.py"), said.get("converged"), curves,
+        tuple(wanted["memory"]), tuple(wanted["kinds"]), said.get("metric", "f1"), over,
+        ROOT / said.get("script", "train.py"), said.get("converged"), curves, across, against,
+        " ".join(str(said.get("note", "")).split()),
     )  # fmt: skip
+
+
+def _over(said: Mapping, path: Path) -> tuple[str, dict[str, tuple], list]:
+    """The option that a row's runs differ in and its values, and between them further options with theirs."""
+    over = said.get("over", "seed")
+    if isinstance(over, str):
+        return over, {}, _list(said, "seeds", [0], path)
+    if not isinstance(over, dict) or not over or "seeds" in said:
+        raise UserError(f"{path}: over is {over!r}, expected an option (and seeds) or a mapping of options to lists")
+    values = {str(key): _list(over, key, [], f"{path}: over") for key in over}
+    if not all(values.values()):
+        raise UserError(f"{path}: over: {next(key for key in values if not values[key])} has no values")
+    *places, last = values
+    return last, {key: tuple(values[key]) for key in places}, values[last]
 
 
 def _few(rows: Sequence[Row]) -> list[Row]:
@@ -126,7 +164,7 @@ def _rows(name: str, said: dict, whole: dict, seeds: list[int], last: list[str],
     where = f"{path}: row {name}"
     options = (*_list(whole, "common", [], path), *_list(said, "options", [], where))
     common = {"method": said.get("method", name), "seeds": tuple(_list(said, "seeds", seeds, where))}
-    common["selects"] = bool(said.get("selects"))
+    common |= {"selects": bool(said.get("selects")), "against": tuple(map(str, _list(said, "against", [], where)))}
     if "vary" not in said:
         yield Row(name, options=(*options, *last), paper=said.get("paper") or {}, entry=name, **common)
         return

@@ -120,7 +120,7 @@ def run(
     else:
         path = folder / LAST if resume and (folder / LAST).is_file() else None
         figures |= _fit(stage, data, module, penalties, main, support, checkpoints, path, one_by_one)
-        kept = ("seconds_fit", "epochs", "strengths", "cuts", "counts", "gap")
+        kept = ("seconds_fit", "epochs", "strengths", "cuts", "counts", "gap", "excess")
         write_text(finished, json.dumps({key: figures[key] for key in kept}))
     for name, strength in figures.pop("strengths").items():
         penalties[name].strength = strength  # which a budget has found
@@ -131,7 +131,8 @@ def run(
     figures["residual_at_zero"] = residual_at_zero(penalties, at_zero) if at_zero else None
     if not stage.proven:
         return Outcome(data, module, penalties, figures | {"objective": _objective(module, data, penalties)}, at_zero)
-    found, at_end = certificate.prove(module, data.whole("train"), penalties, main, support, figures)
+    known = figures.get("excess") if stage.choose == "last" else None  # what the solver has proved of its last model
+    found, at_end = certificate.prove(module, data.whole("train"), penalties, main, support, figures, known)
     return Outcome(data, module, penalties, figures | found, at_zero, at_end)
 
 
@@ -299,8 +300,14 @@ def _fit(
         "strengths": {name: float(penalty.strength) for name, penalty in penalties.items()},
         "cuts": getattr(proximal[0], "sequence", []),
         "counts": counts.history,
-        "gap": next((o.gap for o in trainer.optimizers if getattr(o, "gap", None) is not None), None),
+        "gap": _proved(trainer, "gap"),
+        "excess": _proved(trainer, "excess"),
     }
+
+
+def _proved(trainer: lightning.Trainer, name: str) -> float | None:
+    """What a solver with a certificate of its own says of its last point."""
+    return next((value for o in trainer.optimizers if (value := getattr(o, name, None)) is not None), None)
 
 
 def _train(stage: Stage, data: Data, one_by_one: bool, sharing: dict):

@@ -20,13 +20,14 @@ from structsparse.counts import counts_of, features_figure, first_peak, peaks
 from structsparse.files import write_text, written_whole
 from structsparse.kinds import kinds_of
 from structsparse.metrics import gain
+from structsparse.plans import short
 from structsparse.report import Table, markdown
 
 COLUMNS = """nonzero rows_alive groups_alive groups weights_peak rows_peak seconds_prepare seconds_fit seconds
 seconds_cpu peak_memory_mb strength stationarity""".split()
 SOME_COLUMNS = """perplexity_open dev_perplexity_open parameters weights objective duality_gap near_gap
 entries""".split()
-SCORES = {"f1": ("F1", 100.0)}  # how a metric is called, and what it is multiplied by
+SCORES = {"f1": ("F1", 100.0), "accuracy": ("accuracy", 100.0)}  # how a metric is called, and what it is multiplied by
 LOG_PROBABILITIES = Path("report", "log_probabilities.npy")  # float [scored test targets], of a language model
 
 
@@ -209,7 +210,7 @@ def _paired(own: np.ndarray, other: np.ndarray) -> tuple[float, float]:
 def write(folder: Path, experiment, records: Sequence[Mapping]) -> None:
     """All of it, whatever is finished."""
     lines = lines_of(experiment, records)
-    write_text(folder / "table.csv", _csv(experiment, records))
+    write_text(folder / "table.csv", csv_of(experiment, records))
     parts = [f"# {experiment.title}\n", *_curves(folder, experiment, records)]
     parts += [markdown(table_of(experiment, lines)), *(f"{said}\n" for said in remarks(experiment, lines))]
     for title, table in (
@@ -221,17 +222,18 @@ def write(folder: Path, experiment, records: Sequence[Mapping]) -> None:
     counts = {name: steps for name, steps in counts.items() if steps is not None}
     if counts:
         parts.append(f"![features over epochs](features.png)\n\n{peaks(counts)}\n")
-        _draw(folder / "features.png", features_figure(counts))
+        draw(folder / "features.png", features_figure(counts))
     if lines and not experiment.curves:
         name = experiment.metric
-        _draw(folder / f"{name}.png", score_figure(experiment, lines))
+        draw(folder / f"{name}.png", score_figure(experiment, lines))
         parts.append(f"![{SCORES.get(name, (name,))[0]} against living weights]({name}.png)\n")
     write_text(folder / "table.md", "\n".join(parts))
 
 
-def _csv(experiment, records: Sequence[Mapping]) -> str:
+def csv_of(experiment, records: Sequence[Mapping]) -> str:
     metric = experiment.metric
-    columns = ["row", "method", "pass", experiment.repeated, f"dev_{metric}", metric, *COLUMNS]
+    places = map(short, experiment.across)
+    columns = ["row", "method", "pass", *places, experiment.repeated, f"dev_{metric}", metric, *COLUMNS]
     columns += [column for column in SOME_COLUMNS if any(column in record for record in records)]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([columns, *([r.get(c) for c in columns] for r in records)])
@@ -254,7 +256,7 @@ def _curves(folder: Path, experiment, records: Sequence[Mapping]) -> list[str]:
     return parts
 
 
-def _draw(path: Path, figure: Figure) -> None:
+def draw(path: Path, figure: Figure) -> None:
     with written_whole(path) as file:
         figure.savefig(file, format="png", dpi=150)
 

@@ -37,6 +37,7 @@ from structsparse.penalties import (
     Ridged,
     SparseGroupLasso,
     SquaredL2,
+    StructuredElasticNet,
     TreeGroupLasso,
     TreeGroupLassoMax,
 )
@@ -104,6 +105,15 @@ def covers_in_another_order(penalty: Penalty) -> tuple[Penalty, Callable[[Tensor
     atoms = Partition(ids, groups.atoms.names, SHAPE)
     moved = Cover(atoms, groups.members, groups.offsets, groups.names, groups.weight)
     other.groups = moved.subset(torch.arange(len(groups)).flip(0))
+    return other, lambda W: W[ORDER]
+
+
+def structured_in_another_order(penalty: Penalty) -> tuple[Penalty, Callable[[Tensor], Tensor]]:
+    other = copy.deepcopy(penalty)
+    if penalty.groups is not None:
+        other.groups = covers_in_another_order(penalty)[0].groups
+    if penalty.frequency is not None:
+        other.frequency = penalty.frequency[ORDER]
     return other, lambda W: W[ORDER]
 
 
@@ -281,6 +291,11 @@ def windows() -> Cover:
     return cover_rows(SHAPE, [[0, 1, 2], [2, 3, 4], [4, 5, 0], [6], [1, 6]])
 
 
+def circle() -> Cover:
+    """Rows; none is free."""
+    return cover_rows(SHAPE, [[0, 1, 2], [2, 3, 4], [4, 5, 6], [6, 7, 0], [1, 5]])
+
+
 def patches() -> Cover:
     return cover_entries(SHAPE, [[0, 5, 9, 13], [1, 5, 9, 20], [2, 3, 4, 5], [0, 23]], weights="one")
 
@@ -300,6 +315,21 @@ def overlapping(cover: Callable[[], Cover], strength: float, mixed: float = 0.0)
     )
 
 
+def structured(cover: Callable[[], Cover] | None, group: float = 0.0, lasso: float = 0.0, squares: float = 0.0) -> Row:
+    """Squares of the rows weigh as COMMON says."""
+
+    def omega(V):
+        norms = over_cover(cover())(V) if group else 0.0
+        return group * norms + lasso * absolute(V) + squares / 2 * weighted(COMMON[:, None], cvxpy.square)(V)
+
+    def make():
+        frequency = COMMON if squares else None
+        return StructuredElasticNet(0.5, cover and cover(), group, lasso, squares, frequency)
+
+    return Row(make, omega, symmetry=structured_in_another_order, border=1e-7)
+
+
+COMMON = torch.tensor([3.0, 0.0, 1.0, 2.0, 0.5, 7.0, 1.0, 1.0], dtype=torch.float64)  # frequencies of rows
 FALLING = torch.linspace(3.0, -1.0, 24, dtype=torch.float64).clamp(min=0)  # weights by size, some of them zero
 UNEVEN = torch.linspace(0.0, 3.0, 24, dtype=torch.float64).view(SHAPE)  # weights of entries, one without
 
@@ -390,6 +420,11 @@ ROWS = {
     "overlapping, rows": overlapping(windows, 0.15),
     "overlapping, entries": overlapping(patches, 0.3),
     "overlapping, row blocks, mixed": overlapping(templates, 0.15, mixed=0.3),
+    "structured": structured(circle, 0.3, 0.2),
+    "structured, groups alone": structured(windows, 0.4),
+    "structured, all": structured(templates, 0.2, 0.1, 0.3),
+    "structured, entries and squares": structured(None, lasso=0.4, squares=0.3),
+    "structured, squares": structured(None, squares=0.3),
 }
 
 POSITIVE = """

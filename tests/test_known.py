@@ -2,15 +2,18 @@ import contextlib
 import gzip
 import hashlib
 import http.server
+import io
 import logging
 import os
+import tarfile
 import threading
+import zipfile
 from pathlib import Path
 
 import pooch
 import pytest
 
-from structsparse.corpora.known import KNOWN, KnownCorpus, KnownFile, locate
+from structsparse.corpora.known import KNOWN, KnownArchive, KnownCorpus, KnownFile, locate
 from structsparse.errors import UserError
 
 REAL_DATA = Path(os.environ.get("STRUCTSPARSE_DATA", ""))  # before the fixture below hides it
@@ -212,3 +215,84 @@ def test_the_real_files_pass_their_checksums_as_utf_8_and_as_latin_1(name, monke
     assert {path.name: path.read_bytes() for path in found.values()} == originals
     monkeypatch.setenv("STRUCTSPARSE_DATA", str(REAL_DATA))
     assert all(path.is_relative_to(REAL_DATA) for path in locate(name).values())
+
+
+def zipped(files):
+    with io.BytesIO() as received:
+        with zipfile.ZipFile(received, "w") as archive:
+            for name, text in files.items():
+                archive.writestr(name, text)
+        return received.getvalue()
+
+
+def test_files_come_out_of_a_zip():
+    answers = {"/a.zip": zipped({f"inner/{name}": text for name, text in TEXT.items()}), "/b.zip": b"PK no"}
+    answers["/c.zip"] = zipped({"other": ""})
+    with serving(answers) as (url, _):
+        found = corpus(*(f"{url}/{name}.zip#inner/{{file}}" for name in "bca")).locate()
+        assert [path.read_text(encoding="utf-8") for path in found.values()] == list(TEXT.values())
+        for path in found.values():
+            path.unlink()
+        with pytest.raises(UserError, match=r"file is cut short or damaged.*an archive without inner/one.txt"):
+            corpus(*(f"{url}/{name}.zip#inner/{{file}}" for name in "bc")).locate()
+
+
+def tarred(files):
+    with io.BytesIO() as received:
+        with tarfile.open(fileobj=received, mode="w:gz") as archive:
+            for name, text in files.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(text)
+                archive.addfile(entry, io.BytesIO(text.encode()))
+        return received.getvalue()
+
+
+def archive(data, *urls):
+    checksum = hashlib.sha256(data).hexdigest()
+    return KnownArchive("toy", "toys", urls, checksum, {"train": "toy-train", "test": "toy-test"}, "train/<file>")
+
+
+def test_a_folder_of_files_is_fetched_whole_and_stays(tmp_path, monkeypatch):
+    data = tarred({"toy-train/a/1": "one", "toy-test/b/2": "two", "readme": "no"})
+    with serving({"/toy.tar.gz": data, "/wrong": b"other"}) as (url, asked):
+        toys = archive(data, f"{url}/wrong", f"{url}/missing", f"{url}/toy.tar.gz")
+        assert toys.locate() == tmp_path / "cache/toys"
+        assert files_below(tmp_path) == ["cache/toys/test/b/2", "cache/toys/train/a/1"]
+        assert toys.locate() == tmp_path / "cache/toys"
+        assert asked == ["/wrong", "/missing", "/toy.tar.gz"]
+    for part in ("train", "test"):
+        (tmp_path / "data/toys" / part).mkdir(parents=True)
+    monkeypatch.setenv("STRUCTSPARSE_DATA", str(tmp_path / "data"))
+    assert toys.locate() == tmp_path / "data/toys"
+
+
+def test_an_archive_that_is_not_the_one_leaves_nothing_and_says_where_to_put_what(tmp_path):
+    data = tarred({"toy-train/a/1": "one", "toy-test/b/2": "two"})
+    cut = data[: len(data) // 2]
+    with serving({"/other": data, "/cut": cut}) as (url, _):
+        with pytest.raises(UserError, match=r"another archive, SHA-256 .*train/<file> .STRUCTSPARSE_DATA: not set. or"):
+            archive(b"", f"{url}/other").locate()
+        with pytest.raises(UserError, match="the compressed file is cut short or damaged"):
+            archive(cut, f"{url}/cut").locate()
+    assert files_below(tmp_path) == []
+
+
+def test_files_of_an_archive_stay_in_their_folder(tmp_path):
+    data = tarred({"toy-train/a/1": "one", "toy-test/b/2": "two", "../../outside": "no"})
+    with serving({"/toy": data}) as (url, _), pytest.raises(UserError, match="its download failed"):
+        archive(data, f"{url}/toy").locate()
+    assert files_below(tmp_path) == []
+
+
+def test_runs_at_the_same_time_all_find_a_whole_folder(tmp_path):
+    data, found = tarred({"toy-train/a/1": "one", "toy-test/b/2": "two"}), []
+    with serving({"/toy": data}) as (url, _):
+        threads = [
+            threading.Thread(target=lambda: found.append(archive(data, f"{url}/toy").locate())) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == [tmp_path / "cache/toys"] * 8
+    assert files_below(tmp_path) == ["cache/toys/test/b/2", "cache/toys/train/a/1"]

@@ -4,6 +4,9 @@ import gzip
 import hashlib
 import io
 import os
+import tarfile
+import tempfile
+import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +33,9 @@ class KnownCorpus:
 
     name: str
     folder: str  # below STRUCTSPARSE_DATA and below the cache
-    urls: tuple[str, ...]  # public homes, tried in this order; {file} is the name of a file
+    urls: tuple[
+        str, ...
+    ]  # public homes, tried in this order; {file} is the name of a file, what follows # one in a zip
     files: Mapping[str, KnownFile]  # those that there are of train, dev and test
 
     def locate(self) -> dict[str, Path]:
@@ -38,7 +43,7 @@ class KnownCorpus:
         return {split: self._find(file) for split, file in self.files.items()}
 
     def _find(self, file: KnownFile) -> Path:
-        places = [root / self.folder / file.name for root in _roots()]
+        places = [root / self.folder / file.name for root in roots()]
         for place in places:
             if place.is_file():
                 return place
@@ -47,7 +52,7 @@ class KnownCorpus:
             url = url.format(file=file.name)
             try:
                 text = _checked(_download(url), file)
-            except (OSError, EOFError, zlib.error, _WrongText) as error:  # requests raises OSErrors
+            except FAILURES as error:
                 failures.append(f"{url}: {_reason(error)}")
             else:
                 with written_whole(places[-1]) as whole:
@@ -65,6 +70,63 @@ class KnownCorpus:
         )
 
 
+@dataclass(frozen=True)
+class KnownArchive:
+    """A corpus of very many files, found as a folder or fetched as one tar."""
+
+    name: str
+    folder: str  # below STRUCTSPARSE_DATA and below the cache
+    urls: tuple[str, ...]
+    sha256: str  # of the tar as it is served
+    parts: Mapping[str, str]  # each folder that is wanted, and what it is called in the tar
+    example: str  # where a file of it is
+
+    def locate(self) -> Path:
+        """The folder with all its parts: below STRUCTSPARSE_DATA, else in the cache, else fetched to the cache."""
+        places = [root / self.folder for root in roots()]
+        for place in places:
+            if self._whole(place):
+                return place
+        failures = []
+        for url in self.urls:
+            try:
+                self._unpack(self._checked(_received(url)), places[-1])
+            except FAILURES as error:
+                failures.append(f"{url}: {_reason(error)}")
+            else:
+                return places[-1]
+        now = os.environ.get(DATA_VARIABLE) or "not set"
+        raise UserError(
+            f"corpus {self.name}: no {' and '.join(self.parts)}, and its download failed ({'; '.join(failures)}); put "
+            f"its files at {DATA_VARIABLE}/{self.folder}/{self.example} ({DATA_VARIABLE}: {now}) or below {places[-1]}"
+        )
+
+    def _whole(self, place: Path) -> bool:
+        return all((place / part).is_dir() for part in self.parts)
+
+    def _checked(self, data: bytes) -> bytes:
+        seen = hashlib.sha256(data).hexdigest()
+        if seen != self.sha256:
+            raise _WrongText(f"another archive, SHA-256 {seen[:12]}... where {self.sha256[:12]}... is expected")
+        return data
+
+    def _unpack(self, data: bytes, place: Path) -> None:
+        """Beside, then renamed: nobody finds half of it."""
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place.parent, prefix=".") as temporary:
+            whole = Path(temporary) / self.folder
+            whole.mkdir()
+            with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+                archive.extractall(temporary, filter="data")
+            for part, inside in self.parts.items():
+                (Path(temporary) / inside).rename(whole / part)
+            try:
+                whole.rename(place)
+            except OSError:
+                if not self._whole(place):  # no other run was faster
+                    raise
+
+
 def locate(name: str, urls: Sequence[str] | None = None) -> dict[str, Path]:
     """The files of a known corpus by split (train, dev, test); `urls` stand in for its public homes."""
     if name not in KNOWN:
@@ -77,7 +139,10 @@ class _WrongText(Exception):
     """What came is whole but is not the text expected."""
 
 
-def _roots() -> list[Path]:
+FAILURES = OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError, _WrongText  # requests raises OSErrors
+
+
+def roots() -> list[Path]:
     """Folders to look below, the cache last."""
     data = os.environ.get(DATA_VARIABLE)
     return [*([Path(data).expanduser()] if data else []), cache_folder()]
@@ -88,12 +153,23 @@ def cache_folder() -> Path:
     return Path(os.environ.get(CACHE_VARIABLE) or pooch.os_cache("structsparse")).expanduser()
 
 
-def _download(url: str) -> bytes:
-    """The bytes behind a URL, unpacked if they are gzipped."""
+def _received(url: str) -> bytes:
+    """The bytes behind a URL."""
     received = io.BytesIO()
     download = pooch.HTTPDownloader(chunk_size=1 << 16, timeout=(10, 60))  # seconds to connect, between bytes
     download(url, received, None)
-    data = received.getvalue()
+    return received.getvalue()
+
+
+def _download(url: str) -> bytes:
+    """The bytes behind a URL, unpacked if they are gzipped; behind url#member those of a file in a zip."""
+    url, _, member = url.partition("#")
+    data = _received(url)
+    if member:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if member not in archive.namelist():
+                raise _WrongText(f"an archive without {member}")
+            return archive.read(member)
     return gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
 
 
@@ -114,7 +190,7 @@ def _reason(error: Exception) -> str:
         return "no answer in time"
     if isinstance(error, requests.ConnectionError):
         return "no connection"
-    if isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile)):
+    if isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError)):
         return "the compressed file is cut short or damaged"
     return str(error)
 
@@ -163,6 +239,16 @@ KNOWN = {
             },
         ),
         KnownCorpus(
+            name="sst",
+            folder="sst",
+            urls=("https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip#trees/{file}",),
+            files={
+                "train": _file("train.txt e2f3f41b0b1e6d4dddc0effe3bfc2d27ed8928079aa9a03d652311614fc5feb7"),
+                "dev": _file("dev.txt 0e9336aed6e4730e19f58d00a77b3f0297efdb755f7b5e598c98a05e3f97ea40"),
+                "test": _file("test.txt 6e54806dee95cf80cd918e7dfb3f6770f6df24bf826f289a4d1f709e1c8f6761"),
+            },
+        ),
+        KnownCorpus(
             name="ptb",
             folder="ptb",
             urls=(
@@ -177,3 +263,15 @@ KNOWN = {
         ),
     )
 }
+
+NEWSGROUPS = KnownArchive(
+    name="newsgroups",
+    folder="20news",
+    urls=(
+        "http://qwone.com/~jason/20Newsgroups/20news-bydate.tar.gz",
+        "https://ndownloader.figshare.com/files/5975967",
+    ),
+    sha256="8f1b2514ca22a5ade8fbb9cfa5727df95fa587f4c87b786e15c759fa66d95610",
+    parts={"train": "20news-bydate-train", "test": "20news-bydate-test"},
+    example="train/<group>/<number>",
+)

@@ -58,9 +58,9 @@ def files(
     of dev and test is held out from the end of train, dev before test."""
     reading = Reading(sentences, tokens, lower, classes)
     first = Reading(sentences, tokens, lower, classes, limit)
-    whole = _reference(first) if train is None else read_coded(_found(train), first)
+    whole = _reference(first) if train is None else read_coded(found(train), first)
     others = {part: path for part, path in (("dev", dev), ("test", test)) if path is not None}
-    parts = {part: read_coded(_found(path), reading) for part, path in others.items()}
+    parts = {part: read_coded(found(path), reading) for part, path in others.items()}
     missing = [part for part in ("dev", "test") if part not in parts]
     return _texts(name, {**_hold_out(whole, held_out, missing, sentences), **parts}, reading, min_count)
 
@@ -106,8 +106,8 @@ def _reference(reading: Reading) -> Coded:
     return coded_lines(source, ((line, True) for line in lines), reading)
 
 
-def _found(path: str) -> Path:
-    """A file here, or below STRUCTSPARSE_DATA."""
+def found(path: str) -> Path:
+    """A file or folder here, or below STRUCTSPARSE_DATA."""
     root = os.environ.get(DATA_VARIABLE)
     places = [Path(path).expanduser(), *([Path(root).expanduser() / path] if root else [])]
     for place in places:

@@ -62,10 +62,10 @@ def from_file(
         )
     if not len(shape):
         raise UserError(f"groups of {path}: {parameter} is a single number, expected rows")
-    written = _read(path)
+    written = read(path)
     members, offsets = _resolved(path, written, _row_names(path, names, layout))
     _check(path, written.names, members, offsets, shape[0], parameter)
-    weights = weights if written.weights is None else _weights(path, written)
+    weights = weights if written.weights is None else weights_of(path, written)
     if written.parents is None:
         _refuse_empty(path, written.names, offsets.diff())
     else:
@@ -87,7 +87,8 @@ def from_file(
 # What the file says
 
 
-def _read(path: Path) -> Written:
+def read(path: Path) -> Written:
+    """What a file says, be it of rows or of words."""
     if path.suffix not in READERS:
         raise UserError(f"groups of {path}: expected a file ending in {', '.join(READERS)}")
     try:
@@ -319,7 +320,8 @@ def _parents(path: Path, written: Written) -> Tensor:
     return parents
 
 
-def _weights(path: Path, written: Written) -> Tensor:
+def weights_of(path: Path, written: Written) -> Tensor:
+    """The weight of each group of a file that tells weights."""
     for what, these, those in (
         ("no weight for the group", written.names, written.weights),
         ("a weight for the unknown group", written.weights, written.names),

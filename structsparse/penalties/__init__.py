@@ -10,6 +10,7 @@ from structsparse.penalties.entries import L1, ElasticNet, NoPenalty, SquaredL2
 from structsparse.penalties.nonconvex import L0, GroupMCP, LogSum, Reweighting
 from structsparse.penalties.overlaps import ConsensusGroupLasso, OverlappingGroupLasso, SequentialGroupLasso
 from structsparse.penalties.sequences import OSCAR, SLOPE, FusedLasso
+from structsparse.penalties.structured import StructuredElasticNet
 from structsparse.penalties.trees import TreeGroupLasso, TreeGroupLassoMax
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "SequentialGroupLasso",
     "SparseGroupLasso",
     "SquaredL2",
+    "StructuredElasticNet",
     "TreeGroupLasso",
     "TreeGroupLassoMax",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,8 +16,31 @@ from structsparse.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, past_signs
 from structsparse.prox import Steps
 
-ROUGH, FINE = 1e-4, 1e-8  # accuracy of the first and last proxes on the way to a critical strength
+ROUGH, FINE = 1e-2, 1e-12  # accuracy of the first and last proxes on the way to a critical strength
+PATIENCE = 60  # rounds over the groups in each of them
+GAIN, LEAST_GAIN = 0.01, 1e-10  # of the accuracy, and at least: a smaller relative gain calls for a finer prox
 ROUNDS = 60  # of Newton towards a critical strength; it ends by itself within a dozen
+
+
+def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[..., Tensor], dual: Tensor) -> Tensor:
+    """The root in s of  ||V|| = 0,  V the prox of s * omega at `size`, which is nowhere negative, with steps of 1.
+
+    That norm is convex in s and its slope is -omega(V) / ||V||, so Newton from the left never passes the root; and each
+    move is  <size, V> / omega(V),  a lower bound of the root for whatever V. So the first proxes are rough, and each
+    starts from the dual of the one before, which near the root is nearly its own.
+    """
+    critical, V, tolerance = size.new_zeros(()), size, ROUGH
+    for _ in range(ROUNDS):
+        value = omega(V)
+        bound = torch.where(value > 0, (size * V).sum() / value, 0.0)
+        if not bool(bound > critical * (1 + max(GAIN * tolerance, LEAST_GAIN))):
+            if tolerance <= FINE:
+                break
+            tolerance = max(FINE, 0.01 * tolerance)  # what is too rough a V to move on may be no root
+        before, critical = critical, torch.maximum(bound, critical)
+        dual *= torch.where(before > 0, critical / before, 0.0)
+        V = shrink(size, critical, tolerance=tolerance, dual=dual, tell=False, rounds=PATIENCE)
+    return critical
 
 
 class OverlappingGroupLasso(Penalty):
@@ -69,24 +92,10 @@ class OverlappingGroupLasso(Penalty):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The dual norm of the gradient: the root in s of  ||prox of s * Omega at the gradient|| = 0.
-
-        That norm is convex in s and its slope is -Omega(V) / ||V||, so Newton from the left never passes the root;
-        and each move is  <gradient, V> / Omega(V),  a lower bound of the dual norm for whatever V.
-        """
+        """The dual norm of the gradient: where the prox of the penalty at it is zero."""
         covered = self.groups.covered() & self.groups.expand(self._reached(), fill=False)
         size = torch.where(covered, grad_at_zero.abs().double(), 0.0)
-        critical, V, tolerance = size.new_zeros(()), size, ROUGH
-        for _ in range(ROUNDS):
-            omega = self._omega(V)
-            bound = torch.where(omega > 0, (size * V).sum() / omega, 0.0)
-            if not bool(bound > critical * (1 + torch.finfo(torch.float64).eps)):
-                if tolerance <= FINE:
-                    break
-                tolerance = max(FINE, 1e-2 * tolerance)  # what is too rough a V to move on may be no root
-            critical = torch.maximum(bound, critical)
-            V = self._shrunk(size, critical, tolerance)
-        return critical
+        return climb(size, self._omega, self._shrunk, prox.new_dual(self.groups, 1.0, size.device))
 
     def survivors(self, W: Tensor) -> Tensor:
         """The entries of no dead group; with entries penalised as well (mix > 0), only those that are not zero."""
@@ -97,9 +106,10 @@ class OverlappingGroupLasso(Penalty):
         total = (1 - self.mix) * (self.groups.weight * self.groups.norms(V)).sum()
         return total + self.mix * V.abs().sum()
 
-    def _shrunk(self, size: Tensor, strength: Tensor, tolerance: float) -> Tensor:
-        strengths = strength * (1 - self.mix), strength * self.mix
-        return prox.overlapping_shrink_(size.clone(), self.groups, *strengths, 1.0, tolerance, tell=False)
+    def _shrunk(self, size: Tensor, strength: Tensor, **how) -> Tensor:
+        return prox.overlapping_shrink_(
+            size.clone(), self.groups, strength * (1 - self.mix), strength * self.mix, 1.0, **how
+        )
 
     def _reached(self) -> Tensor:
         """Which atoms are penalised at all."""

@@ -62,6 +62,7 @@ def overlapping_shrink_(
     dual: Tensor | None = None,
     weight: Tensor | None = None,
     tell: bool = True,
+    rounds: int = ROUNDS,
 ) -> Tensor:
     """Prox of strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over the entries of the groups.
 
@@ -69,14 +70,14 @@ def overlapping_shrink_(
     least 0. V is within tolerance * ||W|| of the minimum (norms in the metric 1 / steps), as its duality gap says.
     Where rounds run out before that, a warning says so, once for each cover, if it is to `tell`. `dual`, if
     given, is where the method starts from and what it leaves: see `new_dual`. `weight`, if given, replaces that of the
-    cover.
+    cover; `rounds` over the groups are made at most.
     """
     reach = strength * (cover.weight if weight is None else weight)
     tolerance = max(tolerance, 0.1 * torch.finfo(W.dtype).eps)
 
     def solve(x, steps, over_atoms):
         route = _minimised if walkable(W) else _minimised_by_torch
-        v, distance = route(x, steps, cover, reach, over_atoms, tolerance, dual)
+        v, distance = route(x, steps, cover, reach, over_atoms, tolerance, dual, rounds)
         if tell and distance > tolerance:
             _tell(cover, distance, tolerance)
         return v
@@ -178,7 +179,7 @@ def _without_copies(cover: Cover) -> bool:
     return len(cover) <= FEW and cover.copies > MANY
 
 
-def _minimised(x, steps, cover, reach, over_atoms, tolerance, dual) -> tuple[Tensor, float]:
+def _minimised(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
     if is_scalar(steps) and float(steps) == 0:
         return x, 0.0
     even = is_scalar(steps)
@@ -188,7 +189,7 @@ def _minimised(x, steps, cover, reach, over_atoms, tolerance, dual) -> tuple[Ten
     if over_atoms or not _without_copies(cover):
         start = torch.zeros(int(starts[-1]), dtype=torch.float64) if dual is None else dual
         sets = bounds, members, offsets, starts, cover.size.argsort(stable=True).numpy(), reach.numpy()
-        best, length, rounds = x.clone(), steps.clone(), _rounds(cover, int(starts[-1]))
+        best, length, rounds = x.clone(), steps.clone(), min(rounds, _rounds(cover, int(starts[-1])))
         _, distance = kernels.descend(best.numpy(), length.numpy(), even, *sets, start.numpy(), tolerance, rounds)
         dual = None
     if distance > tolerance and len(cover) <= FEW:
@@ -262,23 +263,23 @@ def _norms_after(w: Tensor, cut: Tensor, group: Tensor, groups: int) -> Tensor:
     return theta
 
 
-def _minimised_by_torch(x, steps, cover, reach, over_atoms, tolerance, dual) -> tuple[Tensor, float]:
+def _minimised_by_torch(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
     steps = torch.zeros_like(x) + steps
     copied = over_atoms or not _without_copies(cover)
     if x.is_meta or len(cover) > FEW or not fits(cover):
-        return _ascended(x, steps, cover, reach, over_atoms, tolerance, dual if copied else None)
+        return _ascended(x, steps, cover, reach, over_atoms, tolerance, dual if copied else None, rounds)
     bounds = torch.arange(len(x) + 1, device=x.device) if over_atoms else cover.entries()[1]
     found = _by_pulls(x, steps, bounds, cover, reach, tolerance, False, None if copied else dual)
     return found.v, found.distance
 
 
-def _ascended(x, steps, cover, reach, over_atoms, tolerance, dual) -> tuple[Tensor, float]:
+def _ascended(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
     """Accelerated projected gradient on the dual, all groups at once, started anew where it overshoots."""
     places, owner = _pairs(cover, over_atoms)
     problem = _Dual(x, steps, places, owner, reach)
     point = torch.zeros(len(places), dtype=x.dtype, device=x.device) if dual is None else dual.clone()
     ahead, weight, distance = point, torch.ones((), dtype=x.dtype, device=x.device), 0.0
-    for done in range(1, 2 if x.is_meta else ROUNDS + 1):
+    for done in range(1, 2 if x.is_meta else rounds + 1):
         before, (point, inside) = point, problem.ascend(ahead)
         overshot = problem.inner(ahead - point, point - before) > 0
         weight, last = torch.where(overshot, 1.0, (1 + (1 + 4 * weight.square()).sqrt()) / 2), weight

@@ -1,0 +1,170 @@
+"""Bags of words: which words are features, and what a document weighs on them.
+
+A row of a classifier's table stands for a word. The rows are chosen on train (or on all parts, as some papers count
+them), the weights on train alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from scipy import sparse
+
+from structsparse.corpora.documents import Documents, Labelled
+from structsparse.errors import UserError
+
+WEIGHTINGS, VOCABULARIES = ("counts", "log", "tfidf"), ("train", "all")
+
+
+@dataclass(frozen=True, eq=False)
+class WordLayout:
+    """What the rows of a classifier's table stand for."""
+
+    words: tuple[str, ...]  # [rows], the last `extra` of them names of features made of groups of words
+    train: Documents
+    row_of: np.ndarray  # int32 [word types of the corpus], the row of each, -1 where it is no feature
+    counts: np.ndarray  # int64 [rows], tokens in train
+    documents: np.ndarray  # int64 [rows], documents of train that have it
+    classes: tuple[str, ...] | None
+    extra: int = 0
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of a planted corpus: its word groups by name
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def plain(self) -> int:
+        """How many rows are words."""
+        return len(self.words) - self.extra
+
+
+@dataclass(frozen=True, eq=False)
+class Weighting:
+    """What a count becomes.
+
+    counts: c; log: log(1 + c); tfidf: c (1 + log((1 + N) / (1 + documents))), with N documents in train, as in
+    scikit-learn. `normalize`: after that each document is scaled to l2 norm 1."""
+
+    kind: str
+    normalize: bool
+    factors: np.ndarray  # float64 [rows], ones but for tfidf
+
+    def __call__(self, counts: sparse.csr_array) -> sparse.csr_array:
+        """float64 [documents, rows] of counts, weighed"""
+        weighed = counts.astype(np.float64)
+        if self.kind == "log":
+            np.log1p(weighed.data, out=weighed.data)
+        weighed.data *= self.factors[weighed.indices]
+        if self.normalize:
+            sizes = np.diff(weighed.indptr)
+            owner = np.repeat(np.arange(len(sizes)), sizes)
+            norms = np.sqrt(np.bincount(owner, weighed.data**2, minlength=len(sizes)))
+            weighed.data /= norms[owner]
+        return weighed
+
+
+@dataclass(frozen=True, eq=False)
+class Bag:
+    """Documents as rows of weights, a column for each row of the table."""
+
+    layout: WordLayout
+    weighting: Weighting
+    members: sparse.csr_array | None = None  # [words, extra]: what the further features are sums of
+
+    def matrix(self, documents: Documents) -> sparse.csr_array:
+        """float64 [documents, rows]; words that are no features are left out"""
+        counts = self.count(documents)
+        if self.members is not None:
+            counts = sparse.hstack([counts, counts @ self.members], format="csr")
+        return self.weighting(counts)
+
+    def count(self, documents: Documents) -> sparse.csr_array:
+        """int64 [documents, words], how often each word is in each document"""
+        return count(documents, rows_of(documents, self.layout), self.layout.plain)
+
+
+def rows_of(documents: Documents, layout: WordLayout) -> np.ndarray:
+    """The row of each word type of these documents, -1 where it is no feature: int32 [word types]"""
+    if documents.words is layout.train.words:
+        return layout.row_of
+    rows = {word: row for row, word in enumerate(layout.words[: layout.plain])}
+    return np.array([rows.get(word, -1) for word in documents.words], np.int32)
+
+
+def count(documents: Documents, row_of: np.ndarray, rows: int) -> sparse.csr_array:
+    """int64 [documents, rows], how often the words of each row are in each document"""
+    owner = np.repeat(np.arange(len(documents), dtype=np.int32), documents.lengths)
+    row = row_of[documents.tokens]
+    known = row >= 0
+    ones = np.ones(int(known.sum()), np.int64)
+    return sparse.coo_array((ones, (owner[known], row[known])), shape=(len(documents), rows)).tocsr()
+
+
+def bag(
+    documents: Labelled,
+    weighting: str = "counts",
+    normalize: bool | None = None,
+    min_count: int = 1,
+    vocabulary: str = "train",
+) -> Bag:
+    """The features of a corpus: words that are in so many documents of train, in alphabetical order."""
+    _one_of("features.weighting", weighting, WEIGHTINGS)
+    _one_of("features.vocabulary", vocabulary, VOCABULARIES)
+    if min_count < 1:
+        raise UserError(f"features.min_count is {min_count}, expected at least 1")
+    train = documents.train
+    parts = [train] if vocabulary == "train" else [*documents.parts.values()]
+    types = len(train.words)
+    every = count(train, np.arange(types, dtype=np.int32), types)
+    frequency = np.bincount(every.indices, minlength=types)  # documents of train
+    chosen = np.zeros(types, bool)
+    for part in parts:
+        chosen[part.tokens] = True
+    chosen &= frequency >= (min_count if min_count > 1 else 0)  # 1: also what is in no document of train, if asked for
+    codes = np.flatnonzero(chosen)
+    if not len(codes):
+        raise UserError(f"no word is in {min_count} documents of train; lower features.min_count")
+    row_of = np.full(types, -1, np.int32)
+    row_of[codes] = np.arange(len(codes), dtype=np.int32)
+    layout = WordLayout(
+        words=tuple(train.words[code] for code in codes.tolist()),
+        train=train,
+        row_of=row_of,
+        counts=np.bincount(train.tokens, minlength=types)[codes],
+        documents=frequency[codes],
+        classes=train.classes,
+        groups=documents.groups,
+    )
+    factors = np.ones(len(layout))
+    if weighting == "tfidf":
+        factors = 1 + np.log((1 + len(train)) / (1 + layout.documents))
+    return Bag(layout, Weighting(weighting, weighting == "tfidf" if normalize is None else normalize, factors))
+
+
+def extended(bag: Bag, names: Sequence[str], members: sparse.sparray) -> Bag:
+    """Further features after the words, each a sum over words: members [words, features]."""
+    layout = bag.layout
+    members = sparse.csr_array(members)
+    if members.shape != (layout.plain, len(names)) or layout.extra:
+        raise UserError(f"members are {members.shape}, expected ({layout.plain}, {len(names)}) of a bag of words alone")
+    counts = bag.count(layout.train) @ members
+    documents = np.bincount(counts.indices, minlength=len(names))
+    layout = replace(
+        layout,
+        words=(*layout.words, *names),
+        counts=np.concatenate([layout.counts, np.asarray(counts.sum(axis=0), np.int64)]),
+        documents=np.concatenate([layout.documents, documents]),
+        extra=len(names),
+    )
+    factors = np.ones(len(names))
+    if bag.weighting.kind == "tfidf":
+        factors = 1 + np.log((1 + len(layout.train)) / (1 + documents))
+    weighting = replace(bag.weighting, factors=np.concatenate([bag.weighting.factors, factors]))
+    return Bag(layout, weighting, members)
+
+
+def _one_of(key: str, seen: str, expected: tuple[str, ...]) -> None:
+    if seen not in expected:
+        raise UserError(f"{key} is {seen!r}, expected one of {', '.join(expected)}")

@@ -1,0 +1,172 @@
+"""A grid: one corpus fitted under every combination of some options; the best on dev goes on.
+
+Each combination is fitted from zero, so that it is what a run with these options alone would be. Of those that are not
+the best so far a line is kept, and no model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import lightning
+import torch
+from rich.console import Console
+
+from structsparse import recipe, report, rounds
+from structsparse.callbacks.saving import WholeFiles
+from structsparse.errors import UserError
+from structsparse.files import write_text
+from structsparse.metrics import gain
+from structsparse.recipe import Outcome, Stage
+from structsparse.tasks.task import Data, fingerprint
+
+COMMON = ("data", "features", "filter", "task", "cache", "path", "grid", "ckpt_path")  # what all points share
+LINE = "line.json"  # of a point that is fitted
+
+Options = Mapping[str, object]
+
+
+@dataclass
+class Point:
+    """One combination of options and how it does."""
+
+    options: Options
+    folder: Path  # of its checkpoints
+    row: dict[str, object]
+
+    def rank(self, metric: str) -> tuple[float, int]:
+        """Less is better: dev decides, of equals the smaller model."""
+        return -gain(metric, self.row[metric]), self.row["weights"]
+
+
+def combinations(wanted: Mapping[str, Sequence]) -> list[Options]:
+    """All of them, the last option varying first."""
+    if not isinstance(wanted, Mapping) or not wanted:
+        raise UserError(f"grid={wanted}: expected options and their values, as in grid={{reg.strength: [0.1, 1]}}")
+    for key, values in wanted.items():
+        if key.partition(".")[0] in COMMON:
+            raise UserError(f"grid: {key} is read once for all points; run train.py for each value of it (-m)")
+        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            raise UserError(f"grid: {key} has {values!r}, expected a list of values")
+        if len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
+            raise UserError(f"grid: {key} has a value twice in {list(values)}")
+    return [dict(zip(wanted, chosen, strict=True)) for chosen in itertools.product(*wanted.values())]
+
+
+def search(
+    stages_at: Callable[[Options], list[Stage]],
+    data: Data,
+    wanted: Mapping[str, Sequence],
+    trainer: Mapping[str, object],
+    folder: Path,
+    resume: bool,
+    console: Console,
+) -> tuple[list[Point], Point, list[Outcome]]:
+    """All points, the best, and its outcomes with their certificates. `stages_at` makes the stages of the recipe with
+    some options, `trainer` has the options of Lightning's, `folder` holds the checkpoints of each point."""
+    options = combinations(wanted)
+    recipes, corpus = [stages_at(some) for some in options], data.describe()
+    for stage in (stage for stages in recipes for stage in stages[1:]):
+        rounds.foresee(stage, data)
+    points, best = [], None
+    for k, (some, stages) in enumerate(zip(options, recipes, strict=True)):
+        here = folder / f"grid-{k:03d}"
+        identity = [fingerprint(stage, data.name, corpus) for stage in stages]
+        point = Point(some, here, _fitted(stages, data, some, trainer, here, resume, identity))
+        points.append(point)
+        console.print(_line(point, k, len(options), data.metric), highlight=False, soft_wrap=True)
+        if not point.row["weights"] or (best is not None and best.rank(data.metric) <= point.rank(data.metric)):
+            _forget(point.folder)
+            continue
+        if best is not None:
+            _forget(best.folder)
+        best = point
+    if best is None:
+        raise UserError(f"grid: every weight is zero at all of {len(points)} points; let it reach weaker penalties")
+    return points, best, _again(recipes[points.index(best)], data, best.folder)
+
+
+def _fitted(
+    stages: Sequence[Stage], data: Data, options: Options, trainer: Mapping, folder: Path, resume: bool, identity: list
+) -> dict[str, object]:
+    """The line of a point, which may be known from before an interruption."""
+    line = folder / LINE
+    if resume and line.is_file():
+        known = json.loads(line.read_text())
+        if known["identity"] == identity:
+            return known["row"]
+    outcomes: list[Outcome] = []
+    for stage in stages:
+        if outcomes and not data.task.alive(outcomes[-1]):
+            break
+        quick = replace(stage, proven=False, trainer=partial(_quiet, trainer))
+        outcomes.append(rounds.run(quick, data, outcomes[-1] if outcomes else None, folder / stage.name, resume))
+    row = _row(options, outcomes)
+    write_text(line, json.dumps({"identity": identity, "row": row}))
+    return row
+
+
+def _again(stages: Sequence[Stage], data: Data, folder: Path) -> list[Outcome]:
+    """What is fitted already, with what a run says of itself."""
+    outcomes: list[Outcome] = []
+    for stage in stages:
+        before = recipe.refuse_dead(outcomes[-1]) if outcomes else None
+        outcomes.append(rounds.run(stage, data, before, folder / stage.name, True))
+    return outcomes
+
+
+def _quiet(options: Mapping[str, object], *, before, after, penalties) -> lightning.Trainer:
+    """Without TensorBoard and lines on the way: a point takes less than they would."""
+    try:
+        return lightning.Trainer(
+            **options, callbacks=[*before, *after], plugins=[WholeFiles()], logger=False,
+            use_distributed_sampler=False, enable_checkpointing=False, enable_progress_bar=False,
+        )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        raise UserError(f"trainer: {error}") from error
+
+
+def _forget(folder: Path) -> None:
+    """All of a point but its line."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+
+
+@torch.no_grad()
+def _row(options: Options, outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """One line of the table. Metric and weights are those of the last stage, groups those of the first one."""
+    first, last = outcomes[0], outcomes[-1]
+    named, selected = dict(last.module.named_parameters()), dict(first.module.named_parameters())
+    groups = {name: p.groups for name, p in first.penalties.items() if p.groups is not None}
+    metric = first.data.metric
+    return {
+        **options,
+        metric: last.module.evaluate(last.data.batches("dev", 256)).result()[metric],
+        "weights": sum(int((named[name] != 0).sum()) for name in last.penalties),
+        "groups": sum(int(g.alive(selected[name]).sum()) for name, g in groups.items()) if groups else None,
+        "objective": last.figures["objective"],
+        "gap": last.figures.get("gap"),
+        "seconds": sum(outcome.figures["seconds_fit"] for outcome in outcomes),
+    }
+
+
+def _line(point: Point, k: int, count: int, metric: str) -> str:
+    row = point.row
+    options = "  ".join(f"{key.removeprefix('reg.')} {value}" for key, value in point.options.items())
+    groups = "" if row["groups"] is None else f"  groups {row['groups']:,}"
+    return f"grid {k + 1}/{count}  {options}{groups}  weights {row['weights']:,}  dev {metric} {row[metric]:.4f}"
+
+
+def write(folder: Path, points: Sequence[Point], best: Point) -> None:
+    """grid.tsv, grid.md"""
+    rows = [(*point.row.values(), "yes" if point is best else "") for point in points]
+    table = report.Table((*points[0].row, "best"), [tuple("" if v is None else v for v in row) for row in rows])
+    write_text(folder / "grid.tsv", report.tsv(table))
+    write_text(folder / "grid.md", report.markdown(table))

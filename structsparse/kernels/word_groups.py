@@ -1,0 +1,69 @@
+"""Groups of words by the million: which words are in each, and which groups are the same."""
+
+import numpy as np
+from numba import njit
+
+PLAIN = {"cache": True, "nogil": True}
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
+
+
+@njit(**PLAIN)
+def count_distinct(rows, begins, ends, table):
+    """How many different rows, of 0 to table - 1, are in rows[begins[g] : ends[g]]: int64 [groups]. -1 is no row."""
+    seen, sizes = np.full(table, -1, np.int64), np.zeros(len(begins), np.int64)
+    for g in range(len(begins)):
+        for t in range(begins[g], ends[g]):
+            row = rows[t]
+            if row >= 0 and seen[row] != g:
+                seen[row] = g
+                sizes[g] += 1
+    return sizes
+
+
+@njit(**PLAIN)
+def distinct(rows, begins, ends, table, offsets):
+    """Those rows in rising order: int32 [offsets[-1]], of which group g has offsets[g] : offsets[g + 1]."""
+    seen, members = np.full(table, -1, np.int64), np.empty(offsets[-1], np.int32)
+    for g in range(len(begins)):
+        place = offsets[g]
+        for t in range(begins[g], ends[g]):
+            row = rows[t]
+            if row >= 0 and seen[row] != g:
+                seen[row] = g
+                members[place] = row
+                place += 1
+        members[offsets[g] : place].sort()
+    return members
+
+
+@njit(**PLAIN)
+def same_as(members, offsets):
+    """The first group with the same members in the same order as each: int64 [groups]."""
+    groups = len(offsets) - 1
+    slots = 1
+    while slots < 2 * groups:
+        slots *= 2
+    table, found = np.full(slots, -1, np.int64), np.empty(groups, np.int64)
+    for g in range(groups):
+        slot = np.int64(_hash(members, offsets, g) & np.uint64(slots - 1))
+        while table[slot] >= 0 and not _equal(members, offsets, table[slot], g):
+            slot = (slot + 1) % slots
+        if table[slot] < 0:
+            table[slot] = g
+        found[g] = table[slot]
+    return found
+
+
+@njit(**PLAIN)
+def _hash(members, offsets, g):
+    key = np.uint64(0)
+    for m in range(offsets[g], offsets[g + 1]):
+        key = (key ^ np.uint64(members[m])) * _ODD
+        key ^= key >> _HALF
+    return key
+
+
+@njit(**PLAIN)
+def _equal(members, offsets, one, other):
+    return np.array_equal(members[offsets[one] : offsets[one + 1]], members[offsets[other] : offsets[other + 1]])

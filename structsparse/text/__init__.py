@@ -1,0 +1,1 @@
+"""Classifiers of documents, and numbers predicted of them, from bags of words."""
