@@ -152,15 +152,19 @@ class ADMM(DesignOptimizer):
     def __init__(
         self, params, inner: int = 10, rho: float = 1.0, adaptive: bool = False, relax: float = 1.0,
         stop: str = "change", tolerance: float = 1e-3, iterations: int = 100, w_tolerance: float = 1e-6,
-        zeros: bool = True, lr: float = 1.0,
+        w_steps: int = 50, zeros: bool = True, lr: float = 1.0,
     ) -> None:  # fmt: skip
         for name, value in (("rho", rho), ("tolerance", tolerance), ("w_tolerance", w_tolerance)):
             if not (value > 0 and math.isfinite(value)):
                 raise UserError(f"solver.{name} is {value}; it must be a positive number")
+        for name, count in (("iterations", iterations), ("w_steps", w_steps)):
+            if not (isinstance(count, int) and count > 0):
+                raise UserError(f"solver.{name} is {count}; it must be a whole number above 0")
         if not 0 < relax < 2:
             raise UserError(f"solver.relax is {relax}; it must lie between 0 and 2")
         options = {"rho": rho, "adaptive": adaptive, "relax": relax, "stop": stop, "tolerance": tolerance}
-        super().__init__(params, inner, lr, iterations=iterations, w_tolerance=w_tolerance, zeros=zeros, **options)
+        options |= {"iterations": iterations, "w_tolerance": w_tolerance, "w_steps": w_steps, "zeros": zeros}
+        super().__init__(params, inner, lr, **options)
 
     @property
     def converged(self) -> bool:
@@ -178,7 +182,8 @@ class ADMM(DesignOptimizer):
         group = self.param_groups[0]
         options = {key: group[key] for key in ("rho", "adaptive", "relax", "stop", "tolerance")}
         problem = self._problem(table, design, self._penalty(table))
-        return Admm(problem, *self._start(table, design), inner=group["w_tolerance"], **options)
+        options |= {"inner": group["w_tolerance"], "newton": group["w_steps"]}
+        return Admm(problem, *self._start(table, design), **options)
 
     def _settle(self) -> None:
         if self.converged and self.param_groups[0]["zeros"] and self.search.problem.grouped:
