@@ -234,6 +234,15 @@ def test_plain_penalties_come_to_the_objective_of_scikit_learn(reg, l1_ratio, te
     assert found.metrics["objective"] < expected * (1 + 1e-7)
 
 
+@pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge"])
+@pytest.mark.parametrize("reg", ["structured", "lasso_words", "elastic_words", "ridge_words", "ridge_frequency"])
+def test_every_loss_and_penalty_of_words_ends_with_a_proof(reg, loss, textcat):
+    found = textcat(f"reg={reg}", f"loss={loss}")
+    assert found.status == 0, found.errors
+    assert 0 <= found.metrics["duality_gap"] < 1e-7
+    assert found.metrics["stationarity"] < 1e-7
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -35,7 +35,8 @@ class DesignOptimizer(Optimizer):
         super().__init__(params, {"lr": lr, "inner": inner, **defaults})
         self.penalties: dict[Tensor, Penalty] = {}
         self.support: dict[Tensor, Tensor] = {}
-        self.search, self._certificate = None, None
+        self.search = None
+        self._latest, self._certificate = None, None  # what has been searched last, and what certifies it
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
         """The penalty of the table; entries outside its support stay zero."""
@@ -46,8 +47,7 @@ class DesignOptimizer(Optimizer):
                     f"a penalised parameter {tuple(parameter.shape)} is not among those that {type(self).__name__} "
                     "moves"
                 )
-        self.penalties, self.support = dict(penalties), dict(support or {})
-        self.search, self._certificate = None, None
+        self.penalties, self.support, self.search = dict(penalties), dict(support or {}), None
 
     @property
     def converged(self) -> bool:
@@ -55,13 +55,13 @@ class DesignOptimizer(Optimizer):
 
     @property
     def certificate(self) -> Certificate | None:
-        if self._certificate is None and self.search is not None:
-            self._certificate = self._certified()
+        if self._certificate is None and self._latest is not None:
+            self._certificate = self._certified(self._latest)
         return self._certificate
 
     @property
     def excess(self) -> float | None:
-        return None if self.certificate is None else self.certificate.gap * self.search.problem.unit
+        return None if self.certificate is None else self.certificate.gap * self._latest.problem.unit
 
     @property
     def gap(self) -> float | None:
@@ -78,7 +78,7 @@ class DesignOptimizer(Optimizer):
             if self.search.done:
                 break
             self.search.iterate()
-        self._certificate = None
+        self._latest, self._certificate = self.search, None
         self._settle()
         table.design.write_(table, *self._found())
         with torch.enable_grad():
@@ -111,7 +111,7 @@ class DesignOptimizer(Optimizer):
     def _begin(self, table: Tensor, design: Design):
         raise NotImplementedError
 
-    def _certified(self) -> Certificate:
+    def _certified(self, search) -> Certificate:
         raise NotImplementedError
 
     def _start(self, table: Tensor, design: Design) -> tuple[np.ndarray, np.ndarray]:
@@ -138,8 +138,8 @@ class Majorize(DesignOptimizer):
         group = self.param_groups[0]
         return Majorizer(problem, *self._start(table, design), group["kkt"], group["gap"])
 
-    def _certified(self) -> Certificate:
-        return self.search.certificate if self.search.done and self.search.certificate else self.search.point.certify()
+    def _certified(self, search: Majorizer) -> Certificate:
+        return search.certificate if search.done and search.certificate else search.point.certify()
 
 
 class ADMM(DesignOptimizer):
@@ -190,8 +190,8 @@ class ADMM(DesignOptimizer):
             self.search.point.W[self._dead_rows()] = 0
             self.search.point.rescore()
 
-    def _certified(self) -> Certificate:
-        return self.search.certify()
+    def _certified(self, search: Admm) -> Certificate:
+        return search.certify()
 
     def _dead_rows(self) -> np.ndarray:
         """Rows of a group whose copy is zero."""
