@@ -182,7 +182,8 @@ class Runner:
             if self.warm.get(script):
                 warm = self.warm[script].pop()
             else:
-                environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+                environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.jobs)), **os.environ}
+                environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
                 with log.open("wb") as errors:
                     warm = Warm(script, environment, errors)
             self.busy.add(warm)

@@ -334,7 +334,7 @@ def test_nothing_that_lives_is_no_error():
 @pytest.mark.parametrize(
     ("change", "fragment"),
     [
-        ({"shown": [("train", 9)]}, "documents \\[9\\] of train, expected 0 to 2"),
+        ({"shown": [("train", 9)]}, "document 9 of train, expected a number from 0 to 2"),
         ({"shown": [("trian", 0)]}, "no part 'trian'"),
         ({"table": np.zeros(3)}, "weights \\(3,\\)"),
         ({"bias": np.zeros(2)}, "biases \\(2,\\)"),

@@ -380,6 +380,8 @@ def test_optimizers_write_what_they_find_and_say_when_they_are_done():
     assert best.certificate.kkt <= 1e-9
     assert objective(design, penalty, W.numpy(), bias.numpy()) == pytest.approx(best.certificate.objective, rel=1e-12)
     assert best.gap == best.certificate.gap
+    best.attach({})  # as a callback does at the end: what was proved stays proved
+    assert 0 <= best.excess < 1e-8
     copied, V, other = moved(ADMM, penalty, stop="gap", tolerance=1e-8, iterations=5000)
     assert objective(design, penalty, V.numpy(), other.numpy()) == pytest.approx(best.certificate.objective, rel=1e-6)
     assert torch.equal(V == 0, W == 0)  # with `zeros`, which the lasso alone would not make

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import warnings
 
 import numpy as np
@@ -194,6 +195,18 @@ def test_the_default_run_says_how_much_of_the_planted_structure_it_found(textcat
     assert "planted" in (found.folder / "report" / "groups.md").read_text()
 
 
+def test_the_report_explains_the_documents_that_are_asked_for(textcat):
+    found = textcat("task.shown={test: [3, 0], train: [5]}")
+    assert found.status == 0, found.errors
+    page, plain = ((found.folder / "report" / f"explanation.{end}").read_text() for end in ("html", "txt"))
+    shown = [line for line in plain.splitlines() if "taken for" in line]
+    assert [line.split(":")[0].split()[0] for line in shown] == ["test", "test", "train"]
+    assert re.search(r"groups \(groups\): \d+ live, \d+ are dead", plain)
+    living = [line.split()[2] for line in plain.splitlines() if line.startswith("lives ")]
+    assert living
+    assert all(name.rstrip(":") in page for name in living)
+
+
 def objective(data: DocumentData, table: np.ndarray, bias: float, lasso: float, squares: float) -> float:
     margins = data.targets("train") * (data.matrices["train"] @ table + bias)
     return float(np.log1p(np.exp(-margins)).mean() + lasso * np.abs(table).sum() + squares / 2 * np.square(table).sum())
@@ -219,6 +232,15 @@ def test_plain_penalties_come_to_the_objective_of_scikit_learn(reg, l1_ratio, te
     )
     assert found.metrics["objective"] == pytest.approx(expected, rel=1e-4 if reg == "l1" else 1e-7)
     assert found.metrics["objective"] < expected * (1 + 1e-7)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge"])
+@pytest.mark.parametrize("reg", ["structured", "lasso_words", "elastic_words", "ridge_words", "ridge_frequency"])
+def test_every_loss_and_penalty_of_words_ends_with_a_proof(reg, loss, textcat):
+    found = textcat(f"reg={reg}", f"loss={loss}")
+    assert found.status == 0, found.errors
+    assert 0 <= found.metrics["duality_gap"] < 1e-7
+    assert found.metrics["stationarity"] < 1e-7
 
 
 @pytest.mark.parametrize(
@@ -297,6 +319,10 @@ def test_a_second_stage_keeps_the_dead_dead(textcat):
         (("batch=0", "solver=sgd"), "batch=0: expected a number of documents"),
         (("reg=l1", "solver=fista", "reg.strength=2"), "every group is dead"),
         (("features.weighting=loud",), "features.weighting"),
+        (("task.shown={test: [60]}",), "document 60 of test, expected a number from 0 to 59"),
+        (("task.shown={tset: [0]}",), "there is no part 'tset'; there are train, dev, test"),
+        (("task.shown=[0]",), "task.shown=[0]: expected parts and numbers"),
+        (("solver=admm", "solver.w_steps=0"), "solver.w_steps is 0"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(options, reason, textcat):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 import numpy as np
 
 from structsparse.errors import UserError
+
+
+def can_split() -> bool:
+    return find_spec("sentencex") is not None
 
 
 def sentence_begins(texts: Sequence[str], language: str = "en") -> list[np.ndarray]:

@@ -156,7 +156,9 @@ def planted(
 ) -> Cover:  # fmt: skip
     """The groups of words that a planted corpus was drawn from."""
     if not layout.groups:
-        raise UserError("groups=planted is for data=planted_documents, whose groups are known; these data tell none")
+        raise UserError(
+            "groups=planted is for data=planted_documents, these data tell no groups; take reg=sentences, brown, ..."
+        )
     names, code_of = list(layout.groups), {word: code for code, word in enumerate(layout.train.words)}
     codes = [[code_of.get(word, -1) for word in words] for words in layout.groups.values()]
     ends = np.cumsum([len(own) for own in codes])

@@ -17,6 +17,8 @@ LOGISTIC, SQUARED, HINGE, SOFTMAX = 0, 1, 2, 3
 HALVINGS = 40  # of a step: what does not help by then is rounding
 ENOUGH = 1e-4  # of the promised decrease (Armijo)
 ROUNDING = 4e-15  # of the objective: a smaller increase is none
+LOOK, SURE = 10, 0.01  # rounds of `hold` between two looks at what is proved, and how much of it need not be
+MUCH = 0.3  # of the most that is left: what is less may be held once the rest is
 FLOOR = 1e-14  # of a curvature, relative to the largest: below it a column says nothing
 
 
@@ -347,12 +349,41 @@ def rows_outside(sets, dead, allowed):
 
 
 @njit(**SERIAL)
+def _most(sizes, rows):
+    most = 0.0
+    for j in rows:
+        most = max(most, abs(sizes[j]))
+    return most
+
+
+@njit(**SERIAL)
+def _surely_left(sets, starts, rows, duals, sizes):
+    """Whether the minimum of `hold` is nearly 1/2 |v|^2, v the sizes that are left: by the dual problem at v,
+
+    sum_j v_j (v_j + sum_g xi_gj)  -  sum_g reach_g ||v_g||  -  1/2 |v|^2.
+    """
+    squares, slack = 0.0, 0.0
+    for j in range(sizes.size):
+        squares += sizes[j] * sizes[j]
+    for g in range(starts.size - 1):
+        own, inner = 0.0, 0.0
+        for a in range(starts[g], starts[g + 1]):
+            v = sizes[rows[a]]
+            own += v * v
+            inner += v * duals[a]
+        if own > 0:
+            slack += sets.reach[g] * np.sqrt(own) - inner
+    return slack <= SURE * squares / 2
+
+
+@njit(**SERIAL)
 def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
     """What dead groups cannot hold of sizes [rows], the norms of what pulls at their rows; sizes changes in place.
 
     min 1/2 sum_j (sizes_j - sum_g xi_gj)^2  with  ||xi_g|| <= reach_g: descent over one group after the other, from
-    xi_gj = factors[g] * guess[j]. Ends once nothing is left above the tolerance, or a round changes nothing.
-    Returns whether each group's bound is met with something left: those that should live.
+    xi_gj = factors[g] * guess[j]. Ends once nothing is left above the tolerance; once a round changes nothing; or once
+    nearly all that is left is proved to be left at the minimum too (`_surely_left`), as it is where a guess was wrong.
+    Returns whether each group's bound is met with much of the most that is left: those that should live first.
     """
     counts = np.zeros(dead.size + 1, np.int64)
     for j in range(sizes.size):
@@ -373,7 +404,9 @@ def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
                     sizes[j] -= factors[g] * guess[j]
                     ends[g] += 1
     living = np.zeros(dead.size, np.bool_)
-    for _ in range(rounds):
+    for done in range(rounds):
+        if done % LOOK == LOOK - 1 and _surely_left(sets, starts, rows, duals, sizes):
+            break
         moved = 0.0
         for g in range(dead.size):
             first, last = starts[g], starts[g + 1]
@@ -392,13 +425,14 @@ def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
                 new = share * aim
                 moved = max(moved, abs(new - duals[a]))
                 sizes[j], duals[a] = aim - new, new
-        if moved <= tolerance:
+        if moved <= tolerance or (done % LOOK == LOOK - 1 and _most(sizes, rows) <= tolerance):
             break
+    most = _most(sizes, rows)
     for g in range(dead.size):
         left = 0.0
         for a in range(starts[g], starts[g + 1]):
             left = max(left, sizes[rows[a]])
-        living[g] &= left > tolerance
+        living[g] &= left > max(tolerance, MUCH * most)
     return living
 
 
@@ -406,8 +440,9 @@ def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
 
 
 @njit(**SERIAL)
-def true_penalty(sets, W, rows, cut, squares, norms):
-    """The value over these rows, all others zero; norms[g] <- ||W_g||."""
+def true_penalty(sets, W, rows, cut, squares, norms, eps=0.0):
+    """The value over these rows, all others zero; norms[g] <- ||W_g||. With eps, sqrt(||W_g||^2 + eps^2) - eps counts
+    for each norm."""
     norms[:] = 0
     total = 0.0
     for j in rows:
@@ -421,8 +456,8 @@ def true_penalty(sets, W, rows, cut, squares, norms):
                 norms[np.uint64(sets.groups[a])] += own
     for g in range(norms.size):
         if norms[g] > 0:
+            total += sets.reach[g] * (np.sqrt(norms[g] + eps * eps) - eps)
             norms[g] = np.sqrt(norms[g])
-            total += sets.reach[g] * norms[g]
     return total
 
 
@@ -461,12 +496,14 @@ def _curve(data, sets, W, entries, own, norms, ridge, bend, moves_bias, d, d_bia
 
 
 @njit(**SERIAL)
-def polish(data, sets, W, bias, F, slope, bend, G, cut, ridge, squares, norms, rows, moves_bias, rounds, accuracy):
+def polish(
+    data, sets, W, bias, F, slope, bend, G, cut, ridge, squares, norms, rows, moves_bias, rounds, accuracy, eps=0.0
+):
     """One Newton step with conjugate gradients on the entries of these rows that are not zero, signs kept.
 
     `accuracy` is that of the gradients, as a share of the first. `ridge` [rows] holds squares and the sum of
-    reach / norm over the groups of a row, `norms` [groups] theirs. F, slope and bend follow. Where no length of the
-    step lowers the objective nothing changes.
+    reach / norm over the groups of a row, `norms` [groups] theirs; with eps each norm is sqrt(||W_g||^2 + eps^2). F,
+    slope and bend follow. Where no length of the step lowers the objective nothing changes.
     """
     outputs, count = F.shape
     entries, size = np.empty((rows.size * outputs, 2), np.int64), 0
@@ -514,7 +551,7 @@ def polish(data, sets, W, bias, F, slope, bend, G, cut, ridge, squares, norms, r
     promised[0] = -(slope_start @ d + slope_bias @ d_bias)
     loss = losses(data, F, slope, bend)
     work = norms.copy()
-    old = loss + true_penalty(sets, W, rows, cut, squares, work)
+    old = loss + true_penalty(sets, W, rows, cut, squares, work, eps)
     start, step = F.copy(), 1.0
     for _ in range(HALVINGS):
         F[:] = start
@@ -527,7 +564,7 @@ def polish(data, sets, W, bias, F, slope, bend, G, cut, ridge, squares, norms, r
             add_column(data, j, new - before[c], F[k])
         for k in range(outputs):
             F[k] += step * d_bias[k]
-        value = losses(data, F, slope, bend) + true_penalty(sets, W, rows, cut, squares, work)
+        value = losses(data, F, slope, bend) + true_penalty(sets, W, rows, cut, squares, work, eps)
         if value <= old + ENOUGH * step * promised[0] + ROUNDING * abs(old):
             bias += step * d_bias
             return

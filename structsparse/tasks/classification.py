@@ -25,7 +25,7 @@ from structsparse.solvers.designs import Design
 from structsparse.tasks.documents import Classification, DocumentData
 from structsparse.tasks.task import Placed, Task, check_parts, fingerprint
 from structsparse.terms import Term, borne, place
-from structsparse.text import artifact
+from structsparse.text import artifact, explain
 from structsparse.text.model import BagClassifier
 from structsparse.text.predictor import Classifier
 
@@ -34,15 +34,30 @@ OPTIONS = {"weighting", "normalize", "min_count", "vocabulary", "extra", "group_
 MOST = 10_000  # words, and groups, in the report
 
 
-def prepare(labelled: Labelled, features: Mapping, choose: Callable, cache: int) -> DocumentData:
-    """The data of a classifier: each word is a feature, none of which is chosen or kept beforehand."""
+def prepare(
+    labelled: Labelled,
+    features: Mapping,
+    choose: Callable,
+    cache: int,
+    shown: Mapping[str, Sequence[int]] | None = None,
+) -> DocumentData:
+    """The data of a classifier: each word is a feature, none of which is chosen or kept beforehand. `shown`: which
+    documents of which part the explanation tells of."""
     if not isinstance(labelled, Labelled):
         raise UserError("task=textcat reads documents with labels: take data=documents, newsgroups or another of them")
     if not {*features} <= OPTIONS or getattr(choose, "func", choose) is not filters.all_of:
         raise UserError("task=textcat has words and no templates: leave out features=... and filter=...")
     options, extra = dict(features), features.get("extra")
     made = words.bag(labelled, **{name: options[name] for name in OPTIONS & {*options} - {"extra", "group_strength"}})
-    return DocumentData(labelled, made if extra is None else with_groups(made, extra))
+    named = None if shown is None else _named(shown, labelled)
+    return DocumentData(labelled, made if extra is None else with_groups(made, extra), named)
+
+
+def _named(wanted: Mapping[str, Sequence[int]], labelled: Labelled) -> list[tuple[str, int]]:
+    """(part, number) of each document."""
+    if not isinstance(wanted, Mapping) or not all(isinstance(numbers, Sequence) for numbers in wanted.values()):
+        raise UserError(f"task.shown={wanted}: expected parts and numbers of documents, as in {{test: [0, 7]}}")
+    return explain.checked([(part, number) for part, numbers in wanted.items() for number in numbers], labelled)
 
 
 def with_groups(bag: Bag, groups: Callable[..., Cover]) -> Bag:
@@ -126,6 +141,7 @@ class ClassificationTask(Task):
         report.write_text(folder / "words.tsv", report.tsv(table))
         report.write_text(folder / "words.md", report.markdown(report.Table(table.header, table.rows[:100])))
         first = recipe.selecting(outcomes)
+        explain_last(folder, data, first, last)
         for name, penalty in first.penalties.items():
             if penalty.groups is not None:
                 groups = group_table(data, first, name, penalty)
@@ -142,6 +158,17 @@ def classifier_of(outcome: Outcome) -> Classifier:
     data, model = outcome.data, outcome.module.model
     table, bias = (p.detach().cpu().numpy() for p in (model.table, model.bias))
     return Classifier.of(data.bag, table, bias, data.classes, data.labelled.reading, outcome.module.loss.kind)
+
+
+def explain_last(folder: Path, data: DocumentData, first: Outcome, last: Outcome) -> None:
+    """What the last model looks at, in the groups of the penalty that selected."""
+    model = last.module.model
+    table, bias = (p.detach().cpu().numpy() for p in (model.table, model.bias))
+    covers = {name: p.groups for name, p in first.penalties.items() if isinstance(p.groups, Cover)}
+    name, cover = next(iter(covers.items()), (None, None))
+    alive = None if cover is None else _alive(first, name).cpu().numpy()
+    loss = last.module.loss.kind
+    explain.write(folder, data.labelled, data.bag, table, bias, cover, data.shown, loss, alive)
 
 
 def word_table(data: DocumentData, model: BagClassifier) -> report.Table:

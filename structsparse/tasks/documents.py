@@ -29,6 +29,7 @@ class DocumentData:
 
     labelled: Labelled
     bag: Bag
+    shown: list[tuple[str, int]] | None = None  # (part, number) of documents that the explanation tells of; None: some
     covers: dict[str, Cover] = field(default_factory=dict, repr=False)  # groups made already, by what made them
     whole_parts: dict[str, DocumentBatch] = field(default_factory=dict, repr=False)  # laid out already
 

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from structsparse.corpora.documents import Documents, Labelled
+from structsparse.corpora.sentences import can_split
 from structsparse.errors import UserError
 from structsparse.features.words import Bag, rows_of
 from structsparse.files import write_text
@@ -131,7 +132,7 @@ def explain(
         raise UserError(f"explanation: weights {table.shape} and biases {bias.shape} of {len(bag.layout)} features")
     model = Linear(bag, table, bias, data.classes, loss)
     groups = Groups(cover, table, alive)
-    named = chosen(model, data) if shown is None else shown
+    named = chosen(model, data) if shown is None else checked(shown, data)
     sizes = np.abs(table[table != 0])
     return Explanation(
         title=data.name,
@@ -301,16 +302,22 @@ def chosen(model: Linear, data: Labelled) -> list[tuple[str, int]]:
     return list(dict.fromkeys(found))
 
 
+def checked(shown: Sequence[tuple[str, int]], data: Labelled) -> list[tuple[str, int]]:
+    """Documents that there are."""
+    for part, number in shown:
+        if part not in data.parts:
+            raise UserError(f"explanation: there is no part {part!r}; there are {', '.join(data.parts)}")
+        size = len(data.parts[part])
+        if not (isinstance(number, int) and 0 <= number < size):
+            raise UserError(f"explanation: document {number} of {part}, expected a number from 0 to {size - 1}")
+    return list(dict.fromkeys(shown))
+
+
 def _shown(model: Linear, groups: Groups, data: Labelled, part: str, named: Sequence[tuple[str, int]]) -> list[Shown]:
     """The named documents of one part."""
-    if part not in data.parts:
-        raise UserError(f"explanation: there is no part {part!r}; there are {', '.join(data.parts)}")
-    numbers, whole = [number for own, number in named if own == part], data.parts[part]
-    if not all(0 <= number < len(whole) for number in numbers):
-        raise UserError(f"explanation: documents {numbers} of {part}, expected 0 to {len(whole) - 1}")
-    documents = whole.select(numbers)
+    documents = data.parts[part].select([number for own, number in named if own == part])
     values, rows = model.values(documents), rows_of(documents, model.bag.layout)[documents.tokens]
-    guesses, sentences = model.predicted(values), documents.sentences()
+    guesses, sentences = model.predicted(values), _sentences(documents)
     found = []
     for k, name in enumerate(documents.names):
         low, high = documents.offsets[k : k + 2].tolist()
@@ -330,6 +337,13 @@ def _shown(model: Linear, groups: Groups, data: Labelled, part: str, named: Sequ
         )
         found.append(Shown(short(name), part, _said(model, label), guess, certainty, told, phrases))
     return found
+
+
+def _sentences(documents: Documents) -> np.ndarray:
+    """Where they begin; of a text that nothing here can split, where it begins."""
+    if documents.sentence_offsets is None and not can_split():
+        return documents.offsets
+    return documents.sentences()
 
 
 def _said(model: Linear, label) -> str:

@@ -7,8 +7,9 @@ Each group has a copy v_g of its rows, bound to the table W by multipliers u:  v
     v_g <- group prox of  M W - u / rho  with reach_g / rho,  all groups at once,
     u <- u + rho (v - M W).
 
-The first is solved by proximal Newton. rho is that of the summed loss, as in the paper. Stopped early with a large rho
-this is a proximal point method in the metric N_j (how many groups a row is in), whatever the groups bear.
+The first is solved by proximal Newton, or approached by a few of its steps (inexact ADMM). rho is that of the summed
+loss, as in the paper. Stopped early with a large rho this is a proximal point method in the metric N_j (how many groups
+a row is in), whatever the groups bear.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from structsparse.kernels import rows as kernels
 from structsparse.solvers.text.problem import Certificate, Problem
 
 STOPS = ("change", "dual", "gap")
-NEWTON = 50  # steps of a w-step
-PASSES = 20  # of descent in each
+PASSES = 20  # of descent in each step of a w-step
 SLACK = 0.03
 BALANCE, MOST = 2.0, 10.0  # ratio of residuals from which rho moves, and by how much at most
 
@@ -36,11 +36,12 @@ class Admm:
 
     def __init__(
         self, problem: Problem, weights=None, bias=None, rho: float = 1.0, adaptive: bool = False, relax: float = 1.0,
-        stop: str = "change", tolerance: float = 1e-3, inner: float = 1e-6,
+        stop: str = "change", tolerance: float = 1e-3, inner: float = 1e-6, newton: int = 50,
     ):  # fmt: skip
         if stop not in STOPS:
             raise UserError(f"solver.stop={stop}: expected {', '.join(STOPS)}")
-        self.problem, self.stop, self.tolerance, self.inner = problem, stop, tolerance, inner
+        self.problem, self.stop, self.tolerance = problem, stop, tolerance
+        self.inner, self.newton = inner, newton
         self.point = problem.begin(weights, bias)
         self.rho, self.adaptive, self.relax = rho / problem.items, adaptive, relax
         shape = problem.rows, problem.outputs
@@ -63,14 +64,14 @@ class Admm:
         before = self.point.W.copy()
         self._weights()
         problem, W = self.problem, self.point.W
-        self.change = _relative(np.linalg.norm(W - before), np.linalg.norm(W))
+        self.change = _relative(norm(W - before), norm(W))
         apart, size, there, self.zeros = kernels.move_copies(
             problem.sets, problem.order, problem.bounds, W, self.copies, self.duals, self.rho, self.relax, self.sums,
             self.moved,
         )  # fmt: skip
         multipliers = self._gathered(self.duals)
         self.primal = _relative(np.sqrt(apart), np.sqrt(max(size, there)))
-        self.dual = _relative(np.linalg.norm(self.moved), np.linalg.norm(multipliers))
+        self.dual = _relative(norm(self.moved), norm(multipliers))
         self.done = self._is_done()
         if self.adaptive and not self.done:
             self._balance(multipliers)
@@ -86,14 +87,14 @@ class Admm:
         return self.point.gap(-self.rho * self._gathered(self.duals))
 
     def _weights(self) -> None:
-        """The w-step, to `inner` of the steepest entry of the gradient at zero."""
+        """The w-step, to `inner` of the steepest entry of the gradient at zero or for `newton` steps."""
         problem, point = self.problem, self.point
         ridge = problem.squares + self.rho * self.counts
         pulled = self.rho * self.sums
         centre = np.divide(pulled, ridge[:, None], out=np.zeros_like(pulled), where=ridge[:, None] > 0)
         if problem.mask is not None:
             centre *= problem.mask
-        for _ in range(NEWTON):
+        for _ in range(self.newton):
             point.refresh()
             worst = point.step(problem.every, ridge, centre, PASSES, SLACK)
             if worst <= self.inner * problem.steepest:
@@ -119,6 +120,11 @@ class Admm:
         """Sum over the copies of each row: [rows, outputs]."""
         order, rows = self.problem.order, self.problem.rows
         return np.stack([np.bincount(order, column, rows) for column in copies.T], axis=1)
+
+
+def norm(x: np.ndarray) -> float:
+    """Without BLAS, whose threads wait for each other on a busy machine."""
+    return float(np.sqrt(np.square(x).sum()))
 
 
 def _relative(size: float, unit: float) -> float:

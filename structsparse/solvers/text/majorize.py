@@ -6,6 +6,9 @@ and squares lowers the objective but for eps, which falls towards zero: in each 
 where most of what is left to gain is due to it. No step length, no multiplier; rows outside the working set are never
 visited.
 
+Where eps has become small and stays, these squares move slowly: what is left to gain lies in groups whose norms are
+about eps. From there on each step is followed by one of Newton on the loss with sqrt(||W_g||^2 + eps^2) itself.
+
 A group that dies has ||W_g|| shrinking with eps, and reach_g W_g / e_g tends to its dual, within the ball of radius
 reach_g. So the end guesses the dead as those still within a few eps, sets them to zero, takes Newton steps with the
 norms themselves on what lives, and then proves the guess: the duals of the dead must hold all that pulls at them.
@@ -25,6 +28,7 @@ from structsparse.solvers.text.problem import Certificate, Problem
 FALL = 0.7  # of eps in an iteration
 FIRST = 3.0  # eps at first, over the inverse of the median norm of an item: the size that weights have
 SOON = 1e-5  # of the first eps: down to here it falls in each iteration
+ROUNDING = 1e-13  # of an objective: a guess that ends higher by more is wrong
 LOOK = 3  # iterations between two looks at the bound
 BLUR = 0.2  # share of eps in the bound below which eps waits for the rest
 GUESS, FURTHER = 1e-3, 10.0  # gap at which the dead are guessed first; how much smaller for each further guess
@@ -72,6 +76,8 @@ class Majorizer:
             self._without_groups()
             return
         self._step()
+        if not self.falls and self.eps <= SOON * self.first:
+            self._newton(np.flatnonzero(self.point.W.any(1)), self.eps)
         if self.iterations % LOOK == 0:
             self.bound, blur = self.point.bound(self.eps)
             self.falls = blur > BLUR * self.bound
@@ -95,13 +101,15 @@ class Majorizer:
         """Guess the dead, find the optimum of the rest, prove the guess; wake those that it fails for. Where that does
         not end, go on from before."""
         problem, point = self.problem, self.point
-        kept, norms = point.copy(), point.norms()
+        kept, norms, before = point.copy(), point.norms(), point.objective()
         held = problem.sets.reach / np.sqrt(norms**2 + self.eps**2), np.linalg.norm(point.W, axis=1)
         least = np.where(problem.sets.reach > 0, NEAR * self.eps, -1.0)  # norm [groups] at which one is taken for dead
         fresh, latest = None, np.inf
         for _ in range(WAKINGS):
             self._polish(least, fresh)
-            certificate = point.certify(held)
+            if point.objective() > before + ROUNDING * abs(before):
+                break
+            certificate = point.certify(held, 0.01 * self.kkt)
             if self._enough(certificate):
                 self.certificate = certificate
                 return
@@ -150,15 +158,15 @@ class Majorizer:
                 break
             self._newton(rows)
 
-    def _newton(self, rows: np.ndarray) -> None:
+    def _newton(self, rows: np.ndarray, eps: float = 0.0) -> None:
         problem, point = self.problem, self.point
         point.refresh()
-        norms, pulls = point.norms(), np.zeros(problem.rows)
+        norms, pulls = np.sqrt(point.norms() ** 2 + eps**2), np.zeros(problem.rows)
         factors = np.divide(problem.sets.reach, norms, out=np.zeros_like(norms), where=norms > 0)
         kernels.pulls(problem.sets, factors, rows, problem.squares, pulls)
         kernels.polish(
             problem.data, problem.sets, point.W, point.bias, point.F, point.slope, point.bend, point.G, problem.cut,
-            pulls, problem.squares, norms, rows, problem.moves_bias, CONJUGATES, ACCURACY,
+            pulls, problem.squares, norms, rows, problem.moves_bias, CONJUGATES, ACCURACY, eps,
         )  # fmt: skip
         point.loss = kernels.losses(problem.data, point.F, point.slope, point.bend)
 

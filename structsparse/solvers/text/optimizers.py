@@ -35,7 +35,8 @@ class DesignOptimizer(Optimizer):
         super().__init__(params, {"lr": lr, "inner": inner, **defaults})
         self.penalties: dict[Tensor, Penalty] = {}
         self.support: dict[Tensor, Tensor] = {}
-        self.search, self._certificate = None, None
+        self.search = None
+        self._latest, self._certificate = None, None  # what has been searched last, and what certifies it
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
         """The penalty of the table; entries outside its support stay zero."""
@@ -46,8 +47,7 @@ class DesignOptimizer(Optimizer):
                     f"a penalised parameter {tuple(parameter.shape)} is not among those that {type(self).__name__} "
                     "moves"
                 )
-        self.penalties, self.support = dict(penalties), dict(support or {})
-        self.search, self._certificate = None, None
+        self.penalties, self.support, self.search = dict(penalties), dict(support or {}), None
 
     @property
     def converged(self) -> bool:
@@ -55,13 +55,13 @@ class DesignOptimizer(Optimizer):
 
     @property
     def certificate(self) -> Certificate | None:
-        if self._certificate is None and self.search is not None:
-            self._certificate = self._certified()
+        if self._certificate is None and self._latest is not None:
+            self._certificate = self._certified(self._latest)
         return self._certificate
 
     @property
     def excess(self) -> float | None:
-        return None if self.certificate is None else self.certificate.gap * self.search.problem.unit
+        return None if self.certificate is None else self.certificate.gap * self._latest.problem.unit
 
     @property
     def gap(self) -> float | None:
@@ -78,7 +78,7 @@ class DesignOptimizer(Optimizer):
             if self.search.done:
                 break
             self.search.iterate()
-        self._certificate = None
+        self._latest, self._certificate = self.search, None
         self._settle()
         table.design.write_(table, *self._found())
         with torch.enable_grad():
@@ -111,7 +111,7 @@ class DesignOptimizer(Optimizer):
     def _begin(self, table: Tensor, design: Design):
         raise NotImplementedError
 
-    def _certified(self) -> Certificate:
+    def _certified(self, search) -> Certificate:
         raise NotImplementedError
 
     def _start(self, table: Tensor, design: Design) -> tuple[np.ndarray, np.ndarray]:
@@ -138,8 +138,8 @@ class Majorize(DesignOptimizer):
         group = self.param_groups[0]
         return Majorizer(problem, *self._start(table, design), group["kkt"], group["gap"])
 
-    def _certified(self) -> Certificate:
-        return self.search.certificate if self.search.done and self.search.certificate else self.search.point.certify()
+    def _certified(self, search: Majorizer) -> Certificate:
+        return search.certificate if search.done and search.certificate else search.point.certify()
 
 
 class ADMM(DesignOptimizer):
@@ -152,15 +152,19 @@ class ADMM(DesignOptimizer):
     def __init__(
         self, params, inner: int = 10, rho: float = 1.0, adaptive: bool = False, relax: float = 1.0,
         stop: str = "change", tolerance: float = 1e-3, iterations: int = 100, w_tolerance: float = 1e-6,
-        zeros: bool = True, lr: float = 1.0,
+        w_steps: int = 50, zeros: bool = True, lr: float = 1.0,
     ) -> None:  # fmt: skip
         for name, value in (("rho", rho), ("tolerance", tolerance), ("w_tolerance", w_tolerance)):
             if not (value > 0 and math.isfinite(value)):
                 raise UserError(f"solver.{name} is {value}; it must be a positive number")
+        for name, count in (("iterations", iterations), ("w_steps", w_steps)):
+            if not (isinstance(count, int) and count > 0):
+                raise UserError(f"solver.{name} is {count}; it must be a whole number above 0")
         if not 0 < relax < 2:
             raise UserError(f"solver.relax is {relax}; it must lie between 0 and 2")
         options = {"rho": rho, "adaptive": adaptive, "relax": relax, "stop": stop, "tolerance": tolerance}
-        super().__init__(params, inner, lr, iterations=iterations, w_tolerance=w_tolerance, zeros=zeros, **options)
+        options |= {"iterations": iterations, "w_tolerance": w_tolerance, "w_steps": w_steps, "zeros": zeros}
+        super().__init__(params, inner, lr, **options)
 
     @property
     def converged(self) -> bool:
@@ -178,15 +182,16 @@ class ADMM(DesignOptimizer):
         group = self.param_groups[0]
         options = {key: group[key] for key in ("rho", "adaptive", "relax", "stop", "tolerance")}
         problem = self._problem(table, design, self._penalty(table))
-        return Admm(problem, *self._start(table, design), inner=group["w_tolerance"], **options)
+        options |= {"inner": group["w_tolerance"], "newton": group["w_steps"]}
+        return Admm(problem, *self._start(table, design), **options)
 
     def _settle(self) -> None:
         if self.converged and self.param_groups[0]["zeros"] and self.search.problem.grouped:
             self.search.point.W[self._dead_rows()] = 0
             self.search.point.rescore()
 
-    def _certified(self) -> Certificate:
-        return self.search.certify()
+    def _certified(self, search: Admm) -> Certificate:
+        return search.certify()
 
     def _dead_rows(self) -> np.ndarray:
         """Rows of a group whose copy is zero."""
