@@ -25,6 +25,7 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/overlaps.py
 	$(BIN)/python benchmarks/tagging.py
 	$(BIN)/python benchmarks/lm.py
+	$(BIN)/python benchmarks/textcat.py
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

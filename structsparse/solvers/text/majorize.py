@@ -23,7 +23,7 @@ from structsparse.kernels import rows as kernels
 from structsparse.kernels.rows import LOGISTIC, SQUARED
 from structsparse.penalties import L1
 from structsparse.solvers.linear import fit_linear
-from structsparse.solvers.text.problem import Certificate, Problem
+from structsparse.solvers.text.problem import HOLD_ROUNDS, Certificate, Problem
 
 FALL = 0.7  # of eps in an iteration
 FIRST = 3.0  # eps at first, over the inverse of the median norm of an item: the size that weights have
@@ -34,6 +34,7 @@ BLUR = 0.2  # share of eps in the bound below which eps waits for the rest
 GUESS, FURTHER = 1e-3, 10.0  # gap at which the dead are guessed first; how much smaller for each further guess
 NEAR = 2.0  # a group within so many eps is taken for dead: its dual is at most 9/10 of its ball
 WAKINGS, WOKEN = 20, 1e-6  # rounds of waking in a guess; of NEAR, for what has been woken
+FEW_ROUNDS = 10  # over the duals of dead groups, where the gap is proven and only kkt is asked for
 PASSES = 5  # of descent in an iteration
 POLISHES = 60  # Newton steps of an end
 CONJUGATES, ACCURACY = 300, 1e-3  # rounds within each, and where they end
@@ -107,9 +108,12 @@ class Majorizer:
         fresh, latest = None, np.inf
         for _ in range(WAKINGS):
             self._polish(least, fresh)
-            if point.objective() > before + ROUNDING * abs(before):
+            rise = point.objective() - before
+            proven = max(self.bound + rise / problem.unit, 0.0)  # by the duals from before the guess
+            if rise > ROUNDING * abs(before) and proven > self.gap:
                 break
-            certificate = point.certify(held, 0.01 * self.kkt)
+            certificate = point.certify(held, 0.01 * self.kkt, HOLD_ROUNDS if proven > self.gap else FEW_ROUNDS)
+            certificate = certificate._replace(gap=min(certificate.gap, proven))
             if self._enough(certificate):
                 self.certificate = certificate
                 return

@@ -145,9 +145,15 @@ class Point:
         living = np.flatnonzero(self.W.any(1))
         return self.loss + kernels.true_penalty(problem.sets, self.W, living, problem.cut, problem.squares, norms)
 
-    def certify(self, held: tuple[np.ndarray, np.ndarray] | None = None, tolerance: float = 1e-13) -> Certificate:
+    def certify(
+        self,
+        held: tuple[np.ndarray, np.ndarray] | None = None,
+        tolerance: float = 1e-13,
+        rounds: int = HOLD_ROUNDS,
+    ) -> Certificate:
         """What proves the point. `held`: where the duals of groups that are zero start from, factors [groups] of the
-        sizes [rows] of other weights. The gradient afterwards is that of the dual point."""
+        sizes [rows] of other weights; so many `rounds` over them at most. The gradient afterwards is that of the dual
+        point."""
         problem, norms = self.problem, self.norms()
         self.refresh()
         slope_of_bias = float(np.abs(self.slope.mean(1)).max()) if problem.moves_bias else 0.0
@@ -155,7 +161,7 @@ class Point:
         dead, living = (norms == 0) & (problem.sets.reach > 0), self.W != 0
         rest = self.G + (pull + problem.squares)[:, None] * self.W
         rest = _past_cut(rest, self.W, problem.cut)
-        left, woken = self._held(rest, dead, held, tolerance)
+        left, woken = self._held(rest, dead, held, tolerance, rounds)
         kkt = max(float(np.abs(left).max(initial=0)), slope_of_bias) / problem.steepest
         taken = np.where(living, pull[:, None] * self.W, left - rest)  # sum of the duals of groups
         return Certificate(self.objective(), self.gap(taken), kkt, woken)
@@ -174,14 +180,12 @@ class Point:
         kernels.pulls(problem.sets, factors, np.flatnonzero(self.W.any(1)), np.zeros(problem.rows), pull)
         return pull
 
-    def _held(self, rest, dead, held, tolerance) -> tuple[np.ndarray, np.ndarray]:
+    def _held(self, rest, dead, held, tolerance, rounds) -> tuple[np.ndarray, np.ndarray]:
         """What the dead groups leave of the rest, and which of them should live."""
         sizes = np.where(self.W.any(1), 0.0, np.linalg.norm(rest, axis=1))
         before = sizes.copy()
         factors, guess = held if held is not None else (np.zeros(len(dead)), np.zeros(len(sizes)))
-        woken = kernels.hold(
-            self.problem.sets, dead, sizes, guess, factors, tolerance * self.problem.steepest, HOLD_ROUNDS
-        )
+        woken = kernels.hold(self.problem.sets, dead, sizes, guess, factors, tolerance * self.problem.steepest, rounds)
         share = np.divide(sizes, before, out=np.ones_like(sizes), where=before > 0)
         return rest * share[:, None], woken
 
