@@ -159,7 +159,10 @@ def summary(console: Console, metrics: Mapping[str, object], table: Table | None
         lives = table.header.index("lives")
         without = [row[:lives] + row[lives + 1 :] for row in [table.header, *table.rows] if row[lives] != "no"]
         living = Table(without[0], without[1:])
-        counts = (metrics.get("groups_alive", len(living.rows)), metrics.get("groups", len(table.rows)))  # not all shown
+        counts = (
+            metrics.get("groups_alive", len(living.rows)),
+            metrics.get("groups", len(table.rows)),
+        )  # not all shown
         console.print(rich(living, "living groups: {:,} of {:,}".format(*counts)))
     if table is not None and "wanted" in table.header:
         column = table.header.index("wanted")
