@@ -64,6 +64,10 @@ class DesignOptimizer(Optimizer):
         return None if self.certificate is None else self.certificate.gap * self._latest.problem.unit
 
     @property
+    def kkt(self) -> float | None:
+        return None if self.certificate is None else self.certificate.kkt
+
+    @property
     def gap(self) -> float | None:
         return None if self.certificate is None else self.certificate.gap
 
