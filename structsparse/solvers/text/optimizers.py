@@ -143,7 +143,7 @@ class Majorize(DesignOptimizer):
         return Majorizer(problem, *self._start(table, design), group["kkt"], group["gap"])
 
     def _certified(self, search: Majorizer) -> Certificate:
-        return search.certificate if search.done and search.certificate else search.point.certify()
+        return search.certificate if search.done and search.certificate else search.certify()
 
 
 class ADMM(DesignOptimizer):
