@@ -250,10 +250,12 @@ def prove(
     support: Mapping[str, Tensor],
     figures: Mapping,
     excess: float | None = None,
+    kkt: float | None = None,
 ) -> tuple[dict, dict[str, Tensor]]:
     """Objective, stationarity, gaps, and how many dead groups are so only by a budget or by noise: all on the whole
     training set; and the gradients there. `main` are the penalties of the first term, `figures` what is known of it.
-    `excess`: the duality gap, where the solver has proved one; a bound of ours can take longer than a fit."""
+    `excess`, `kkt`: the duality gap and the stationarity, where the solver has proved them; ours can take longer than a
+    fit."""
     weights = {name: p.detach() for name, p in module.named_parameters()}
     smooth = module.loss.smooth
     if smooth:
@@ -264,7 +266,8 @@ def prove(
     value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
     strength = figures["strength"]
     at_zero = figures["residual_at_zero"]
-    rest = residual(penalties, weights, gradients) if smooth else None
+    if kkt is None and smooth and at_zero:
+        kkt = residual(penalties, weights, gradients) / at_zero
     own = sum(float(penalty.value(weights[name])) for name, penalty in main.items())
     gap = near = excess
     if module.linear and excess is None:
@@ -273,7 +276,7 @@ def prove(
         "objective": loss + value,
         "penalty": own / strength if strength else 0.0,
         "train_loss": loss,
-        "stationarity": rest / at_zero if smooth and at_zero else None,
+        "stationarity": kkt,
         "duality_gap": gap,
         "near_gap": near,
         "groups_uncertified": _uncertified(penalties, weights, gradients) if smooth else None,

@@ -129,12 +129,12 @@ class _State:
         found = recipe.run(stage, data, None, folder, resume, start)
         for name, penalty in found.penalties.items():
             self.outcome.penalties[name].strength = float(penalty.strength)
-        whole = {  # not what was left of it
-            "critical_strength": self.outcome.figures["critical_strength"],
-            "residual_at_zero": recipe.residual_at_zero(self.outcome.penalties, self.outcome.at_zero),
-        }
-        if found.figures["stationarity"] is not None:
-            found.figures["stationarity"] *= found.figures["residual_at_zero"] / whole["residual_at_zero"]
+        whole = {"critical_strength": self.outcome.figures["critical_strength"]}  # not what was left of it
+        own = found.figures["residual_at_zero"]
+        if own is not None:
+            whole["residual_at_zero"] = recipe.residual_at_zero(self.outcome.penalties, self.outcome.at_zero)
+            if found.figures["stationarity"] is not None:
+                found.figures["stationarity"] *= own / whole["residual_at_zero"]
         if not rows.all():
             found.figures |= {"duality_gap": None, "near_gap": None}  # a bound for these rows bounds nothing else
         found.figures |= whole

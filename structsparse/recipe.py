@@ -28,6 +28,8 @@ from structsparse.solvers import steps
 from structsparse.tasks.task import Data, Placed
 from structsparse.terms import ITEMS, Term, critical_strength, set_strength
 
+PROVED = ("excess", "kkt")  # what a solver may know of its last model: the duality gap, how far it is from stationary
+
 
 @dataclass
 class Stage:
@@ -120,7 +122,7 @@ def run(
     else:
         path = folder / LAST if resume and (folder / LAST).is_file() else None
         figures |= _fit(stage, data, module, penalties, main, support, checkpoints, path, one_by_one)
-        kept = ("seconds_fit", "epochs", "strengths", "cuts", "counts", "gap", "excess")
+        kept = ("seconds_fit", "epochs", "strengths", "cuts", "counts", "gap", *PROVED)
         write_text(finished, json.dumps({key: figures[key] for key in kept}))
     for name, strength in figures.pop("strengths").items():
         penalties[name].strength = strength  # which a budget has found
@@ -128,11 +130,13 @@ def run(
     saved = torch.load(same_model(checkpoints.chosen, module.fingerprint), weights_only=True)
     module.to(next(value.dtype for value in saved["state_dict"].values() if value.is_floating_point()))
     module.load_state_dict(saved["state_dict"])
-    figures["residual_at_zero"] = residual_at_zero(penalties, at_zero) if at_zero else None
+    figures["residual_at_zero"] = None
     if not stage.proven:
         return Outcome(data, module, penalties, figures | {"objective": _objective(module, data, penalties)}, at_zero)
-    known = figures.get("excess") if stage.choose == "last" else None  # what the solver has proved of its last model
-    found, at_end = certificate.prove(module, data.whole("train"), penalties, main, support, figures, known)
+    known = {name: figures.get(name) for name in PROVED} if stage.choose == "last" else {}  # it is of the last model
+    if at_zero and known.get("kkt") is None:
+        figures["residual_at_zero"] = residual_at_zero(penalties, at_zero)
+    found, at_end = certificate.prove(module, data.whole("train"), penalties, main, support, figures, **known)
     return Outcome(data, module, penalties, figures | found, at_zero, at_end)
 
 
@@ -246,7 +250,6 @@ def _strengths(
         "critical_strength": criticals[0],
         "strength": float(next(iter(penalties.values())).strength),
         "terms": {term.name: float(next(iter(own.values())).strength) for term, own in placed},
-        "residual_at_zero": residual_at_zero(penalties, at_zero),
     }
     with torch.no_grad():
         for name, value in start.items():
@@ -266,7 +269,7 @@ def _absolute(stage: Stage, placed: Placed, items: int) -> dict[str, object]:
             )
     strengths = {term.name: float(next(iter(own.values())).strength) for term, own in placed}
     strength = next(iter(strengths.values()))
-    return {"critical_strength": None, "strength": strength, "terms": strengths, "residual_at_zero": None}
+    return {"critical_strength": None, "strength": strength, "terms": strengths}
 
 
 def residual_at_zero(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Tensor]) -> float:
@@ -301,7 +304,7 @@ def _fit(
         "cuts": getattr(proximal[0], "sequence", []),
         "counts": counts.history,
         "gap": _proved(trainer, "gap"),
-        "excess": _proved(trainer, "excess"),
+        **{name: _proved(trainer, name) for name in PROVED},
     }
 
 

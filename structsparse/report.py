@@ -25,6 +25,7 @@ matplotlib.use("Agg")
 
 MOST_GROUPS = 2000  # beyond this a group is not looked at one by one (a group per feature, say)
 _LABELLED = 60  # so many names can be read along one axis
+_LONGEST = 50  # letters of a name in a figure
 
 
 Groups = Partition | Forest | Cover
@@ -127,13 +128,19 @@ def living_groups(table: Table) -> Figure:
     axes = figure.add_subplot()
     planted = table.header.index("planted") if "planted" in table.header else None
     colours = ["C0" if planted is None or row[planted] == "yes" else "C3" for row in living]
-    axes.barh([row[0] for row in living], [row[table.header.index("norm")] for row in living], color=colours)
+    names = [_cut(str(row[0])) for row in living]
+    axes.barh(range(len(names)), [row[table.header.index("norm")] for row in living], color=colours)
+    axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.tick_params(axis="y", labelsize=7)
     note = "" if planted is None else " (red: not planted)"
     axes.set_title(f"{sum(r[1] == 'yes' for r in table.rows)} of {len(table.rows)} groups live{note}", fontsize=9)
     axes.set_xlabel("norm")
     return figure
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…"
 
 
 def write_groups(folder: Path, table: Table) -> None:
@@ -159,11 +166,8 @@ def summary(console: Console, metrics: Mapping[str, object], table: Table | None
         lives = table.header.index("lives")
         without = [row[:lives] + row[lives + 1 :] for row in [table.header, *table.rows] if row[lives] != "no"]
         living = Table(without[0], without[1:])
-        counts = (
-            metrics.get("groups_alive", len(living.rows)),
-            metrics.get("groups", len(table.rows)),
-        )  # not all shown
-        console.print(rich(living, "living groups: {:,} of {:,}".format(*counts)))
+        alive, every = (metrics.get(key) for key in ("groups_alive", "groups"))  # of very many the table has some
+        console.print(rich(living, f"living groups: {alive or len(living.rows):,} of {every or len(table.rows):,}"))
     if table is not None and "wanted" in table.header:
         column = table.header.index("wanted")
         names = [row[0] for row in table.rows if row[column] == "yes"]

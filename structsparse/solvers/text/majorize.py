@@ -30,6 +30,7 @@ FIRST = 3.0  # eps at first, over the inverse of the median norm of an item: the
 SOON = 1e-5  # of the first eps: down to here it falls in each iteration
 ROUNDING = 1e-13  # of an objective: a guess that ends higher by more is wrong
 LOOK = 3  # iterations between two looks at the bound
+VAIN = 5  # looks while eps stays, after which one that finds nothing gained makes it fall
 BLUR = 0.2  # share of eps in the bound below which eps waits for the rest
 GUESS, FURTHER = 1e-3, 10.0  # gap at which the dead are guessed first; how much smaller for each further guess
 NEAR = 2.0  # a group within so many eps is taken for dead: its dual is at most 9/10 of its ball
@@ -54,15 +55,20 @@ class Majorizer:
         if weights is not None and weights.any():
             self.eps *= WARM
         self.bound, self.next_try, self.falls = np.inf, GUESS, True
-        self.iterations, self.stuck = 0, False
+        self.iterations, self.looks, self.stuck = 0, 0, False  # looks: so many while eps stayed what it is
         self.certificate: Certificate | None = None
 
     def solve(self, iterations: int = 1000) -> Certificate:
         while not self.done and self.iterations < iterations:
             self.iterate()
         if self.certificate is None:
-            self.certificate = self.point.certify()
+            self.certificate = self.certify()
         return self.certificate
+
+    def certify(self) -> Certificate:
+        """Of the point as it is; the gap is the better of what its own duals and those of the smoothed norms prove."""
+        found = self.point.certify()
+        return found._replace(gap=min(found.gap, self.point.bound(self.eps)[0])) if self.problem.grouped else found
 
     @property
     def done(self) -> bool:
@@ -77,17 +83,24 @@ class Majorizer:
             self._without_groups()
             return
         self._step()
-        if not self.falls and self.eps <= SOON * self.first:
+        if self.waits:
             self._newton(np.flatnonzero(self.point.W.any(1)), self.eps)
         if self.iterations % LOOK == 0:
+            before, waits = self.bound, self.waits
             self.bound, blur = self.point.bound(self.eps)
-            self.falls = blur > BLUR * self.bound
-            if self.bound <= self.next_try:
-                self.next_try = self.bound / FURTHER
+            self.looks = self.looks + 1 if waits else 0
+            self.falls = blur > BLUR * self.bound or (self.looks >= VAIN and self.bound > before / 2)
+            if self.bound <= max(self.next_try, self.gap / 2):
+                self.next_try = min(self.next_try, self.bound) / FURTHER
                 self._end()
         if self.falls or self.eps > SOON * self.first:
             self.eps *= FALL
         self.stuck = self.eps < SMALLEST * self.first
+
+    @property
+    def waits(self) -> bool:
+        """Whether eps is small and stays."""
+        return not self.falls and self.eps <= SOON * self.first
 
     def _step(self) -> None:
         problem, point = self.problem, self.point

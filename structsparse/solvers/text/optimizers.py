@@ -64,6 +64,10 @@ class DesignOptimizer(Optimizer):
         return None if self.certificate is None else self.certificate.gap * self._latest.problem.unit
 
     @property
+    def kkt(self) -> float | None:
+        return None if self.certificate is None else self.certificate.kkt
+
+    @property
     def gap(self) -> float | None:
         return None if self.certificate is None else self.certificate.gap
 
@@ -139,7 +143,7 @@ class Majorize(DesignOptimizer):
         return Majorizer(problem, *self._start(table, design), group["kkt"], group["gap"])
 
     def _certified(self, search: Majorizer) -> Certificate:
-        return search.certificate if search.done and search.certificate else search.point.certify()
+        return search.certificate if search.done and search.certificate else search.certify()
 
 
 class ADMM(DesignOptimizer):
