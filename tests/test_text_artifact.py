@@ -199,7 +199,7 @@ def test_a_folder_that_is_no_model_says_what_is_wrong(tmp_path):
         "weighting is": lambda known: known.update(weighting=["counts"]),
         "tensor factors is missing": lambda known: known.update(weighting="tfidf"),
         "tensor table is": lambda known: known.update(words=known["words"][1:]),
-        "expected distinct ones": lambda known: known.update(words=[known["words"][1], *known["words"][1:]]),
+        "expected no word twice": lambda known: known.update(words=[known["words"][1], *known["words"][1:]]),
         "extra is": lambda known: known.update(extra=-1),
         "has no place": lambda known: known.update(extra=0),
         "words is missing": lambda known: known.pop("words"),
