@@ -25,6 +25,23 @@ TEXTCAT = ("task=textcat", *(f"data.{name}={size}" for name, size in SIZES.items
 L1 = ("reg=l1", "solver=fista", "reg.strength=0.1", "trainer.max_epochs=400", "solver.tolerance=1e-9")
 LOSSES = {"logistic": Logistic, "squared": Squared, "squared_hinge": SquaredHinge}
 
+TREES = ("constituents",)  # which nothing that is planted has
+PARTS = {  # files of conf/ that are for documents alone, each with the options that it needs here
+    "task": {"textcat": ()},
+    "features": {"textcat": ()},
+    "loss": {"logistic": (), "squared": (), "squared_hinge": ()},
+    "solver": {"majorize": (), "admm": (), "early": ()},
+    "groups": {
+        "planted": (), "sentences": (), "documents": (), "combined": (), "constituents": TREES,
+        "topics": ("groups.topics=6",), "brown": ("groups.classes=12",), "words_file": ("groups.path=words.json",),
+    },
+    "reg": {
+        "structured": (), "sentences": (), "constituents": TREES, "topics": ("groups.topics=6",),
+        "brown": ("groups.classes=12",), "lasso_words": (), "ridge_words": (), "elastic_words": (),
+        "ridge_frequency": (),
+    },
+}  # fmt: skip
+
 
 @pytest.fixture
 def textcat(tmp_path):
@@ -193,6 +210,26 @@ def test_the_default_run_says_how_much_of_the_planted_structure_it_found(textcat
     assert metrics["duality_gap"] < 1e-4 * metrics["objective"]
     assert metrics["accuracy"] > 0.5
     assert "planted" in (found.folder / "report" / "groups.md").read_text()
+
+
+@pytest.mark.parametrize("choice", [f"{group}={name}" for group, own in PARTS.items() for name in own])
+def test_every_part_trains(choice, textcat, tmp_path, monkeypatch):
+    group, _, name = choice.partition("=")
+    needs = PARTS[group][name]
+    monkeypatch.chdir(tmp_path)
+    words = [*planted_documents(seed=0, classes=2, **SIZES).groups.values()]
+    (tmp_path / "words.json").write_text(json.dumps({f"group {k}": own for k, own in enumerate(words)}))
+    options = () if needs is TREES else needs
+    if "topics" in choice:
+        pytest.importorskip("tomotopy")
+    found = textcat(choice, *options, *(("reg=sentences",) if name == "early" else ()))
+    if needs is TREES:
+        assert (found.status, "needs documents with parse trees" in found.errors) == (2, True)
+        return
+    assert found.status == 0, found.errors
+    assert found.metrics["accuracy"] > 0.5
+    assert found.metrics["stationarity"] < (1e-6 if name not in ("admm", "early") else 1)
+    assert group not in ("loss", "reg", "task") or found.metrics[group] == name
 
 
 def test_the_report_explains_the_documents_that_are_asked_for(textcat):

@@ -24,13 +24,14 @@ from structsparse.corpora.columns import Column, write_columns
 from structsparse.corpora.splits import planted
 from structsparse.errors import UserError
 from structsparse.features.layout import Layout
-from structsparse.losses import StructuredLoss
+from structsparse.losses import DocumentLoss, StructuredLoss
 from structsparse.models import Sizes
 from structsparse.pairs import Pairs
 from structsparse.penalties import Penalty
 from structsparse.recipe import Stage
 from structsparse.tasks.tagging import TaggingData, prepare
 from tests.conftest import PLANTED, ROOT, SMALL, TWO_STAGES, run_here, run_program
+from tests.test_textcat_task import PARTS as OF_DOCUMENTS
 
 CONF = ROOT / "conf"
 RATES = {"sgd": 0.03, "momentum": 0.005, "adagrad": 0.3, "adam": 0.03, "adamw": 0.03}  # fit for small corpora
@@ -55,7 +56,11 @@ SOLVERS = {
     "scaled_adagrad": SCALED,
 }
 OF_GROUPS = {"template_tree": "tree_l2", "coarse_to_fine": "overlap"}
-MISSING = {"groups=file": ("groups.path=groups.json",), "groups=module_heads": ("groups.heads=2",)}  # have no default
+MISSING = {  # have no default
+    "groups=file": ("groups.path=groups.json",),
+    "groups=words_file": ("groups.path=groups.json",),
+    "groups=module_heads": ("groups.heads=2",),
+}
 OWN_NETWORKS = {"module_filters", "module_heads", "file"}  # need more than a tagger, or a file
 KEYS = """task recipe loss reg data split seed f1 planted_precision planted_recall features weights nonzero rows_alive
 groups groups_alive objective penalty stationarity critical_strength strength seconds_prepare seconds_fit seconds_test
@@ -64,6 +69,11 @@ items_per_second peak_memory_mb artifact_bytes"""
 
 def options(group: str) -> list[str]:
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def of_taggers(group: str) -> list[str]:
+    """All but those of documents, which tests/test_textcat_task.py trains."""
+    return [name for name in options(group) if name not in OF_DOCUMENTS.get(group, ())]
 
 
 def composed(*overrides: str):
@@ -97,7 +107,7 @@ def test_every_option_composes_and_is_made(choice):
     for stage in stages(cfg):
         for term in stage.terms:
             assert issubclass(term.penalty.func, Penalty)
-        assert issubclass(stage.loss.func, StructuredLoss)
+        assert issubclass(stage.loss.func, StructuredLoss | DocumentLoss)
         assert isinstance(stage.optimizer([torch.nn.Parameter(torch.zeros(2))]), torch.optim.Optimizer)
         if hasattr(stage.scorer.func, "serves"):  # tests/test_language_task.py makes them
             continue
@@ -108,7 +118,7 @@ def test_every_option_composes_and_is_made(choice):
     inspect.signature(get_method(cfg.data._target_)).bind(**dict.fromkeys(names))
 
 
-@pytest.mark.parametrize("reg", options("reg"))
+@pytest.mark.parametrize("reg", of_taggers("reg"))
 @pytest.mark.parametrize("recipe", options("recipe"))
 def test_every_penalty_goes_into_every_recipe(reg, recipe):
     found = stages(composed(f"reg={reg}", f"recipe={recipe}", "model=sparse_dense", "loss=hinge"))
@@ -158,12 +168,12 @@ def assert_trained(run) -> None:
 @pytest.mark.parametrize(
     "choice",
     [
-        *(f"loss={loss}" for loss in options("loss") if loss != "softmax"),
-        *(f"solver={solver}" for solver in options("solver")),
-        *(f"reg={reg}" for reg in options("reg") if reg != "none"),
-        *(f"groups={groups}" for groups in options("groups") if groups not in (*OWN_NETWORKS, "contexts")),
-        *(f"features={features}" for features in options("features") if features != "lm"),
-        *(f"task={task}" for task in options("task") if task != "lm"),
+        *(f"loss={loss}" for loss in of_taggers("loss") if loss != "softmax"),
+        *(f"solver={solver}" for solver in of_taggers("solver")),
+        *(f"reg={reg}" for reg in of_taggers("reg") if reg != "none"),
+        *(f"groups={groups}" for groups in of_taggers("groups") if groups not in (*OWN_NETWORKS, "contexts")),
+        *(f"features={features}" for features in of_taggers("features") if features != "lm"),
+        *(f"task={task}" for task in of_taggers("task") if task != "lm"),
     ],
 )
 def test_every_part_trains(choice, run):
