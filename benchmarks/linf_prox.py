@@ -3,7 +3,7 @@
     python benchmarks/linf_prox.py algorithm=merged_heap order=9 words=100000
     python -m structsparse.experiments nelakanti2013/prox        every algorithm, by order and by words
 
-The step is that of all words' gradient from the weights where training begins, each over its curvature, and what the
+The step is that of all words' gradient from the weights where training begins, each over its count, and what the
 penalty takes is 0.65 counts; only the prox is timed. Beside the trie stands the tree in which chains of contexts have
 been joined, whose prox is the same. Writes metrics.json into hydra.run.dir, if that is given.
 """
@@ -43,7 +43,8 @@ def step_of(trie: ContextTree) -> torch.Tensor:
     with torch.no_grad():
         model.table.copy_(model.start())
     (model.surprise() / model.targets).backward()
-    return (model.table.detach() - model.table.grad / model.curvature().double()).clamp_(min=0)
+    counts = torch.from_numpy(trie.entry_count).double().clamp_(min=1)
+    return (model.table.detach() - model.table.grad * model.targets / counts).clamp_(min=0)
 
 
 def time_prox(algorithm: str, tree: str, corpus: str, order: int, words: int, seed: int) -> dict[str, object]:
