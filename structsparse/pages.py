@@ -12,7 +12,8 @@ def keep_pages() -> bool:
     """Let freed memory serve the next array, where the C library is glibc; whether it is.
 
     By default glibc maps each array above 32 MB anew and gives it back when it is freed, so the kernel fills every page
-    with zeros each time: on two cores, a quarter of the time of a language model's step."""
+    with zeros each time: a quarter of the CPU time of a large language model. Kept pages are not always those that the
+    next array fits, so the peak of memory rises, by a quarter at worst so far."""
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
