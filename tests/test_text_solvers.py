@@ -28,6 +28,7 @@ KINDS = {  # options, and a strength under which some groups are dead, but of do
     "constituents": ({}, 0.32),
     "topics": ({"topics": 8, "top": 5, "iterations": 20}, 0.32),
     "brown": ({"classes": 12, "largest": 30}, 3.0),
+    "ward": ({"classes": 12, "largest": 30}, 3.0),
     "documents": ({}, 1.5),
     "words_file": ({}, 0.32),
     "planted": ({}, 0.32),

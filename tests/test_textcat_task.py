@@ -33,12 +33,13 @@ PARTS = {  # files of conf/ that are for documents alone, each with the options 
     "solver": {"majorize": (), "admm": (), "early": ()},
     "groups": {
         "planted": (), "sentences": (), "documents": (), "combined": (), "constituents": TREES,
-        "topics": ("groups.topics=6",), "brown": ("groups.classes=12",), "words_file": ("groups.path=words.json",),
+        "topics": ("groups.topics=6",), "brown": ("groups.classes=12",), "ward": ("groups.classes=12",),
+        "words_file": ("groups.path=words.json",),
     },
     "reg": {
         "structured": (), "sentences": (), "constituents": TREES, "topics": ("groups.topics=6",),
-        "brown": ("groups.classes=12",), "lasso_words": (), "ridge_words": (), "elastic_words": (),
-        "ridge_frequency": (),
+        "brown": ("groups.classes=12",), "ward": ("groups.classes=12",), "lasso_words": (), "ridge_words": (),
+        "elastic_words": (), "ridge_frequency": (),
     },
 }  # fmt: skip
 

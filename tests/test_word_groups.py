@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from structsparse.clusters.brown import brown as brown_tree
+from structsparse.clusters.vectors import ward as ward_tree
 from structsparse.corpora.documents import Constituents, Labelled, tokenize
 from structsparse.errors import UserError
 from structsparse.features import word_groups as groups
@@ -112,9 +113,10 @@ def test_neutral_constituents_alone(layout):
     assert as_sets(cover, layout) == pytest.approx(expected)
 
 
-def test_clusters_are_the_nodes_of_the_tree(layout):
-    cover = groups.brown((len(layout.words),), layout, weights="one", classes=6)
-    tree, known = brown_tree(layout.train, 6), set(layout.words)
+@pytest.mark.parametrize(("kind", "made"), [(groups.brown, brown_tree), (groups.ward, ward_tree)])
+def test_clusters_are_the_nodes_of_the_tree(layout, kind, made):
+    cover = kind((len(layout.words),), layout, weights="one", classes=6)
+    tree, known = made(layout.train, 6), set(layout.words)
     sets = [{layout.train.words[c] for c in tree.codes(node).tolist()} & known for node in range(tree.nodes)]
     assert as_sets(cover, layout) == pytest.approx(naive(sets, WEIGHTS["one"]))
     assert all(name.startswith("cluster ") for name in cover.names)

@@ -27,7 +27,9 @@ import torch
 from scipy import sparse
 
 from structsparse.clusters import topics as topic_models
+from structsparse.clusters.brown import WordTree
 from structsparse.clusters.brown import brown as brown_tree
+from structsparse.clusters.vectors import ward as ward_tree
 from structsparse.errors import UserError
 from structsparse.features.words import WordLayout
 from structsparse.groups import files
@@ -116,10 +118,22 @@ def brown(
 ) -> Cover:  # fmt: skip
     """A group for each node of the tree of Brown clusters: the words below it, `largest` of them at most."""
     tree = brown_tree(layout.train, classes, cache)
+    return _cover(shape, layout, parameter, _below(tree, largest), weights, **control)
+
+
+def ward(
+    shape, layout: WordLayout, parameter: str = "the table", weights: str = "sqrt_size", classes: int = 5000,
+    dimensions: int = 40, window: int = 5, largest: int | None = None, cache: int = 0, **control,
+) -> Cover:  # fmt: skip
+    """A group for each node of Ward's tree over word vectors: the words below it, `largest` of them at most."""
+    tree = ward_tree(layout.train, classes, dimensions, window, cache)
+    return _cover(shape, layout, parameter, _below(tree, largest), weights, **control)
+
+
+def _below(tree: WordTree, largest: int | None) -> Stretches:
     nodes = np.flatnonzero(tree.sizes <= (len(tree.words) if largest is None else largest))
     bounds = tree.begins[nodes], tree.ends[nodes]
-    units = Stretches(tree.order, *bounds, "clusters", lambda unit: tree.name(int(nodes[unit])))
-    return _cover(shape, layout, parameter, units, weights, **control)
+    return Stretches(tree.order, *bounds, "clusters", lambda unit: tree.name(int(nodes[unit])))
 
 
 def words_file(
@@ -172,6 +186,7 @@ KINDS = {
     "constituents": constituents,
     "topics": topics,
     "brown": brown,
+    "ward": ward,
     "documents": documents,
     "words_file": words_file,
     "planted": planted,
