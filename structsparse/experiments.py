@@ -182,7 +182,9 @@ class Runner:
             if self.warm.get(script):
                 warm = self.warm[script].pop()
             else:
-                environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.jobs)), **os.environ}
+                threads = str(max(1, (os.cpu_count() or 1) // self.jobs))
+                # both: numba's would become torch's as well, and threads that wait for each other's turn wait long
+                environment = {"OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads, **os.environ}
                 environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
                 with log.open("wb") as errors:
                     warm = Warm(script, environment, errors)
