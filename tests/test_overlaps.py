@@ -137,6 +137,53 @@ def test_nested_groups_are_composed_from_leaf_to_root(route):
         assert torch.equal(found == 0, expected == 0)
 
 
+def drawn_tree(seed, rows=200):
+    """Every node of a binary tree over rows, the rows below it."""
+    generator, nodes = torch.Generator().manual_seed(seed), [[row] for row in range(rows)]
+    found = []
+    while len(nodes) > 1:
+        one, other = (nodes.pop(int(torch.randint(len(nodes), (), generator=generator))) for _ in range(2))
+        nodes.append(one + other)
+        found.append(nodes[-1])
+    return found
+
+
+def test_which_covers_are_nested(cover):
+    def by_pairs(cover):
+        members = [set(own) for own in sets(cover)]
+        return all(not a & b or a <= b or b <= a for a in members for b in members)
+
+    assert cover.nested == by_pairs(cover)
+    for seed in range(4):
+        tree = drawn_tree(seed, 12)
+        assert cover_rows((12, 2), tree).nested
+        for broken in ([*tree, [*tree[0], *tree[1][:1]]], [*tree[:-1], [0, 5], [5, 7]]):
+            assert cover_rows((12, 2), broken).nested == by_pairs(cover_rows((12, 2), broken))
+
+
+def test_the_critical_strength_of_a_tree_is_that_of_the_composition(monkeypatch):
+    """By proxes of one round each, rough as they are: groups too small to matter one by one may matter together."""
+    rounds, descend = [], prox.overlaps.kernels.descend
+    monkeypatch.setattr(prox.overlaps.kernels, "descend", lambda *a: rounds.append(descend(*a)) or rounds[-1])
+    for seed in range(3):
+        groups = drawn_tree(seed)
+        cover, (grad, _) = cover_rows((200, 1), groups), draw(seed, (200, 1))
+
+        def norm_after(strength, grad=grad, groups=groups):
+            left = grad.flatten().clone()
+            for own in sorted(groups, key=len):
+                norm = left[own].norm()
+                left[own] *= (1 - strength * len(own) ** 0.5 / norm).clamp(min=0) if norm > 0 else 0.0
+            return float(left.norm())
+
+        low, high = 0.0, float(grad.norm())
+        for _ in range(80):
+            middle = (low + high) / 2
+            low, high = (low, middle) if norm_after(middle) == 0 else (middle, high)
+        assert float(OverlappingGroupLasso(cover, 1.0).critical(grad)) == pytest.approx(high, rel=1e-9)
+    assert {done for done, _ in rounds} == {1}
+
+
 @pytest.mark.parametrize("route", ROUTES)
 def test_in_turn_is_a_loop_over_the_families(cover, route):
     penalty = SequentialGroupLasso(cover, 0.2)

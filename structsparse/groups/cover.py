@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -125,6 +126,13 @@ class Cover(nn.Module):
         places, owner = self._pairs
         order = self.entries()[0]
         return (order[places] if in_order and order is not None else places), owner
+
+    @cached_property
+    def nested(self) -> bool:
+        """Whether of any two groups that share an atom one holds the other."""
+        largest_first = self.offsets.diff().argsort(descending=True, stable=True)
+        sets = self.members.cpu().numpy(), self.offsets.cpu().numpy(), largest_first.cpu().numpy()
+        return bool(kernels.nested(*sets, len(self.atoms)))
 
     def subset(self, groups: Tensor) -> Cover:
         """The cover of some of the groups, in that order."""

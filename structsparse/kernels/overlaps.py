@@ -50,6 +50,19 @@ def colours(members, offsets, order, multiplicity):
     return colour
 
 
+@njit(**SERIAL)
+def nested(members, offsets, largest_first, atoms):
+    """Whether the atoms of each group, down from the largest, have all been in the same group last."""
+    latest = np.full(atoms, -1)
+    for g in largest_first:
+        group = members[offsets[g] : offsets[g + 1]]
+        for k in group:
+            if latest[k] != latest[group[0]]:
+                return False
+        latest[group] = g
+    return True
+
+
 @njit(**SUMS)
 def _gathered(values, members):
     total = 0.0
@@ -298,8 +311,11 @@ def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual
                 dead[g] = _turn(x, steps, even, bounds, group, own, reach[g])
         done += 1
         if done in (check, rounds):
-            _mark(x, steps, bounds, members, offsets, reach, dead, (0.1 * tolerance) ** 2 * scale, zero)
-            gap = _gap(x, steps, bounds, members, offsets, starts, reach, dual, zero)
+            for small in ((0.1 * tolerance) ** 2 * scale, 0.0):  # many groups may each be small and matter together
+                _mark(x, steps, bounds, members, offsets, reach, dead, small, zero)
+                gap = _gap(x, steps, bounds, members, offsets, starts, reach, dual, zero)
+                if not 2 * gap > tolerance**2 * scale:
+                    break
             if not 2 * gap > tolerance**2 * scale:
                 break
             check = min(2 * done, done + 10)

@@ -188,6 +188,8 @@ def _minimised(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> t
     best, distance = x, torch.inf
     if over_atoms or not _without_copies(cover):
         start = torch.zeros(int(starts[-1]), dtype=torch.float64) if dual is None else dual
+        if even and cover.nested:
+            start.zero_()  # from where one round is exact; from elsewhere it may take many
         sets = bounds, members, offsets, starts, cover.size.argsort(stable=True).numpy(), reach.numpy()
         best, length, rounds = x.clone(), steps.clone(), min(rounds, _rounds(cover, int(starts[-1])))
         _, distance = kernels.descend(best.numpy(), length.numpy(), even, *sets, start.numpy(), tolerance, rounds)
