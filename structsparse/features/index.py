@@ -8,10 +8,11 @@ The rows of a template are contiguous, the most frequent feature first. What is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
+from typing import Self
 
 import numpy as np
 
@@ -27,7 +28,7 @@ def _digest(text: str) -> bytes:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
-def _hashes(texts: Iterable[str]) -> np.ndarray:  # uint64 [texts]
+def hashes(texts: Iterable[str]) -> np.ndarray:  # uint64 [texts]
     return np.frombuffer(b"".join(map(_digest, texts)), "<u8").astype(np.uint64)
 
 
@@ -46,33 +47,33 @@ class Bags:
 
 
 @dataclass(frozen=True)
-class FeatureIndex:
+class Rows:
     """Templates, and for each of them the features that own a row: block k is `offsets[k] : offsets[k + 1]`."""
 
-    templates: tuple[Template, ...]
+    templates: tuple
     offsets: np.ndarray  # int64 [templates + 1]
     keys: np.ndarray  # uint64 [rows], ascending inside each block
     rows: np.ndarray  # int32 [rows], the row of each key
 
     @classmethod
-    def fit(cls, sentences: Sentences, templates: Sequence[Template], min_count: int = 1) -> FeatureIndex:
-        """All features that occur at least `min_count` times."""
+    def gathered(
+        cls, templates: Sequence, places: int, keys_of: Callable[[int], np.ndarray], min_count: int, source: str
+    ) -> Self:
+        """All features that occur at least `min_count` times; keys_of(k) are those of template k at so many places."""
         if min_count < 1:
             raise UserError(f"features.min_count is {min_count}; it counts occurrences and must be at least 1")
         if not templates:
             raise UserError("no feature template is left; name some in features.templates")
-        patterns, hashed = _Patterns(templates), Hashed(sentences, templates)
         blocks, orders, offsets = [], [], [0]
-        known, rows = np.empty(sentences.tokens, np.uint64), np.empty(sentences.tokens, np.int32)
+        known, rows = np.empty(places, np.uint64), np.empty(places, np.int32)
         for k in range(len(templates)):
-            keys = patterns.keys(k, hashed)
-            size = kernels.group(np.sort(keys), min_count, offsets[-1], known, rows)
+            size = kernels.group(np.sort(keys_of(k)), min_count, offsets[-1], known, rows)
             blocks.append(known[:size].copy())
             orders.append(rows[:size].copy())
             offsets.append(offsets[-1] + size)
         if offsets[-1] == 0:
             raise UserError(
-                f"{sentences.source}: no feature of {len(templates)} templates occurs {min_count} times "
+                f"{source}: no feature of {len(templates)} templates occurs {min_count} times "
                 "(features.min_count); nothing is left to train"
             )
         return cls(tuple(templates), np.array(offsets), np.concatenate(blocks), np.concatenate(orders))
@@ -83,6 +84,37 @@ class FeatureIndex:
     @property
     def names(self) -> list[str]:
         return [template.name for template in self.templates]
+
+    @cached_property
+    def _places(self) -> tuple[np.ndarray, ...]:
+        """The table that keys are looked up in, with a directory of at most one key a place."""
+        blocks = [self.keys[begin:end] for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
+        bits = np.array([max(1, len(block).bit_length()) for block in blocks], np.int64)
+        places = [kernels.directory(block, size) for block, size in zip(blocks, bits, strict=True)]
+        begins, none = np.cumsum([0, *map(len, places)]), np.empty(0, np.int32)
+        return self.offsets, self.keys, self.rows, bits, begins, np.concatenate([none, *places])
+
+    def keep(self, alive: np.ndarray) -> tuple[Self, np.ndarray]:
+        """Only the rows that are alive, and the new number of every old row (-1 for the dead ones)."""
+        new_row = np.where(alive, np.cumsum(alive) - 1, -1).astype(np.int32)
+        kept = alive[self.rows]
+        before = np.r_[0, np.cumsum(kept)]
+        smaller = type(self)(self.templates, before[self.offsets], self.keys[kept], new_row[self.rows[kept]])
+        return smaller, new_row
+
+
+class FeatureIndex(Rows):
+    """Templates of tokens, and the features that own a row."""
+
+    templates: tuple[Template, ...]
+
+    @classmethod
+    def fit(cls, sentences: Sentences, templates: Sequence[Template], min_count: int = 1) -> FeatureIndex:
+        """All features that occur at least `min_count` times."""
+        patterns, hashed = _Patterns(templates), Hashed(sentences, templates)
+        return cls.gathered(
+            templates, sentences.tokens, lambda k: patterns.keys(k, hashed), min_count, sentences.source
+        )
 
     def bags(self, sentences: Sentences) -> Bags:
         """The rows active at each token; features that own no row are dropped."""
@@ -107,23 +139,6 @@ class FeatureIndex:
     @cached_property
     def _patterns(self) -> _Patterns:
         return _Patterns(self.templates)
-
-    @cached_property
-    def _places(self) -> tuple[np.ndarray, ...]:
-        """The table that `kernels.find` looks keys up in, with a directory of at most one key a place."""
-        blocks = [self.keys[begin:end] for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
-        bits = np.array([max(1, len(block).bit_length()) for block in blocks], np.int64)
-        places = [kernels.directory(block, size) for block, size in zip(blocks, bits, strict=True)]
-        begins, none = np.cumsum([0, *map(len, places)]), np.empty(0, np.int32)
-        return self.offsets, self.keys, self.rows, bits, begins, np.concatenate([none, *places])
-
-    def keep(self, alive: np.ndarray) -> tuple[FeatureIndex, np.ndarray]:
-        """Only the rows that are alive, and the new number of every old row (-1 for the dead ones)."""
-        new_row = np.where(alive, np.cumsum(alive) - 1, -1).astype(np.int32)
-        kept = alive[self.rows]
-        before = np.r_[0, np.cumsum(kept)]
-        smaller = FeatureIndex(self.templates, before[self.offsets], self.keys[kept], new_row[self.rows[kept]])
-        return smaller, new_row
 
     def describe(self, rows: np.ndarray, sentences: Sentences, bags: Bags) -> list[str]:
         """Readable features, rebuilt from a token where each occurs: `word[-1]=New & word[0]=York`."""
@@ -164,7 +179,7 @@ class _Patterns:
         atoms = [(numbers[name], shift) for template in templates for name, shift in template.atoms]
         attributes, shifts = np.array(atoms, np.int64).reshape(-1, 2).T.copy()
         bounds = np.cumsum([0, *(len(template.atoms) for template in templates)])
-        self.arrays = _hashes(template.name for template in templates), bounds, attributes, shifts
+        self.arrays = hashes(template.name for template in templates), bounds, attributes, shifts
 
     def keys(self, k: int, hashed: Hashed) -> np.ndarray:
         """The keys of a template at all tokens: uint64 [tokens]"""
@@ -187,16 +202,16 @@ class Hashed:
         inside = np.arange(sentences.tokens) + np.repeat(self.starts - sentences.offsets[:-1], self.lengths)
         self.values = np.empty((len(names), sentences.tokens + (before + after) * len(sentences)), np.uint64)
         for distance in range(1, before + 1):
-            self.values[:, self.starts - distance] = _hashes([_boundary(-distance, 0, 0)])
+            self.values[:, self.starts - distance] = hashes([_boundary(-distance, 0, 0)])
         for distance in range(1, after + 1):
-            self.values[:, self.starts + self.lengths + distance - 1] = _hashes([_boundary(distance - 1, 0, 0)])
+            self.values[:, self.starts + self.lengths + distance - 1] = hashes([_boundary(distance - 1, 0, 0)])
         # Values that do not occur here, because these are some sentences of many, would be hashed for nothing.
         used = {*names, "word"} & {*sentences.columns}
         columns = {name: _occurring(sentences.columns[name]) for name in used}
         occurring = replace(sentences, columns={**sentences.columns, **columns})
         for k, name in enumerate(names):
             column = attribute(occurring, name)
-            self.values[k, inside] = _hashes("=" + value for value in column.values)[column.codes]
+            self.values[k, inside] = hashes("=" + value for value in column.values)[column.codes]
 
 
 def _attributes(templates: Sequence[Template]) -> list[str]:

@@ -1,0 +1,162 @@
+"""Which row of the weight table a feature of an arc owns: as in `features.index`, with keys that are sums.
+
+Every template is on every arc once, so an index of n features needs no strings and its bags one row a template. Values
+are hashed by themselves, so what was not in training needs no vocabulary to be told apart, and a model of some of the
+templates finds the keys that a model of all of them has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from structsparse.corpora.columns import Sentences
+from structsparse.errors import UserError
+from structsparse.features.arc_templates import BETWEEN, PLACES, ArcTemplate
+from structsparse.features.attributes import attribute
+from structsparse.features.index import Bags, Rows, hashes
+from structsparse.kernels import arc_keys, keys
+
+VERBS, MARKS, LINKS = ("VERB", "AUX"), ("PUNCT",), ("CCONJ", "CONJ")  # of Universal Dependencies
+ROOT, BEFORE, AFTER = "<root>", "<before>", "<after>"  # values of tokens that are no words; no value begins so
+ENDS = "hm"
+
+
+class ArcIndex(Rows):
+    """Templates of arcs, and for each of them the features that own a row."""
+
+    templates: tuple[ArcTemplate, ...]
+
+    @classmethod
+    def fit(cls, sentences: Sentences, templates: Sequence[ArcTemplate], min_count: int = 1) -> ArcIndex:
+        """All features that are on at least `min_count` arcs."""
+        look = Looks(sentences, templates)
+        return cls.gathered(templates, look.arcs, look.keys, min_count, sentences.source)
+
+    def bags(self, sentences: Sentences) -> Bags:
+        """The rows of every arc; features that own no row are dropped."""
+        look, count = Looks(sentences, self.templates), len(self.templates)
+        ids, offsets = np.empty(look.arcs * count, np.int32), np.empty(look.arcs + 1, np.int64)
+        table = ids.reshape(look.arcs, count)
+        arc_keys.find(look.patterns, look.starts, look.first_arcs, look.values, look.between, self._places, table)
+        keys.squeeze(table, offsets)
+        del table
+        ids.resize(offsets[-1], refcheck=False)  # gives back what is left over, and copies nothing
+        return Bags(ids, offsets)
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Sentences as templates look at them."""
+
+    sentences: Sentences
+    templates: Sequence[ArcTemplate]
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Where the root of each sentence stands, before its words: int64 [sentences + 1]"""
+        return self.sentences.offsets + np.arange(len(self.sentences) + 1)
+
+    @cached_property
+    def first_arcs(self) -> np.ndarray:
+        """int64 [sentences + 1]"""
+        return np.concatenate([[0], np.cumsum(self.sentences.lengths.astype(np.int64) ** 2)])
+
+    @property
+    def arcs(self) -> int:
+        return int(self.first_arcs[-1])
+
+    @cached_property
+    def atoms(self) -> list[tuple[str, int, str]]:
+        return sorted({atom for template in self.templates for atom in template.tokens})
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """What each atom says of the token at each place: uint64 [atoms, places]"""
+        found = np.empty((len(self.atoms), int(self.starts[-1])), np.uint64)
+        place = np.arange(found.shape[1])
+        sentence = np.searchsorted(self.starts, place, side="right") - 1
+        first, last = self.starts[sentence], self.starts[sentence + 1]
+        names = sorted({name for _, _, name in self.atoms})
+        of_name = {name: self._hashed(name) for name in names}
+        root, before, after = hashes([ROOT, BEFORE, AFTER])
+        for row, (end, offset, name) in zip(found, self.atoms, strict=True):
+            looked = place + offset
+            row[:] = of_name[name][looked.clip(0, len(place) - 1)]
+            row[looked == first] = root
+            row[looked < first], row[looked >= last] = before, after
+            row *= hashes([f"{end}{offset}.{name}"]) | np.uint64(1)  # odd: nothing of a value is lost
+        return found
+
+    def _hashed(self, name: str) -> np.ndarray:
+        """The attribute at each place, anything at roots: uint64 [places]"""
+        column = attribute(self.sentences, name)
+        found = np.zeros(int(self.starts[-1]), np.uint64)
+        words = np.arange(self.sentences.tokens) + np.repeat(np.arange(1, len(self.starts)), self.sentences.lengths)
+        found[words] = hashes("=" + value for value in column.values)[column.codes]
+        return found
+
+    @cached_property
+    def between(self) -> np.ndarray:
+        """uint64 [kinds, arcs], of the kinds that any template looks at; all of them, or none."""
+        if not any(template.between for template in self.templates):
+            return np.empty((0, 0), np.uint64)
+        column = attribute(self.sentences, "upos")
+        bits = np.uint64(1) << (hashes(column.values) >> np.uint64(58))  # 64 bits are many for a tagset of 17
+        sorts = [(tag in VERBS) + 2 * (tag in MARKS) + 4 * (tag in LINKS) for tag in column.values]
+        parts, classes = np.zeros(int(self.starts[-1]), np.uint64), np.zeros(int(self.starts[-1]), np.int64)
+        words = np.arange(self.sentences.tokens) + np.repeat(np.arange(1, len(self.starts)), self.sentences.lengths)
+        parts[words], classes[words] = bits[column.codes], np.array(sorts, np.int64)[column.codes]
+        found = np.empty((len(BETWEEN), self.arcs), np.uint64)
+        salts = hashes(f"between.{kind}" for kind in BETWEEN)
+        arc_keys.between(self.starts, self.first_arcs, parts, classes, salts, found)
+        return found
+
+    @cached_property
+    def patterns(self) -> tuple[np.ndarray, ...]:
+        """The templates as arrays: atoms, bounds [templates, 3] into them, gaps [templates], places
+        [templates, 2 * BINS]."""
+        number, kinds = {atom: k for k, atom in enumerate(self.atoms)}, list(BETWEEN)
+        atoms, bounds = [], []
+        for template in self.templates:
+            bounds.append([len(atoms)])
+            for end in ENDS:
+                atoms += [number[atom] for atom in template.tokens if atom[0] == end]
+                bounds[-1].append(len(atoms))
+        gaps = [kinds.index(template.between) if template.between else -1 for template in self.templates]
+        places = np.stack([_places(template) for template in self.templates])
+        return np.array(atoms, np.int64), np.array(bounds, np.int64), np.array(gaps, np.int64), places
+
+    def keys(self, k: int) -> np.ndarray:
+        """Of template k: uint64 [arcs]"""
+        atoms, bounds, gaps, places = self.patterns
+        ends, found = np.empty((2, int(self.starts[-1])), np.uint64), np.empty(self.arcs, np.uint64)
+        arc_keys.sums(atoms, bounds[k], self.values, ends)
+        between = self.between[gaps[k]] if gaps[k] >= 0 else found[:0]
+        arc_keys.fold(self.starts, self.first_arcs, *ends, between, places[k], found)
+        return found
+
+
+def _places(template: ArcTemplate) -> np.ndarray:
+    """What a template adds for each side and distance, its own salt among it: uint64 [2 * BINS]"""
+    sides, bins = np.divmod(np.arange(2 * arc_keys.BINS), arc_keys.BINS)
+    told = {None: 0 * sides, "direction": sides, "distance": sides * arc_keys.BINS + bins, "length": bins}
+    return hashes(f"{template.name} at {number}" for number in told[template.place])
+
+
+def useful(sentences: Sentences, templates: Sequence[ArcTemplate]) -> tuple[list[ArcTemplate], list[str]]:
+    """The templates without those that look at an attribute that has one value only, and what there is to say of it."""
+    names = sorted({name for template in templates for name in template.attributes})
+    constant = [name for name in names if len(np.unique(attribute(sentences, name).codes)) < 2]
+    kept = [template for template in templates if not template.attributes & {*constant}]
+    if not kept:
+        raise UserError(f"every template looks at {', '.join(constant)}, of which there is one value only")
+    if len(kept) == len(templates):
+        return kept, []
+    return kept, [f"{', '.join(constant)} has one value only: {len(kept)} of {len(templates)} templates are left"]
+
+
+assert {*PLACES} == {"direction", "distance", "length"}
