@@ -97,6 +97,7 @@ class TreeReader:
         self._words: list[list[str]] = []  # its words, as fields
         self._numbers: list[int] = []  # and the lines where they stand
         self._others = 0  # its multiword tokens and empty nodes
+        self._last = 0  # line of the last of these three
         self._joined = 0  # the last word of its last multiword token
         self._empty = 0  # nodes after its last word
         self._clear()
@@ -161,9 +162,10 @@ class TreeReader:
         if fields[ID] == str(words + 1):
             self._words.append(fields)
             self._numbers.append(self.number)
+            self._last = self.number
             self._empty = 0
             return
-        self._others += 1
+        self._others, self._last = self._others + 1, self.number
         if joined := _JOINED.fullmatch(fields[ID]):
             first, last = map(int, joined.groups())
             if first != words + 1 or last < first or self._joined > words:
@@ -180,7 +182,7 @@ class TreeReader:
         count = len(self._words)
         if self._joined > count or not count:
             raise UserError(
-                f"{self.place}, line {self.number}: the sentence ends after word {count}, expected "
+                f"{self.place}, line {self._last}: the sentence ends after word {count}, expected "
                 f"{f'word {self._joined} of a multiword token' if self._joined else 'a word in it'}"
             )
         self._heads += self._checked_heads() if self.wanted else [UNKNOWN] * count
@@ -208,7 +210,7 @@ class TreeReader:
             begin, end = self._numbers[0], self._numbers[-1]
             raise UserError(f"{self.place}, lines {begin} to {end}: no word has head 0, expected a root")
         if circle := circle_of(heads):
-            named = " <- ".join(f"{word} ({self._words[word - 1][1]})" for word in [*circle, circle[0]])
+            named = " -> ".join(f"{word} ({self._words[word - 1][1]})" for word in [*circle, circle[0]])
             raise self._fault(f"heads run in a circle, {named}, expected a tree", self._numbers[circle[0] - 1])
         self.many_roots += roots > 1
         return heads
@@ -225,7 +227,7 @@ class TreeReader:
 
 
 def circle_of(heads: list[int]) -> list[int]:
-    """Words that are each the head of the next, the last of the first; none if every word leads to a root.
+    """Words each of which has the next as its head, the last the first; none if every word leads to a root.
 
     Heads are places from 1 on, 0 is the root."""
     visit = [0] * (len(heads) + 1)  # the word from which a word was come to first
@@ -238,7 +240,8 @@ def circle_of(heads: list[int]) -> list[int]:
             circle = [word]
             while (word := heads[word - 1]) != circle[0]:
                 circle.append(word)
-            return circle[::-1]
+            least = circle.index(min(circle))
+            return circle[least:] + circle[:least]
     return []
 
 

@@ -55,10 +55,8 @@ class Treebank(Sentences):
         crossed = nonprojective(self.heads, self.offsets)
         trees = np.mean(per_sentence(crossed, self.offsets) > 0)
         relations = len(np.unique(self.columns["deprel"].codes))
-        return (
-            f"{found}, {relations} relations; non-projective are {trees:.1%} of the trees, {crossed.mean():.1%} of the "
-            f"arcs; {np.count_nonzero(self.roots() > 1):,} trees have several roots"
-        )
+        shape = f"non-projective are {trees:.1%} of the trees, {crossed.mean():.1%} of the arcs"
+        return f"{found}; {shape}; relations: {relations}; trees with several roots: {(self.roots() > 1).sum():,}"
 
 
 def per_sentence(marked: np.ndarray, offsets: np.ndarray) -> np.ndarray:
