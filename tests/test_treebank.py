@@ -95,7 +95,7 @@ def test_punctuation_is_a_part_of_speech_or_nothing_but_marks():
     assert punctuation(treebank, "characters").tolist() == list(MARKS.values())
     assert punctuation_rule(treebank) == "upos"
     assert punctuation_rule(read(text_of([[row(1, upos="Punc", head=0)]]))) == "characters"
-    with pytest.raises(UserError, match="data.punctuation is 'xpos', expected auto, upos or characters"):
+    with pytest.raises(UserError, match=r"data.punctuation is 'xpos', expected auto, upos or characters"):
         punctuation(treebank, "xpos")
 
 
