@@ -45,8 +45,9 @@ def test_a_missing_file_is_named_with_the_places_where_it_may_be_put(data):
     (data / "ud" / "xx_toy-ud-dev.conllu").unlink()
     expected = (
         "corpus xx_toy: no xx_toy-ud-dev.conllu, and it is not fetched; put it at STRUCTSPARSE_DATA/ud/xx_toy-ud-dev."
-        f"conllu (STRUCTSPARSE_DATA: {data}) or at {data}/cache/ud/xx_toy-ud-dev.conllu, beside xx_toy-ud-train.conllu, "
-        "xx_toy-ud-test.conllu; universaldependencies.org has them; data=treebank is for other files; there are xx_toy"
+        f"conllu (STRUCTSPARSE_DATA: {data}) or at {data}/cache/ud/xx_toy-ud-dev.conllu, beside "
+        "xx_toy-ud-train.conllu, xx_toy-ud-test.conllu; universaldependencies.org has them; data=treebank is for other "
+        "files; there are xx_toy"
     )
     with pytest.raises(UserError, match=f"^{re.escape(expected)}$"):
         ud("xx_toy", "auto")
