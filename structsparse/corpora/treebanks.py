@@ -10,6 +10,7 @@ import numpy as np
 
 from structsparse.corpora.conllu import read_treebank
 from structsparse.corpora.known import KnownCorpus, KnownFile, roots
+from structsparse.corpora.planted_treebank import KINDS, planted_treebank
 from structsparse.corpora.splits import PARTS, Splits, completed
 from structsparse.corpora.texts import found
 from structsparse.corpora.treebank import Treebank, punctuation, punctuation_rule
@@ -46,6 +47,13 @@ def ud(treebank: str, punctuation: str) -> Treebanks:
     hint = f"; universaldependencies.org has them; data=treebank is for other files{_there()}"
     paths = KnownCorpus(treebank, FOLDER, (), files, hint).locate()
     return assembled(treebank, {part: read_treebank(path) for part, path in paths.items()}, punctuation)
+
+
+def planted(seed: int, train: int, dev: int, test: int, nonprojective: float) -> Treebanks:
+    """Trees drawn from a model in which only some kinds of features of arcs matter."""
+    drawn = planted_treebank(seed, train, dev, test, nonprojective)
+    parts = {part: getattr(drawn, part) for part in PARTS}
+    return assembled("planted_treebank", parts, "upos", decides=KINDS)
 
 
 def files(
