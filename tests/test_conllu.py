@@ -148,6 +148,28 @@ def test_a_fault_is_named_with_its_line(text, said):
     assert str(error.value).startswith("stream")
 
 
+DAMAGE = b"", b"\t", b"\n", b"\r", b"#", b"-", b".", b"0", b"7", b"\xff"
+
+
+@given(st.lists(sentences(3), min_size=1, max_size=3), st.booleans(), st.data())
+def test_a_damaged_file_is_refused_or_read_and_written_as_something_that_reads_the_same(found, packed, data):
+    damaged = bytearray(text_of(found).encode())
+    damaged = bytearray(gzip.compress(damaged, mtime=0)) if packed else damaged
+    for _ in range(data.draw(st.integers(1, 3))):
+        begin = data.draw(st.integers(0, len(damaged)))
+        end = data.draw(st.integers(begin, min(begin + 3, len(damaged))))
+        damaged[begin:end] = data.draw(
+            st.sampled_from([b"", b"\t", b"\n", b"\r", b"#", b"-", b".", b"0", b"7", b"\xff"])
+        )
+    try:
+        treebank = read(bytes(damaged))
+    except UserError:
+        return
+    text = written(treebank)
+    assert contents(read(text)) == contents(treebank)
+    assert written(read(text)) == text
+
+
 def test_what_is_no_file_is_named(tmp_path):
     with pytest.raises(UserError, match="no such file, expected a file of CoNLL-U"):
         read_treebank(tmp_path / "missing")

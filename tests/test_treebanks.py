@@ -114,6 +114,16 @@ def test_both_are_chosen_by_name(data, run):
         assert found.metrics["accuracy"] == 1
 
 
+def test_a_fault_ends_a_run_in_one_line(data, run):
+    file = data / "ud" / "xx_toy-ud-dev.conllu"
+    file.write_text(of_heads([0], [2, 3, 1, 0]))
+    found = run("task=pos", "task.tag=upos", *FEATURES, data=("data=ud", "data.treebank=xx_toy"))
+    assert found.status == 2
+    assert found.errors == (
+        f"error: {file}, line 3: heads run in a circle, 1 (a) -> 2 (b) -> 3 (c) -> 1 (a), expected a tree\n"
+    )
+
+
 @pytest.mark.corpus
 @pytest.mark.skipif("STRUCTSPARSE_DATA" not in os.environ, reason="needs STRUCTSPARSE_DATA")
 @pytest.mark.parametrize(("name", "share"), [("tr_imst", 0.05), ("ja_gsd", 0.11), ("en_ewt", 0.023)])
