@@ -119,6 +119,7 @@ FAULTS = {
     row(1, head=0) + "\n" + row(1, head=1): "line 2: id '1', expected 2",
     row("x", head=0): "line 1: id 'x', expected 1",
     row("01", head=0): "line 1: id '01', expected 1",
+    row("1-" + "9" * 5000) + "\n": "line 1: id '1-999",
     row("2-3") + "\n" + row(1, head=0): "line 1: id 2-3 of a multiword token, expected one that begins at 1",
     row("1-2") + "\n" + row(1, head=0) + "\n" + row("2-3"): "line 3: id 2-3 of a multiword token",
     row("1-2") + "\n" + row(1, head=0): "line 2: the sentence ends after word 1, expected word 2 of a multiword token",
@@ -225,6 +226,13 @@ def test_input_without_trees_is_written_with_them():
     expected = text_of([[row(1, head=2, deprel="x", misc="SpaceAfter=No"), row(2, "b", head=0, deprel="y")]])
     assert written(read(blind, heads=False)) == blind
     assert written(read(blind, heads=False), np.array([2, 0]), Column.from_strings("xy")) == expected
+
+
+def test_heads_of_other_sentences_are_refused():
+    with pytest.raises(ValueError, match="another number of tokens, expected 4"):
+        written(read(PLAIN), np.zeros(3, int))
+    with pytest.raises(ValueError, match="another number of tokens, expected 4"):
+        written(read(PLAIN), np.zeros(4, int), Column.from_strings("abc"))
 
 
 # --- streams

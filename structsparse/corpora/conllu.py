@@ -2,7 +2,8 @@
 
 Words are numbered from 1 on. In CoNLL-U a line 3-4 is the token that words 3 and 4 are written as, and a line 5.1 is a
 word that the sentence leaves out and only its graph of `deps` speaks of. Both, and comments, are kept for writing and
-are no tokens here. In CoNLL-X the last two columns are another head and its relation, in a projective tree.
+are no tokens here; comments that an empty line follows go with the next sentence. In CoNLL-X the last two columns are
+another head and its relation, in a projective tree.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from structsparse.errors import UserError
 FIELDS = "id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc"
 ID, HEAD, DEPREL, DEPS, MISC = (FIELDS.index(name) for name in ("id", "head", "deprel", "deps", "misc"))
 _KEPT = [FIELDS.index("form" if name == "word" else name) for name in COLUMNS]  # the columns of a treebank
-_JOINED = re.compile(r"([1-9]\d*)-([1-9]\d*)", re.ASCII)
-_EMPTY = re.compile(r"(0|[1-9]\d*)\.([1-9]\d*)", re.ASCII)
+_NUMBER = r"[1-9]\d{0,8}"
+_JOINED = re.compile(rf"({_NUMBER})-({_NUMBER})", re.ASCII)
+_EMPTY = re.compile(rf"(0|{_NUMBER})\.({_NUMBER})", re.ASCII)
 _EXPECTED = "a file of CoNLL-U"
 _ZIPPED = b"\x1f\x8b"
 
@@ -257,6 +259,8 @@ def write_treebank(
     if heads is None:
         stream.write("".join(f"{block}\n\n" for block in treebank.blocks).encode())
         return
+    if heads.shape != (treebank.tokens,) or (labels is not None and len(labels) != treebank.tokens):
+        raise ValueError(f"heads or relations of another number of tokens, expected {treebank.tokens}")
     relations = ["_"] * treebank.tokens if labels is None else labels.strings()
     offsets, numbers = treebank.offsets.tolist(), [str(head) for head in heads.tolist()]
     for block, first, last in zip(treebank.blocks, offsets[:-1], offsets[1:], strict=True):
