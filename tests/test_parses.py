@@ -118,11 +118,12 @@ def test_multiword_tokens_are_one_leaf_and_crossing_arcs_take_the_stretch_betwee
         ("(S (N a))\n\nword (S (N b))\n", "line 3: 'word' stands outside of a tree"),
         ("(S\n (N))\n", "line 2: (N) has no word, expected (label word)"),
         ("", "is empty, expected bracketed trees or CoNLL-U"),
-        ("1\ta\tb\n", "line 1: 3 columns, expected the 10 of CoNLL-U"),
-        (rows(("a", 2), ("b", 1)), "a circle of heads, expected a tree of 2 words"),
-        (rows(("a", 5)), "line 2: head 5, expected a tree of 1 words"),
-        (rows(("a", "x")), "line 2: 'x', expected the number of a head"),
-        (rows(("a", 0)).replace("1\ta", "2\ta"), "line 2: word 2, expected 1"),
+        ("1\ta\tb\n", "line 1: 3 columns between tabs, expected 10"),
+        (rows(("a", 2), ("b", 1)), "lines 2 to 3: no word has head 0, expected a root"),
+        (rows(("a", 2), ("b", 1), ("c", 0)), "line 2: heads run in a circle, 1 (a) -> 2 (b) -> 1 (a), expected a tree"),
+        (rows(("a", 5)), "line 2: head '5', expected the number of another word"),
+        (rows(("a", "x")), "line 2: head 'x', expected the number of another word"),
+        (rows(("a", 0)).replace("1\ta", "2\ta"), "line 2: id '2', expected 1"),
     ],
 )
 def test_bad_files_are_named_with_their_line(tmp_path, text, message):

@@ -74,12 +74,15 @@ class Sentences:
 
     def select(self, indices) -> "Sentences":
         """These sentences in this order (positions, a slice or a mask); the values keep their codes."""
-        chosen = np.arange(len(self))[indices]
-        lengths = self.lengths[chosen]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        tokens = np.repeat(self.offsets[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        tokens, offsets = self._tokens_of(np.arange(len(self))[indices])
         columns = {name: column.take(tokens) for name, column in self.columns.items()}
         return replace(self, columns=columns, offsets=offsets)
+
+    def _tokens_of(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of these sentences, one after the other, and where each sentence begins among them."""
+        lengths = self.lengths[chosen]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        return np.repeat(self.offsets[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1]), offsets
 
     def with_column(self, name: str, column: Column) -> "Sentences":
         """The same sentences with one column more, or with this one in the place of its namesake."""

@@ -35,8 +35,9 @@ class KnownCorpus:
     folder: str  # below STRUCTSPARSE_DATA and below the cache
     urls: tuple[
         str, ...
-    ]  # public homes, tried in this order; {file} is the name of a file, what follows # one in a zip
+    ]  # public homes, tried in this order; {file} is the name of a file, what follows # one in a zip; none: not fetched
     files: Mapping[str, KnownFile]  # those that there are of train, dev and test
+    hint: str = ""  # what else there is to say where a file is missing
 
     def locate(self) -> dict[str, Path]:
         """The file of each split: below STRUCTSPARSE_DATA, else in the cache, else fetched to the cache."""
@@ -64,9 +65,10 @@ class KnownCorpus:
         others = ", ".join(other.name for other in self.files.values() if other is not file)
         data = f"{DATA_VARIABLE}/{self.folder}/{file.name}"
         now = os.environ.get(DATA_VARIABLE) or "not set"
+        fetched = f"its download failed ({'; '.join(failures)})" if self.urls else "it is not fetched"
         return (
-            f"corpus {self.name}: no {file.name}, and its download failed ({'; '.join(failures)}); "
-            f"put it at {data} ({DATA_VARIABLE}: {now}) or at {cached}, beside {others}"
+            f"corpus {self.name}: no {file.name}, and {fetched}; "
+            f"put it at {data} ({DATA_VARIABLE}: {now}) or at {cached}, beside {others}{self.hint}"
         )
 
 

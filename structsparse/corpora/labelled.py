@@ -14,10 +14,10 @@ import numpy as np
 
 from structsparse.corpora.documents import Documents, Labelled, Reading, tokenize
 from structsparse.corpora.parses import with_parses
+from structsparse.corpora.splits import PARTS, completed
 from structsparse.corpora.texts import found
 from structsparse.errors import UserError
 
-PARTS = "train", "dev", "test"
 TABLES = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".ndjson": ""}
 
 
@@ -60,15 +60,7 @@ def documents(
     given = {part: path for part, path in zip(PARTS, (train, dev, test), strict=True) if path is not None}
     raw = {part: read(found(path), text, label) for part, path in given.items()}
     parts = assembled(raw, numbers, classes, reading, parses)
-    missing = [part for part in PARTS if part not in parts]
-    if missing:
-        if not 0 < held_out * len(missing) < 1:
-            raise UserError(
-                f"data.held_out is {held_out}; without files for {' and '.join(missing)} it must be above 0 and below "
-                f"{1 / len(missing):g}"
-            )
-        size = round(held_out * len(parts["train"]))
-        parts |= drawn(parts["train"], dict.fromkeys(missing, size), split)
+    parts = completed(parts, held_out, split, "documents")
     return Labelled("documents", *(parts[part] for part in PARTS), reading=reading)
 
 
@@ -111,21 +103,6 @@ def assembled(
         part: with_parses(documents, found(parses[part])) if part in (parses or {}) else documents
         for part, documents in parts.items()
     }
-
-
-def drawn(documents: Documents, sizes: Mapping[str, int], seed: int) -> dict[str, Documents]:
-    """Random parts of these sizes, and what remains as `train`; each in the old order."""
-    if not all(sizes.values()) or sum(sizes.values()) >= len(documents):
-        asked = " and ".join(f"{size} for {part}" for part, size in sizes.items())
-        raise UserError(
-            f"{len(documents)} documents of train cannot give {asked} and leave some to train on; give more documents, "
-            "files for data.dev and data.test, or another data.held_out"
-        )
-    order, parts, begin = np.random.default_rng(seed).permutation(len(documents)), {}, 0
-    for part, size in sizes.items():
-        parts[part] = documents.select(np.sort(order[begin : begin + size]))
-        begin += size
-    return {"train": documents.select(np.sort(order[begin:])), **parts}
 
 
 def decoded(data: bytes) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from structsparse.corpora.documents import Labelled, Reading
 from structsparse.corpora.known import NEWSGROUPS
-from structsparse.corpora.labelled import Raw, assembled, content_of, drawn, files_of
+from structsparse.corpora.labelled import Raw, assembled, content_of, files_of
+from structsparse.corpora.splits import drawn
 from structsparse.errors import UserError
 
 PAIRS = {  # the groups, and how many posts of train Yogatama (2015) has for dev

@@ -10,11 +10,13 @@ import gzip
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from structsparse.corpora.conllu import TreeReader
 from structsparse.corpora.documents import Constituents, Documents
 from structsparse.errors import UserError
 
@@ -184,55 +186,42 @@ def unescaped(word: str) -> str:
 def dependencies(path: Path, text: str | None = None) -> Iterator[Tree]:
     """CoNLL-U: the constituent of a word is the smallest stretch that holds it and all its descendants, longer ones
     first. A multiword token is one leaf; empty nodes are left out."""
-    lines = (_text(path) if text is None else text).splitlines()
-    rows: list[tuple[int, list[str]]] = []
-    for number, line in enumerate([*lines, ""], 1):
+    reader = TreeReader(str(path))
+    reader.take((_text(path) if text is None else text).replace("\r\n", "\n").split("\n"))
+    reader.end()
+    treebank = reader.complete()
+    labels, heads = treebank.columns["deprel"].strings(), treebank.heads.tolist()
+    for block, (first, last) in zip(treebank.blocks, pairwise(treebank.offsets.tolist()), strict=True):
+        leaves, place = _leaves(block)
+        spans = _stretches(place, heads[first:last], labels[first:last])
+        yield Tree(int(treebank.lines[first]), leaves, spans)
+
+
+def _leaves(block: str) -> tuple[list[str], list[int]]:
+    """The leaves of a sentence, and the one that each of its words is, or is a part of."""
+    leaves, place, joined = [], [], 0  # the last word of the last multiword token
+    for line in block.split("\n"):
         if line.startswith("#"):
             continue
-        if line.strip():
-            fields = line.split("\t")
-            if len(fields) != 10:
-                raise UserError(f"{path}, line {number}: {len(fields)} columns, expected the 10 of CoNLL-U")
-            rows.append((number, fields))
-        elif rows:
-            yield _sentence(path, rows)
-            rows = []
-
-
-def _sentence(path: Path, rows: list[tuple[int, list[str]]]) -> Tree:
-    leaves, place, heads, labels, numbers, joined = [], [], [], [], [], 0
-    for number, fields in rows:
-        identity, form, head = fields[0], fields[1], fields[6]
+        identity, form, _ = line.split("\t", 2)
         if "-" in identity:
             leaves.append(form)
-            joined = _number(path, number, identity.split("-")[1], "the last word of a multiword token")
+            joined = int(identity.split("-")[1])
         elif "." not in identity:
-            if _number(path, number, identity, "the number of a word") != len(heads) + 1:
-                raise UserError(f"{path}, line {number}: word {identity}, expected {len(heads) + 1}")
-            if len(heads) + 1 > joined:
+            if len(place) + 1 > joined:
                 leaves.append(form)
             place.append(len(leaves) - 1)
-            heads.append(_number(path, number, head, "the number of a head"))
-            labels.append(fields[7])
-            numbers.append(number)
+    return leaves, place
+
+
+def _stretches(place: list[int], heads: list[int], labels: list[str]) -> list[tuple[int, int, str]]:
     begin, end = list(place), [leaf + 1 for leaf in place]
-    for word, number in enumerate(numbers):  # each word widens all above it
-        above, steps = heads[word], 0
+    for word, above in enumerate(heads):  # each word widens all above it
         while above:
-            if above > len(heads) or steps > len(heads):
-                seen = f"head {above}" if above > len(heads) else "a circle of heads"
-                raise UserError(f"{path}, line {number}: {seen}, expected a tree of {len(heads)} words")
             begin[above - 1] = min(begin[above - 1], place[word])
             end[above - 1] = max(end[above - 1], place[word] + 1)
-            above, steps = heads[above - 1], steps + 1
-    spans = sorted(zip(begin, end, labels, strict=True), key=lambda span: (span[0], -span[1]))
-    return Tree(rows[0][0], leaves, spans)
-
-
-def _number(path: Path, line: int, seen: str, expected: str) -> int:
-    if not (seen.isascii() and seen.isdigit()):
-        raise UserError(f"{path}, line {line}: {seen!r}, expected {expected}")
-    return int(seen)
+            above = heads[above - 1]
+    return sorted(zip(begin, end, labels, strict=True), key=lambda span: (span[0], -span[1]))
 
 
 def _letters_before(documents: Documents) -> np.ndarray:

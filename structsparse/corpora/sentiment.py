@@ -10,8 +10,8 @@ import numpy as np
 
 from structsparse.corpora.documents import Constituents, Documents, Labelled, Reading, spaced
 from structsparse.corpora.known import locate
-from structsparse.corpora.labelled import drawn
 from structsparse.corpora.parses import Forest, bracketed, gathered
+from structsparse.corpora.splits import drawn
 from structsparse.errors import UserError
 
 VALUES = "very negative", "negative", "neutral", "positive", "very positive"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from structsparse.corpora.columns import Column, Sentences, read_columns
 from structsparse.corpora.known import locate
 from structsparse.corpora.planted import planted_tagging
 from structsparse.errors import UserError
+
+PARTS = "train", "dev", "test"
+Items = TypeVar("Items")  # what has a length, and selects some of itself: documents, sentences, trees
 
 
 @dataclass(frozen=True)
@@ -104,3 +108,32 @@ def hold_out(sentences: Sentences, share: float, seed: int) -> tuple[Sentences, 
         )
     order = np.random.default_rng(seed).permutation(len(sentences))
     return sentences.select(np.sort(order[count:])), sentences.select(np.sort(order[:count]))
+
+
+def completed(parts: Mapping[str, Items], held_out: float, seed: int, kind: str) -> dict[str, Items]:
+    """Train, dev and test. What there is none of, of dev and test, is a random share of train, in its old order."""
+    missing = [part for part in PARTS if part not in parts]
+    if not missing:
+        return dict(parts)
+    if not 0 < held_out * len(missing) < 1:
+        raise UserError(
+            f"data.held_out is {held_out}; without files for {' and '.join(missing)} it must be above 0 and below "
+            f"{1 / len(missing):g}"
+        )
+    size = round(held_out * len(parts["train"]))
+    return {**parts, **drawn(parts["train"], dict.fromkeys(missing, size), seed, kind)}
+
+
+def drawn(items: Items, sizes: Mapping[str, int], seed: int, kind: str = "documents") -> dict[str, Items]:
+    """Random parts of these sizes, and what remains as `train`; each in the old order."""
+    if not all(sizes.values()) or sum(sizes.values()) >= len(items):
+        asked = " and ".join(f"{size} for {part}" for part, size in sizes.items())
+        raise UserError(
+            f"{len(items)} {kind} of train cannot give {asked} and leave some to train on; give more {kind}, "
+            "files for data.dev and data.test, or another data.held_out"
+        )
+    order, parts, begin = np.random.default_rng(seed).permutation(len(items)), {}, 0
+    for part, size in sizes.items():
+        parts[part] = items.select(np.sort(order[begin : begin + size]))
+        begin += size
+    return {"train": items.select(np.sort(order[begin:])), **parts}

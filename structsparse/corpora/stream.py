@@ -75,7 +75,7 @@ class ColumnStream:
             return data.decode("latin-1")
 
 
-def pieces_of(source) -> Iterator[bytes]:
+def pieces_of(source, expected: str = "a file of columns") -> Iterator[bytes]:
     """What a file or pipe holds, piece by piece, each handed on as soon as it comes."""
     if hasattr(source, "read"):
         read = getattr(source, "read1", source.read)
@@ -84,12 +84,12 @@ def pieces_of(source) -> Iterator[bytes]:
         return
     path = Path(source)
     if path.is_dir():
-        raise UserError(f"{path}: is a directory, expected a file of columns")
+        raise UserError(f"{path}: is a directory, expected {expected}")
     try:
         with path.open("rb") as file:
             yield from pieces_of(file)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file, expected a file of columns") from None
+        raise UserError(f"{path}: no such file, expected {expected}") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
