@@ -12,6 +12,8 @@ subtracted beside the scores: a penalty without a size, which no score outweighs
 Of equal arcs the one from the lowest node is taken.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -20,24 +22,35 @@ from structsparse.kernels.logspace import PLAIN
 FRESH, ON_PATH, LINKED, MERGED, IN_CYCLE = range(5)
 
 
+class Room(NamedTuple):
+    """Work space. Nodes are known by their place, cycles by that of their first member; names tell all apart."""
+
+    ranks: np.ndarray  # [n + 1, n + 1] of the best arc between two nodes
+    arcs: np.ndarray  # [n + 1, n + 1] which arc of tokens that is: modifier * (n + 1) + head
+    state: np.ndarray  # [n + 1] of the node at a place
+    path: np.ndarray  # [n + 1] places
+    names: np.ndarray  # [n + 1] of the node at a place
+    above: np.ndarray  # [names] the cycle that a node became part of
+    enters: np.ndarray  # [names] the arc that enters a node
+
+
 @njit(**PLAIN)
 def room(size):
-    """Work space for `best` of up to size - 1 tokens."""
+    """For `best` of up to size - 1 tokens."""
     ranks, arcs = np.empty((size, size), np.int64), np.empty((size, size), np.int64)
     state, path, names = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
-    return ranks, arcs, state, path, names, np.empty(2 * size, np.int64), np.empty(2 * size, np.int64)
+    return Room(ranks, arcs, state, path, names, np.empty(2 * size, np.int64), np.empty(2 * size, np.int64))
 
 
 @njit(**PLAIN)
 def _start(size, single, space):
-    ranks, arcs, state, path, names, above, enters = space
     for m in range(size):
         for h in range(size):
-            ranks[m, h] = 1 if single and h == 0 else 0
-            arcs[m, h] = m * size + h
-        state[m], names[m] = FRESH, m
-    state[0] = LINKED
-    above[:] = -1
+            space.ranks[m, h] = 1 if single and h == 0 else 0
+            space.arcs[m, h] = m * size + h
+        space.state[m], space.names[m] = FRESH, m
+    space.state[0] = LINKED
+    space.above[:] = -1
 
 
 @njit(**PLAIN)
@@ -69,11 +82,10 @@ def _take(to, at, scores, ranks, arcs):
 @njit(**PLAIN)
 def _contract(cycle, name, size, scores, space):
     """Merge the nodes of a cycle, each followed by its head, into the first of them."""
-    ranks, arcs, state, path, names, above, enters = space
-    r = cycle[0]
+    ranks, arcs, state, r = space.ranks, space.arcs, space.state, cycle[0]
     for v in cycle:
         state[v] = IN_CYCLE
-        above[names[v]] = name
+        space.above[space.names[v]] = name
     for i in range(len(cycle)):
         v, head = cycle[i], cycle[(i + 1) % len(cycle)]
         worth, rank = scores[v, head], ranks[v, head]
@@ -87,21 +99,21 @@ def _contract(cycle, name, size, scores, space):
                         _take((u, r), (u, v), scores, ranks, arcs)
     for v in cycle:
         state[v] = MERGED
-    state[r], names[r] = ON_PATH, name
+    state[r], space.names[r] = ON_PATH, name
 
 
 @njit(**PLAIN)
 def _grow(start, name, size, scores, space):
     """Link `start` to the root; returns the name for the next cycle, -1 where there is no way."""
-    ranks, arcs, state, path, names, above, enters = space
+    state, path = space.state, space.path
     path[0], count = start, 1
     state[start] = ON_PATH
     while True:
         v = path[count - 1]
-        u = _best_head(v, size, scores, ranks, state)
+        u = _best_head(v, size, scores, space.ranks, state)
         if u < 0:
             return -1
-        enters[names[v]] = arcs[v, u]
+        space.enters[space.names[v]] = space.arcs[v, u]
         if state[u] == FRESH:
             state[u], path[count] = ON_PATH, u
             count += 1
@@ -121,18 +133,17 @@ def _grow(start, name, size, scores, space):
 def best(scores, single, heads, space):
     """Fill heads [n + 1] with the best tree of scores [n + 1, n + 1], which are spoiled; whether there is one."""
     size = len(heads)
-    ranks, arcs, state, path, names, above, enters = space
+    enters, name = space.enters, size
     _start(size, single, space)
-    name = size
     for start in range(1, size):
-        if state[start] == FRESH:
+        if space.state[start] == FRESH:
             name = _grow(start, name, size, scores, space)
             if name < 0:
                 return False
     for cycle in range(name - 1, size - 1, -1):
         node = enters[cycle] // size
-        while above[node] != cycle:
-            node = above[node]
+        while space.above[node] != cycle:
+            node = space.above[node]
         enters[node] = enters[cycle]
     heads[0], roots = 0, 0
     for m in range(1, size):

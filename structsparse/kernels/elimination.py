@@ -20,6 +20,7 @@ out of range is answered with NaN and left to log-space: slower, and right for a
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit, prange
@@ -28,6 +29,18 @@ from structsparse.kernels.chain import chunk_count
 from structsparse.kernels.logspace import PLAIN, SUMS, exp_below
 
 TRACE, FLOOR, REACH = 1e-300, 1e-280, 690.0  # smallest product, smallest sum, largest difference of scores
+
+
+class Room(NamedTuple):
+    """Work space, for a sentence of n tokens or more. Depth is how often the tokens were halved."""
+
+    tables: np.ndarray  # [depth, n, n] weights of the heads of each token, without the root; those at depth 0 stay
+    exits: np.ndarray  # [depth, n] weights of the root
+    steps: np.ndarray  # [n, n] shares of the heads of the tokens removed so far, the first one first
+    outs: np.ndarray  # [n] shares of the root
+    removed: np.ndarray  # [n, 3] which token it was, and from where to where the tokens that remained
+    reach: np.ndarray  # [n] probability that a walk from a token ends at the root
+    tasks: np.ndarray  # [depth + 1, 6] what is still to be halved: see _sum
 
 
 @njit(**PLAIN)
@@ -87,16 +100,16 @@ def _remove(e, low, high, table, exits, step, opened):
 @njit(**SUMS)
 def _expect(k, done, closer, room, row):
     """Fill row [n + 1] with the marginals of the heads of token k, which alone remains; whether all is in range."""
-    tables, exits, steps, outs, removed, reach = room
+    reach = room.reach
     reach[k] = 0.0
     for d in range(done - 1, -1, -1):
-        e, low, high = removed[d]
-        total, step = outs[d] if d >= closer else 0.0, steps[d]
+        e, low, high = room.removed[d]
+        total, step = room.outs[d] if d >= closer else 0.0, room.steps[d]
         for h in range(low, high):
             total += step[h] * reach[h]
         reach[e] = total
-    row[0] = exits[0, k] if closer < 0 else 0.0
-    total, own = row[0], tables[0, k]
+    row[0] = room.exits[0, k] if closer < 0 else 0.0
+    total, own = row[0], room.tables[0, k]
     for h in range(len(own)):
         row[h + 1] = own[h] * reach[h]
         total += row[h + 1]
@@ -108,58 +121,78 @@ def _expect(k, done, closer, room, row):
 @njit(**PLAIN)
 def _halve(low, high, second, depth, done, closer, single, room):
     """Of low..high eliminate the second half, or the first: log of the product of the pivots, and the closer."""
-    tables, exits, steps, outs, removed, _ = room
-    table, out = tables[depth + 1], exits[depth + 1]
-    table[low:high, low:high] = tables[depth, low:high, low:high]
-    out[low:high] = exits[depth, low:high]
+    table, exits = room.tables[depth + 1], room.exits[depth + 1]
+    table[low:high, low:high] = room.tables[depth, low:high, low:high]
+    exits[low:high] = room.exits[depth, low:high]
     middle, pivots = (low + high + 1) // 2, 0.0
     for i in range(high - middle if second else middle - low):
         e, left, right = (high - 1 - i, low, high - 1 - i) if second else (low + i, low + i + 1, high)
         opened = single and closer < 0
-        pivot, outs[done + i] = _remove(e, left, right, table, out, steps[done + i], opened)
+        step = room.steps[done + i]
+        pivot, room.outs[done + i] = _remove(e, left, right, table, exits, step, opened)
         if not pivot > 0.0:
             return np.log(pivot), closer
-        if opened and not steps[done + i, left:right].any():
+        if opened and not step[left:right].any():
             closer = done + i
-        removed[done + i] = e, left, right
+        room.removed[done + i] = e, left, right
         pivots += math.log(pivot)
     return pivots, closer
 
 
 @njit(**PLAIN)
-def _descend(low, high, depth, done, closer, single, wanted, room, marginals):
-    """log of the total weight of the trees of what remains, low..high, after `done` tokens; their marginals."""
-    if high - low == 1:
-        last = room[1][depth, low]
-        if wanted and last > 0.0 and not _expect(low, done, closer, room, marginals[low]):
-            return np.nan
-        return np.log(last) if last < np.inf else np.nan
-    middle, total = (low + high + 1) // 2, 0.0
-    for half in range(2 if wanted else 1):
-        second = half == 0
-        pivots, closed = _halve(low, high, second, depth, done, closer, single, room)
+def _finish(k, depth, done, closer, wanted, room, marginals):
+    """Token k alone remains: the logarithm of its pivot, NaN if something is out of range; fills its marginals."""
+    last = room.exits[depth, k]
+    if wanted and last > 0.0 and not _expect(k, done, closer, room, marginals[k]):
+        return np.nan
+    return np.log(last) if last < np.inf else np.nan
+
+
+@njit(**PLAIN)
+def _sum(n, single, wanted, room, marginals):
+    """log of the total weight of the trees; fills marginals [n, n + 1], each token's when it alone remains."""
+    if n == 1:
+        return _finish(0, 0, 0, -1, wanted, room, marginals)
+    tasks = room.tasks
+    tasks[0], tasks[1] = (0, n, 0, 0, 0, -1), (0, n, 1, 0, 0, -1)
+    count, total, summed = 2, 0.0, False
+    while count > 0:
+        count -= 1
+        low, high, second, depth, done, closer = tasks[count]
+        pivots, closer = _halve(low, high, second == 1, depth, done, closer, single, room)
         if not pivots > -np.inf:
             return pivots
-        left, right = (low, middle) if second else (middle, high)
-        gone = done + (high - low) - (right - left)
-        rest = _descend(left, right, depth + 1, gone, closed, single, wanted, room, marginals)
-        if not rest > -np.inf:
-            return rest
-        total = pivots + rest if second else total
+        middle = (low + high + 1) // 2
+        low, high, done = (low, middle, done + high - middle) if second else (middle, high, done + middle - low)
+        depth += 1
+        if high - low > 1:
+            tasks[count], tasks[count + 1] = (low, high, 0, depth, done, closer), (low, high, 1, depth, done, closer)
+            count += 2
+            pivot = 0.0
+        else:
+            pivot = _finish(low, depth, done, closer, wanted, room, marginals)
+        if not pivot > -np.inf:
+            return pivot
+        if not summed:
+            total += pivots + pivot
+            summed = high - low == 1
+            if summed and not wanted:
+                return total
     return total
 
 
 @njit(**PLAIN)
 def _room(n):
-    levels = 2 + int(np.ceil(np.log2(max(n, 1))))
-    tables, exits = np.empty((levels, n, n)), np.empty((levels, n))
-    return tables, exits, np.empty((n, n)), np.empty(n), np.empty((n, 3), np.int64), np.empty(n)
+    depths = 2 + int(np.ceil(np.log2(max(n, 1))))
+    tables, exits, tasks = np.empty((depths, n, n)), np.empty((depths, n)), np.empty((depths + 1, 6), np.int64)
+    return Room(tables, exits, np.empty((n, n)), np.empty(n), np.empty((n, 3), np.int64), np.empty(n), tasks)
 
 
 @njit(**PLAIN)
 def _clip(room, n):
-    tables, exits, steps, outs, removed, reach = room
-    return tables[:, :n, :n], exits[:, :n], steps[:n, :n], outs[:n], removed[:n], reach[:n]
+    """The room of a sentence of n tokens."""
+    tables, exits, steps = room.tables[:, :n, :n], room.exits[:, :n], room.steps[:n, :n]
+    return Room(tables, exits, steps, room.outs[:n], room.removed[:n], room.reach[:n], room.tasks)
 
 
 @njit(**PLAIN)
@@ -169,10 +202,10 @@ def _sum_chunk(mine, scores, lengths, single, wanted, totals, marginals):
         n = lengths[b]
         room = _clip(whole, n)
         own = marginals[b, 1 : n + 1, : n + 1] if wanted else marginals[0]
-        scale = _load(scores[b], single, room[0][0], room[1][0])
+        scale = _load(scores[b], single, room.tables[0], room.exits[0])
         totals[b] = scale
         if scale == scale:
-            totals[b] += _descend(0, n, 0, 0, -1, single, wanted, room, own)
+            totals[b] += _sum(n, single, wanted, room, own)
         if wanted and not totals[b] > -np.inf:
             own[:] = 0.0  # no tree: no arc is expected
 

@@ -19,7 +19,8 @@ _best_projective, _projective_room = eisner.best, eisner.room
 @njit(**PLAIN)
 def _room(size, projective):
     """A matrix to work on, and what either search needs."""
-    return np.empty((size, size)), _crossing_room(0 if projective else size), _projective_room(size if projective else 0)
+    crossing, nested = (0, size) if projective else (size, 0)
+    return np.empty((size, size)), _crossing_room(crossing), _projective_room(nested)
 
 
 @njit(**PLAIN)

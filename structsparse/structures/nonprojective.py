@@ -83,8 +83,9 @@ def _remove(weights: Tensor, exits: Tensor, opened: Tensor):
 
 
 def _reach(weights: Tensor, exits: Tensor, opened: Tensor):
-    """log of the probability that a walk from token j ends at the root before it comes by token k [batch, k, j]; and
-    [batch, k] whether a single root was still to be found when k alone remained. The number of tokens is a power of 2."""
+    """log of the probability that a walk from token j ends at the root before it comes by token k [batch, k, j].
+
+    And whether a single root was still to be found when k alone remained [batch, k]. Tokens are a power of 2."""
     size = weights.shape[1]
     if size == 1:
         return torch.full_like(weights, -torch.inf), opened.unsqueeze(1)
