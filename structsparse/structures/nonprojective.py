@@ -85,10 +85,15 @@ def _remove(weights: Tensor, exits: Tensor, opened: Tensor):
 def _reach(weights: Tensor, exits: Tensor, opened: Tensor):
     """log of the probability that a walk from token j ends at the root before it comes by token k [batch, k, j].
 
-    And whether a single root was still to be found when k alone remained [batch, k]. Tokens are a power of 2."""
+    And whether a single root was still to be found when k alone remained [batch, k]."""
     size = weights.shape[1]
     if size == 1:
         return torch.full_like(weights, -torch.inf), opened.unsqueeze(1)
+    if size % 2 == 1:  # halves are of one size: one token more, which hangs on the first
+        wide = F.pad(weights, (0, 1, 0, 1), value=-torch.inf)
+        wide[:, size, 0] = 0.0
+        reach, ends = _reach(wide, F.pad(exits, (0, 1), value=-torch.inf), opened)
+        return reach[:, :size, :size], ends[:, :size]
     table = torch.stack([weights, weights.flip(1, 2)], 1).flatten(0, 1)  # the first half is to remain, and the second
     out, still = torch.stack([exits, exits.flip(1)], 1).flatten(0, 1), opened.repeat_interleave(2)
     removed = []
@@ -107,13 +112,9 @@ def _reach(weights: Tensor, exits: Tensor, opened: Tensor):
 
 
 def _marginals(weights: Tensor, exits: Tensor, opened: Tensor, totals: Tensor, lengths: Tensor) -> Tensor:
-    n = weights.shape[1]
-    spare = (1 << (n - 1).bit_length()) - n  # tokens that fill up to a power of 2 hang on the first one
-    wide = F.pad(weights, (0, spare, 0, spare), value=-torch.inf)
-    wide[:, n:, 0] = 0.0
-    reach, ends = _reach(wide, F.pad(exits, (0, spare), value=-torch.inf), opened)
-    root = torch.where(opened.unsqueeze(1) & ~ends[:, :n], -torch.inf, exits)
-    arcs = torch.cat([root.unsqueeze(2), weights + reach[:, :n, :n]], 2)  # [batch, n, n + 1]
+    reach, ends = _reach(weights, exits, opened)
+    root = torch.where(opened.unsqueeze(1) & ~ends, -torch.inf, exits)
+    arcs = torch.cat([root.unsqueeze(2), weights + reach], 2)  # [batch, n, n + 1]
     share = (arcs - arcs.logsumexp(2, keepdim=True)).exp()
-    real = tokens_inside(lengths, n) & (totals > -torch.inf).unsqueeze(1)
+    real = tokens_inside(lengths, weights.shape[1]) & (totals > -torch.inf).unsqueeze(1)
     return F.pad(torch.where(real.unsqueeze(2), share, 0.0), (0, 0, 1, 0))
