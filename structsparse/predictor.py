@@ -19,7 +19,7 @@ from structsparse.features.attributes import codes, numbers
 from structsparse.features.index import FeatureIndex
 from structsparse.models import Tagger, TokenBatch
 from structsparse.structures.chain import Chain, ChainScores
-from structsparse.tasks.batches import _ranges
+from structsparse.tasks.batches import ranges
 
 _PLACES = 1 << 14  # tokens of a batch, padding included: what belongs to them stays in the cache
 
@@ -112,8 +112,8 @@ class Model:
             chosen = order[begin:end]
             lengths = sentences.lengths[chosen]
             tokens, places = (
-                _ranges(sentences.offsets[chosen], lengths),
-                _ranges(np.arange(len(chosen)) * lengths[0], lengths),
+                ranges(sentences.offsets[chosen], lengths),
+                ranges(np.arange(len(chosen)) * lengths[0], lengths),
             )
             bags = self.index.find(hashed, chosen)
             edges = None if self.edges is None else self.edges.find(hashed_edges, chosen)

@@ -228,7 +228,8 @@ def _strengths(
     beside them, under squares if they bear any."""
     penalties = _all(placed)
     unpenalised = all(isinstance(penalty, NoPenalty) for penalty in penalties.values())
-    if any(hasattr(p, "grows") for p in module.parameters()) or (unpenalised and not module.loss.smooth):
+    chosen = unpenalised or stage.budget is not None  # then no strength is asked for
+    if any(hasattr(p, "grows") for p in module.parameters()) or (chosen and not module.loss.smooth):
         return _absolute(stage, placed, data.items), {}
     ridges = {name: p for _, own in placed[1:] for name, p in own.items() if isinstance(p, ElasticNet) and p.mix == 0}
     parameters = dict(module.named_parameters())

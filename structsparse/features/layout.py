@@ -53,6 +53,9 @@ def by_feature(shape: Sequence[int], layout: Layout, weights: str = "sqrt_size",
     return by_row_blocks(shape, RowNames(len(starts) - 1), starts, weights, parameter)
 
 
+by_template.serves = by_feature.serves = "taggers and parsers"
+
+
 def by_label(shape: Sequence[int], layout: Layout, weights: str = "sqrt_size", parameter: str = "") -> Partition:
     """A label, over its features, is a group."""
     if layout.is_pairs(shape):

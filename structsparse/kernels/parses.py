@@ -17,14 +17,14 @@ _best_projective, _projective_room = eisner.best, eisner.room
 
 
 @njit(**PLAIN)
-def _room(size, projective):
+def room(size, projective):
     """A matrix to work on, and what either search needs."""
     crossing, nested = (0, size) if projective else (size, 0)
     return np.empty((size, size)), _crossing_room(crossing), _projective_room(nested)
 
 
 @njit(**PLAIN)
-def _solve(work, projective, single, heads, crossing, nested):
+def solve(work, projective, single, heads, crossing, nested):
     """Fill heads [n + 1]; whether there is a tree."""
     if projective:
         return _best_projective(work, single, heads, nested)
@@ -33,14 +33,14 @@ def _solve(work, projective, single, heads, crossing, nested):
 
 @njit(**PLAIN)
 def _best_chunk(mine, scores, lengths, projective, single, heads, found):
-    work, crossing, nested = _room(scores.shape[1], projective)
+    work, crossing, nested = room(scores.shape[1], projective)
     tree = np.empty(scores.shape[1], np.int64)
     for b in mine:
         size = lengths[b] + 1
         own = work[:size, :size]
         own[:] = scores[b, :size, :size]
         heads[b] = 0
-        found[b] = _solve(own, projective, single, tree[:size], crossing, nested)
+        found[b] = solve(own, projective, single, tree[:size], crossing, nested)
         if found[b]:
             heads[b, : size - 1] = tree[1:size]
 
@@ -101,7 +101,7 @@ def _best_k(scores, projective, single, rooms, pool, heads, totals):
     tree, barred, none = np.empty(size, np.int64), np.empty(size, np.bool_), np.zeros(size, np.bool_)
     work[:] = scores
     count = 0
-    if _solve(work, projective, single, tree, crossing, nested):
+    if solve(work, projective, single, tree, crossing, nested):
         count = _keep(tree, _worth(scores, tree), 1, none, count, pool)
     for rank in range(len(totals)):
         if count == 0:
@@ -114,7 +114,7 @@ def _best_k(scores, projective, single, rooms, pool, heads, totals):
         for place in range(first, size):
             barred[parent[place]] = True
             _restrict(scores, parent, place, barred, work)
-            if _solve(work, projective, single, tree, crossing, nested):
+            if solve(work, projective, single, tree, crossing, nested):
                 count = _keep(tree, _worth(scores, tree), place, barred, count, pool)
             barred[:] = False
 
@@ -122,7 +122,7 @@ def _best_k(scores, projective, single, rooms, pool, heads, totals):
 @njit(**PLAIN)
 def _best_k_chunk(mine, scores, lengths, projective, single, heads, totals):
     size, k = scores.shape[1], totals.shape[1]
-    work, crossing, nested = _room(size, projective)
+    work, crossing, nested = room(size, projective)
     pool = np.empty((k, size), np.int64), np.empty(k), np.empty(k, np.int64), np.empty((k, size), np.bool_)
     for b in mine:
         n = lengths[b]

@@ -9,19 +9,13 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from structsparse.errors import UserError
-from structsparse.growing import GrowingScorer
-from structsparse.kernels import online as kernels
 from structsparse.losses import Hinge, Perceptron
-from structsparse.models import SparseScorer, Tagger
-from structsparse.tasks.batches import Passage
-
-CHAIN = ("transitions", "start", "end")
+from structsparse.solvers.walks import Rule, Walk, walk_of
 
 
 class Online(Optimizer):
@@ -42,8 +36,7 @@ class Online(Optimizer):
         super().__init__(params, {"lr": lr, "taken": 0.0, "clock": 0})
         self.decay, self.average = decay, average
         self.shrinking: dict[Tensor, Tensor] = {}  # weights before a prox
-        self.scratch: kernels.Scratch | None = None
-        self.begins, self.longest, self.most = np.empty(0, np.int64), 0, 0  # of the corpus seen last, see _scratch
+        self.walk: Walk | None = None  # through the sentences of a model
         self.counted = False  # whether `living` still holds
         self.living = 0  # weights of features that are not zero, after the last sweep
         self.rows = 0  # that are in memory
@@ -71,108 +64,46 @@ class Online(Optimizer):
     # --- a block of sentences
 
     @torch.no_grad()
-    def sweep(self, tagger: Tagger, loss, passage: Passage) -> Tensor:
+    def sweep(self, model: nn.Module, loss: nn.Module, passage) -> Tensor:
         """Go through the sentences of a block, in order; the mean of their losses before each step."""
-        self.check(tagger, loss)
+        self.check(model, loss)
         self.resume()  # after a validation within an epoch
-        scorer, group = tagger.scorer, self.param_groups[0]
-        growing = isinstance(scorer, GrowingScorer)
         self._note_prox()
-        if growing:
-            self._release(scorer)
-        corpus = kernels.Corpus(*(getattr(passage, name).numpy() for name in kernels.Corpus._fields))
-        order = passage.sentences.numpy()
-        rate = group["lr"] * (passage.epoch + 1) ** -self.decay
-        rule = kernels.Rule(float(getattr(loss, "cost", 0.0)), rate, self.cap, self.passive, self.average)
+        if self.walk is None or self.walk.model is not model:
+            self.walk = walk_of(model)(model, self)
+        group, table = self.param_groups[0], model.scorer.table
         if not self.counted:
-            self.living, self.counted = int(torch.count_nonzero(scorer.table)), True
-        done, losses, taken = 0, 0.0, 0.0
-        while True:
-            rows = self._rows(scorer, corpus, order, done)
-            state = rows, scorer.held if growing else 0, self._labels(tagger), rule
-            done, held, *sums = kernels.sweep(corpus, order, done, *state, self._scratch(corpus, rows), group["clock"])
-            losses, taken, self.living = losses + sums[0], taken + sums[1], self.living + sums[2]
-            if growing:
-                scorer.hold(held)
-            if done == len(order):
-                break
+            self.living, self.counted = int(torch.count_nonzero(table)), True
+        rate = group["lr"] * (passage.epoch + 1) ** -self.decay
+        rule = Rule(float(getattr(loss, "cost", 0.0)), rate, self.cap, self.passive, self.average)
+        losses, taken, living = self.walk.go(passage, rule, group["clock"])
+        self.living += living
         for each in self.param_groups:
             each["taken"] = taken
-            each["clock"] += done
-        self.rows = len(scorer.table)
-        return torch.tensor(losses / len(order), dtype=torch.float64)
+            each["clock"] += len(passage.sentences)
+        self.rows = len(table)
+        return torch.tensor(losses / len(passage.sentences), dtype=torch.float64)
 
     def state_dict(self) -> dict:
         self._note_prox()
         return super().state_dict()
 
-    def _release(self, scorer: GrowingScorer) -> None:
-        """Rows of zeros go. For the mean they are forgotten, so without a prox they stay: they are zero by chance."""
-        state = self.state[scorer.table]
-        if self.average and not state.pop("killed", False):
-            return
-        kept = scorer.release()
-        if kept is not None and "past" in state:
-            state["past"] = state["past"][kept]
-
-    def check(self, tagger: Tagger, loss) -> None:
+    def check(self, model: nn.Module, loss: nn.Module) -> None:
         """Refuse what it cannot move."""
         name = type(self).__name__
-        if type(tagger.scorer) not in (SparseScorer, GrowingScorer):
-            raise UserError(f"{name} moves tables of sparse features (model=sparse or growing), not {tagger.scorer}")
-        if tagger.edges is not None:
-            raise UserError(f"{name} goes from sentence to sentence and knows no features.edges; choose another solver")
+        walk_of(model).check(model, name)
         if type(loss) not in (Hinge, Perceptron):
             raise UserError(f"{name} follows the best rival: take loss=perceptron or hinge, not {type(loss).__name__}")
-        if tagger.transitions.device.type != "cpu":
+        table = model.scorer.table
+        if table.device.type != "cpu":
             raise UserError(f"{name} goes from sentence to sentence on the CPU; elsewhere take solver=sgd or mira")
-        if tagger.transitions.dtype not in (torch.float32, torch.float64):
-            kind = str(tagger.transitions.dtype).removeprefix("torch.")
+        if table.dtype not in (torch.float32, torch.float64):
+            kind = str(table.dtype).removeprefix("torch.")
             raise UserError(f"{name} moves float32 or float64 weights, not {kind} (trainer.precision)")
-
-    def _rows(self, scorer, corpus: kernels.Corpus, order: np.ndarray, done: int) -> kernels.Rows:
-        """The weights, in a growing table with room for the next sentence at least."""
-        if isinstance(scorer, SparseScorer):
-            weights, found = scorer.table.detach(), (np.empty(0, np.int32), np.empty(0, np.int64))
-        else:
-            first, last = corpus.begins[order[done]], corpus.begins[order[done] + 1]
-            weights, features = scorer.reserve(int(corpus.offsets[last] - corpus.offsets[first]))
-            found = scorer.slots.numpy(), features.numpy()
-        past = self._past(scorer.table, len(weights)) if self.average else weights[:0]
-        return kernels.Rows(weights.numpy(), past.numpy(), *found)
-
-    def _labels(self, tagger: Tagger) -> kernels.Labels:
-        own = [getattr(tagger, name) for name in CHAIN]
-        past = [self._past(p, len(p)) if self.average else p.detach()[:0] for p in own]
-        return kernels.Labels(*(tensor.detach().numpy() for tensor in (*own, *past)))
-
-    def _scratch(self, corpus: kernels.Corpus, rows: kernels.Rows) -> kernels.Scratch:
-        if self.begins.ctypes.data != corpus.begins.ctypes.data:  # being held, no other can come to lie where it does
-            self.begins, self.longest = corpus.begins, int(np.diff(corpus.begins).max())
-            self.most = int(np.diff(corpus.offsets[corpus.begins]).max()) if self.passive else 0
-        longest, most = self.longest, self.most
-        known, labels = self.scratch, rows.weights.shape[1]
-        if known is None or (len(known.rival), len(known.moving)) != (longest, most):
-            width, kind = -(-labels // kernels.LANES) * kernels.LANES, rows.weights.dtype
-            known = kernels.Scratch(
-                emissions=np.empty((longest, width), kind),
-                scores=np.empty((longest, width), kind),
-                arrivals=np.empty(width, kind),
-                transitions=np.empty((width, width), kind),
-                rival=np.empty(longest, np.int64),
-                counts=np.empty((most, labels), np.int32),
-                moving=np.empty(most, np.int64),
-                place=np.empty(0, np.int32),
-                pairs=np.zeros((labels, labels), np.int32),
-            )
-        if self.passive and len(known.place) < len(rows.weights):
-            known = known._replace(place=np.full(len(rows.weights), -1, np.int32))
-        self.scratch = known
-        return known
 
     # --- the mean
 
-    def _past(self, parameter: Tensor, room: int) -> Tensor:
+    def past(self, parameter: Tensor, room: int) -> Tensor:
         """The sum of moves times the number of sentences before each: [room, ...]"""
         state = self.state[parameter]
         past = state.get("past")

@@ -36,10 +36,10 @@ class TokenArrays:
     def batch(self, sentences: np.ndarray, items: int) -> TokenBatch:
         lengths = self.lengths[sentences]
         time = int(lengths.max())
-        tokens = _ranges(self.offsets[sentences], lengths)
+        tokens = ranges(self.offsets[sentences], lengths)
         ids, offsets = _at(self.bags, tokens)
         edge_ids, edge_offsets = (None, None) if self.edges is None else _at(self.edges, tokens)
-        places = _ranges(np.arange(len(sentences)) * time, lengths)
+        places = ranges(np.arange(len(sentences)) * time, lengths)
         gold = np.zeros(len(sentences) * time, np.int64)
         gold[places] = self.gold[tokens]
         return TokenBatch(
@@ -60,7 +60,7 @@ class TokenArrays:
 def _at(bags: Bags, tokens: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     """The bags of some tokens, end to end, and where each begins."""
     sizes = np.diff(bags.offsets)[tokens]
-    ids = bags.ids[_ranges(bags.offsets[tokens], sizes)]
+    ids = bags.ids[ranges(bags.offsets[tokens], sizes)]
     return torch.from_numpy(ids), torch.from_numpy(np.r_[0, np.cumsum(sizes)])
 
 
@@ -76,7 +76,7 @@ class Passage:
     epoch: int
 
 
-def _ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """begin, begin + 1, ..., begin + length - 1 for each pair, end to end."""
     ends = np.cumsum(lengths)
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)

@@ -98,7 +98,7 @@ def check_parts(stage: Stage, kind: str) -> None:
     groups = (("groups", term.groups) for term in stage.terms if term.groups is not None)
     for part, chosen in (("model", stage.scorer), ("loss", stage.loss), *groups):
         serves = getattr(getattr(chosen, "func", chosen), "serves", "taggers")
-        if serves != kind:
+        if kind not in serves.split(" and "):
             raise UserError(f"this {part} is for {serves}, the task wants one for {kind}; leave out {part}=...")
 
 

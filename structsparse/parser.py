@@ -1,0 +1,62 @@
+"""Arc-factored parsers: a score for every arc from a head to a modifier, and trees over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from structsparse.bags import bag_sum
+from structsparse.models import Kept, Sizes
+from structsparse.structures.nonprojective import NonprojectiveTree
+from structsparse.structures.projective import ProjectiveTree
+
+
+@dataclass
+class ArcBatch:
+    """Some sentences. Arcs are laid end to end: by sentence, by modifier, by head; heads are padded."""
+
+    ids: Tensor  # int32 [occurrences] active rows of all arcs
+    offsets: Tensor  # int64 [arcs + 1] into ids
+    places: (
+        Tensor  # int64 [arcs] where each arc stands in [batch * size * size], size one more than the longest sentence
+    )
+    gold: Tensor  # int64 [batch, size - 1] heads
+    punctuation: Tensor  # bool [words]
+    lengths: Tensor  # int64 [batch]
+    sentences: Tensor  # int64 [batch] which sentences of the corpus these are
+    items: int  # sentences in the whole step, over all processes
+    kept: Kept | None = None  # if the same batch comes again
+
+    def pad(self, arcs: Tensor) -> Tensor:
+        """[arcs] -> [batch, size, size], modifiers by heads"""
+        batch, longest = self.gold.shape
+        padded = arcs.new_zeros(batch * (longest + 1) ** 2)
+        return padded.index_copy(0, self.places, arcs).view(batch, longest + 1, longest + 1)
+
+
+class ArcScorer(nn.Module):
+    """score[arc] = sum over the features of the arc of table[feature]"""
+
+    linear = True
+    serves = "parsers"
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(sizes.rows, 1))  # [rows, 1]
+
+    def forward(self, batch: ArcBatch) -> Tensor:  # [batch, size, size]
+        return batch.pad(bag_sum(self.table, batch.ids, batch.offsets).squeeze(1))
+
+
+class Parser(nn.Module):
+    """A scorer of arcs, and which trees there are."""
+
+    def __init__(self, scorer: nn.Module, projective: bool = False, single_root: bool = False) -> None:
+        super().__init__()
+        self.scorer, self.linear = scorer, getattr(scorer, "linear", False)
+        self.structure = (ProjectiveTree if projective else NonprojectiveTree)(single_root)
+
+    def forward(self, batch: ArcBatch) -> Tensor:
+        return self.scorer(batch)

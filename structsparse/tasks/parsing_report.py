@@ -1,0 +1,78 @@
+"""What a finished run of a parser says of itself: figures, the templates that live, and which kinds of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from structsparse import certificate, recipe, report
+from structsparse.features.layout import by_template
+from structsparse.groups import Partition
+from structsparse.recipe import Outcome
+from structsparse.tasks.parsing import ParsingData
+
+TABLE = "parser.scorer.table"
+
+
+def templates_of(data: ParsingData) -> Partition:
+    return by_template((len(data.index), 1), data.layout)
+
+
+def living_templates(outcome: Outcome) -> list[str]:
+    table = outcome.module.parser.scorer.table.detach()
+    alive = templates_of(outcome.data).alive(table).tolist()
+    return [name for name, lives in zip(outcome.data.index.names, alive, strict=True) if lives]
+
+
+def sparsity(data: ParsingData, first: Outcome, last: Outcome) -> dict[str, object]:
+    """Counts before and after. Groups are those of the penalty that selected, templates where it had none."""
+    nonzero = int(torch.count_nonzero(last.module.parser.scorer.table))
+    counts = dict.fromkeys(("features", "weights"), len(data.index)) | dict.fromkeys(("nonzero", "rows_alive"), nonzero)
+    living, partitions = living_templates(last), {n: p.groups for n, p in first.penalties.items() if p.groups is not None}
+    groups, alive = len(data.index.templates), len(living)
+    if partitions:
+        parameters = dict(first.module.named_parameters())
+        of_each = [own.alive(parameters[name].detach()) for name, own in partitions.items()]
+        groups, alive = sum(map(len, of_each)), sum(int(one.sum()) for one in of_each)
+    return counts | {"groups": groups, "groups_alive": alive, "templates_alive": len(living)}
+
+
+def kinds_table(data: ParsingData, last: Outcome) -> report.Table:
+    """How many templates of each kind and variant there are and live."""
+    living, lines = {*living_templates(last)}, []
+    templates = data.index.templates
+    for what, of in (("kind", lambda t: t.kind), ("variant", lambda t: t.variant)):
+        every, alive = Counter(map(of, templates)), Counter(of(t) for t in templates if t.name in living)
+        lines += [(what, name, count, alive[name]) for name, count in every.items()]
+    return report.Table(("by", "value", "templates", "living"), lines)
+
+
+def write_report(folder: Path, data: ParsingData, outcomes: Sequence[Outcome], last: Outcome) -> report.Table | None:
+    """Of all stages; `last` is what remains of the last one."""
+    first = recipe.selecting(outcomes)
+    table = _groups(first, last)
+    report.write_groups(folder, table)
+    report.write_text(folder / "kinds.tsv", report.tsv(kinds_table(data, last)))
+    if first.figures["cuts"]:
+        cuts = report.Table(("step", "parameter", "strength"), [tuple(cut) for cut in first.figures["cuts"]])
+        report.write_text(folder / "budget.tsv", report.tsv(cuts))
+    counts = [(o.figures["stage"], *line) for o in outcomes for line in o.figures["counts"]]
+    if counts:
+        header = ("stage", "epoch", "step", "rows", "weights")
+        report.write_text(folder / "counts.tsv", report.tsv(report.Table(header, counts)))
+    return table
+
+
+def _groups(first: Outcome, last: Outcome) -> report.Table:
+    """The selecting penalty's groups with the weights it gave them; templates with their final weights otherwise."""
+    penalty = first.penalties.get(TABLE)
+    if penalty is None or penalty.groups is None or len(penalty.groups.names) > report.MOST_GROUPS:
+        return report.group_table(templates_of(last.data), last.module.parser.scorer.table.detach())
+    weights = first.module.parser.scorer.table.detach()
+    known = TABLE in first.at_zero and hasattr(penalty, "entering")
+    enters = penalty.entering(first.at_zero[TABLE]) if known else None
+    wanted = certificate.violated(penalty, weights, first.at_end[TABLE]) if first.module.loss.smooth else None
+    return report.group_table(penalty.groups, weights, enters, wanted)
