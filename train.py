@@ -196,7 +196,7 @@ def finish(cfg, data, outcomes, seconds: dict, folder: Path, console: Console) -
         **({"loss": choices.loss, "reg": choices.reg} if first.penalties else {"model": choices.model}),
         "data": data.name, "split": "test", "seed": cfg.seed,
         **{key: value for key, value in score.items() if isinstance(value, float)},
-        f"dev_{data.metric}": dev[data.metric],
+        **{f"dev_{name}": dev[name] for name in (data.metric, "las") if name in dev},
         **data.task.sparsity(data, first, last), **recipe.figures(outcomes), **seconds,
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }  # fmt: skip

@@ -1,8 +1,9 @@
 """The small model as a folder: `model.json` says what it is, `weights.safetensors` holds its numbers.
 
 Of a tagger only living features are kept: their 64-bit keys, template by template, and of their weights those that are
-not zero. Nothing in the folder is ever executed; all of it is checked before it is used. Language models and
-classifiers, which `language/artifact.py` and `text/artifact.py` read and write, are told by the field `kind`.
+not zero. Nothing in the folder is ever executed; all of it is checked before it is used. Language models, classifiers
+and parsers, which `language/artifact.py`, `text/artifact.py` and `parsing/artifact.py` read and write, are told by the
+field `kind`.
 """
 
 from __future__ import annotations
@@ -29,21 +30,23 @@ from structsparse.features.attributes import OF_WORD
 from structsparse.features.index import FeatureIndex
 from structsparse.features.templates import parse
 from structsparse.models import DenseScorer, RecurrentScorer, Sizes, SparseScorer, SumScorer, Tagger
+from structsparse.packing import check_numbers, index_of, keep_living_, packed, take, unpacked
 from structsparse.pairs import PairScorer
 from structsparse.predictor import Model
 from structsparse.structures.edges import EdgeChain
 
 if TYPE_CHECKING:
     from structsparse.language.predictor import LanguageModel
+    from structsparse.parsing.predictor import DependencyParser
     from structsparse.tasks.tagging import TaggingData  # imports Lightning, which a predictor does without
     from structsparse.text.predictor import Classifier
 
 FORMAT = 1
 LANGUAGE_MODEL = "language model"  # what `kind` says of one; a tagger has no such field
 CLASSIFIER = "classifier"
+PARSER = "parser"
 EDGES = "edges.table"
 DESCRIPTION, WEIGHTS = "model.json", "weights.safetensors"
-_UNSIGNED = ("uint8", "uint16", "uint32")
 
 
 def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
@@ -56,15 +59,15 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
     if tagger.edges is not None:
         weights[EDGES] = tagger.edges.dense()
     state = {name: tensor.detach().cpu().float().numpy() for name, tensor in weights.items()}
-    templates, keys = _keep_living_(state, tables, data.index)
+    templates, keys = keep_living_(state, tables, data.index)
     tensors, edges = {"keys": keys}, {}
     if tagger.edges is not None:
-        edges["templates"], tensors["edges.keys"] = _keep_living_(state, [EDGES], data.edges.index)
+        edges["templates"], tensors["edges.keys"] = keep_living_(state, [EDGES], data.edges.index)
         edges["steps"] = data.edges.steps.T.tolist()
     for name, array in state.items():
         with blaming(folder):
-            _check_numbers(name, array)
-        tensors |= _packed(name, array) if name in (*tables, EDGES) else {name: array}
+            check_numbers(name, array)
+        tensors |= packed(name, array) if name in (*tables, EDGES) else {name: array}
     weights = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
     description = {
         "labels": list(data.labels),
@@ -80,7 +83,7 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
     return write(folder, description, weights)
 
 
-def load(folder: Path) -> Model | LanguageModel | Classifier:
+def load(folder: Path) -> Model | LanguageModel | Classifier | DependencyParser:
     """Read a model of any kind that has been saved, or say which file is wrong and why."""
     with blaming(folder / DESCRIPTION):
         known = _description((folder / DESCRIPTION).read_bytes())
@@ -92,6 +95,10 @@ def load(folder: Path) -> Model | LanguageModel | Classifier:
         from structsparse.text.artifact import loaded
 
         return loaded(folder, known)
+    if known.get("kind") == PARSER:
+        from structsparse.parsing.artifact import loaded
+
+        return loaded(folder, known)
     with blaming(folder / DESCRIPTION):
         check_fields(known, _FIELDS, _OPTIONAL)
         columns, tagger = _needed(known), _empty_tagger(known)
@@ -99,7 +106,7 @@ def load(folder: Path) -> Model | LanguageModel | Classifier:
             EdgeChain(torch.tensor(known["edges"]["steps"]).T, len(known["labels"]))  # checks them
     with blaming(folder / WEIGHTS):
         tensors = read_tensors((folder / WEIGHTS).read_bytes(), known["sha256"])
-        index = _index(known["templates"], tensors)
+        index = index_of(FeatureIndex, parse, known["templates"], tensors)
         edges, scorer = _edges(known, tensors)
         tagger = _fill_(tagger, tensors)
         tagger.edges = scorer
@@ -165,82 +172,15 @@ def _tables(tagger: Tagger) -> dict[str, torch.nn.Module]:
     return {f"{name}.table": module for name, module in tagger.named_modules() if type(module) in kinds}
 
 
-def _keep_living_(state: dict, tables: Collection[str], index: FeatureIndex) -> tuple[dict[str, int], np.ndarray]:
-    """Restrict the tables to rows with a weight, in the order of the keys; features per template, and the keys."""
-    alive = np.zeros(len(index), bool)
-    for name in tables:
-        alive |= (state[name] != 0).any(axis=1)
-    living, _ = index.keep(alive)
-    for name in tables:
-        state[name] = state[name][alive][living.rows]
-    counts = zip(living.names, np.diff(living.offsets).tolist(), strict=True)
-    return {name: count for name, count in counts if count}, living.keys
-
-
-def _packed(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
-    """A table without its zeros, row after row, if that is smaller."""
-    rows, labels = np.nonzero(table)
-    counts = np.bincount(rows, minlength=len(table))
-    packed = {
-        f"{name}.counts": counts.astype(np.min_scalar_type(counts.max(initial=0))),
-        f"{name}.labels": labels.astype(np.min_scalar_type(table.shape[1] - 1)),
-        f"{name}.values": table[rows, labels],
-    }
-    return packed if sum(array.nbytes for array in packed.values()) < table.nbytes else {name: table}
-
-
-def _unpacked(tensors: dict, name: str, shape: tuple[int, int]) -> np.ndarray:
-    if name in tensors:
-        return _take(tensors, name, ["float32"], shape)
-    rows, labels = shape
-    counts = _take(tensors, f"{name}.counts", _UNSIGNED, (rows,)).astype(np.int64)
-    entries = (int(counts.sum()),)
-    codes = _take(tensors, f"{name}.labels", _UNSIGNED, entries).astype(np.int64)
-    if (codes >= labels).any():
-        raise UserError(f"{name}.labels holds {codes.max()}, expected 0 to {labels - 1}, one of {labels} labels")
-    places = np.repeat(np.arange(rows) * labels, counts) + codes
-    if (places[1:] <= places[:-1]).any():
-        raise UserError(f"{name}.labels does not ascend within every row")
-    table = np.zeros(rows * labels, np.float32)
-    table[places] = _take(tensors, f"{name}.values", ["float32"], entries)
-    return table.reshape(shape)
-
-
-def _take(tensors: dict, name: str, dtypes: Collection[str], shape: tuple[int, ...]) -> np.ndarray:
-    if name not in tensors:
-        raise UserError(f"tensor {name} is missing")
-    array = tensors.pop(name)
-    if array.dtype.name not in dtypes or array.shape != shape:
-        raise UserError(f"tensor {name} is {array.dtype} {array.shape}, expected {' or '.join(dtypes)} {shape}")
-    return array
-
-
-def _check_numbers(name: str, array: np.ndarray) -> None:
-    """Minus infinity is a number here: it forbids."""
-    if not (array < np.inf).all():
-        raise UserError(f"{name} holds a weight that is NaN or infinite, expected numbers")
-
-
 def _edges(known: dict, tensors: dict) -> tuple[FeatureIndex | None, EdgeScorer | None]:
     """The features that are conjoined with steps and what scores them, if there are any."""
     if "edges" not in known:
         return None, None
-    index = _index(known["edges"]["templates"], tensors, "edges.keys")
+    index = index_of(FeatureIndex, parse, known["edges"]["templates"], tensors, "edges.keys")
     steps = np.array(known["edges"]["steps"], np.int64).T  # [2, steps]
-    dense = _unpacked(tensors, EDGES, (len(index), steps.shape[1]))
-    _check_numbers(EDGES, dense)
+    dense = unpacked(tensors, EDGES, (len(index), steps.shape[1]))
+    check_numbers(EDGES, dense)
     return index, EdgeScorer.of(steps, len(known["labels"]), dense).requires_grad_(False).eval()
-
-
-def _index(templates: dict[str, int], tensors: dict, name: str = "keys") -> FeatureIndex:
-    offsets = np.cumsum([0, *templates.values()])
-    keys = _take(tensors, name, ["uint64"], (int(offsets[-1]),))
-    falls = keys[1:] <= keys[:-1]
-    falls[offsets[1:-1] - 1] = False  # from one template to the next they may
-    if falls.any():
-        raise UserError(f"the {name} do not ascend within every template")
-    parsed = tuple(template for name in templates for template in parse(name))
-    return FeatureIndex(parsed, offsets, keys, np.arange(len(keys), dtype=np.int32))
 
 
 def _fill_(tagger: Tagger, tensors: dict) -> Tagger:
@@ -248,8 +188,8 @@ def _fill_(tagger: Tagger, tensors: dict) -> Tagger:
     tables, state = _tables(tagger), {}
     for name, empty in tagger.state_dict().items():
         shape = tuple(empty.shape)
-        array = _unpacked(tensors, name, shape) if name in tables else _take(tensors, name, ["float32"], shape)
-        _check_numbers(name, array)
+        array = unpacked(tensors, name, shape) if name in tables else take(tensors, name, ["float32"], shape)
+        check_numbers(name, array)
         state[name] = torch.tensor(array)
     if tensors:
         raise UserError(f"tensor {min(tensors)} has no place in this model")

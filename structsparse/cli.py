@@ -1,4 +1,4 @@
-"""`structsparse`: use a model that a run has left behind: a tagger, a language model or a classifier of documents.
+"""`structsparse`: use a model that a run has left behind: a tagger, a parser, a language model or a classifier.
 
 Everything heavy is imported after the arguments are understood, so that --help and a misspelt option answer at once.
 """
@@ -26,6 +26,11 @@ need may be absent. Sentences are tagged and written as they arrive; memory does
 #rank=1,score=12.345678,probability=0.912345 : what the model scores the sequence, and its probability. A sentence with
 fewer than N tag sequences is written so many times. With --marginals the probability of each of its tags follows.
 
+A parser reads CoNLL-U (or CoNLL-X) and writes it again with the heads of its trees, and their relations, or _ if the
+model has learnt none. Heads that are already there are not looked at. Comments, multiword tokens and empty nodes stay;
+what spoke of another tree (deps) becomes _. --nbest N writes the N best trees in the same way, --marginals adds
+ArcProbability=P to the last column: how probable the arc of the word is, over all trees.
+
 A language model reads text as it did in training (a sentence a line, words parted by spaces, unless it was trained
 otherwise) and writes a line for every word and for the end of every sentence, </s>: the word, a tab, and the natural
 logarithm of its probability after the words before it. A word outside the vocabulary is scored as <unk>, and a third
@@ -39,6 +44,10 @@ _EVALUATE = """\
 A tagger: compares its tags with those in FILE: precision, recall and F1 of every type and of all, counted over whole
 spans, and accuracy over tokens; where the tags are no spans, over tokens alone. Tags that FILE writes in another
 scheme than the model does are converted first.
+
+A parser: the share of the words that get the head of the treebank in FILE (uas), and its relation too (las), each
+also without punctuation, which is what it was in training; the share of whole trees that are right, and of sentences
+whose roots are.
 
 A language model: the perplexity of the text in FILE, plain or gzipped, over the words in the vocabulary (and the ends
 of sentences) and, as perplexity_open, over all words, where those outside count as <unk>.
@@ -68,6 +77,7 @@ examples:
   structsparse predict runs/ner/model --input sentences.txt --output tagged.txt --columns word,_,pos
   tail -f sentences.txt | structsparse predict runs/ner/model --marginals
   structsparse predict runs/ner/model --nbest 5 < sentences.txt
+  structsparse predict runs/parsing/model < in.conllu > out.conllu
   structsparse predict runs/lm/model < text.txt > scored.txt
   structsparse predict runs/textcat/model letter.txt mails/*.txt"""
 
@@ -75,6 +85,7 @@ _EVALUATE_EXAMPLE = """\
 examples:
   structsparse evaluate runs/ner/model test.txt
   structsparse evaluate runs/ner/model test.txt --json > scores.json
+  structsparse evaluate runs/parsing/model test.conllu
   structsparse evaluate runs/lm/model text.txt.gz
   structsparse evaluate runs/textcat/model reviews.csv --text review --label stars"""
 
@@ -94,7 +105,11 @@ examples:
   structsparse export runs/lm/model --format tsv | sort -t "$(printf '\\t')" -k 3 -g -r | head"""
 
 
-_TAGGERS, _CLASSIFIERS = ("nbest", "marginals", "columns", "comments"), ("files", "text", "label")
+_WHOSE = {  # options that are for some kinds of models alone
+    **dict.fromkeys(("columns", "comments"), ("taggers",)),
+    **dict.fromkeys(("nbest", "marginals"), ("taggers", "parsers")),
+    **dict.fromkeys(("files", "text", "label"), ("classifiers",)),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -112,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(f"the output could not be written ({error.strerror})")
     except MemoryError:
         _forget_output()
-        return _failed("there is too little memory for this; ask for fewer sequences (--nbest) or cut long sentences")
+        return _failed("there is too little memory for this; ask for fewer results (--nbest) or cut long sentences")
     except KeyboardInterrupt:
         _forget_output()
         return 130
@@ -120,23 +135,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="structsparse", description="Use a tagger, language model or classifier.")
+    parser = argparse.ArgumentParser(prog="structsparse", description="Use a model that a run has left behind.")
     parser.add_argument("--version", action="version", version=f"structsparse {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    purpose = "tag sentences; with a language model, score the words of a text; classify documents"
+    purpose = "tag or parse sentences; with a language model, score the words of a text; classify documents"
     predict = _command(commands, "predict", purpose, _PREDICT, _PREDICT_EXAMPLE)
     help = "documents, one a file (classifiers only; default: one a line of the input)"
     predict.add_argument("files", metavar="FILE", type=Path, nargs="*", help=help)
     help = "the sentences, or documents, one a line (default: standard input)"
     predict.add_argument("--input", metavar="FILE", type=Path, help=help)
     _output(predict)
-    taggers = predict.add_argument_group("taggers only")
-    taggers.add_argument("--nbest", metavar="N", type=_count, help="the N best tag sequences of every sentence")
-    taggers.add_argument("--marginals", action="store_true", help="add how probable each predicted tag is")
-    _columns(taggers)
-    purpose = "score a model on tagged sentences, or on labelled documents; the perplexity of a text"
+    structured = predict.add_argument_group("taggers and parsers only")
+    help = "the N best tag sequences, or trees, of every sentence"
+    structured.add_argument("--nbest", metavar="N", type=_count, help=help)
+    structured.add_argument("--marginals", action="store_true", help="add how probable each predicted tag, or arc, is")
+    _columns(predict.add_argument_group("taggers only"))
+    purpose = "score a model on tagged sentences, a treebank, or labelled documents; the perplexity of a text"
     evaluate = _command(commands, "evaluate", purpose, _EVALUATE, _EVALUATE_EXAMPLE)
-    evaluate.add_argument("file", metavar="FILE", type=Path, help="tagged sentences, a text, or labelled documents")
+    evaluate.add_argument("file", metavar="FILE", type=Path, help="tagged sentences, a treebank, a text, ...")
     evaluate.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     _columns(evaluate.add_argument_group("taggers only"))
     classifiers = evaluate.add_argument_group("classifiers only")
@@ -195,34 +211,38 @@ def _run(options: argparse.Namespace) -> None:
 
     check_output(options)
     model = load(options.model)
-    kind, what, own = _kind(model)
+    kind, what, whose = _kind(model)
     command = getattr(kind, options.command, None)
     if command is None:
         raise UserError(f"{options.model} is {what}, `structsparse {options.command}` is for language models")
-    for name in sorted({*_TAGGERS, *_CLASSIFIERS} - {*own}):
-        if getattr(options, name, None):
+    for name, kinds in sorted(_WHOSE.items()):
+        if whose not in kinds and getattr(options, name, None):
             shown = "FILE" if name == "files" else f"--{name}"
-            whom = "taggers" if name in _TAGGERS else "classifiers"
-            raise UserError(f"{shown} is for {whom}, {options.model} is {what}")
+            raise UserError(f"{shown} is for {' and '.join(kinds)}, {options.model} is {what}")
     command(options, model)
 
 
-def _kind(model: object) -> tuple[ModuleType, str, tuple[str, ...]]:
-    """The commands for a model, what it is called, and the options that are for its kind alone."""
+def _kind(model: object) -> tuple[ModuleType, str, str]:
+    """The commands for a model, and what it and its kind are called."""
     from structsparse.language.predictor import LanguageModel
+    from structsparse.parsing.predictor import DependencyParser
     from structsparse.predictor import Model
 
     if isinstance(model, Model):
         from structsparse.commands import tagging
 
-        return tagging, "a tagger", _TAGGERS
+        return tagging, "a tagger", "taggers"
+    if isinstance(model, DependencyParser):
+        from structsparse.commands import parsing
+
+        return parsing, "a parser", "parsers"
     if isinstance(model, LanguageModel):
         from structsparse.commands import language
 
-        return language, "a language model", ()
+        return language, "a language model", "language models"
     from structsparse.commands import documents
 
-    return documents, "a classifier", _CLASSIFIERS
+    return documents, "a classifier", "classifiers"
 
 
 def _count(text: str) -> int:

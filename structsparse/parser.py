@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +12,7 @@ from structsparse.bags import bag_sum
 from structsparse.models import Kept, Sizes
 from structsparse.structures.nonprojective import NonprojectiveTree
 from structsparse.structures.projective import ProjectiveTree
+from structsparse.tasks.batches import ranges
 
 
 @dataclass
@@ -28,12 +30,21 @@ class ArcBatch:
     sentences: Tensor  # int64 [batch] which sentences of the corpus these are
     items: int  # sentences in the whole step, over all processes
     kept: Kept | None = None  # if the same batch comes again
+    part: str = ""  # of the corpus
 
     def pad(self, arcs: Tensor) -> Tensor:
         """[arcs] -> [batch, size, size], modifiers by heads"""
         batch, longest = self.gold.shape
         padded = arcs.new_zeros(batch * (longest + 1) ** 2)
         return padded.index_copy(0, self.places, arcs).view(batch, longest + 1, longest + 1)
+
+
+def places_of_arcs(lengths: np.ndarray, size: int) -> np.ndarray:
+    """Where the arcs of sentences of so many words stand in [sentences * size * size]: int64 [arcs]"""
+    squares = lengths.astype(np.int64) ** 2
+    sentence = np.repeat(np.arange(len(lengths)), squares)
+    modifier, head = np.divmod(ranges(np.zeros_like(squares), squares), np.repeat(lengths, squares))
+    return (sentence * size + modifier + 1) * size + head + (head > modifier)  # a word's arc to itself is left out
 
 
 class ArcScorer(nn.Module):

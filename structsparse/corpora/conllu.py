@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 import numpy as np
@@ -248,9 +248,14 @@ def circle_of(heads: list[int]) -> list[int]:
 
 
 def write_treebank(
-    stream: BinaryIO, treebank: Treebank, heads: np.ndarray | None = None, labels: Column | None = None
+    stream: BinaryIO,
+    treebank: Treebank,
+    heads: np.ndarray | None = None,
+    labels: Column | None = None,
+    remarks: Sequence[str] | None = None,
 ) -> None:
-    """Write the sentences as they were read, or with other heads [tokens] and relations (without them: _).
+    """Write the sentences as they were read, or with other heads [tokens] and relations (without them: _), and with a
+    remark on each word, which `misc` gets one more of: NAME=VALUE [tokens].
 
     Other heads leave no column that speaks of the old tree: `deps` of words and of empty nodes become _, because that
     graph was built upon the old heads and nobody has built another; of CoNLL-X so do both columns of the projective
@@ -262,22 +267,25 @@ def write_treebank(
     if heads.shape != (treebank.tokens,) or (labels is not None and len(labels) != treebank.tokens):
         raise ValueError(f"heads or relations of another number of tokens, expected {treebank.tokens}")
     relations = ["_"] * treebank.tokens if labels is None else labels.strings()
+    remarks = [""] * treebank.tokens if remarks is None else remarks
     offsets, numbers = treebank.offsets.tolist(), [str(head) for head in heads.tolist()]
     for block, first, last in zip(treebank.blocks, offsets[:-1], offsets[1:], strict=True):
-        arcs = zip(numbers[first:last], relations[first:last], strict=True)
+        arcs = zip(numbers[first:last], relations[first:last], remarks[first:last], strict=True)
         lines = [_with_arc(line, arcs) for line in block.split("\n")]
         stream.write("\n".join([*lines, "", ""]).encode())
 
 
-def _with_arc(line: str, arcs: Iterator[tuple[str, str]]) -> str:
+def _with_arc(line: str, arcs: Iterator[tuple[str, str, str]]) -> str:
     """The line of a word with the next of these arcs; any other without a graph."""
     if line.startswith("#"):
         return line
     fields = line.split("\t")
-    if fields[ID].isdigit():
-        fields[HEAD], fields[DEPREL] = next(arcs)
     if fields[DEPS].isdigit():  # CoNLL-X: a head, and its relation after it
         fields[MISC] = "_"
+    if fields[ID].isdigit():
+        fields[HEAD], fields[DEPREL], remark = next(arcs)
+        if remark:
+            fields[MISC] = remark if fields[MISC] == "_" else f"{fields[MISC]}|{remark}"
     fields[DEPS] = "_"
     return "\t".join(fields)
 

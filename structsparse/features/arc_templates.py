@@ -28,6 +28,8 @@ BETWEEN = {  # of the tokens between head and modifier
     "verbs_punctuation": "both of these",
     "conjunctions": "whether there is a coordinating conjunction",
 }
+VERBS, MARKS, LINKS = ("VERB", "AUX"), ("PUNCT",), ("CCONJ", "CONJ")  # of Universal Dependencies
+ROOT, BEFORE, AFTER = "<root>", "<before>", "<after>"  # values of tokens that are no words; no value begins so
 PLACES = ("direction", "distance", "length")
 VARIANTS = {"plain": None, "direction": "direction", "distance": "distance"}
 REACH = 9  # tokens beside head and modifier that can be looked at
@@ -134,7 +136,15 @@ def expand(lines: Iterable[str], variants: Sequence[str] = ("plain",)) -> list[A
     bases = [parse(one) for line in lines for one in lines_of(str(line))]
     if not bases:
         raise UserError("features.templates is empty; at least one template is needed, for example h.upos & m.upos")
-    found = [varied(base, variant) for base in bases for variant in variants]
+    return _distinct([varied(base, variant) for base in bases for variant in variants])
+
+
+def as_written(lines: Iterable[str]) -> list[ArcTemplate]:
+    """The same of templates that look at arcs which are chosen already, so that each of them may stand alone."""
+    return _distinct([parse(one) for line in lines for one in lines_of(str(line))])
+
+
+def _distinct(found: list[ArcTemplate]) -> list[ArcTemplate]:
     seen: set[ArcTemplate] = set()
     for template in found:
         if template in seen:

@@ -8,21 +8,22 @@ templates finds the keys that a model of all of them has.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from structsparse.corpora.columns import Sentences
+from structsparse.corpora.treebank import COLUMNS
 from structsparse.errors import UserError
-from structsparse.features.arc_templates import BETWEEN, PLACES, ArcTemplate
-from structsparse.features.attributes import attribute
-from structsparse.features.index import Bags, Rows, hashes
+from structsparse.features.arc_templates import AFTER, BEFORE, BETWEEN, LINKS, MARKS, PLACES, ROOT, VERBS, ArcTemplate
+from structsparse.features.arc_words import Speller
+from structsparse.features.attributes import OF_WORD, attribute
+from structsparse.features.index import Bags, Rows, hashes, occurring
 from structsparse.kernels import arc_keys, keys
 
-VERBS, MARKS, LINKS = ("VERB", "AUX"), ("PUNCT",), ("CCONJ", "CONJ")  # of Universal Dependencies
-ROOT, BEFORE, AFTER = "<root>", "<before>", "<after>"  # values of tokens that are no words; no value begins so
 ENDS = "hm"
+PREDICTED = "deprel"
 
 
 class ArcIndex(Rows):
@@ -47,6 +48,40 @@ class ArcIndex(Rows):
         ids.resize(offsets[-1], refcheck=False)  # gives back what is left over, and copies nothing
         return Bags(ids, offsets)
 
+    @classmethod
+    def fit_chosen(
+        cls, sentences: Sentences, heads: np.ndarray, templates: Sequence[ArcTemplate], min_count: int = 1
+    ) -> ArcIndex:
+        """All features that are on at least `min_count` of the arcs to each word from its head: heads [tokens]"""
+        look = Looks(sentences, templates)
+        chosen = look.chosen(heads)
+        return cls.gathered(templates, len(chosen), lambda k: look.keys(k)[chosen], min_count, sentences.source)
+
+    def bags_chosen(self, sentences: Sentences, heads: np.ndarray) -> Bags:
+        """The rows of the arc to each word from its head: heads [tokens]"""
+        look, (bounds, known, rows, bits, begins, places) = Looks(sentences, self.templates), self._places
+        chosen = look.chosen(heads)
+        found, offsets = np.empty((len(self.templates), len(chosen)), np.int32), np.empty(len(chosen) + 1, np.int64)
+        for k in range(len(found)):
+            own, where = slice(bounds[k], bounds[k + 1]), places[begins[k] : begins[k + 1]]
+            keys.look_up(look.keys(k)[chosen], known[own], rows[own], where, bits[k], found[k])
+        table = np.ascontiguousarray(found.T)
+        keys.squeeze(table, offsets)
+        return Bags(table.reshape(-1)[: offsets[-1]].copy(), offsets)
+
+    def describe(
+        self, rows: np.ndarray, sentences: Sentences, bags: Bags, heads: np.ndarray | None = None
+    ) -> list[str]:
+        """Readable features, rebuilt from an arc where each occurs: `h.upos=NOUN & m.upos=ADJ & direction=left`. The
+        bags are those of all arcs, or of the arcs from these heads [tokens]."""
+        look = Looks(sentences, self.templates)
+        place = np.full(len(self), -1)
+        place[rows] = arc_keys.WANTED
+        arc_keys.first_places(bags.ids, bags.offsets, place, len(rows))
+        arcs = place[rows] if heads is None else look.chosen(heads)[place[rows]]
+        template_of, spell = np.searchsorted(self.offsets, rows, side="right") - 1, Speller(look)
+        return [spell(self.templates[k], arc) for k, arc in zip(template_of, arcs.tolist(), strict=True)]
+
 
 @dataclass(frozen=True)
 class Looks:
@@ -68,6 +103,25 @@ class Looks:
     @property
     def arcs(self) -> int:
         return int(self.first_arcs[-1])
+
+    def chosen(self, heads: np.ndarray) -> np.ndarray:
+        """Which arc leads to each word: int64 [tokens]"""
+        lengths = np.repeat(self.sentences.lengths, self.sentences.lengths)
+        modifiers = np.arange(len(heads)) - np.repeat(self.sentences.offsets[:-1], self.sentences.lengths) + 1
+        first = np.repeat(self.first_arcs[:-1], self.sentences.lengths)
+        return first + (modifiers - 1) * lengths + heads - (heads > modifiers)
+
+    def ends(self, arc: int) -> tuple[int, int, int]:
+        """Sentence, head and modifier of an arc, both from 1 on, 0 the root."""
+        sentence = int(np.searchsorted(self.first_arcs, arc, side="right")) - 1
+        modifier, head = divmod(arc - int(self.first_arcs[sentence]), int(self.sentences.lengths[sentence]))
+        return sentence, head + (head > modifier), modifier + 1
+
+    @cached_property
+    def compact(self) -> Sentences:
+        """The sentences without values that do not occur, which, if these are some of many, are hashed for nothing."""
+        columns = {name: occurring(column) for name, column in self.sentences.columns.items()}
+        return replace(self.sentences, columns=columns)
 
     @cached_property
     def atoms(self) -> list[tuple[str, int, str]]:
@@ -93,7 +147,7 @@ class Looks:
 
     def _hashed(self, name: str) -> np.ndarray:
         """The attribute at each place, anything at roots: uint64 [places]"""
-        column = attribute(self.sentences, name)
+        column = attribute(self.compact, name)
         found = np.zeros(int(self.starts[-1]), np.uint64)
         words = np.arange(self.sentences.tokens) + np.repeat(np.arange(1, len(self.starts)), self.sentences.lengths)
         found[words] = hashes("=" + value for value in column.values)[column.codes]
@@ -104,7 +158,7 @@ class Looks:
         """uint64 [kinds, arcs], of the kinds that any template looks at; all of them, or none."""
         if not any(template.between for template in self.templates):
             return np.empty((0, 0), np.uint64)
-        column = attribute(self.sentences, "upos")
+        column = attribute(self.compact, "upos")
         bits = np.uint64(1) << (hashes(column.values) >> np.uint64(58))  # 64 bits are many for a tagset of 17
         sorts = [(tag in VERBS) + 2 * (tag in MARKS) + 4 * (tag in LINKS) for tag in column.values]
         parts, classes = np.zeros(int(self.starts[-1]), np.uint64), np.zeros(int(self.starts[-1]), np.int64)
@@ -145,6 +199,17 @@ def _places(template: ArcTemplate) -> np.ndarray:
     sides, bins = np.divmod(np.arange(2 * arc_keys.BINS), arc_keys.BINS)
     told = {None: 0 * sides, "direction": sides, "distance": sides * arc_keys.BINS + bins, "length": bins}
     return hashes(f"{template.name} at {number}" for number in told[template.place])
+
+
+def check_attributes(templates: Sequence[ArcTemplate]) -> None:
+    """That a treebank without trees has all that they look at."""
+    for template in templates:
+        for name in sorted(template.attributes):
+            if name == PREDICTED:
+                raise UserError(f"template {template.name!r} looks at {name}, which a parser predicts")
+            if name not in (*COLUMNS, *OF_WORD):
+                known = ", ".join([*(column for column in COLUMNS if column != PREDICTED), *OF_WORD])
+                raise UserError(f"template {template.name!r}: a word has no {name}, it has {known}")
 
 
 def useful(sentences: Sentences, templates: Sequence[ArcTemplate]) -> tuple[list[ArcTemplate], list[str]]:

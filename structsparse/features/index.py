@@ -207,10 +207,10 @@ class Hashed:
             self.values[:, self.starts + self.lengths + distance - 1] = hashes([_boundary(distance - 1, 0, 0)])
         # Values that do not occur here, because these are some sentences of many, would be hashed for nothing.
         used = {*names, "word"} & {*sentences.columns}
-        columns = {name: _occurring(sentences.columns[name]) for name in used}
-        occurring = replace(sentences, columns={**sentences.columns, **columns})
+        columns = {name: occurring(sentences.columns[name]) for name in used}
+        compact = replace(sentences, columns={**sentences.columns, **columns})
         for k, name in enumerate(names):
-            column = attribute(occurring, name)
+            column = attribute(compact, name)
             self.values[k, inside] = hashes("=" + value for value in column.values)[column.codes]
 
 
@@ -218,7 +218,7 @@ def _attributes(templates: Sequence[Template]) -> list[str]:
     return sorted({name for template in templates for name, _ in template.atoms})
 
 
-def _occurring(column: Column) -> Column:
+def occurring(column: Column) -> Column:
     """The column without the values that no token has."""
     occurs = np.zeros(len(column.values), bool)
     occurs[column.codes] = True

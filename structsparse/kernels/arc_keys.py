@@ -17,6 +17,7 @@ SPREAD = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
 BINS = 7  # of distance: 1, 2, 3, 4, 5, 6 to 10, more
 NEAR, FAR = 5, 10  # up to NEAR each distance is a bin
+WANTED = -2
 
 
 @njit(inline="always")
@@ -114,3 +115,15 @@ def between(starts, arcs, parts, classes, salts, found):
                     marks += (classes[root + h] >> 1) & 1
                     links += (classes[root + h] >> 2) & 1
                     h += side
+
+
+@njit(**PLAIN)
+def first_places(ids, offsets, place, wanted):
+    """place [rows]: the first bag that has a row, of those, `wanted` many, where WANTED stands."""
+    for bag in range(len(offsets) - 1):
+        if wanted == 0:
+            return
+        for row in ids[offsets[bag] : offsets[bag + 1]]:
+            if place[row] == WANTED:
+                place[row] = bag
+                wanted -= 1

@@ -12,9 +12,12 @@ from torch import Tensor
 
 from structsparse import report
 from structsparse.parser import ArcScorer, Parser
+from structsparse.parsing import artifact
+from structsparse.parsing.predictor import DependencyParser
 from structsparse.recipe import Outcome, Stage
 from structsparse.tasks import parsing_report
 from structsparse.tasks.parsing import Parsing, ParsingData
+from structsparse.tasks.relations import Labelling
 from structsparse.tasks.task import Placed, Task, check_parts, fingerprint
 from structsparse.terms import borne, place
 
@@ -72,9 +75,20 @@ class ParserTask(Task):
     ) -> report.Table | None:
         return parsing_report.write_report(folder, data, outcomes, last)
 
+    def settled(self, outcome: Outcome) -> Outcome:
+        """Relations are learnt once the parser is, from gold arcs."""
+        data = outcome.data
+        if data.label_templates and outcome.module.labelling is None:
+            outcome.module.labelling = Labelling.learnt(data.splits.parts, data.label_templates, data.min_count)
+        return outcome
+
     def export(self, folder: Path, outcome: Outcome, console: Console) -> int | None:
-        console.print("no artifact: not of parsers yet")
-        return None
+        module, data = outcome.module, outcome.data
+        if (reason := artifact.unfit(module.parser)) is not None:
+            console.print(f"no artifact: {reason}")
+            return None
+        relations = None if module.labelling is None else module.labelling.model
+        return artifact.save(folder, DependencyParser(data.index, module.parser, relations, data.splits.rule))
 
 
 def _parser(stage: Stage, data: ParsingData) -> Parser:

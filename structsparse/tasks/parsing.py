@@ -11,14 +11,15 @@ from torch import Tensor, nn
 
 from structsparse.corpora.treebanks import Treebanks
 from structsparse.errors import UserError
-from structsparse.features.arc_templates import expand
-from structsparse.features.arcs import ArcIndex, useful
+from structsparse.features.arc_templates import ArcTemplate, as_written, expand
+from structsparse.features.arcs import ArcIndex, check_attributes, useful
 from structsparse.features.index import Bags
 from structsparse.features.layout import Layout
 from structsparse.models import Sizes
-from structsparse.parser import ArcBatch, Parser
+from structsparse.parser import ArcBatch, Parser, places_of_arcs
 from structsparse.tasks.batches import Batches, Passages, ranges
 from structsparse.tasks.module import TaskModule
+from structsparse.tasks.relations import Labelling
 from structsparse.tasks.task import Task
 from structsparse.tree_metrics import TreeScore
 
@@ -36,6 +37,7 @@ class ArcArrays:
     offsets: np.ndarray  # int64 [sentences + 1]
     arcs: np.ndarray  # int64 [sentences + 1]
     punctuation: np.ndarray  # bool [words]
+    part: str = ""  # of the corpus
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -56,15 +58,7 @@ class ArcArrays:
             places_of_arcs(lengths, longest + 1), gold, self.punctuation[words], lengths,
             np.asarray(sentences, np.int64),
         )  # fmt: skip
-        return ArcBatch(*map(torch.from_numpy, arrays), items)
-
-
-def places_of_arcs(lengths: np.ndarray, size: int) -> np.ndarray:
-    """Where the arcs of sentences of so many words stand in [sentences * size * size]: int64 [arcs]"""
-    squares = lengths.astype(np.int64) ** 2
-    sentence = np.repeat(np.arange(len(lengths)), squares)
-    modifier, head = np.divmod(ranges(np.zeros_like(squares), squares), np.repeat(lengths, squares))
-    return (sentence * size + modifier + 1) * size + head + (head > modifier)  # a word's arc to itself is left out
+        return ArcBatch(*map(torch.from_numpy, arrays), items, part=self.part)
 
 
 @dataclass(frozen=True)
@@ -77,6 +71,8 @@ class ParsingData:
     projective: bool
     single_root: bool
     notes: tuple[str, ...]
+    label_templates: tuple[ArcTemplate, ...] = ()  # of relations; none: they are not learnt
+    min_count: int = 1  # of what a feature of a relation must be on as well
     reduced: bool = False  # whether rows have been dropped
     metric: str = "uas"
     score: type[TreeScore] = TreeScore
@@ -140,21 +136,42 @@ def prepare(
     *,
     projective: bool,
     single_root: bool,
+    labels: bool = False,
 ) -> ParsingData:
-    """The data of a parser as the options describe them."""
+    """The data of a parser as the options describe them; with `labels` it learns relations too."""
     if not isinstance(splits, Treebanks) or "variants" not in features:
         raise UserError("a parser needs a treebank and templates of arcs; these data or features are for other tasks")
-    templates, notes = useful(splits.train, expand(features["templates"], features["variants"]))
+    templates, notes = useful(splits.train, _expanded(features))
+    label_templates, more = _of_labels(splits, features) if labels else ((), [])
     index = ArcIndex.fit(splits.train, templates, features["min_count"])
     arrays = {part: arrays_of(splits, part, index) for part in splits.parts}
-    return ParsingData(splits, index, arrays, projective, single_root, tuple(notes))
+    notes = (*notes, *more)
+    return ParsingData(splits, index, arrays, projective, single_root, notes, label_templates, features["min_count"])
+
+
+def _expanded(features: dict) -> list[ArcTemplate]:
+    templates = expand(features["templates"], features["variants"])
+    check_attributes(templates)
+    return templates
+
+
+def _of_labels(splits: Treebanks, features: dict) -> tuple[tuple[ArcTemplate, ...], list[str]]:
+    """The templates of relations, if there is anything to learn, and what there is to say of them."""
+    if not features.get("label_templates"):
+        raise UserError("task.labels=true needs features.label_templates; name some, or take task.labels=false")
+    templates = as_written(features["label_templates"])
+    check_attributes(templates)
+    relations = len(np.unique(splits.train.columns["deprel"].codes))
+    if relations < 2:
+        return (), ["train has one relation only: none is learnt"]
+    return tuple(templates), [f"{relations} relations, told by {len(templates)} templates of chosen arcs"]
 
 
 def arrays_of(splits: Treebanks, part: str, index: ArcIndex) -> ArcArrays:
     treebank = splits.parts[part]
     arcs = np.concatenate([[0], np.cumsum(treebank.lengths.astype(np.int64) ** 2)])
     heads = treebank.heads.astype(np.int64)
-    return ArcArrays(index.bags(treebank), heads, treebank.offsets, arcs, splits.punctuation(part))
+    return ArcArrays(index.bags(treebank), heads, treebank.offsets, arcs, splits.punctuation(part), part)
 
 
 class Parsing(TaskModule):
@@ -172,6 +189,7 @@ class Parsing(TaskModule):
     ) -> None:
         super().__init__(loss, optimizer, score, penalised, final_lr, fingerprint)
         self.parser = parser
+        self.labelling: Labelling | None = None  # once the parser is trained
 
     @property
     def linear(self) -> bool:
@@ -194,4 +212,6 @@ class Parsing(TaskModule):
         heads, gold = self.predict_step(batch), batch.gold
         inside = torch.arange(gold.shape[1], device=gold.device) < batch.lengths[:, None]
         offsets = np.concatenate([[0], np.cumsum(batch.lengths.cpu().numpy())])
-        score.add(gold[inside].cpu().numpy(), heads[inside].cpu().numpy(), offsets, batch.punctuation.cpu().numpy())
+        gold, heads, marks = (of.cpu().numpy() for of in (gold[inside], heads[inside], batch.punctuation))
+        known = () if self.labelling is None else self.labelling.codes(batch.part, batch.sentences.cpu().numpy(), heads)
+        score.add(gold, heads, offsets, marks, *known)

@@ -6,15 +6,18 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from structsparse import certificate, recipe, report
 from structsparse.features.layout import by_template
 from structsparse.groups import Partition
+from structsparse.parsing.relations import Relations
 from structsparse.recipe import Outcome
 from structsparse.tasks.parsing import ParsingData
 
 TABLE = "parser.scorer.table"
+MOST_FEATURES = 100_000  # in the report
 
 
 def templates_of(data: ParsingData) -> Partition:
@@ -31,13 +34,43 @@ def sparsity(data: ParsingData, first: Outcome, last: Outcome) -> dict[str, obje
     """Counts before and after. Groups are those of the penalty that selected, templates where it had none."""
     nonzero = int(torch.count_nonzero(last.module.parser.scorer.table))
     counts = dict.fromkeys(("features", "weights"), len(data.index)) | dict.fromkeys(("nonzero", "rows_alive"), nonzero)
-    living, partitions = living_templates(last), {n: p.groups for n, p in first.penalties.items() if p.groups is not None}
+    living = living_templates(last)
+    partitions = {name: p.groups for name, p in first.penalties.items() if p.groups is not None}
     groups, alive = len(data.index.templates), len(living)
     if partitions:
         parameters = dict(first.module.named_parameters())
         of_each = [own.alive(parameters[name].detach()) for name, own in partitions.items()]
         groups, alive = sum(map(len, of_each)), sum(int(one.sum()) for one in of_each)
-    return counts | {"groups": groups, "groups_alive": alive, "templates_alive": len(living)}
+    counts |= {"groups": groups, "groups_alive": alive, "templates_alive": len(living)}
+    return counts | ({} if last.module.labelling is None else last.module.labelling.figures())
+
+
+def feature_table(last: Outcome) -> report.Table:
+    """The living features in words, the heaviest first, so many as anybody reads."""
+    weights, data = last.module.parser.scorer.table.detach().cpu().double().numpy()[:, 0], last.data
+    rows = heaviest(np.abs(weights))
+    names = data.index.describe(rows, data.splits.train, data.arrays["train"].bags)
+    return report.Table(("feature", "weight"), list(zip(names, weights[rows].tolist(), strict=True)))
+
+
+def relation_table(data: ParsingData, model: Relations) -> report.Table:
+    """The same of the features that tell relations, with their weights for those that they speak for or against."""
+    norms = np.sqrt(model.weights.power(2).sum(axis=1))
+    rows, train = heaviest(norms), data.splits.train
+    heads = train.heads.astype(np.int64)
+    names, lines = model.index.describe(rows, train, model.index.bags_chosen(train, heads), heads), []
+    ends, codes, values = (of.tolist() for of in (model.weights.indptr, model.weights.indices, model.weights.data))
+    for name, row in zip(names, rows.tolist(), strict=True):
+        own = slice(ends[row], ends[row + 1])
+        told = sorted(zip(values[own], codes[own], strict=True), key=lambda of: -abs(of[0]))
+        said = " ".join(f"{model.names[k]}={weight:.4g}" for weight, k in told)
+        lines.append((name, float(norms[row]), said))
+    return report.Table(("feature", "norm", "weights"), lines)
+
+
+def heaviest(norms: np.ndarray) -> np.ndarray:
+    """The rows that live, those of the largest norm first."""
+    return np.argsort(-norms, kind="stable")[: min(int((norms > 0).sum()), MOST_FEATURES)]
 
 
 def kinds_table(data: ParsingData, last: Outcome) -> report.Table:
@@ -63,6 +96,10 @@ def write_report(folder: Path, data: ParsingData, outcomes: Sequence[Outcome], l
     if counts:
         header = ("stage", "epoch", "step", "rows", "weights")
         report.write_text(folder / "counts.tsv", report.tsv(report.Table(header, counts)))
+    report.write_text(folder / "features.tsv", report.tsv(feature_table(last)))
+    if last.module.labelling is not None:
+        told = relation_table(last.data, last.module.labelling.model)
+        report.write_text(folder / "relations.tsv", report.tsv(told))
     return table
 
 

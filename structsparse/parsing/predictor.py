@@ -1,0 +1,113 @@
+"""Use of a trained parser: the best tree of a sentence, its relations, the k best trees, how sure it is of each arc.
+
+Nothing here knows of files or of training. Sentences are taken by length, some at a time, so that memory is bounded
+by the longest of them and by the input itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structsparse.corpora.columns import Column, Sentences
+from structsparse.errors import UserError
+from structsparse.features.arcs import ArcIndex
+from structsparse.parser import ArcBatch, Parser, places_of_arcs
+from structsparse.parsing.relations import Relations
+from structsparse.tasks.batches import ranges
+
+_OCCURRENCES = 1 << 22  # of features in a batch, at most, but in one of a single sentence
+
+
+class Trees(NamedTuple):
+    """A tree for each sentence, by word."""
+
+    heads: np.ndarray  # int64 [tokens], places from 1 on, 0: the root
+    relations: Column | None  # of a model that has some
+    chances: np.ndarray | None  # float64 [tokens] the probability of each word's arc, where it is wanted
+
+
+class Ranked(NamedTuple):
+    """One of the best trees of a sentence."""
+
+    trees: Trees  # this one
+    score: float
+    probability: float
+
+
+@dataclass(frozen=True, eq=False)
+class DependencyParser:
+    """A parser that predicts, and nothing of what trained it."""
+
+    index: ArcIndex
+    parser: Parser
+    relations: Relations | None
+    rule: str  # by which scores without punctuation know it
+
+    def parse(self, sentences: Sentences, marginals: bool = False) -> Trees:
+        """The best trees."""
+        heads = np.empty(sentences.tokens, np.int64)
+        chances = np.empty(sentences.tokens) if marginals else None
+        for scores, batch, tokens, inside in self._scored(sentences):
+            best = self.parser.structure.best(scores, batch.lengths)
+            heads[tokens] = best[inside].numpy()
+            if chances is not None:
+                chances[tokens] = self._chances(scores, batch, best)[inside].numpy()
+        return Trees(heads, self._relations(sentences, heads), chances)
+
+    def nbest(self, sentences: Sentences, count: int, marginals: bool = False) -> list[list[Ranked]]:
+        """The best trees of every sentence, at most so many, the best first."""
+        if count < 1:
+            raise UserError(f"the {count} best trees were asked for, expected a number from 1 on")
+        found: list[list[Ranked]] = [[] for _ in range(len(sentences))]
+        structure = self.parser.structure
+        for scores, batch, *_ in self._scored(sentences):
+            trees, totals = structure.best_k(scores, batch.lengths, count)  # [batch, count, n], [batch, count]
+            odds = torch.exp(totals - structure.log_partition(scores, batch.lengths)[:, None])
+            chances = [self._chances(scores, batch, trees[:, k]) if marginals else None for k in range(count)]
+            lengths = batch.lengths.tolist()
+            for row, sentence in enumerate(batch.sentences.tolist()):
+                alone = sentences.select([sentence])
+                for k in range(int((totals[row] > -torch.inf).sum())):
+                    heads = trees[row, k, : lengths[row]].numpy()
+                    of_each = None if chances[k] is None else chances[k][row, : lengths[row]].numpy()
+                    tree = Trees(heads, self._relations(alone, heads), of_each)
+                    found[sentence].append(Ranked(tree, float(totals[row, k]), float(odds[row, k])))
+        return found
+
+    def _relations(self, sentences: Sentences, heads: np.ndarray) -> Column | None:
+        return None if self.relations is None else self.relations.predict(sentences, heads)
+
+    def _chances(self, scores: Tensor, batch: ArcBatch, heads: Tensor) -> Tensor:
+        """The probability of each word's arc, over all trees: [batch, n]"""
+        found = self.parser.structure.marginals(scores.double(), batch.lengths)
+        return found[:, 1:].gather(2, heads.unsqueeze(2)).squeeze(2)
+
+    @torch.no_grad()
+    def _scored(self, sentences: Sentences) -> Iterator[tuple[Tensor, ArcBatch, np.ndarray, Tensor]]:
+        """All sentences, the longest first: their scores, the batch, the places of its words in the input, and which
+        places of [batch, n] are words."""
+        order = np.argsort(-sentences.lengths, kind="stable")
+        for begin, end in self._stretches(sentences.lengths[order]):
+            chosen = order[begin:end]
+            lengths = sentences.lengths[chosen].astype(np.int64)
+            longest, bags = int(lengths[0]), self.index.bags(sentences.select(chosen))
+            gold, marks = np.zeros((len(chosen), longest), np.int64), np.zeros(int(lengths.sum()), bool)  # of no use
+            arrays = bags.ids, bags.offsets, places_of_arcs(lengths, longest + 1), gold, marks, lengths, chosen
+            batch = ArcBatch(*map(torch.from_numpy, arrays), len(chosen))
+            inside = torch.arange(longest) < batch.lengths[:, None]
+            yield self.parser(batch), batch, ranges(sentences.offsets[chosen], lengths), inside
+
+    def _stretches(self, lengths: np.ndarray) -> Iterator[tuple[int, int]]:
+        """Runs of sentences, the longest first, that fill a batch when they are padded to the first of them."""
+        begin = 0
+        while begin < len(lengths):
+            arcs = (int(lengths[begin]) + 1) ** 2
+            end = min(begin + max(1, _OCCURRENCES // (arcs * len(self.index.templates))), len(lengths))
+            yield begin, end
+            begin = end

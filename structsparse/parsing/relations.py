@@ -1,0 +1,72 @@
+"""The relations of arcs that have been chosen: one of them for each arc, whatever the others are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from structsparse.corpora.columns import Column, Sentences
+from structsparse.corpora.treebank import Treebank
+from structsparse.features.arc_templates import ArcTemplate
+from structsparse.features.arcs import ArcIndex
+from structsparse.features.index import occurring
+from structsparse.kernels import relations as kernels
+
+EPOCHS = 10
+CAP = 0.01  # of a move, so that no arc is fitted at all costs
+
+
+@dataclass(frozen=True, eq=False)
+class Relations:
+    """score[arc, relation] = sum over the features of the arc of weights[feature, relation]"""
+
+    names: tuple[str, ...]
+    index: ArcIndex  # of features that live
+    weights: sparse.csr_array  # float32 [features, relations]
+
+    def predict(self, sentences: Sentences, heads: np.ndarray) -> Column:
+        """The best relation of the arc to each word from its head: heads [tokens], 0 the root."""
+        return Column(list(self.names), self.scores(sentences, heads).argmax(axis=1).astype(np.int32))
+
+    def scores(self, sentences: Sentences, heads: np.ndarray) -> np.ndarray:
+        """float32 [tokens, relations]"""
+        if not len(self.index):
+            return np.zeros((len(heads), len(self.names)), np.float32)
+        bags = self.index.bags_chosen(sentences, heads.astype(np.int64))
+        ones, shape = np.ones(len(bags.ids), np.float32), (len(heads), len(self.index))
+        return (sparse.csr_array((ones, bags.ids, bags.offsets), shape) @ self.weights).toarray()
+
+
+def fitted(treebank: Treebank, templates: Sequence[ArcTemplate], min_count: int = 1, seed: int = 0) -> Relations:
+    """Learnt from gold arcs, to the mean of the weights after each of them. Features and relations that never were in
+    doubt keep a weight of zero; rows of zeros are left out."""
+    heads, gold = treebank.heads.astype(np.int64), occurring(treebank.columns["deprel"])
+    index = ArcIndex.fit_chosen(treebank, heads, templates, min_count)
+    bags, codes = index.bags_chosen(treebank, heads), gold.codes.astype(np.int64)
+    table = averaged(bags.ids, bags.offsets, codes, (len(index), len(gold.values)), seed)
+    alive = (table != 0).any(axis=1)
+    living, _ = index.keep(alive)
+    return Relations(tuple(gold.values), living, sparse.csr_array(table[alive]))
+
+
+def averaged(
+    ids: np.ndarray, offsets: np.ndarray, gold: np.ndarray, shape: tuple[int, int], seed: int = 0, epochs: int = EPOCHS
+) -> np.ndarray:
+    """Weights float32 [features, relations] of arcs of which arc a has the features ids[offsets[a] : offsets[a + 1]]
+    and the relation gold[a]."""
+    weights, past = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    if shape[1] < 2:
+        return weights
+    draw, clock = np.random.default_rng(seed), 0
+    for _ in range(epochs):
+        order = draw.permutation(len(gold))
+        moves = kernels.sweep(ids, offsets, gold, order, CAP, weights, past, clock)
+        clock += len(order)
+        if not moves:
+            break
+    past /= clock
+    weights -= past
+    return weights
