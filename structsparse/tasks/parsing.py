@@ -145,6 +145,8 @@ def prepare(
     if not isinstance(splits, Treebanks) or "variants" not in features:
         raise UserError("a parser needs a treebank and templates of arcs; these data or features are for other tasks")
     templates, notes = useful(splits.train, expand(features["templates"], features["variants"]))
+    templates, said = choose(splits.train, "head", templates)
+    notes += said
     index = ArcIndex.fit(splits.train, templates, features["min_count"])
     arrays = {part: arrays_of(splits, part, index) for part in splits.parts}
     return ParsingData(splits, index, arrays, projective, single_root, tuple(notes))

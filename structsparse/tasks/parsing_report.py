@@ -31,7 +31,10 @@ def sparsity(data: ParsingData, first: Outcome, last: Outcome) -> dict[str, obje
     """Counts before and after. Groups are those of the penalty that selected, templates where it had none."""
     nonzero = int(torch.count_nonzero(last.module.parser.scorer.table))
     counts = dict.fromkeys(("features", "weights"), len(data.index)) | dict.fromkeys(("nonzero", "rows_alive"), nonzero)
-    living, partitions = living_templates(last), {n: p.groups for n, p in first.penalties.items() if p.groups is not None}
+    living, partitions = (
+        living_templates(last),
+        {n: p.groups for n, p in first.penalties.items() if p.groups is not None},
+    )
     groups, alive = len(data.index.templates), len(living)
     if partitions:
         parameters = dict(first.module.named_parameters())
