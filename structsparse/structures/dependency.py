@@ -22,8 +22,7 @@ class DependencyTree:
     two large totals. Scores on the CPU in float32 or float64 are summed by the compiled kernels, all others by torch.
     """
 
-    native: type  # the routes, which know how to `sum` and to find the `best`
-    general: type
+    native: type  # its routes know how to `sum` and to find the `best`
 
     def __init__(self, single_root: bool = False):
         self.single_root = single_root
@@ -74,7 +73,7 @@ class DependencyTree:
 
     def _route(self, scores: Tensor):
         native = scores.device.type == "cpu" and scores.dtype in (torch.float32, torch.float64)
-        return self.native if native else self.general
+        return self.native if native else self.native.general
 
 
 def tokens_inside(lengths: Tensor, n: int) -> Tensor:  # [batch, n]
@@ -101,6 +100,7 @@ class NativeRoute:
 
     projective: bool
     kernel = None  # (scores, lengths, single_root, wanted, totals, marginals), the last two to be filled
+    general: type  # takes over where weights are out of range
 
     @classmethod
     def sum(cls, scores: Tensor, lengths: Tensor, single_root: bool, wanted: bool):
@@ -108,6 +108,11 @@ class NativeRoute:
         totals = torch.empty(len(scores), dtype=torch.float64)
         marginals = torch.zeros(scores.shape if wanted else (1, 1, 1), dtype=torch.float64)
         cls.kernel(*_arrays(scores, lengths), single_root, wanted, totals.numpy(), marginals.numpy())
+        again = totals.isnan().nonzero()[:, 0]
+        if len(again):
+            totals[again], found = cls.general.sum(scores[again], lengths[again], single_root, wanted)
+            if wanted:
+                marginals[again] = found
         return totals, marginals if wanted else None
 
     @classmethod
