@@ -22,26 +22,12 @@ import numpy as np
 from numba import njit, prange
 
 from structsparse.kernels.chain import chunk_count
-from structsparse.kernels.logspace import PLAIN, SUMS, exp_below
+from structsparse.kernels.elimination import load
+from structsparse.kernels.logspace import PLAIN, SUMS
 
 RIGHT, LEFT, RIGHTWARD, LEFTWARD, GAP = range(5)  # the charts
 CHARTS = 5
 FLOOR, MOST_TREES = 1e-280, 7.0  # and no gradient of log Z by a chart is above 1 / FLOOR
-
-
-@njit(**PLAIN)
-def _load(n, scores, weights):
-    """Fill weights [n + 1, n + 1], modifiers by heads; the logarithm of what they were divided by."""
-    scale = 0.0
-    for m in range(1, n + 1):
-        row, peak = scores[m], -np.inf
-        for h in range(n + 1):
-            peak = row[h] if h != m and row[h] > peak else peak
-        peak = peak if peak > -np.inf else 0.0
-        for h in range(n + 1):
-            weights[m, h] = exp_below(row[h] - peak)
-        scale += peak
-    return scale
 
 
 @njit(**SUMS)
@@ -112,7 +98,7 @@ def _sum_chunk(mine, scores, lengths, single, wanted, totals, marginals):
         n = lengths[b]
         room = space[: (1 + 2 * CHARTS) * (n + 1) ** 2].reshape(-1, n + 1, n + 1)  # without gaps: it goes in vectors
         weights, charts = room[0], room[1 : 1 + CHARTS]
-        scale = _load(n, scores[b], weights)
+        scale = load(scores[b], single, weights[1:, 1:], weights[1:, 0])
         total = _inside(n, weights, single, charts)
         totals[b] = scale + math.log(total) if FLOOR * MOST_TREES**n <= total < np.inf else np.nan
         if wanted and totals[b] > -np.inf:

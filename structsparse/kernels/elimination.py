@@ -44,8 +44,10 @@ class Room(NamedTuple):
 
 
 @njit(**PLAIN)
-def _load(scores, single, table, exits):
-    """Weights of the heads of each token [n, n] and of the root [n]; the logarithm of what they were divided by."""
+def load(scores, single, table, exits):
+    """Weights of the heads of each token [n, n] and of the root [n]; the logarithm of what they were divided by.
+
+    NaN if they are more than REACH apart. With a single root its weights have a scale of their own: there is one."""
     n = len(exits)
     scale, tame, top = 0.0, True, -np.inf
     for m in range(n):
@@ -59,7 +61,7 @@ def _load(scores, single, table, exits):
         exits[m] = row[0] - peak
         top = max(top, exits[m])
         scale += peak
-    top = top if single and top > -np.inf else 0.0  # one arc from the root: its weights have a scale of their own
+    top = top if single and top > -np.inf else 0.0
     for m in range(n):
         tame &= exits[m] == -np.inf or exits[m] - top > -REACH
         exits[m] = exp_below(exits[m] - top)
@@ -204,7 +206,7 @@ def _sum_chunk(mine, scores, lengths, single, wanted, totals, marginals):
         n = lengths[b]
         room = _room(n, space)
         own = marginals[b, 1 : n + 1, : n + 1] if wanted else marginals[0]
-        totals[b] = _load(scores[b], single, room.tables[0], room.exits[0])
+        totals[b] = load(scores[b], single, room.tables[0], room.exits[0])
         if not np.isnan(totals[b]):
             totals[b] += _sum(n, single, wanted, room, own)
         if wanted and not totals[b] > -np.inf:
