@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from structsparse.corpora.treebanks import Treebanks, planted
+from structsparse.features.filters import all_of
 from structsparse.parser import ArcScorer, Parser
 from structsparse.parsing.predictor import DependencyParser
 from structsparse.tasks.parsing import Parsing, ParsingData, prepare
@@ -52,7 +53,7 @@ def corpus(seed: int = 0, sentences: int = 40) -> Treebanks:
 def made(labels=True, projective=False, single_root=False, dead=0.7, **features) -> Made:
     """A parser under weights of which most are zero; relations are learnt from few features."""
     options = {"projective": projective, "single_root": single_root, "labels": labels}
-    data = prepare(corpus(), FEATURES | features, None, 0, **options)
+    data = prepare(corpus(), FEATURES | features, all_of, 0, **options)
     parser, draw = Parser(ArcScorer(data.sizes), projective, single_root), np.random.default_rng(0)
     weights = draw.normal(size=len(data.index)) * (draw.random(len(data.index)) >= dead)
     weights[: data.index.offsets[1]] = 0  # a template dies

@@ -10,6 +10,7 @@ from structsparse.corpora.treebanks import assembled
 from structsparse.errors import UserError
 from structsparse.features.arc_templates import as_written, expand
 from structsparse.features.arcs import ArcIndex
+from structsparse.features.filters import all_of
 from structsparse.parsing.relations import CAP, averaged, fitted
 from structsparse.tasks.parsing import prepare
 from tests.parsers import FEATURES, corpus, made
@@ -101,7 +102,7 @@ def without_relations(treebanks):
 
 def test_a_treebank_without_relations_has_none_to_learn():
     options = {"projective": False, "single_root": False, "labels": True}
-    data = prepare(without_relations(corpus()), FEATURES, None, 0, **options)
+    data = prepare(without_relations(corpus()), FEATURES, all_of, 0, **options)
     assert data.label_templates == ()
     assert "train has one relation only: none is learnt" in data.describe()
 
@@ -119,7 +120,7 @@ def test_a_treebank_without_relations_has_none_to_learn():
 def test_templates_that_cannot_be_are_refused(features, reason):
     options = {"projective": False, "single_root": False, "labels": True}
     with pytest.raises(UserError, match=reason):
-        prepare(corpus(), FEATURES | features, None, 0, **options)
+        prepare(corpus(), FEATURES | features, all_of, 0, **options)
 
 
 # --- features in words

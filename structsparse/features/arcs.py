@@ -14,14 +14,18 @@ from functools import cached_property
 import numpy as np
 
 from structsparse.corpora.columns import Sentences
-from structsparse.corpora.treebank import COLUMNS
+from structsparse.corpora.treebank import COLUMNS, Treebank
 from structsparse.errors import UserError
-from structsparse.features.arc_templates import AFTER, BEFORE, BETWEEN, LINKS, MARKS, PLACES, ROOT, VERBS, ArcTemplate
+from structsparse.features.arc_templates import AFTER, BEFORE, BETWEEN, LINKS, MARKS, ROOT, VERBS, ArcTemplate
 from structsparse.features.arc_words import Speller
 from structsparse.features.attributes import OF_WORD, attribute
 from structsparse.features.index import Bags, Rows, hashes, occurring
 from structsparse.kernels import arc_keys, keys
 
+TAGS = (
+    *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM"),
+    *("PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM", "VERB", "X"),
+)
 ENDS = "hm"
 PREDICTED = "deprel"
 
@@ -159,7 +163,7 @@ class Looks:
         if not any(template.between for template in self.templates):
             return np.empty((0, 0), np.uint64)
         column = attribute(self.compact, "upos")
-        bits = np.uint64(1) << (hashes(column.values) >> np.uint64(58))  # 64 bits are many for a tagset of 17
+        bits = np.uint64(1) << np.array([_bit(tag) for tag in column.values], np.uint64)
         sorts = [(tag in VERBS) + 2 * (tag in MARKS) + 4 * (tag in LINKS) for tag in column.values]
         parts, classes = np.zeros(int(self.starts[-1]), np.uint64), np.zeros(int(self.starts[-1]), np.int64)
         words = np.arange(self.sentences.tokens) + np.repeat(np.arange(1, len(self.starts)), self.sentences.lengths)
@@ -194,6 +198,19 @@ class Looks:
         return found
 
 
+def _bit(tag: str) -> int:
+    """Each tag of Universal Dependencies has its own among 64; others share the rest."""
+    return TAGS.index(tag) if tag in TAGS else len(TAGS) + int(hashes([tag])[0]) % (64 - len(TAGS))
+
+
+def gold_arcs(treebank: Treebank) -> np.ndarray:
+    """Which arcs are those of the trees: int64 [arcs], 0 or 1"""
+    look = Looks(treebank, ())
+    found = np.zeros(look.arcs, np.int64)
+    found[look.chosen(treebank.heads)] = 1
+    return found
+
+
 def _places(template: ArcTemplate) -> np.ndarray:
     """What a template adds for each side and distance, its own salt among it: uint64 [2 * BINS]"""
     sides, bins = np.divmod(np.arange(2 * arc_keys.BINS), arc_keys.BINS)
@@ -222,6 +239,3 @@ def useful(sentences: Sentences, templates: Sequence[ArcTemplate]) -> tuple[list
     if len(kept) == len(templates):
         return kept, []
     return kept, [f"{', '.join(constant)} has one value only: {len(kept)} of {len(templates)} templates are left"]
-
-
-assert {*PLACES} == {"direction", "distance", "length"}

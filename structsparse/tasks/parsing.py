@@ -142,10 +142,11 @@ def prepare(
     if not isinstance(splits, Treebanks) or "variants" not in features:
         raise UserError("a parser needs a treebank and templates of arcs; these data or features are for other tasks")
     templates, notes = useful(splits.train, _expanded(features))
+    templates, said = choose(splits.train, "head", templates)
     label_templates, more = _of_labels(splits, features) if labels else ((), [])
     index = ArcIndex.fit(splits.train, templates, features["min_count"])
     arrays = {part: arrays_of(splits, part, index) for part in splits.parts}
-    notes = (*notes, *more)
+    notes = (*notes, *said, *more)
     return ParsingData(splits, index, arrays, projective, single_root, notes, label_templates, features["min_count"])
 
 
