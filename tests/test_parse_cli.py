@@ -217,6 +217,17 @@ def test_the_best_trees_follow_each_other(model, run):
     assert run("predict", model, "--nbest", 3, given=one)[1].count("#rank") == 1  # there is no other tree
 
 
+def test_columns_that_are_missed_are_named(model, run):
+    given = text_of([[row(1, "al", "a", "ADP", "adp1"), row(2, "mare", "mare", "NOUN", "_")]])
+    assert run("predict", model, given=given)[2] == ""
+    status, output, messages = run("predict", model, given=blind(given, 2, 3))
+    assert (status, output.count("\n")) == (0, 3)
+    counts = artifact.load(model).columns
+    for name in ("lemma", "upos"):
+        assert f"{name} is _ throughout, {counts[name]} of the templates of the model look at it" in messages
+    assert messages.count("\n") == 2
+
+
 def test_columns_of_conll_x_are_written_as_such(model, run):
     lines = [row(1, "al", "a", "ADP", "adp1", "_", 2, "case", 2, "case"), row(2, "mare", head=0, deps=0, misc="root")]
     _, output, _ = run("predict", model, "--marginals", given=text_of([lines]))

@@ -22,9 +22,10 @@ PROBABILITY = "ArcProbability"  # as the last column names it
 
 
 def predict(options: argparse.Namespace, model: DependencyParser) -> None:
-    stream = TreebankStream(source(options), heads=False)
+    stream, seen = TreebankStream(source(options), heads=False), {*()}
     with write_output(options) as output:
         for treebank in stream:
+            seen |= {name for name, column in treebank.columns.items() if {*column.values} != {"_"}}
             if options.nbest is None:
                 _write(output, treebank, model.parse(treebank, options.marginals))
             else:
@@ -32,6 +33,9 @@ def predict(options: argparse.Namespace, model: DependencyParser) -> None:
             output.flush()
     for text in stream.notes:
         note(f"{stream.place}: {text}")
+    for name, count in model.columns.items():
+        if name not in seen:
+            note(f"{stream.place}: {name} is _ throughout, {count} of the templates of the model look at it")
 
 
 def _write(output: BinaryIO, treebank: Treebank, trees: Trees) -> None:

@@ -218,6 +218,12 @@ def _places(template: ArcTemplate) -> np.ndarray:
     return hashes(f"{template.name} at {number}" for number in told[template.place])
 
 
+def columns_of(template: ArcTemplate) -> set[str]:
+    """The columns of a treebank that it looks at."""
+    found = {name if name in COLUMNS else "word" for name in template.attributes}
+    return found | {"upos"} if template.between else found
+
+
 def check_attributes(templates: Sequence[ArcTemplate]) -> None:
     """That a treebank without trees has all that they look at."""
     for template in templates:

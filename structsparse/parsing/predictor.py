@@ -6,6 +6,7 @@ by the longest of them and by the input itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,8 +16,9 @@ import torch
 from torch import Tensor
 
 from structsparse.corpora.columns import Column, Sentences
+from structsparse.corpora.treebank import COLUMNS
 from structsparse.errors import UserError
-from structsparse.features.arcs import ArcIndex
+from structsparse.features.arcs import ArcIndex, columns_of
 from structsparse.parser import ArcBatch, Parser, places_of_arcs
 from structsparse.parsing.relations import Relations
 from structsparse.tasks.batches import ranges
@@ -49,6 +51,13 @@ class DependencyParser:
     relations: Relations | None
     rule: str  # by which scores without punctuation know it
 
+    @property
+    def columns(self) -> dict[str, int]:
+        """The columns of a treebank that it looks at, and how many of its templates do."""
+        templates = [*self.index.templates, *(() if self.relations is None else self.relations.index.templates)]
+        found = Counter(name for template in templates for name in columns_of(template))
+        return {name: found[name] for name in COLUMNS if name in found}
+
     def parse(self, sentences: Sentences, marginals: bool = False) -> Trees:
         """The best trees."""
         heads = np.empty(sentences.tokens, np.int64)
@@ -57,7 +66,7 @@ class DependencyParser:
             best = self.parser.structure.best(scores, batch.lengths)
             heads[tokens] = best[inside].numpy()
             if chances is not None:
-                chances[tokens] = self._chances(scores, batch, best)[inside].numpy()
+                chances[tokens] = _of_arcs(self._marginals(scores, batch), best)[inside].numpy()
         return Trees(heads, self._relations(sentences, heads), chances)
 
     def nbest(self, sentences: Sentences, count: int, marginals: bool = False) -> list[list[Ranked]]:
@@ -65,28 +74,27 @@ class DependencyParser:
         if count < 1:
             raise UserError(f"the {count} best trees were asked for, expected a number from 1 on")
         found: list[list[Ranked]] = [[] for _ in range(len(sentences))]
-        structure = self.parser.structure
-        for scores, batch, *_ in self._scored(sentences):
-            trees, totals = structure.best_k(scores, batch.lengths, count)  # [batch, count, n], [batch, count]
-            odds = torch.exp(totals - structure.log_partition(scores, batch.lengths)[:, None])
-            chances = [self._chances(scores, batch, trees[:, k]) if marginals else None for k in range(count)]
-            lengths = batch.lengths.tolist()
-            for row, sentence in enumerate(batch.sentences.tolist()):
-                alone = sentences.select([sentence])
-                for k in range(int((totals[row] > -torch.inf).sum())):
-                    heads = trees[row, k, : lengths[row]].numpy()
-                    of_each = None if chances[k] is None else chances[k][row, : lengths[row]].numpy()
-                    tree = Trees(heads, self._relations(alone, heads), of_each)
-                    found[sentence].append(Ranked(tree, float(totals[row, k]), float(odds[row, k])))
+        for scores, batch, _, inside in self._scored(sentences):
+            trees, totals = self.parser.structure.best_k(scores, batch.lengths, count)  # [batch, k, n], [batch, k]
+            odds = torch.exp(totals - self.parser.structure.log_partition(scores, batch.lengths)[:, None])
+            sure = self._marginals(scores, batch) if marginals else None
+            for k in range(count):
+                some = totals[:, k] > -torch.inf  # sentences that have so many trees
+                words, chosen = inside[some], batch.sentences[some].numpy()
+                heads = trees[some, k]
+                chances = None if sure is None else _of_arcs(sure[some], heads)[words].numpy()
+                alone, heads = sentences.select(chosen), heads[words].numpy()
+                ranked = _apart(Trees(heads, self._relations(alone, heads), chances), alone.offsets)
+                numbers = zip(chosen.tolist(), totals[some, k].tolist(), odds[some, k].tolist(), strict=True)
+                for (sentence, score, chance), tree in zip(numbers, ranked, strict=True):
+                    found[sentence].append(Ranked(tree, score, chance))
         return found
 
     def _relations(self, sentences: Sentences, heads: np.ndarray) -> Column | None:
         return None if self.relations is None else self.relations.predict(sentences, heads)
 
-    def _chances(self, scores: Tensor, batch: ArcBatch, heads: Tensor) -> Tensor:
-        """The probability of each word's arc, over all trees: [batch, n]"""
-        found = self.parser.structure.marginals(scores.double(), batch.lengths)
-        return found[:, 1:].gather(2, heads.unsqueeze(2)).squeeze(2)
+    def _marginals(self, scores: Tensor, batch: ArcBatch) -> Tensor:  # [batch, n, n + 1]
+        return self.parser.structure.marginals(scores.double(), batch.lengths)[:, 1:]
 
     @torch.no_grad()
     def _scored(self, sentences: Sentences) -> Iterator[tuple[Tensor, ArcBatch, np.ndarray, Tensor]]:
@@ -111,3 +119,16 @@ class DependencyParser:
             end = min(begin + max(1, _OCCURRENCES // (arcs * len(self.index.templates))), len(lengths))
             yield begin, end
             begin = end
+
+
+def _of_arcs(marginals: Tensor, heads: Tensor) -> Tensor:
+    """The probability of each word's arc: [batch, n, n + 1], [batch, n] to [batch, n]"""
+    return marginals.gather(2, heads.unsqueeze(2)).squeeze(2)
+
+
+def _apart(trees: Trees, offsets: np.ndarray) -> Iterator[Trees]:
+    """One by one."""
+    for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        own = np.arange(begin, end)
+        relations = None if trees.relations is None else trees.relations.take(own)
+        yield Trees(trees.heads[own], relations, None if trees.chances is None else trees.chances[own])
