@@ -1,17 +1,21 @@
 """Relations of arcs: how they are learnt, how right they are, and what their features and those of trees mean."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
+from structsparse import artifact
 from structsparse.corpora.columns import Column
 from structsparse.corpora.treebanks import assembled
 from structsparse.errors import UserError
 from structsparse.features.arc_templates import as_written, expand
 from structsparse.features.arcs import ArcIndex
 from structsparse.features.filters import all_of
-from structsparse.parsing.relations import CAP, averaged, fitted
+from structsparse.parsing.artifact import save
+from structsparse.parsing.relations import CAP, Relations, averaged, fitted
 from structsparse.tasks.parsing import prepare
 from tests.parsers import FEATURES, corpus, made
 
@@ -214,3 +218,13 @@ def test_rows_can_be_described_in_any_order(treebank):
     names = index.describe(np.arange(len(index)), treebank, bags)
     assert index.describe(rows[:50], treebank, bags) == [names[row] for row in rows[:50]]
     assert index.describe(rows[:0], treebank, bags) == []
+
+
+def test_relations_without_weights_are_written_and_read(tmp_path):
+    """Nothing tells them apart: all arcs get the first."""
+    model = made().model
+    nothing, _ = model.relations.index.keep(np.zeros(len(model.relations.index), bool))
+    empty = Relations(model.relations.names, nothing, csr_array((0, len(model.relations.names)), dtype=np.float32))
+    save(tmp_path / "model", replace(model, relations=empty))
+    again = artifact.load(tmp_path / "model")
+    assert {*again.parse(corpus().test).relations.strings()} == {model.relations.names[0]}
