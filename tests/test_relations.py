@@ -68,7 +68,7 @@ def test_one_relation_needs_no_weights():
 def test_relations_that_follow_from_their_features_are_found():
     """The planted ones follow from both parts of speech and the direction; test is another text."""
     found = corpus(sentences=300)
-    model = fitted(found.train, TEMPLATES)
+    model, _ = fitted(found.train, TEMPLATES)
     predicted = model.predict(found.test, found.test.heads).strings()
     gold = found.test.columns["deprel"].strings()
     right = np.mean([a == b for a, b in zip(predicted, gold, strict=True)])
@@ -77,7 +77,8 @@ def test_relations_that_follow_from_their_features_are_found():
 
 def test_the_scores_are_sums_of_the_weights_of_features():
     found = corpus()
-    model = fitted(found.train, TEMPLATES)
+    model, features = fitted(found.train, TEMPLATES)
+    assert 0 < len(model.index) <= features
     heads = np.where(np.arange(found.dev.tokens) % 2 == 0, found.dev.heads, 0)  # any heads will do
     bags, table = model.index.bags_chosen(found.dev, heads.astype(np.int64)), model.weights.toarray()
     expected = [table[bags.ids[a:b]].sum(axis=0) for a, b in zip(bags.offsets[:-1], bags.offsets[1:], strict=True)]

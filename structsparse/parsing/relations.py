@@ -40,16 +40,18 @@ class Relations:
         return (sparse.csr_array((ones, bags.ids, bags.offsets), shape) @ self.weights).toarray()
 
 
-def fitted(treebank: Treebank, templates: Sequence[ArcTemplate], min_count: int = 1, seed: int = 0) -> Relations:
+def fitted(
+    treebank: Treebank, templates: Sequence[ArcTemplate], min_count: int = 1, seed: int = 0
+) -> tuple[Relations, int]:
     """Learnt from gold arcs, to the mean of the weights after each of them. Features and relations that never were in
-    doubt keep a weight of zero; rows of zeros are left out."""
+    doubt keep a weight of zero; rows of zeros are left out. Also, how many features there were before."""
     heads, gold = treebank.heads.astype(np.int64), occurring(treebank.columns["deprel"])
     index = ArcIndex.fit_chosen(treebank, heads, templates, min_count)
     bags, codes = index.bags_chosen(treebank, heads), gold.codes.astype(np.int64)
     table = averaged(bags.ids, bags.offsets, codes, (len(index), len(gold.values)), seed)
     alive = (table != 0).any(axis=1)
     living, _ = index.keep(alive)
-    return Relations(tuple(gold.values), living, sparse.csr_array(table[alive]))
+    return Relations(tuple(gold.values), living, sparse.csr_array(table[alive])), len(index)
 
 
 def averaged(

@@ -20,13 +20,14 @@ class Labelling:
 
     model: Relations
     parts: Mapping[str, Treebank]
+    features: int  # before those without weights were left out
     seconds: float  # that it took to learn
 
     @classmethod
     def learnt(cls, parts: Mapping[str, Treebank], templates: Sequence[ArcTemplate], min_count: int) -> Self:
         begin = time.perf_counter()
-        model = fitted(parts["train"], templates, min_count)
-        return cls(model, parts, time.perf_counter() - begin)
+        model, features = fitted(parts["train"], templates, min_count)
+        return cls(model, parts, features, time.perf_counter() - begin)
 
     def codes(self, part: str, sentences: np.ndarray, heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Gold and predicted relations of some sentences with these heads, in one code: [tokens] each"""
@@ -37,6 +38,7 @@ class Labelling:
     def figures(self) -> dict[str, object]:
         weights = self.model.weights
         return {
+            "label_features": self.features,
             "label_rows_alive": weights.shape[0],
             "label_nonzero": weights.nnz,
             "label_relations": weights.shape[1],
