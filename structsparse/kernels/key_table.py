@@ -1,0 +1,121 @@
+"""A table of weights that are found by 64-bit keys, on the CPU.
+
+Open addressing: the high bits of a key say where to look first, its low half is the tag by which it is known there. Tag
+and weight lie side by side, so a look-up costs one cache miss, and where a key has been fetched in time none. Which row
+a slot belongs to is told apart: rows have the whole keys, and whatever else is known of a feature. Two keys in one
+neighbourhood whose tags are equal are told apart where weights move, not where they are looked up: with 2^32 tags that
+is one wrong look-up in some thousand millions.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from structsparse.kernels.bags import _prefetcher
+from structsparse.kernels.logspace import PLAIN
+
+LEAST = 10  # bits of the number of slots
+LOAD = 0.4  # share of the slots in use at most: beyond, look-ups go from slot to slot
+AHEAD = 16  # keys, while many are looked up one by one
+_ONE, _LOW = np.uint64(1), np.uint64(0xFFFFFFFF)
+fetch, fetch_to_write = _prefetcher(writing=0), _prefetcher(writing=1)
+
+
+class Slots(NamedTuple):
+    """Slot i has its tag in tags[2 * i], 0 where it is empty, and its weight in weights[2 * i + 1]."""
+
+    tags: np.ndarray  # uint32 [2 * slots]
+    weights: np.ndarray  # float32 [2 * slots], the same memory
+    rows: np.ndarray  # int32 [slots]
+    shift: np.uint64  # a key's first slot is key >> shift
+
+
+def slots_for(held: int) -> Slots:
+    """Empty slots for so many rows."""
+    bits = max(LEAST, int(np.ceil(held / LOAD)).bit_length())
+    cells = np.empty(1 << bits, np.uint64)
+    cells[:] = 0
+    return Slots(cells.view(np.uint32), cells.view(np.float32), np.empty(1 << bits, np.int32), np.uint64(64 - bits))
+
+
+def room(slots: Slots) -> int:
+    """How many rows may be in use."""
+    return int(LOAD * len(slots.rows))
+
+
+@njit(inline="always")
+def tag_of(key):
+    low = np.uint32(key & _LOW)
+    return np.uint32(low + (low == 0))
+
+
+@njit(inline="always")
+def weigh(slots, mask, key):
+    """The weight of a key, 0 where it has none."""
+    tag, i = tag_of(key), key >> slots.shift
+    while True:
+        known = slots.tags[i << _ONE]
+        if known == tag:
+            return slots.weights[(i << _ONE) | _ONE]
+        if known == 0:
+            return np.float32(0)
+        i = (i + _ONE) & mask
+
+
+@njit(**PLAIN)
+def find(slots, keys, key):
+    """The slot of a key, or where it would be put; and whether it is there. keys [rows] are whole."""
+    mask, tag, i = np.uint64(len(slots.rows) - 1), tag_of(key), key >> slots.shift
+    while True:
+        known = slots.tags[i << _ONE]
+        if known == 0:
+            return i, False
+        if known == tag and keys[slots.rows[i]] == key:
+            return i, True
+        i = (i + _ONE) & mask
+
+
+@njit(**PLAIN)
+def put(slots, i, key, row):
+    slots.tags[i << _ONE], slots.rows[i] = tag_of(key), row
+
+
+@njit(**PLAIN)
+def fill(slots, keys, table):
+    """Lay keys [rows], all different, and their weights [rows] into empty slots."""
+    mask = np.uint64(len(slots.rows) - 1)
+    for row in range(len(keys)):
+        if row + AHEAD < len(keys):
+            fetch_to_write(slots.tags, (keys[row + AHEAD] >> slots.shift) << _ONE)
+        i = keys[row] >> slots.shift
+        while slots.tags[i << _ONE] != 0:
+            i = (i + _ONE) & mask
+        put(slots, i, keys[row], row)
+        slots.weights[(i << _ONE) | _ONE] = table[row]
+
+
+@njit(**PLAIN)
+def pour(slots, table):
+    """Let the slots in use have the weights [rows]."""
+    for i in range(len(slots.rows)):
+        if slots.tags[2 * i] != 0:
+            slots.weights[2 * i + 1] = table[slots.rows[i]]
+
+
+@njit(**PLAIN)
+def collect(slots, table):
+    """The weights of the slots in use, row by row: table [rows]"""
+    for i in range(len(slots.rows)):
+        if slots.tags[2 * i] != 0:
+            table[slots.rows[i]] = slots.weights[2 * i + 1]
+
+
+@njit(**PLAIN)
+def look_up(slots, keys, found):
+    """found [keys] = their weights."""
+    mask = np.uint64(len(slots.rows) - 1)
+    for k in range(len(keys)):
+        found[k] = weigh(slots, mask, keys[k])
