@@ -17,10 +17,11 @@ from numba import njit
 from structsparse.kernels.bags import _prefetcher
 from structsparse.kernels.logspace import PLAIN
 
-LEAST = 10  # bits of the number of slots
+LEAST = 1024  # slots
 LOAD = 0.4  # share of the slots in use at most: beyond, look-ups go from slot to slot
+SPARE = 1.25  # slots for so many times the rows there are: what a table made anew may grow by
 AHEAD = 16  # keys, while many are looked up one by one
-_ONE, _LOW = np.uint64(1), np.uint64(0xFFFFFFFF)
+_ONE, _HALF, _LOW = np.uint64(1), np.uint64(32), np.uint64(0xFFFFFFFF)
 fetch, fetch_to_write = _prefetcher(writing=0), _prefetcher(writing=1)
 
 
@@ -30,20 +31,31 @@ class Slots(NamedTuple):
     tags: np.ndarray  # uint32 [2 * slots]
     weights: np.ndarray  # float32 [2 * slots], the same memory
     rows: np.ndarray  # int32 [slots]
-    shift: np.uint64  # a key's first slot is key >> shift
+    count: np.uint64
 
 
 def slots_for(held: int) -> Slots:
     """Empty slots for so many rows."""
-    bits = max(LEAST, int(np.ceil(held / LOAD)).bit_length())
-    cells = np.empty(1 << bits, np.uint64)
+    count = max(LEAST, int(SPARE * held / LOAD) + 1)
+    cells = np.empty(count, np.uint64)
     cells[:] = 0
-    return Slots(cells.view(np.uint32), cells.view(np.float32), np.empty(1 << bits, np.int32), np.uint64(64 - bits))
+    return Slots(cells.view(np.uint32), cells.view(np.float32), np.empty(count, np.int32), np.uint64(count))
 
 
 def room(slots: Slots) -> int:
     """How many rows may be in use."""
     return int(LOAD * len(slots.rows))
+
+
+@njit(inline="always")
+def first_slot(slots, key):
+    """Where a key is looked for first: as far among the slots as it is among all keys."""
+    return ((key >> _HALF) * slots.count) >> _HALF
+
+
+@njit(inline="always")
+def _next(slots, i):
+    return i + _ONE if i + _ONE < slots.count else np.uint64(0)
 
 
 @njit(inline="always")
@@ -53,29 +65,29 @@ def tag_of(key):
 
 
 @njit(inline="always")
-def weigh(slots, mask, key):
+def weigh(slots, key):
     """The weight of a key, 0 where it has none."""
-    tag, i = tag_of(key), key >> slots.shift
+    tag, i = tag_of(key), first_slot(slots, key)
     while True:
         known = slots.tags[i << _ONE]
         if known == tag:
             return slots.weights[(i << _ONE) | _ONE]
         if known == 0:
             return np.float32(0)
-        i = (i + _ONE) & mask
+        i = _next(slots, i)
 
 
 @njit(**PLAIN)
 def find(slots, keys, key):
     """The slot of a key, or where it would be put; and whether it is there. keys [rows] are whole."""
-    mask, tag, i = np.uint64(len(slots.rows) - 1), tag_of(key), key >> slots.shift
+    tag, i = tag_of(key), first_slot(slots, key)
     while True:
         known = slots.tags[i << _ONE]
         if known == 0:
             return i, False
         if known == tag and keys[slots.rows[i]] == key:
             return i, True
-        i = (i + _ONE) & mask
+        i = _next(slots, i)
 
 
 @njit(**PLAIN)
@@ -86,13 +98,12 @@ def put(slots, i, key, row):
 @njit(**PLAIN)
 def fill(slots, keys, table):
     """Lay keys [rows], all different, and their weights [rows] into empty slots."""
-    mask = np.uint64(len(slots.rows) - 1)
     for row in range(len(keys)):
         if row + AHEAD < len(keys):
-            fetch_to_write(slots.tags, (keys[row + AHEAD] >> slots.shift) << _ONE)
-        i = keys[row] >> slots.shift
+            fetch_to_write(slots.tags, first_slot(slots, keys[row + AHEAD]) << _ONE)
+        i = first_slot(slots, keys[row])
         while slots.tags[i << _ONE] != 0:
-            i = (i + _ONE) & mask
+            i = _next(slots, i)
         put(slots, i, keys[row], row)
         slots.weights[(i << _ONE) | _ONE] = table[row]
 
@@ -116,6 +127,5 @@ def collect(slots, table):
 @njit(**PLAIN)
 def look_up(slots, keys, found):
     """found [keys] = their weights."""
-    mask = np.uint64(len(slots.rows) - 1)
     for k in range(len(keys)):
-        found[k] = weigh(slots, mask, keys[k])
+        found[k] = weigh(slots, keys[k])

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from structsparse.kernels.arc_keys import _final, _place, between
-from structsparse.kernels.key_table import AHEAD, fetch, fetch_to_write, find, put, weigh
+from structsparse.kernels.key_table import AHEAD, fetch, fetch_to_write, find, first_slot, put, weigh
 from structsparse.kernels.logspace import PLAIN
 from structsparse.kernels.parses import room, solve
 from structsparse.kernels.tree_walk import _add_cost, _total
@@ -120,9 +120,9 @@ def _keys_of(says, sums, head, modifier, tokens, keys):
 
 @njit(**PLAIN)
 def _weigh_all(slots, keys):
-    mask, total = np.uint64(len(slots.rows) - 1), 0.0
+    total = 0.0
     for k in range(len(keys)):
-        total += weigh(slots, mask, keys[k])
+        total += weigh(slots, keys[k])
     return total
 
 
@@ -140,7 +140,7 @@ def score_sentence(says, sentence, sums, slots, nothing, scores):
             keys = sums.keys[turn]
             _keys_of(says, sums, h, m, tokens, keys)
             for k in range(len(keys)):
-                fetch(slots.tags, (keys[k] >> slots.shift) << _ONE)
+                fetch(slots.tags, first_slot(slots, keys[k]) << _ONE)
             turn = 1 - turn
             if before[0] > 0:
                 scores[before] = _weigh_all(slots, sums.keys[turn])
@@ -232,7 +232,7 @@ def _move(moves, many, slots, rows, held, step, late, averaging):
     living = 0
     for u in range(many):
         if u + AHEAD < many:
-            fetch_to_write(slots.tags, (moves.keys[moves.used[u + AHEAD]] >> slots.shift) << _ONE)
+            fetch_to_write(slots.tags, first_slot(slots, moves.keys[moves.used[u + AHEAD]]) << _ONE)
         place = moves.used[u]
         key, amount, template = moves.keys[place], moves.counts[place], moves.templates[place]
         moves.counts[place], moves.templates[place] = 0, -1
