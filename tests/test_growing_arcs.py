@@ -9,14 +9,13 @@ import torch
 
 from structsparse.corpora.treebanks import planted
 from structsparse.errors import UserError
-from structsparse.features.arc_templates import expand
 from structsparse.features.arcs import ArcIndex, Looks
 from structsparse.features.layout import by_feature, by_template
 from structsparse.growing_arcs import GrowingArcScorer
 from structsparse.kernels import key_table, key_walk
 from structsparse.losses import Hinge, Perceptron
 from structsparse.parser import ArcScorer, Parser
-from structsparse.penalties import L1, GroupLasso
+from structsparse.penalties import GroupLasso
 from structsparse.solvers.online import OnlineMIRA, OnlinePerceptron
 from structsparse.tasks import parsing
 from tests.conftest import asks_to_stop, at_step
@@ -241,7 +240,8 @@ def test_proxes_by_template_leave_the_same_weights(data):
     assert torch.equal(penalty.groups.size, torch.from_numpy(np.diff(data.index.offsets)))
     torch.testing.assert_close(grown, dense, rtol=1e-4, atol=1e-5)
     assert same == pytest.approx(value, rel=1e-4)
-    assert torch.equal(alive, lives) and 0 < int(alive.sum()) < len(alive)
+    assert torch.equal(alive, lives)
+    assert 0 < int(alive.sum()) < len(alive)
     assert any(later < before for before, later in zip(rows, rows[1:], strict=False))
 
 
@@ -301,10 +301,10 @@ def test_slots_are_found_however_keys_crowd():
     key_table.fill(slots, keys, table)
     for row, key in enumerate(keys):
         slot, there = key_table.find(slots, keys, key)
-        assert there and slots.rows[slot] == row
-        assert (
-            not key_table.find(slots, keys, np.uint64(int(key) ^ 1 << 40))[1] or np.uint64(int(key) ^ 1 << 40) in keys
-        )
+        assert there
+        assert slots.rows[slot] == row
+        other = np.uint64(int(key) ^ 1 << 40)
+        assert key_table.find(slots, keys, other)[1] == (other in keys)
     back = np.zeros_like(table)
     key_table.collect(slots, back)
     assert np.array_equal(back, table)
@@ -326,7 +326,8 @@ def test_it_grows_as_it_is_filled_and_never_beyond_its_load(data):
         assert scorer.held <= key_table.room(scorer._slots)
         assert len({*unsigned(scorer.keys)}) == scorer.held
         assert int((scorer._slots.tags[::2] != 0).sum()) == scorer.held
-    assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1]
 
 
 # --- what is refused

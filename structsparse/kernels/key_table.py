@@ -19,7 +19,7 @@ from structsparse.kernels.logspace import PLAIN
 
 LEAST = 1024  # slots
 LOAD = 0.4  # share of the slots in use at most: beyond, look-ups go from slot to slot
-SPARE = 1.25  # slots for so many times the rows there are: what a table made anew may grow by
+SPARE = 1.5  # slots for so many times the rows there are: what a table made anew may grow by
 AHEAD = 16  # keys, while many are looked up one by one
 _ONE, _HALF, _LOW = np.uint64(1), np.uint64(32), np.uint64(0xFFFFFFFF)
 fetch, fetch_to_write = _prefetcher(writing=0), _prefetcher(writing=1)
@@ -77,6 +77,14 @@ def weigh(slots, key):
         i = _next(slots, i)
 
 
+@njit(inline="always")
+def fetch_row(slots, key):
+    """To write to a key's slot, which row it is included."""
+    i = first_slot(slots, key)
+    fetch_to_write(slots.tags, i << _ONE)
+    fetch_to_write(slots.rows, i)
+
+
 @njit(**PLAIN)
 def find(slots, keys, key):
     """The slot of a key, or where it would be put; and whether it is there. keys [rows] are whole."""
@@ -100,7 +108,7 @@ def fill(slots, keys, table):
     """Lay keys [rows], all different, and their weights [rows] into empty slots."""
     for row in range(len(keys)):
         if row + AHEAD < len(keys):
-            fetch_to_write(slots.tags, first_slot(slots, keys[row + AHEAD]) << _ONE)
+            fetch_row(slots, keys[row + AHEAD])
         i = first_slot(slots, keys[row])
         while slots.tags[i << _ONE] != 0:
             i = _next(slots, i)

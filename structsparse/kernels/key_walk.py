@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from structsparse.kernels.arc_keys import _final, _place, between
-from structsparse.kernels.key_table import AHEAD, fetch, fetch_to_write, find, first_slot, put, weigh
+from structsparse.kernels.key_table import AHEAD, fetch, fetch_row, find, first_slot, put, weigh
 from structsparse.kernels.logspace import PLAIN
 from structsparse.kernels.parses import room, solve
 from structsparse.kernels.tree_walk import _add_cost, _total
@@ -232,7 +232,7 @@ def _move(moves, many, slots, rows, held, step, late, averaging):
     living = 0
     for u in range(many):
         if u + AHEAD < many:
-            fetch_to_write(slots.tags, first_slot(slots, moves.keys[moves.used[u + AHEAD]]) << _ONE)
+            fetch_row(slots, moves.keys[moves.used[u + AHEAD]])
         place = moves.used[u]
         key, amount, template = moves.keys[place], moves.counts[place], moves.templates[place]
         moves.counts[place], moves.templates[place] = 0, -1

@@ -173,23 +173,29 @@ class KeyWalk(Walk):
             )
 
     def go(self, passage: ArcPassage, rule: Rule, clock: int) -> tuple[float, float, int]:
-        scorer, structure, source = self.model.scorer, self.model.structure, passage.source
-        self._release(scorer)
-        says, longest = source.says, int(source.lengths.max())
+        source = passage.source
+        self._release(self.model.scorer)
         if self.source is not source:
-            self.source, self.moves = source, keyed.moves_for(len(says.bases), longest)
-        trees_are = structure.native.projective, structure.single_root
-        order, done, total = passage.sentences.numpy(), 0, np.zeros(3)
-        while done < len(order):
-            extra = 2 * int(source.lengths[order[done]]) * len(says.bases) if scorer.open else 0
-            rows, slots = self._rows(scorer, extra, rule), scorer.slots(extra)
-            most = min(len(rows.keys), key_table.room(slots))
-            state = slots, rows, scorer.held, most, scorer.open, trees_are, rule, self.moves, longest, clock
-            done, held, *sums = keyed.sweep(says, source.gold, order, done, *state)
+            self.source = source
+            self.moves = keyed.moves_for(len(source.says.bases), int(source.lengths.max()))
+        done, total = 0, np.zeros(3)
+        while done < len(passage.sentences):
+            done, *sums = self._some(passage, done, rule, clock)
             total += sums
-            scorer.hold(held)
-            scorer.collect()
         return float(total[0]), float(total[1]), int(total[2])
+
+    def _some(self, passage: ArcPassage, done: int, rule: Rule, clock: int) -> tuple:
+        """As many sentences as there is room for. Slots are held on to no longer: larger ones take their place."""
+        scorer, structure, source = self.model.scorer, self.model.structure, passage.source
+        order, says, longest = passage.sentences.numpy(), source.says, int(source.lengths.max())
+        extra = 2 * int(source.lengths[order[done]]) * len(says.bases) if scorer.open else 0
+        rows, slots = self._rows(scorer, extra, rule), scorer.slots(extra)
+        most, kind = min(len(rows.keys), key_table.room(slots)), (structure.native.projective, structure.single_root)
+        state = slots, rows, scorer.held, most, scorer.open, kind, rule, self.moves, longest, clock
+        done, held, *sums = keyed.sweep(says, source.gold, order, done, *state)
+        scorer.hold(held)
+        scorer.collect()
+        return done, *sums
 
     def _rows(self, scorer: GrowingArcScorer, extra: int, rule: Rule) -> keyed.Rows:
         """The rows held, with room for so many more."""
