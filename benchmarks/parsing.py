@@ -23,6 +23,7 @@ from timing import arguments, compare, print_table, write_json
 
 from structsparse.corpora.treebanks import planted, ud
 from structsparse.errors import UserError
+from structsparse.features.filters import all_of
 from structsparse.growing_arcs import GrowingArcScorer
 from structsparse.kernels import key_walk, tree_walk
 from structsparse.kernels.parses import room, solve
@@ -46,7 +47,7 @@ def corpus(quick):
     if quick:
         splits = replace(splits, train=splits.train.select(slice(0, QUICK)))
     features = OmegaConf.to_container(OmegaConf.load(FEATURES))
-    return parsing.prepare(splits, features, None, 0, projective=False, single_root=False), name
+    return parsing.prepare(splits, features, all_of, 0, projective=False, single_root=False), name
 
 
 # --- what is timed

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from structsparse import resampling
 from structsparse.files import write_text
 from structsparse.metrics import gain
 from structsparse.plans import Experiment, Row, short
@@ -281,4 +282,11 @@ def _write(folder: Path, board: Board) -> None:
         parts += ["![paired differences](differences.png)\n"]
         draw(folder / "differences.png", figure(board, found))
     parts += [f"{said}\n" for said in remarks(board, found)]
+    drawn = resampling.table(board, [(pair.row, pair.other) for pair in found], board.score[1])
+    if drawn is not None:
+        told = (
+            f"Items drawn anew {resampling.DRAWS:,} times, the same ones for both rows, of each the mean over seeds: "
+        )
+        told += "the difference, its standard error, and the share of draws in which it is above zero.\n"
+        parts += ["## Paired bootstrap\n", told, markdown(drawn)]
     write_text(folder / "table.md", "\n".join(parts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
@@ -96,6 +96,7 @@ def read(name: str, quick: bool = False) -> Experiment:
     last = _list(said, "quick", [], path) if quick else []
     rows = [row for key, value in said["rows"].items() for row in _rows(str(key), value, said, seeds, last, path)]
     names = {row.name for row in rows} | {row.entry for row in rows}
+    rows = [replace(row, against=_alike(row, rows)) for row in rows]
     wanted = {key: _list(said, key, [], path) for key in ("memory", "kinds")}
     against = tuple(map(str, _list(said, "against", [], path)))
     for other in (*against, *(other for row in rows for other in row.against)):
@@ -179,6 +180,13 @@ def _rows(name: str, said: dict, whole: dict, seeds: list[int], last: list[str],
         varied = dict(zip(keys, values, strict=True))
         own = (*options, *(f"{key}={value}" for key, value in varied.items()), *last)
         yield Row("-".join(map(str, (name, *values))), options=own, paper=paper, entry=name, varied=varied, **common)
+
+
+def _alike(row: Row, rows: Sequence[Row]) -> tuple[str, ...]:
+    """Its controls; in the place of one that varies as the row does, the one of the same values."""
+    names = {other.name for other in rows}
+    own = {name: "-".join(map(str, (name, *row.varied.values()))) for name in row.against}
+    return tuple(own[name] if name not in names and own[name] in names else name for name in row.against)
 
 
 def _refuse_unknown(said: Mapping, known: set[str], where: object) -> None:

@@ -178,7 +178,7 @@ def test_a_sentence_without_a_tree_is_named(kind, name):
     with pytest.raises(UserError, match=f"Sentence 2 of the batch has no {name} with a single root"):
         tree(True).best(scores, lengths)
     scores[2, 1, 0] = -INF
-    with pytest.raises(UserError, match=f"Sentence 2 of the batch has no {name}: too many of its arcs are forbidden"):
+    with pytest.raises(UserError, match=f"Sentence 2 of the batch has no {name}: too many arcs are forbidden"):
         tree(False).best(scores, lengths)
 
 

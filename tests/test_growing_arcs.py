@@ -8,6 +8,7 @@ import torch
 from structsparse.corpora.treebanks import planted
 from structsparse.errors import UserError
 from structsparse.features.arcs import Looks
+from structsparse.features.filters import all_of
 from structsparse.features.layout import by_feature, by_template
 from structsparse.growing_arcs import GrowingArcScorer
 from structsparse.kernels import key_table, key_walk
@@ -33,7 +34,7 @@ def splits():
 
 @pytest.fixture(scope="module")
 def data(splits):
-    return parsing.prepare(splits, FEATURES, None, 0, projective=False, single_root=False)
+    return parsing.prepare(splits, FEATURES, all_of, 0, projective=False, single_root=False)
 
 
 def interned(data):

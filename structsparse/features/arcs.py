@@ -14,14 +14,19 @@ from functools import cached_property
 import numpy as np
 
 from structsparse.corpora.columns import Sentences
+from structsparse.corpora.treebank import Treebank
 from structsparse.errors import UserError
-from structsparse.features.arc_templates import BETWEEN, PLACES, ArcTemplate
+from structsparse.features.arc_templates import BETWEEN, ArcTemplate
 from structsparse.features.attributes import attribute
 from structsparse.features.index import Bags, Rows, hashes
 from structsparse.kernels import arc_keys, keys
 from structsparse.kernels.key_walk import Says
 
 VERBS, MARKS, LINKS = ("VERB", "AUX"), ("PUNCT",), ("CCONJ", "CONJ")  # of Universal Dependencies
+TAGS = (
+    *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM"),
+    *("PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM", "VERB", "X"),
+)
 ROOT, BEFORE, AFTER = "<root>", "<before>", "<after>"  # values of tokens that are no words; no value begins so
 ENDS = "hm"
 
@@ -108,7 +113,7 @@ class Looks:
     def marks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """What arc_keys.between asks of tokens: parts [places], classes [places], salts [kinds]"""
         column = attribute(self.sentences, "upos")
-        bits = np.uint64(1) << (hashes(column.values) >> np.uint64(58))  # 64 bits are many for a tagset of 17
+        bits = np.uint64(1) << np.array([_bit(tag) for tag in column.values], np.uint64)
         sorts = [(tag in VERBS) + 2 * (tag in MARKS) + 4 * (tag in LINKS) for tag in column.values]
         parts, classes = np.zeros(int(self.starts[-1]), np.uint64), np.zeros(int(self.starts[-1]), np.int64)
         words = np.arange(self.sentences.tokens) + np.repeat(np.arange(1, len(self.starts)), self.sentences.lengths)
@@ -173,6 +178,20 @@ def different(keys: np.ndarray) -> int:
     return int(np.count_nonzero(keys[1:] != keys[:-1])) + (len(keys) > 0)
 
 
+def _bit(tag: str) -> int:
+    """Each tag of Universal Dependencies has its own among 64; others share the rest."""
+    return TAGS.index(tag) if tag in TAGS else len(TAGS) + int(hashes([tag])[0]) % (64 - len(TAGS))
+
+
+def gold_arcs(treebank: Treebank) -> np.ndarray:
+    """Which arcs are those of the trees: int64 [arcs], 0 or 1"""
+    lengths = np.repeat(treebank.lengths, treebank.lengths).astype(np.int64)  # [words], of the sentence of each
+    modifiers = np.arange(treebank.tokens) - np.repeat(treebank.offsets[:-1], treebank.lengths) + 1
+    found = np.zeros(int(lengths.sum()), np.int64)
+    found[np.cumsum(lengths) - lengths + treebank.heads - (treebank.heads > modifiers)] = 1
+    return found
+
+
 def _places(template: ArcTemplate) -> np.ndarray:
     """What a template adds for each side and distance, its own salt among it: uint64 [2 * BINS]"""
     sides, bins = np.divmod(np.arange(2 * arc_keys.BINS), arc_keys.BINS)
@@ -190,6 +209,3 @@ def useful(sentences: Sentences, templates: Sequence[ArcTemplate]) -> tuple[list
     if len(kept) == len(templates):
         return kept, []
     return kept, [f"{', '.join(constant)} has one value only: {len(kept)} of {len(templates)} templates are left"]
-
-
-assert {*PLACES} == {"direction", "distance", "length"}

@@ -1,17 +1,20 @@
 """Filters of templates, the classic way to choose: each template is judged by itself, before anything is trained.
 
 A filter takes the training sentences, the name of the column to predict and the templates; it returns those to keep,
-in their old order, and what there is to say of it.
+in their old order, and what there is to say of it. Of templates of arcs it judges what they say of every arc, whether
+that is one of the gold tree's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from structsparse.corpora.columns import Sentences
 from structsparse.errors import UserError
+from structsparse.features.arc_templates import ArcTemplate
+from structsparse.features.arcs import Looks, gold_arcs
 from structsparse.features.index import FeatureIndex
 from structsparse.features.templates import Template
 
@@ -36,7 +39,7 @@ def by_gain(
 ) -> Filtered:
     """The `count` templates of the largest gain; `over_chance` subtracts what each gains about shuffled labels."""
     _check(count, len(templates), seed)
-    labels = sentences.columns[tag].codes
+    labels = gold_arcs(sentences) if _of_arcs(templates) else sentences.columns[tag].codes
     shuffled = np.random.default_rng(seed).permutation(labels) if over_chance else None
     gain = gains(sentences, templates, labels, shuffled)
     order = np.argsort(-gain, kind="stable")[:count]
@@ -49,31 +52,48 @@ def by_gain(
 def gains(
     sentences: Sentences, templates: Sequence[Template], labels: np.ndarray, shuffled: np.ndarray | None = None
 ) -> np.ndarray:
-    """Mutual information of each template's feature at a token and the token's label, in bits: float64 [templates]
+    """Mutual information of each template's feature at a token and the token's label, or of that on an arc and whether
+    it is gold, in bits: float64 [templates]
 
-    Equation 16 of Martins et al. (2011) with labels in the place of arcs. A template whose features are all different
-    knows every label and generalises to none, which the same information about `shuffled` labels tells, if given."""
+    Equation 16 of Martins et al. (2011), for tokens with labels in the place of arcs. A template whose features are all
+    different knows every label and generalises to none, which the same information about `shuffled` labels tells, if
+    given."""
     found = []
+    for codes in _codes(sentences, templates):
+        chance = 0.0 if shuffled is None else mutual_information(codes, shuffled)
+        found.append(mutual_information(codes, labels) - chance)
+    return np.array(found)
+
+
+def _of_arcs(templates: Sequence) -> bool:
+    return len(templates) > 0 and isinstance(templates[0], ArcTemplate)
+
+
+def _codes(sentences: Sentences, templates: Sequence) -> Iterator[np.ndarray]:
+    """The feature of each template at all tokens, or on all arcs."""
+    if _of_arcs(templates):
+        look = Looks(sentences, templates)
+        yield from map(look.keys, range(len(templates)))
+        return
     for begin in range(0, len(templates), _TOGETHER):
         some = templates[begin : begin + _TOGETHER]
         index = FeatureIndex.fit(sentences, some)
         features = index.bags(sentences).ids.reshape(sentences.tokens, len(some))  # each template has one at each token
-        for k in range(len(some)):
-            codes = features[:, k] - int(index.offsets[k])
-            chance = 0.0 if shuffled is None else mutual_information(codes, shuffled)
-            found.append(mutual_information(codes, labels) - chance)
-    return np.array(found)
+        yield from (features[:, k] - int(index.offsets[k]) for k in range(len(some)))
 
 
 def mutual_information(a: np.ndarray, b: np.ndarray) -> float:
     """sum P(a, b) log2 (P(a, b) / (P(a) P(b))) of two sequences of codes, from their counts; never below 0."""
-    pair = np.asarray(a, np.int64) * (int(b.max()) + 1) + b
+    values = np.uint64(int(b.max()) + 1)
+    pair = a.astype(np.uint64) * values + b.astype(np.uint64)  # of keys, which fill all bits, another hash
     return max(0.0, _entropy(a) + _entropy(b) - _entropy(pair))
 
 
 def _entropy(codes: np.ndarray) -> float:
     """In bits, of how often each code occurs."""
-    share = np.unique(codes, return_counts=True)[1] / len(codes)
+    ordered = np.sort(codes)
+    ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, len(ordered))
+    share = np.diff(ends, prepend=0) / len(codes)
     return float(-(share * np.log2(share)).sum())
 
 

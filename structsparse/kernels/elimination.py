@@ -32,7 +32,7 @@ TRACE, FLOOR, REACH = 1e-300, 1e-280, 690.0  # smallest product, smallest sum, l
 
 
 class Room(NamedTuple):
-    """Work space, for a sentence of n tokens or more. Depth is how often the tokens were halved."""
+    """Work space for a sentence of n tokens. Depth is how often they were halved."""
 
     tables: np.ndarray  # [depth, n, n] weights of the heads of each token, without the root; those at depth 0 stay
     exits: np.ndarray  # [depth, n] weights of the root
@@ -44,8 +44,10 @@ class Room(NamedTuple):
 
 
 @njit(**PLAIN)
-def _load(scores, single, table, exits):
-    """Weights of the heads of each token [n, n] and of the root [n]; the logarithm of what they were divided by."""
+def load(scores, single, table, exits):
+    """Weights of the heads of each token [n, n] and of the root [n]; the logarithm of what they were divided by.
+
+    NaN if they are more than REACH apart. With a single root its weights have a scale of their own: there is one."""
     n = len(exits)
     scale, tame, top = 0.0, True, -np.inf
     for m in range(n):
@@ -59,7 +61,7 @@ def _load(scores, single, table, exits):
         exits[m] = row[0] - peak
         top = max(top, exits[m])
         scale += peak
-    top = top if single and top > -np.inf else 0.0  # one arc from the root: its weights have a scale of their own
+    top = top if single and top > -np.inf else 0.0
     for m in range(n):
         tame &= exits[m] == -np.inf or exits[m] - top > -REACH
         exits[m] = exp_below(exits[m] - top)
@@ -182,29 +184,30 @@ def _sum(n, single, wanted, room, marginals):
 
 
 @njit(**PLAIN)
-def _room(n):
-    depths = 2 + int(np.ceil(np.log2(max(n, 1))))
-    tables, exits, tasks = np.empty((depths, n, n)), np.empty((depths, n)), np.empty((depths + 1, 6), np.int64)
-    return Room(tables, exits, np.empty((n, n)), np.empty(n), np.empty((n, 3), np.int64), np.empty(n), tasks)
+def _depths(n):
+    return 2 + int(np.ceil(np.log2(max(n, 1))))
 
 
 @njit(**PLAIN)
-def _clip(room, n):
-    """The room of a sentence of n tokens."""
-    tables, exits, steps = room.tables[:, :n, :n], room.exits[:, :n], room.steps[:n, :n]
-    return Room(tables, exits, steps, room.outs[:n], room.removed[:n], room.reach[:n], room.tasks)
+def _room(n, space):
+    """Cut from a flat space without gaps, so that rows go in vectors."""
+    depths = _depths(n)
+    steps, end = depths * n * n, (depths + 1) * n * n
+    tables, exits = space[:steps].reshape(depths, n, n), np.empty((depths, n))
+    removed, tasks = np.empty((n, 3), np.int64), np.empty((depths + 1, 6), np.int64)
+    return Room(tables, exits, space[steps:end].reshape(n, n), np.empty(n), removed, np.empty(n), tasks)
 
 
 @njit(**PLAIN)
 def _sum_chunk(mine, scores, lengths, single, wanted, totals, marginals):
-    whole = _room(scores.shape[1] - 1)
+    longest = scores.shape[1] - 1
+    space = np.empty((_depths(longest) + 1) * longest**2)
     for b in mine:
         n = lengths[b]
-        room = _clip(whole, n)
+        room = _room(n, space)
         own = marginals[b, 1 : n + 1, : n + 1] if wanted else marginals[0]
-        scale = _load(scores[b], single, room.tables[0], room.exits[0])
-        totals[b] = scale
-        if scale == scale:
+        totals[b] = load(scores[b], single, room.tables[0], room.exits[0])
+        if not np.isnan(totals[b]):
             totals[b] += _sum(n, single, wanted, room, own)
         if wanted and not totals[b] > -np.inf:
             own[:] = 0.0  # no tree: no arc is expected

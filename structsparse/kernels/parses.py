@@ -2,33 +2,34 @@
 
 The k best are found by branching (Lawler 1972): the trees other than the best one part in n sets, the m-th of which
 has the heads of the best for the tokens before m and another one for m. The best of every set is looked for at once,
-and the best of all sets is the next tree, whose set parts in the same way.
+and the best of all sets is the next tree, whose set parts in the same way. Of k trees those that are still wanted are
+kept; a set whose tokens, each with its best head, would not make up for the last of them is not looked at.
 """
 
 import numpy as np
 from numba import njit, prange
 
-from structsparse.kernels import arborescence, eisner
+from structsparse.kernels.arborescence import best as best_crossing
+from structsparse.kernels.arborescence import room as crossing_room
 from structsparse.kernels.chain import chunk_count
+from structsparse.kernels.eisner import best as best_nested
+from structsparse.kernels.eisner import room as nested_room
 from structsparse.kernels.logspace import PLAIN
-
-_best_crossing, _crossing_room = arborescence.best, arborescence.room
-_best_projective, _projective_room = eisner.best, eisner.room
 
 
 @njit(**PLAIN)
 def room(size, projective):
     """A matrix to work on, and what either search needs."""
     crossing, nested = (0, size) if projective else (size, 0)
-    return np.empty((size, size)), _crossing_room(crossing), _projective_room(nested)
+    return np.empty((size, size)), crossing_room(crossing), nested_room(nested)
 
 
 @njit(**PLAIN)
 def solve(work, projective, single, heads, crossing, nested):
     """Fill heads [n + 1]; whether there is a tree."""
     if projective:
-        return _best_projective(work, single, heads, nested)
-    return _best_crossing(work, single, heads, crossing)
+        return best_nested(work, single, heads, nested)
+    return best_crossing(work, single, heads, crossing)
 
 
 @njit(**PLAIN)
@@ -80,12 +81,34 @@ def _worth(scores, tree):
 
 
 @njit(**PLAIN)
-def _keep(tree, total, place, barred, count, pool):
-    """Put the best tree of a set into the pool, or in the place of the worst there; returns how many are in it."""
+def _hopes(scores):
+    """What the tokens from m on are worth together, each with its best head [n + 2]."""
+    size = len(scores)
+    hopes = np.zeros(size + 1)
+    for m in range(size - 1, 0, -1):
+        best = -np.inf
+        for h in range(size):
+            best = scores[m, h] if h != m and scores[m, h] > best else best
+        hopes[m] = hopes[m + 1] + best
+    return hopes
+
+
+@njit(**PLAIN)
+def _hope(row, place, barred):
+    """What the best head of a token is worth that is not barred."""
+    best = -np.inf
+    for h in range(len(row)):
+        best = row[h] if h != place and not barred[h] and row[h] > best else best
+    return best
+
+
+@njit(**PLAIN)
+def _keep(tree, total, place, barred, count, wanted, pool):
+    """Put the best tree of a set into the pool, if it is full for the last one there; returns how many are in it."""
     trees, totals, places, bars = pool
     slot = count
-    if count == len(totals):
-        slot = np.argmin(totals)
+    if count == wanted:
+        slot = np.argmin(totals[:count])
         if not total > totals[slot]:
             return count
     trees[slot, : len(tree)], totals[slot], places[slot], bars[slot, : len(tree)] = tree, total, place, barred
@@ -93,30 +116,44 @@ def _keep(tree, total, place, barred, count, pool):
 
 
 @njit(**PLAIN)
+def _part(scores, hopes, first, parent, barred, count, wanted, projective, single, rooms, pool):
+    """Part the set of a tree, of which the heads from `first` on are free; returns how many are in the pool."""
+    work, crossing, nested = rooms
+    tree, fixed = np.empty(len(parent), np.int64), _worth(scores, parent[:first])
+    for place in range(first, len(parent)):
+        barred[parent[place]] = True
+        hope = fixed + _hope(scores[place], place, barred) + hopes[place + 1]
+        if count < wanted or hope > pool[1][:count].min():
+            _restrict(scores, parent, place, barred, work)
+            if solve(work, projective, single, tree, crossing, nested):
+                count = _keep(tree, _worth(scores, tree), place, barred, count, wanted, pool)
+        barred[:] = False
+        fixed += scores[place, parent[place]]
+    return count
+
+
+@njit(**PLAIN)
 def _best_k(scores, projective, single, rooms, pool, heads, totals):
-    """Fill heads [k, n] and totals [k]; the pool holds the best tree of each set, at most k of them."""
+    """Fill heads [k, n] and totals [k]; the pool holds the best trees of the sets, as many as are still wanted."""
     work, crossing, nested = rooms
     trees, worths, places, bars = pool
-    size = len(scores)
-    tree, barred, none = np.empty(size, np.int64), np.empty(size, np.bool_), np.zeros(size, np.bool_)
+    size, hopes = len(scores), _hopes(scores)
+    parent, barred = np.empty(size, np.int64), np.zeros(size, np.bool_)
     work[:] = scores
     count = 0
-    if solve(work, projective, single, tree, crossing, nested):
-        count = _keep(tree, _worth(scores, tree), 1, none, count, pool)
+    if solve(work, projective, single, parent, crossing, nested):
+        count = _keep(parent, _worth(scores, parent), 1, barred, 0, 1, pool)
     for rank in range(len(totals)):
         if count == 0:
             break
         slot = np.argmax(worths[:count])
-        parent, first, barred[:] = trees[slot, :size].copy(), places[slot], bars[slot, :size]
+        parent[:], first, barred[:] = trees[slot, :size], places[slot], bars[slot, :size]
         heads[rank], totals[rank] = parent[1:], worths[slot]
         count -= 1
         trees[slot], worths[slot], places[slot], bars[slot] = trees[count], worths[count], places[count], bars[count]
-        for place in range(first, size):
-            barred[parent[place]] = True
-            _restrict(scores, parent, place, barred, work)
-            if solve(work, projective, single, tree, crossing, nested):
-                count = _keep(tree, _worth(scores, tree), place, barred, count, pool)
-            barred[:] = False
+        wanted = len(totals) - rank - 1
+        if wanted > 0:
+            count = _part(scores, hopes, first, parent, barred, count, wanted, projective, single, rooms, pool)
 
 
 @njit(**PLAIN)

@@ -19,11 +19,10 @@ class DependencyTree:
     int64 [batch, n], those of token 1 first. With `single_root` only one token has the root as its head.
 
     Totals (`log_partition`, `score`) are float64 whatever the scores are, because a loss is a small difference of
-    two large totals. Scores on the CPU in float32 or float64 are summed by the compiled kernels, all others by torch.
+    two large totals. Scores on the CPU are summed by the compiled kernels, all others by torch.
     """
 
-    native: type  # the routes, which know how to `sum` and to find the `best`
-    general: type
+    native: type  # its routes know how to `sum` and to find the `best`
 
     def __init__(self, single_root: bool = False):
         self.single_root = single_root
@@ -36,7 +35,9 @@ class DependencyTree:
 
     @torch.no_grad()
     def best(self, scores: Tensor, lengths: Tensor) -> Tensor:  # [batch, n]
-        """Heads of the best tree, 0 beyond the length."""
+        """Heads of the best tree, 0 beyond the length; of equals always the same.
+
+        A sentence without a tree is an error on the CPU; on other devices a projective one gets heads of 0."""
         _check(scores, lengths)
         return self._route(scores).best(scores, lengths, self.single_root)
 
@@ -73,8 +74,7 @@ class DependencyTree:
         return scores + cost * F.pad(wrong, (0, 0, 1, 0))
 
     def _route(self, scores: Tensor):
-        native = scores.device.type == "cpu" and scores.dtype in (torch.float32, torch.float64)
-        return self.native if native else self.general
+        return self.native if scores.device.type == "cpu" else self.native.general
 
 
 def tokens_inside(lengths: Tensor, n: int) -> Tensor:  # [batch, n]
@@ -97,10 +97,11 @@ class _LogPartition(torch.autograd.Function):
 
 
 class NativeRoute:
-    """By the compiled kernels, on float32 or float64 in main memory."""
+    """By the compiled kernels, on scores in main memory."""
 
     projective: bool
     kernel = None  # (scores, lengths, single_root, wanted, totals, marginals), the last two to be filled
+    general: type  # takes over where weights are out of range
 
     @classmethod
     def sum(cls, scores: Tensor, lengths: Tensor, single_root: bool, wanted: bool):
@@ -108,6 +109,11 @@ class NativeRoute:
         totals = torch.empty(len(scores), dtype=torch.float64)
         marginals = torch.zeros(scores.shape if wanted else (1, 1, 1), dtype=torch.float64)
         cls.kernel(*_arrays(scores, lengths), single_root, wanted, totals.numpy(), marginals.numpy())
+        again = totals.isnan().nonzero()[:, 0]
+        if len(again):
+            totals[again], found = cls.general.sum(scores[again], lengths[again], single_root, wanted)
+            if wanted:
+                marginals[again] = found
         return totals, marginals if wanted else None
 
     @classmethod
@@ -118,7 +124,7 @@ class NativeRoute:
         if not found.all():
             kind = ("projective " if cls.projective else "") + "tree" + (" with a single root" if single_root else "")
             none = int((~found).nonzero()[0])
-            raise UserError(f"Sentence {none} of the batch has no {kind}: too many of its arcs are forbidden.")
+            raise UserError(f"Sentence {none} of the batch has no {kind}: too many arcs are forbidden or not a number.")
         return heads
 
 

@@ -31,24 +31,14 @@ class TorchRoute:
 
 
 class NativeRoute(dependency.NativeRoute):
-    projective = False
+    projective, general = False, TorchRoute
     kernel = staticmethod(elimination.sums)
-
-    @classmethod
-    def sum(cls, scores: Tensor, lengths: Tensor, single_root: bool, wanted: bool):
-        totals, marginals = super().sum(scores, lengths, single_root, wanted)
-        again = totals.isnan().nonzero()[:, 0]
-        if len(again):
-            totals[again], found = TorchRoute.sum(scores[again], lengths[again], single_root, wanted)
-            if wanted:
-                marginals[again] = found
-        return totals, marginals
 
 
 class NonprojectiveTree(DependencyTree):
     """Sums by the matrix-tree theorem, the best by contracting cycles, both in time that grows with n^3 at most."""
 
-    native, general = NativeRoute, TorchRoute
+    native = NativeRoute
 
 
 def _weights(scores: Tensor, lengths: Tensor):

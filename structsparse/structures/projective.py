@@ -9,11 +9,6 @@ from structsparse.structures import dependency
 from structsparse.structures.dependency import DependencyTree, tokens_inside
 
 
-class NativeRoute(dependency.NativeRoute):
-    projective = True
-    kernel = staticmethod(eisner.sums)
-
-
 class TorchRoute:
     """The charts of the kernels by torch in log-space and float64, all spans of a width at once: any device, any
     scores, nothing read back to the host."""
@@ -33,11 +28,16 @@ class TorchRoute:
         return arcs[:, 1:].argmax(2)
 
 
+class NativeRoute(dependency.NativeRoute):
+    projective, general = True, TorchRoute
+    kernel = staticmethod(eisner.sums)
+
+
 class ProjectiveTree(DependencyTree):
     """Sums and the best by the charts of Eisner (1996), in time n^3. A tree is projective if all tokens between a
     token and its head are below the head, the root counted as the position 0."""
 
-    native, general = NativeRoute, TorchRoute
+    native = NativeRoute
 
 
 class _Charts:

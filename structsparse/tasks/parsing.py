@@ -210,6 +210,8 @@ def prepare(
     if not isinstance(splits, Treebanks) or "variants" not in features:
         raise UserError("a parser needs a treebank and templates of arcs; these data or features are for other tasks")
     templates, notes = useful(splits.train, expand(features["templates"], features["variants"]))
+    templates, said = choose(splits.train, "head", templates)
+    notes += said
     templates, own = tuple(templates), {"projective": projective, "single_root": single_root, "open": open}
     found = lazy(splits, templates, features["min_count"])
     return ParsingData(splits, templates, **found, notes=tuple(notes), min_count=features["min_count"], **own)

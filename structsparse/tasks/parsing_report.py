@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from structsparse import certificate, recipe, report
+from structsparse import certificate, recipe, report, resampling
 from structsparse.features.layout import by_template
 from structsparse.groups import Partition
 from structsparse.growing_arcs import GrowingArcScorer
@@ -70,11 +71,25 @@ def write_report(folder: Path, data: ParsingData, outcomes: Sequence[Outcome], l
     if first.figures["cuts"]:
         cuts = report.Table(("step", "parameter", "strength"), [tuple(cut) for cut in first.figures["cuts"]])
         report.write_text(folder / "budget.tsv", report.tsv(cuts))
+    resampling.write(folder, {part: items_of(last, part) for part in resampling.PARTS})
     counts = [(o.figures["stage"], *line) for o in outcomes for line in o.figures["counts"]]
     if counts:
         header = ("stage", "epoch", "step", "rows", "weights")
         report.write_text(folder / "counts.tsv", report.tsv(report.Table(header, counts)))
     return table
+
+
+@torch.no_grad()
+def items_of(outcome: Outcome, part: str) -> resampling.Items:
+    """How many words of each sentence have the right head, in the order of the treebank."""
+    arrays, module = outcome.data.arrays[part], outcome.module
+    right = np.zeros(len(arrays), np.int64)
+    for batch in outcome.data.whole(part):
+        batch = module.transfer_batch_to_device(batch, module.device, 0)
+        hit = module.predict_step(batch) == batch.gold
+        inside = torch.arange(hit.shape[1], device=hit.device) < batch.lengths[:, None]
+        right[batch.sentences.cpu().numpy()] = (hit & inside).sum(1).cpu().numpy()
+    return resampling.Items(right, arrays.lengths)
 
 
 def _groups(first: Outcome, last: Outcome) -> report.Table:
