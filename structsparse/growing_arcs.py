@@ -54,7 +54,7 @@ class GrowingArcScorer(nn.Module):
             raise UserError("model=arcs_growing looks its features up on the CPU; on other devices take model=arcs")
         size = batch.gold.shape[1] + 1
         scores = self.table.detach().new_zeros(len(batch.lengths), size, size)
-        key_walk.score(batch.source.says, batch.sentences.numpy(), self.slots(), scores.numpy())
+        key_walk.score(batch.source.says, batch.chosen, self.slots(), scores.numpy())
         return scores
 
     # --- the table to search

@@ -31,19 +31,20 @@ class ArcBatch:
     """Some sentences. Arcs are laid end to end: by sentence, by modifier, by head; heads are padded."""
 
     source: Source
+    chosen: np.ndarray  # int64 [batch] which sentences of the corpus these are
     places: (
         Tensor  # int64 [arcs] where each arc stands in [batch * size * size], size one more than the longest sentence
     )
     gold: Tensor  # int64 [batch, size - 1] heads
     punctuation: Tensor  # bool [words]
     lengths: Tensor  # int64 [batch]
-    sentences: Tensor  # int64 [batch] which sentences of the corpus these are
+    sentences: Tensor  # int64 [batch] the same
     items: int  # sentences in the whole step, over all processes
     kept: Kept | None = None  # if the same batch comes again
 
     @cached_property
     def _bag(self) -> tuple[Tensor, Tensor]:
-        found = self.source.bag(self.sentences.cpu().numpy())
+        found = self.source.bag(self.chosen)
         return tuple(torch.from_numpy(array).to(self.gold.device) for array in found)
 
     @property

@@ -79,7 +79,7 @@ class ArcArrays:
         gold[np.arange(longest) < lengths[:, None]] = self.gold[words]
         places, chosen = places_of_arcs(lengths, longest + 1), np.asarray(sentences, np.int64)
         arrays = places, gold, self.punctuation[words], lengths, chosen
-        return ArcBatch(self, *map(torch.from_numpy, arrays), items)
+        return ArcBatch(self, chosen, *map(torch.from_numpy, arrays), items)
 
 
 @dataclass
