@@ -26,6 +26,7 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/tagging.py
 	$(BIN)/python benchmarks/lm.py
 	$(BIN)/python benchmarks/textcat.py
+	$(BIN)/python benchmarks/parsing.py
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -5,11 +5,14 @@ A feature has a row from the moment that a sentence first moves it until all its
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from structsparse.errors import UserError
+from structsparse.features.layout import Layout
 from structsparse.groups import Partition
 from structsparse.models import Sizes, TokenBatch
 from structsparse.penalties import Penalty
@@ -70,6 +73,9 @@ class GrowingScorer(nn.Module):
         """So many rows of the reserved memory are in use."""
         weights, features = self._room
         self.table.data, self.features = weights[:held], features[:held]
+
+    def groups_of(self, make: Callable, layout: Layout, name: str) -> HeldRows:
+        return self.held_of(make((self.rows, self.table.shape[1]), layout, parameter=name))
 
     def held_of(self, groups: Partition) -> HeldRows:
         """Groups of all rows, as this table's own."""

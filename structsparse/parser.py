@@ -3,34 +3,61 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from structsparse.bags import bag_sum
+from structsparse.kernels.key_walk import Says
 from structsparse.models import Kept, Sizes
 from structsparse.structures.nonprojective import NonprojectiveTree
 from structsparse.structures.projective import ProjectiveTree
 from structsparse.tasks.batches import ranges
 
 
+class Source(Protocol):
+    """The corpus that a batch is of. Whichever of the two ways to features a model takes, the other costs nothing."""
+
+    says: Says  # what makes the keys of any sentence
+
+    def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The active rows of all arcs of these sentences, and where those of each arc begin."""
+
+
 @dataclass
 class ArcBatch:
     """Some sentences. Arcs are laid end to end: by sentence, by modifier, by head; heads are padded."""
 
-    ids: Tensor  # int32 [occurrences] active rows of all arcs
-    offsets: Tensor  # int64 [arcs + 1] into ids
+    source: Source
+    chosen: np.ndarray  # int64 [batch] which sentences of the corpus these are
     places: (
         Tensor  # int64 [arcs] where each arc stands in [batch * size * size], size one more than the longest sentence
     )
     gold: Tensor  # int64 [batch, size - 1] heads
     punctuation: Tensor  # bool [words]
     lengths: Tensor  # int64 [batch]
-    sentences: Tensor  # int64 [batch] which sentences of the corpus these are
+    sentences: Tensor  # int64 [batch] the same
     items: int  # sentences in the whole step, over all processes
     kept: Kept | None = None  # if the same batch comes again
     part: str = ""  # of the corpus
+
+    @cached_property
+    def _bag(self) -> tuple[Tensor, Tensor]:
+        found = self.source.bag(self.chosen)
+        return tuple(torch.from_numpy(array).to(self.gold.device) for array in found)
+
+    @property
+    def ids(self) -> Tensor:
+        """Active rows of all arcs: int32 [occurrences]"""
+        return self._bag[0]
+
+    @property
+    def offsets(self) -> Tensor:
+        """Into ids: int64 [arcs + 1]"""
+        return self._bag[1]
 
     def pad(self, arcs: Tensor) -> Tensor:
         """[arcs] -> [batch, size, size], modifiers by heads"""

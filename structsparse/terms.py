@@ -34,10 +34,12 @@ class Term:
     def on(self, parameter: nn.Parameter, name: str, layout: Layout) -> Penalty:
         """The penalty of one parameter, which its groups have been fitted to."""
         growing = getattr(parameter, "grows", None)
-        shape = tuple(parameter.shape) if growing is None else (growing.rows, parameter.shape[1])
-        groups = None if self.groups is None else self.groups(shape, layout, parameter=name)
-        if growing is not None and groups is not None:
-            groups = growing.held_of(groups)
+        if self.groups is None:
+            groups = None
+        elif growing is None:
+            groups = self.groups(tuple(parameter.shape), layout, parameter=name)
+        else:
+            groups = growing.groups_of(self.groups, layout, name)
         penalty = self.penalty(strength=self.strength, **({} if groups is None else {"groups": groups}))
         if hasattr(penalty, "fit"):
             penalty.fit(layout)

@@ -21,6 +21,7 @@ from structsparse.features.arc_words import Speller
 from structsparse.features.attributes import OF_WORD, attribute
 from structsparse.features.index import Bags, Rows, hashes, occurring
 from structsparse.kernels import arc_keys, keys
+from structsparse.kernels.key_walk import Says
 
 TAGS = (
     *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM"),
@@ -157,20 +158,28 @@ class Looks:
         found[words] = hashes("=" + value for value in column.values)[column.codes]
         return found
 
+    @property
+    def looks_between(self) -> bool:
+        return any(template.between for template in self.templates)
+
     @cached_property
-    def between(self) -> np.ndarray:
-        """uint64 [kinds, arcs], of the kinds that any template looks at; all of them, or none."""
-        if not any(template.between for template in self.templates):
-            return np.empty((0, 0), np.uint64)
+    def marks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What arc_keys.between asks of tokens: parts [places], classes [places], salts [kinds]"""
         column = attribute(self.compact, "upos")
         bits = np.uint64(1) << np.array([_bit(tag) for tag in column.values], np.uint64)
         sorts = [(tag in VERBS) + 2 * (tag in MARKS) + 4 * (tag in LINKS) for tag in column.values]
         parts, classes = np.zeros(int(self.starts[-1]), np.uint64), np.zeros(int(self.starts[-1]), np.int64)
         words = np.arange(self.sentences.tokens) + np.repeat(np.arange(1, len(self.starts)), self.sentences.lengths)
         parts[words], classes[words] = bits[column.codes], np.array(sorts, np.int64)[column.codes]
+        return parts, classes, hashes(f"between.{kind}" for kind in BETWEEN)
+
+    @cached_property
+    def between(self) -> np.ndarray:
+        """uint64 [kinds, arcs], of the kinds that any template looks at; all of them, or none."""
+        if not self.looks_between:
+            return np.empty((0, 0), np.uint64)
         found = np.empty((len(BETWEEN), self.arcs), np.uint64)
-        salts = hashes(f"between.{kind}" for kind in BETWEEN)
-        arc_keys.between(self.starts, self.first_arcs, parts, classes, salts, found)
+        arc_keys.between(self.starts, self.first_arcs, *self.marks, found)
         return found
 
     @cached_property
@@ -196,6 +205,30 @@ class Looks:
         between = self.between[gaps[k]] if gaps[k] >= 0 else found[:0]
         arc_keys.fold(self.starts, self.first_arcs, *ends, between, places[k], found)
         return found
+
+    @cached_property
+    def says(self) -> Says:
+        """All that makes the keys of any sentence, without a look at an arc: for `kernels/key_walk.py`."""
+        atoms, bounds, gaps, places = self.patterns
+        keys = [(template.tokens, template.between) for template in self.templates]
+        first = {key: k for k, key in reversed([*enumerate(keys)])}  # of the templates of each base
+        number = {key: b for b, key in enumerate(first)}
+        chosen = np.fromiter(first.values(), np.int64)
+        none = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.uint64)
+        marks = self.marks if self.looks_between else none
+        gaps = np.where(gaps < 0, len(BETWEEN), gaps)[chosen]
+        bases = np.array([number[key] for key in keys], np.int64)
+        places = np.ascontiguousarray(places.T)
+        return Says(self.starts, self.values, *marks, atoms, bounds[chosen], gaps, bases, places)
+
+    def counts(self) -> np.ndarray:
+        """How many different features each template has on all arcs: int64 [templates]"""
+        return np.array([different(self.keys(k)) for k in range(len(self.templates))], np.int64)
+
+
+def different(keys: np.ndarray) -> int:
+    keys = np.sort(keys)  # which numpy does by vectors: faster than a table of those seen
+    return int(np.count_nonzero(keys[1:] != keys[:-1])) + (len(keys) > 0)
 
 
 def _bit(tag: str) -> int:

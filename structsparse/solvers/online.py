@@ -58,6 +58,8 @@ class Online(Optimizer):
     def place_(self, group: dict, parameter: Tensor) -> None:
         """A prox follows: what it will take off belongs to the mean, and living weights must be counted anew."""
         self.counted = False
+        if hasattr(getattr(parameter, "grows", None), "stale"):
+            parameter.grows.stale()
         if self.average:
             self.shrinking[parameter] = parameter.detach().clone()
 

@@ -6,10 +6,14 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import nn
 
 from structsparse.errors import UserError
 from structsparse.growing import GrowingScorer
+from structsparse.growing_arcs import GrowingArcScorer
+from structsparse.kernels import key_table
+from structsparse.kernels import key_walk as keyed
 from structsparse.kernels import online as chains
 from structsparse.kernels import tree_walk as trees
 from structsparse.kernels.online import Rule
@@ -19,6 +23,7 @@ from structsparse.tasks.batches import Passage
 
 if TYPE_CHECKING:
     from structsparse.solvers.online import Online
+    from structsparse.tasks.parsing import ArcPassage
 
 __all__ = ["Rule", "Walk", "walk_of"]
 CHAIN = ("transitions", "start", "end")
@@ -38,6 +43,15 @@ class Walk(ABC):
     @abstractmethod
     def go(self, passage: Passage, rule: Rule, clock: int) -> tuple[float, float, int]:
         """Sums of losses and of steps, and the change of the number of weights that are not zero."""
+
+    def _release(self, scorer: GrowingScorer | GrowingArcScorer) -> None:
+        """Rows of zeros go. For the mean they are forgotten, so without a prox they stay: they are zero by chance."""
+        state = self.solver.state[scorer.table]
+        if self.solver.average and not state.pop("killed", False):
+            return
+        kept = scorer.release()
+        if kept is not None and "past" in state:
+            state["past"] = state["past"][kept]
 
 
 class TagWalk(Walk):
@@ -69,15 +83,6 @@ class TagWalk(Walk):
             if growing:
                 scorer.hold(held)
         return float(total[0]), float(total[1]), int(total[2])
-
-    def _release(self, scorer: GrowingScorer) -> None:
-        """Rows of zeros go. For the mean they are forgotten, so without a prox they stay: they are zero by chance."""
-        state = self.solver.state[scorer.table]
-        if self.solver.average and not state.pop("killed", False):
-            return
-        kept = scorer.release()
-        if kept is not None and "past" in state:
-            state["past"] = state["past"][kept]
 
     def _rows(self, scorer, corpus: chains.Corpus, order: np.ndarray, done: int, rule: Rule) -> chains.Rows:
         """The weights, in a growing table with room for the next sentence at least."""
@@ -125,36 +130,83 @@ class TreeWalk(Walk):
 
     def __init__(self, model: Parser, solver: Online) -> None:
         super().__init__(model, solver)
-        self.corpus: trees.Corpus | None = None  # seen last
+        self.source: object | None = None  # seen last
+        self.corpus: trees.Corpus | None = None
         self.scratch: trees.Scratch | None = None
 
     @staticmethod
     def check(model: Parser, name: str) -> None:
         if type(model.scorer) is not ArcScorer:
-            raise UserError(f"{name} moves tables of features of arcs (model=arcs), not {model.scorer}")
+            raise UserError(f"{name} moves tables of features of arcs (model=arcs or arcs_growing), not {model.scorer}")
 
-    def go(self, passage: Passage, rule: Rule, clock: int) -> tuple[float, float, int]:
-        begins = passage.begins.numpy()
-        if self.corpus is None or self.corpus.begins.ctypes.data != begins.ctypes.data:
-            self._begin(passage)  # being held, no other corpus can come to lie where this one does
+    def go(self, passage: ArcPassage, rule: Rule, clock: int) -> tuple[float, float, int]:
+        if self.source is not passage.source:
+            self._begin(passage)
         table, structure = self.model.scorer.table, self.model.structure
         past = self.solver.past(table, len(table)) if rule.averaging else table.detach()[:0]
         weights, kind = (table.detach().view(-1).numpy(), past.view(-1).numpy()), structure.native.projective
         order = passage.sentences.numpy()
         return trees.sweep(self.corpus, order, *weights, kind, structure.single_root, rule, self.scratch, clock)
 
-    def _begin(self, passage: Passage) -> None:
-        arrays = (getattr(passage, name).numpy() for name in ("ids", "offsets", "begins", "gold"))
-        ids, offsets, begins, gold = arrays
-        lengths = np.diff(begins)
-        self.corpus = trees.Corpus(ids, offsets, begins, gold, np.concatenate([[0], np.cumsum(lengths**2)]))
-        most = 2 * int(lengths.max()) * int(np.diff(offsets).max(initial=0))  # features of a wrong tree and of gold
+    def _begin(self, passage: ArcPassage) -> None:
+        source = self.source = passage.source
+        bags, longest = source.bags, int(source.lengths.max())
+        self.corpus = trees.Corpus(bags.ids, bags.offsets, source.offsets, source.gold, source.arcs)
+        most = 2 * longest * int(np.diff(bags.offsets).max(initial=0))  # features of a wrong tree and of gold
         counts, amounts = np.zeros(len(self.model.scorer.table), np.int16), np.empty(most, np.int16)
-        self.scratch = trees.Scratch(counts, np.empty(most, np.int32), amounts, int(lengths.max()))
+        self.scratch = trees.Scratch(counts, np.empty(most, np.int32), amounts, longest)
+
+
+class KeyWalk(Walk):
+    """The same, with a table that grows on the way and is searched by the keys of features."""
+
+    def __init__(self, model: Parser, solver: Online) -> None:
+        super().__init__(model, solver)
+        self.source: object | None = None  # seen last
+        self.moves: keyed.Moves | None = None
+
+    @staticmethod
+    def check(model: Parser, name: str) -> None:
+        if model.scorer.table.dtype != torch.float32:
+            raise UserError(
+                f"{name} moves float32 weights of model=arcs_growing alone (trainer.precision); or take arcs"
+            )
+
+    def go(self, passage: ArcPassage, rule: Rule, clock: int) -> tuple[float, float, int]:
+        source = passage.source
+        self._release(self.model.scorer)
+        if self.source is not source:
+            self.source = source
+            self.moves = keyed.moves_for(len(source.says.bases), int(source.lengths.max()))
+        done, total = 0, np.zeros(3)
+        while done < len(passage.sentences):
+            done, *sums = self._some(passage, done, rule, clock)
+            total += sums
+        return float(total[0]), float(total[1]), int(total[2])
+
+    def _some(self, passage: ArcPassage, done: int, rule: Rule, clock: int) -> tuple:
+        """As many sentences as there is room for. Slots are held on to no longer: larger ones take their place."""
+        scorer, structure, source = self.model.scorer, self.model.structure, passage.source
+        order, says, longest = passage.sentences.numpy(), source.says, int(source.lengths.max())
+        extra = 2 * int(source.lengths[order[done]]) * len(says.bases) if scorer.open else 0
+        rows, slots = self._rows(scorer, extra, rule), scorer.slots(extra)
+        most, kind = min(len(rows.keys), key_table.room(slots)), (structure.native.projective, structure.single_root)
+        state = slots, rows, scorer.held, most, scorer.open, kind, rule, self.moves, longest, clock
+        done, held, *sums = keyed.sweep(says, source.gold, order, done, *state)
+        scorer.hold(held)
+        scorer.collect()
+        return done, *sums
+
+    def _rows(self, scorer: GrowingArcScorer, extra: int, rule: Rule) -> keyed.Rows:
+        """The rows held, with room for so many more."""
+        weights, keys, templates = scorer.reserve(extra)
+        past = self.solver.past(scorer.table, len(weights)) if rule.averaging else weights[:0]
+        return keyed.Rows(keys.numpy().view(np.uint64), templates.numpy(), past.view(-1).numpy())
 
 
 def walk_of(model: nn.Module) -> type[Walk]:
-    for kind, walk in ((Tagger, TagWalk), (Parser, TreeWalk)):
-        if isinstance(model, kind):
-            return walk
+    if isinstance(model, Parser):
+        return KeyWalk if isinstance(model.scorer, GrowingArcScorer) else TreeWalk
+    if isinstance(model, Tagger):
+        return TagWalk
     raise UserError(f"no way from sentence to sentence is known for a {type(model).__name__}; choose another solver")

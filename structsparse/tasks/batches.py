@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -157,16 +158,22 @@ class Passages(Batches):
     """Sentences in random order, some at a time, for a solver that takes them one by one."""
 
     def __iter__(self) -> Iterator[Passage]:
-        arrays = self.arrays
-        whole = arrays.bags.ids, arrays.bags.offsets, arrays.offsets, arrays.gold
-        corpus = [torch.from_numpy(np.ascontiguousarray(array)) for array in whole]
         if self.done >= len(self):
             self.done = 0
         order = self.order()
         while self.done < len(order):
             sentences = order[self.done]
             self.done += 1
-            yield Passage(*corpus, torch.from_numpy(sentences), self.epoch)
+            yield self.passage(sentences)
+
+    def passage(self, sentences: np.ndarray) -> Passage:
+        return Passage(*self._corpus, torch.from_numpy(sentences), self.epoch)
+
+    @cached_property
+    def _corpus(self) -> list[torch.Tensor]:
+        arrays = self.arrays
+        whole = arrays.bags.ids, arrays.bags.offsets, arrays.offsets, arrays.gold
+        return [torch.from_numpy(np.ascontiguousarray(array)) for array in whole]
 
     def order(self) -> list[np.ndarray]:
         draw = np.random.default_rng([self.seed, self.epoch])

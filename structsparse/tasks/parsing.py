@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from structsparse.corpora.treebank import Treebank
 from structsparse.corpora.treebanks import Treebanks
 from structsparse.errors import UserError
 from structsparse.features.arc_templates import ArcTemplate, as_written, expand
-from structsparse.features.arcs import ArcIndex, check_attributes, useful
+from structsparse.features.arcs import ArcIndex, Looks, check_attributes, useful
 from structsparse.features.index import Bags
 from structsparse.features.layout import Layout
+from structsparse.growing_arcs import GrowingArcScorer
+from structsparse.kernels.key_walk import Says
 from structsparse.models import Sizes
 from structsparse.parser import ArcBatch, Parser, places_of_arcs
 from structsparse.tasks.batches import Batches, Passages, ranges
@@ -27,17 +31,42 @@ WHOLE = 64  # sentences at a time when a part is gone through once
 LABELS = ("arc",)  # the one column of a table of weights of arcs
 
 
-@dataclass(frozen=True)
 class ArcArrays:
     """A treebank ready to train on: bags by arc, all else by word; sentence s has the words offsets[s] : offsets[s + 1]
-    and, of its n words, the n * n arcs from arcs[s] on."""
+    and, of its n words, the n * n arcs from arcs[s] on. Bags are made when they are first asked for, and so is what
+    keys are made of: a model wants one or the other."""
 
-    bags: Bags
-    gold: np.ndarray  # int64 [words] heads
-    offsets: np.ndarray  # int64 [sentences + 1]
-    arcs: np.ndarray  # int64 [sentences + 1]
-    punctuation: np.ndarray  # bool [words]
-    part: str = ""  # of the corpus
+    def __init__(
+        self,
+        treebank: Treebank,
+        templates: Sequence[ArcTemplate],
+        punctuation: np.ndarray,
+        make_bags: Callable[[Treebank], Bags],
+        part: str = "",
+    ) -> None:
+        self.treebank, self.templates, self.make_bags = treebank, templates, make_bags
+        self.part = part  # of the corpus
+        self.punctuation = punctuation  # bool [words]
+        self.gold = treebank.heads.astype(np.int64)  # [words] heads
+        self.offsets = treebank.offsets  # int64 [sentences + 1]
+        self.arcs = np.concatenate([[0], np.cumsum(self.lengths.astype(np.int64) ** 2)])  # [sentences + 1]
+
+    @cached_property
+    def bags(self) -> Bags:
+        return self.make_bags(self.treebank)
+
+    @cached_property
+    def says(self) -> Says:
+        return Looks(self.treebank, self.templates).says
+
+    def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The active rows of all arcs of these sentences, and where those of each arc begin."""
+        chosen = ranges(self.arcs[sentences], self.lengths[sentences] ** 2)
+        sizes = np.diff(self.bags.offsets)[chosen]
+        return self.bags.ids[ranges(self.bags.offsets[chosen], sizes)], np.concatenate([[0], np.cumsum(sizes)])
+
+    def with_bags(self, bags: Bags) -> ArcArrays:
+        return ArcArrays(self.treebank, self.templates, self.punctuation, lambda _: bags, self.part)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -49,16 +78,25 @@ class ArcArrays:
     def batch(self, sentences: np.ndarray, items: int) -> ArcBatch:
         lengths = self.lengths[sentences]
         longest, words = int(lengths.max()), ranges(self.offsets[sentences], lengths)
-        chosen = ranges(self.arcs[sentences], lengths**2)
-        sizes = np.diff(self.bags.offsets)[chosen]
         gold = np.zeros((len(sentences), longest), np.int64)
         gold[np.arange(longest) < lengths[:, None]] = self.gold[words]
-        arrays = (
-            self.bags.ids[ranges(self.bags.offsets[chosen], sizes)], np.concatenate([[0], np.cumsum(sizes)]),
-            places_of_arcs(lengths, longest + 1), gold, self.punctuation[words], lengths,
-            np.asarray(sentences, np.int64),
-        )  # fmt: skip
-        return ArcBatch(*map(torch.from_numpy, arrays), items, part=self.part)
+        places, chosen = places_of_arcs(lengths, longest + 1), np.asarray(sentences, np.int64)
+        arrays = places, gold, self.punctuation[words], lengths, chosen
+        return ArcBatch(self, chosen, *map(torch.from_numpy, arrays), items, part=self.part)
+
+
+@dataclass
+class ArcPassage:
+    """Some sentences, to be gone through one after another. Nothing is copied."""
+
+    source: ArcArrays
+    sentences: Tensor  # int64 [sentences of the passage], in order
+    epoch: int
+
+
+class ArcPassages(Passages):
+    def passage(self, sentences: np.ndarray) -> ArcPassage:
+        return ArcPassage(self.arrays, torch.from_numpy(sentences), self.epoch)
 
 
 @dataclass(frozen=True)
@@ -66,13 +104,16 @@ class ParsingData:
     """Everything a parser is trained and judged on, as arrays."""
 
     splits: Treebanks
-    index: ArcIndex
+    templates: tuple[ArcTemplate, ...]
+    make_index: Callable[[], ArcIndex]  # of all features, for models that want to know of them
     arrays: dict[str, ArcArrays]  # train, dev, test
     projective: bool
     single_root: bool
     notes: tuple[str, ...]
     label_templates: tuple[ArcTemplate, ...] = ()  # of relations; none: they are not learnt
-    min_count: int = 1  # of what a feature of a relation must be on as well
+    min_count: int = 1  # of what a feature of an arc or of a relation must be on
+    open: bool = True  # whether a stage may use all features of the templates that the one before has chosen
+    closed: bool = False  # whether the index has all features that there may be
     reduced: bool = False  # whether rows have been dropped
     metric: str = "uas"
     score: type[TreeScore] = TreeScore
@@ -88,6 +129,10 @@ class ParsingData:
     @property
     def items(self) -> int:
         return len(self.arrays["train"])
+
+    @property
+    def index(self) -> ArcIndex:
+        return self.make_index()
 
     @property
     def sizes(self) -> Sizes:
@@ -108,13 +153,32 @@ class ParsingData:
         if alive.all():
             return self
         index, new_row = self.index.keep(alive)
-        arrays = {part: replace(a, bags=a.bags.renumber(new_row)) for part, a in self.arrays.items()}
-        return replace(self, index=index, arrays=arrays, reduced=True)
+        arrays = {part: a.with_bags(a.bags.renumber(new_row)) for part, a in self.arrays.items()}
+        return replace(self, make_index=lambda: index, arrays=arrays, closed=True, reduced=True)
+
+    def of_templates(self, living: np.ndarray) -> ParsingData:
+        """Only the templates that are alive [templates], with all of their features."""
+        templates = tuple(t for t, lives in zip(self.templates, living, strict=True) if lives)
+        return replace(self, templates=templates, **lazy(self.splits, templates, self.min_count), reduced=True)
+
+    def of_features(self, index: ArcIndex) -> ParsingData:
+        """Only the features of this index."""
+        arrays = arrays_of(self.splits, index.templates, lambda: index)
+        return replace(
+            self, templates=index.templates, make_index=lambda: index, arrays=arrays, closed=True, reduced=True
+        )
+
+    def counted(self) -> Layout:
+        """The layout of all features of training, which are counted for it, not kept."""
+        if self.closed:
+            return self.layout
+        looks = Looks(self.splits.train, self.templates)
+        offsets = np.concatenate([[0], np.cumsum(looks.counts())])
+        return Layout([template.name for template in self.templates], offsets, LABELS, self.reduced)
 
     def describe(self) -> list[str]:
         """What was read, and what there is to say of it."""
-        arcs = self.arrays["train"].arcs[-1]
-        model = f"{len(self.index.templates)} templates, {len(self.index):,} features of {arcs:,} arcs"
+        model = f"{len(self.templates)} templates, {self.arrays['train'].arcs[-1]:,} arcs to train on"
         return [*self.splits.describe(), model, *self.notes]
 
     def batches(self, part: str, size: int | None, *, shuffle: bool = False, **sharing) -> Batches:
@@ -124,8 +188,8 @@ class ParsingData:
     def whole(self, part: str) -> Batches:
         return self.batches(part, WHOLE)
 
-    def passages(self, part: str, size: int | None, seed: int) -> Passages:
-        return Passages(self.arrays[part], size, shuffle=True, seed=seed)
+    def passages(self, part: str, size: int | None, seed: int) -> ArcPassages:
+        return ArcPassages(self.arrays[part], size, shuffle=True, seed=seed)
 
 
 def prepare(
@@ -137,17 +201,21 @@ def prepare(
     projective: bool,
     single_root: bool,
     labels: bool = False,
+    open: bool = True,
 ) -> ParsingData:
-    """The data of a parser as the options describe them; with `labels` it learns relations too."""
+    """The data of a parser as the options describe them; with `labels` it learns relations too. Features are looked at
+    when a model asks for them."""
     if not isinstance(splits, Treebanks) or "variants" not in features:
         raise UserError("a parser needs a treebank and templates of arcs; these data or features are for other tasks")
     templates, notes = useful(splits.train, _expanded(features))
     templates, said = choose(splits.train, "head", templates)
     label_templates, more = _of_labels(splits, features) if labels else ((), [])
-    index = ArcIndex.fit(splits.train, templates, features["min_count"])
-    arrays = {part: arrays_of(splits, part, index) for part in splits.parts}
-    notes = (*notes, *said, *more)
-    return ParsingData(splits, index, arrays, projective, single_root, notes, label_templates, features["min_count"])
+    templates, min_count = tuple(templates), features["min_count"]
+    found = lazy(splits, templates, min_count)
+    return ParsingData(
+        splits, templates, **found, projective=projective, single_root=single_root, notes=(*notes, *said, *more),
+        label_templates=label_templates, min_count=min_count, open=open,
+    )  # fmt: skip
 
 
 def _expanded(features: dict) -> list[ArcTemplate]:
@@ -168,11 +236,17 @@ def _of_labels(splits: Treebanks, features: dict) -> tuple[tuple[ArcTemplate, ..
     return tuple(templates), [f"{relations} relations, told by {len(templates)} templates of chosen arcs"]
 
 
-def arrays_of(splits: Treebanks, part: str, index: ArcIndex) -> ArcArrays:
-    treebank = splits.parts[part]
-    arcs = np.concatenate([[0], np.cumsum(treebank.lengths.astype(np.int64) ** 2)])
-    heads = treebank.heads.astype(np.int64)
-    return ArcArrays(index.bags(treebank), heads, treebank.offsets, arcs, splits.punctuation(part), part)
+def lazy(splits: Treebanks, templates: tuple[ArcTemplate, ...], min_count: int) -> dict:
+    """An index of all features of training, and the arrays of all parts; both are made when they are asked for."""
+    make_index = lru_cache(None)(lambda: ArcIndex.fit(splits.train, templates, min_count))
+    return {"make_index": make_index, "arrays": arrays_of(splits, templates, make_index)}
+
+
+def arrays_of(splits: Treebanks, templates: Sequence[ArcTemplate], make_index: Callable) -> dict[str, ArcArrays]:
+    return {
+        part: ArcArrays(treebank, templates, splits.punctuation(part), lambda own: make_index().bags(own), part)
+        for part, treebank in splits.parts.items()
+    }
 
 
 class Parsing(TaskModule):
@@ -194,7 +268,7 @@ class Parsing(TaskModule):
 
     @property
     def linear(self) -> bool:
-        return self.parser.linear
+        return self.parser.linear and not isinstance(self.parser.scorer, GrowingArcScorer)
 
     def step(self, batch: ArcBatch) -> Tensor:
         losses = self.loss(self.parser(batch), batch.gold, batch.lengths)  # [batch]

@@ -12,6 +12,7 @@ import torch
 from structsparse import certificate, recipe, report, resampling
 from structsparse.features.layout import by_template
 from structsparse.groups import Partition
+from structsparse.growing_arcs import GrowingArcScorer
 from structsparse.parsing.relations import Relations
 from structsparse.recipe import Outcome
 from structsparse.tasks.parsing import ParsingData
@@ -30,13 +31,22 @@ def living_templates(outcome: Outcome) -> list[str]:
     return [name for name, lives in zip(outcome.data.index.names, alive, strict=True) if lives]
 
 
+def features_of(data: ParsingData, first: Outcome) -> int:
+    """How many there are in training, whether a model has rows for all of them or not."""
+    if not isinstance(first.module.parser.scorer, GrowingArcScorer):
+        return len(data.index)
+    groups = first.penalties[TABLE].groups if TABLE in first.penalties and first.data is data else None
+    return int(data.counted().offsets[-1]) if groups is None else int(groups.size.sum())
+
+
 def sparsity(data: ParsingData, first: Outcome, last: Outcome) -> dict[str, object]:
     """Counts before and after. Groups are those of the penalty that selected, templates where it had none."""
     nonzero = int(torch.count_nonzero(last.module.parser.scorer.table))
-    counts = dict.fromkeys(("features", "weights"), len(data.index)) | dict.fromkeys(("nonzero", "rows_alive"), nonzero)
+    counts = dict.fromkeys(("features", "weights"), features_of(data, first))
+    counts |= dict.fromkeys(("nonzero", "rows_alive"), nonzero)
     living = living_templates(last)
     partitions = {name: p.groups for name, p in first.penalties.items() if p.groups is not None}
-    groups, alive = len(data.index.templates), len(living)
+    groups, alive = len(data.templates), len(living)
     if partitions:
         parameters = dict(first.module.named_parameters())
         of_each = [own.alive(parameters[name].detach()) for name, own in partitions.items()]
@@ -76,7 +86,7 @@ def heaviest(norms: np.ndarray) -> np.ndarray:
 def kinds_table(data: ParsingData, last: Outcome) -> report.Table:
     """How many templates of each kind and variant there are and live."""
     living, lines = {*living_templates(last)}, []
-    templates = data.index.templates
+    templates = data.templates
     for what, of in (("kind", lambda t: t.kind), ("variant", lambda t: t.variant)):
         every, alive = Counter(map(of, templates)), Counter(of(t) for t in templates if t.name in living)
         lines += [(what, name, count, alive[name]) for name, count in every.items()]
