@@ -19,6 +19,7 @@ from structsparse.corpora.columns import Column, Sentences
 from structsparse.corpora.treebank import COLUMNS
 from structsparse.errors import UserError
 from structsparse.features.arcs import ArcIndex, columns_of
+from structsparse.features.index import Bags
 from structsparse.parser import ArcBatch, Parser, places_of_arcs
 from structsparse.parsing.relations import Relations
 from structsparse.tasks.batches import ranges
@@ -104,10 +105,10 @@ class DependencyParser:
         for begin, end in self._stretches(sentences.lengths[order]):
             chosen = order[begin:end]
             lengths = sentences.lengths[chosen].astype(np.int64)
-            longest, bags = int(lengths[0]), self.index.bags(sentences.select(chosen))
+            longest, source = int(lengths[0]), _Given(self.index.bags(sentences.select(chosen)))
             gold, marks = np.zeros((len(chosen), longest), np.int64), np.zeros(int(lengths.sum()), bool)  # of no use
-            arrays = bags.ids, bags.offsets, places_of_arcs(lengths, longest + 1), gold, marks, lengths, chosen
-            batch = ArcBatch(*map(torch.from_numpy, arrays), len(chosen))
+            arrays = places_of_arcs(lengths, longest + 1), gold, marks, lengths, chosen
+            batch = ArcBatch(source, chosen, *map(torch.from_numpy, arrays), len(chosen))
             inside = torch.arange(longest) < batch.lengths[:, None]
             yield self.parser(batch), batch, ranges(sentences.offsets[chosen], lengths), inside
 
@@ -119,6 +120,16 @@ class DependencyParser:
             end = min(begin + max(1, _OCCURRENCES // (arcs * len(self.index.templates))), len(lengths))
             yield begin, end
             begin = end
+
+
+class _Given:
+    """The corpus of one batch alone."""
+
+    def __init__(self, bags: Bags) -> None:
+        self.bags = bags
+
+    def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.bags.ids, self.bags.offsets
 
 
 def _of_arcs(marginals: Tensor, heads: Tensor) -> Tensor:
