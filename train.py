@@ -89,7 +89,7 @@ def search_grid(cfg: DictConfig, data, folder: Path, checkpoints: Path, resume: 
         raise UserError("grid: dev chooses among its points, so path must be null and data.join_dev false")
     trainer = OmegaConf.to_container(cfg.trainer, resolve=True)
     wanted = OmegaConf.to_container(cfg.grid, resolve=True) if OmegaConf.is_config(cfg.grid) else cfg.grid
-    points, best, outcomes = grid.search(stages_at, data, wanted, trainer, checkpoints, resume, console)
+    points, best, outcomes = grid.search(stages_at, data, wanted, trainer, checkpoints, resume, console, cfg.grid_by)
     if first_process():
         grid.write(folder / "report", points, best)
     chosen = {f"chosen_{key}": value for key, value in best.options.items()}

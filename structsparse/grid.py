@@ -18,7 +18,7 @@ import lightning
 import torch
 from rich.console import Console
 
-from structsparse import recipe, report, rounds
+from structsparse import certificate, recipe, report, rounds
 from structsparse.callbacks.saving import WholeFiles
 from structsparse.errors import UserError
 from structsparse.files import write_text
@@ -28,6 +28,7 @@ from structsparse.tasks.task import Data, fingerprint
 
 COMMON = ("data", "features", "filter", "task", "cache", "path", "grid", "ckpt_path")  # what all points share
 LINE = "line.json"  # of a point that is fitted
+SCORE, LOSS = BY = "score", "loss"  # of dev, by which points are ranked
 
 Options = Mapping[str, object]
 
@@ -39,10 +40,12 @@ class Point:
     options: Options
     folder: Path  # of its checkpoints
     row: dict[str, object]
+    by: str = SCORE
 
     def rank(self, metric: str) -> tuple[float, int]:
-        """Less is better: dev decides, of equals the smaller model."""
-        return -gain(metric, self.row[metric]), self.row["weights"]
+        """Less is better: dev decides, by its score or its loss, of equals the smaller model."""
+        decides = -gain(metric, self.row[metric]) if self.by == SCORE else self.row["loss"]
+        return decides, self.row["weights"]
 
 
 def combinations(wanted: Mapping[str, Sequence]) -> list[Options]:
@@ -67,9 +70,12 @@ def search(
     folder: Path,
     resume: bool,
     console: Console,
+    by: str = SCORE,
 ) -> tuple[list[Point], Point, list[Outcome]]:
     """All points, the best, and its outcomes with their certificates. `stages_at` makes the stages of the recipe with
     some options, `trainer` has the options of Lightning's, `folder` holds the checkpoints of each point."""
+    if by not in BY:
+        raise UserError(f"grid_by is {by!r}, expected {' or '.join(BY)}")
     options = combinations(wanted)
     recipes, corpus = [stages_at(some) for some in options], data.describe()
     for stage in (stage for stages in recipes for stage in stages[1:]):
@@ -78,7 +84,7 @@ def search(
     for k, (some, stages) in enumerate(zip(options, recipes, strict=True)):
         here = folder / f"grid-{k:03d}"
         identity = [fingerprint(stage, data.name, corpus) for stage in stages]
-        point = Point(some, here, _fitted(stages, data, some, trainer, here, resume, identity))
+        point = Point(some, here, _fitted(stages, data, some, trainer, here, resume, identity), by)
         points.append(point)
         console.print(_line(point, k, len(options), data.metric), highlight=False, soft_wrap=True)
         if not point.row["weights"] or (best is not None and best.rank(data.metric) <= point.rank(data.metric)):
@@ -149,6 +155,7 @@ def _row(options: Options, outcomes: Sequence[Outcome]) -> dict[str, object]:
     return {
         **options,
         metric: last.module.evaluate(last.data.batches("dev", 256)).result()[metric],
+        "loss": certificate.mean_loss(last.module, last.data.whole("dev")),
         "weights": sum(int((named[name] != 0).sum()) for name in last.penalties),
         "groups": sum(int(g.alive(selected[name]).sum()) for name, g in groups.items()) if groups else None,
         "objective": last.figures["objective"],
@@ -161,7 +168,8 @@ def _line(point: Point, k: int, count: int, metric: str) -> str:
     row = point.row
     options = "  ".join(f"{key.removeprefix('reg.')} {value}" for key, value in point.options.items())
     groups = "" if row["groups"] is None else f"  groups {row['groups']:,}"
-    return f"grid {k + 1}/{count}  {options}{groups}  weights {row['weights']:,}  dev {metric} {row[metric]:.4f}"
+    told = f"weights {row['weights']:,}  dev {metric} {row[metric]:.4f}  loss {row['loss']:.4f}"
+    return f"grid {k + 1}/{count}  {options}{groups}  {told}"
 
 
 def write(folder: Path, points: Sequence[Point], best: Point) -> None:

@@ -58,6 +58,18 @@ def test_dev_chooses_and_of_equals_the_smaller_model(textcat, monkeypatch):
     assert [bool(row["best"]) for row in rows] == [False, True, False]
 
 
+def test_the_loss_of_dev_may_choose(textcat):
+    found = textcat("grid={reg.strength: [0.05, 0.2, 0.4, 0.7]}", "grid_by=loss")
+    rows = table(found)
+    (best,) = [row for row in rows if row["best"]]
+    assert float(best["loss"]) == min(float(row["loss"]) for row in rows) < max(float(row["loss"]) for row in rows)
+    alone = textcat(f"reg.strength={best['reg.strength']}", folder="alone")
+    assert alone.metrics["dev_accuracy"] == float(best["accuracy"])
+    wrong = textcat("grid={reg.strength: [0.05, 0.2]}", "grid_by=weights", folder="wrong")
+    assert wrong.status == 2
+    assert "grid_by is 'weights', expected score or loss" in wrong.errors
+
+
 def test_numbers_are_better_the_nearer_they_are(textcat):
     found = textcat("grid={reg.strength: [0.9, 0.3, 0.1]}", "data.classes=0", "loss=squared")
     assert found.status == 0, found.errors
