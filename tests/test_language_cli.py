@@ -183,7 +183,7 @@ def test_exports(name, folder, model, tmp_path, run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["predict", "MODEL", "--nbest", "3"], "--nbest is for taggers, MODEL is a language model"),
+        (["predict", "MODEL", "--nbest", "3"], "--nbest is for taggers and parsers, MODEL is a language model"),
         (["predict", "MODEL", "--marginals"], "--marginals is for taggers"),
         (["predict", "MODEL", "--columns", "word"], "--columns is for taggers"),
         (["evaluate", "MODEL", "x", "--comments", "never"], "--comments is for taggers"),

@@ -200,6 +200,14 @@ def test_other_learners(options, parse):
     assert run.result["uas"] > 0.3
 
 
+def test_the_whole_grammar_trains(tmp_path):
+    few = ("task=parsing", "data.train=25", "data.dev=8", "data.test=8", "reg.budget=60", "trainer.max_epochs=2")
+    run = run_here(*few, folder=tmp_path / "run", data=(), base=())
+    assert run.status == 0, run.errors
+    assert (run.result["groups"], run.result["templates_alive"]) == (684, 60)
+    assert 0.3 < run.result["las"] < run.result["uas"]
+
+
 def test_parts_for_taggers_are_refused(parse):
     for options, words in (
         (("model=sparse",), "model"),

@@ -71,6 +71,9 @@ def options(group: str) -> list[str]:
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
+OTHERS = ("lm", "parsing")  # tasks and features that tests/test_language_task.py and tests/test_parsing.py train
+
+
 def of_taggers(group: str) -> list[str]:
     """All but those of documents, which tests/test_textcat_task.py trains."""
     return [name for name in options(group) if name not in OF_DOCUMENTS.get(group, ())]
@@ -172,8 +175,8 @@ def assert_trained(run) -> None:
         *(f"solver={solver}" for solver in of_taggers("solver")),
         *(f"reg={reg}" for reg in of_taggers("reg") if reg != "none"),
         *(f"groups={groups}" for groups in of_taggers("groups") if groups not in (*OWN_NETWORKS, "contexts")),
-        *(f"features={features}" for features in of_taggers("features") if features != "lm"),
-        *(f"task={task}" for task in of_taggers("task") if task != "lm"),
+        *(f"features={features}" for features in of_taggers("features") if features not in OTHERS),
+        *(f"task={task}" for task in of_taggers("task") if task not in OTHERS),
     ],
 )
 def test_every_part_trains(choice, run):
