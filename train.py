@@ -235,6 +235,8 @@ def main(cfg: DictConfig) -> None:
         train(cfg, folder, console)
     except (UserError, InstantiationException, MisconfigurationException, MissingMandatoryValue) as error:
         reason = error.__cause__ if isinstance(error.__cause__, UserError) else error
+        if isinstance(error, MissingMandatoryValue):
+            reason = f"{error.full_key} needs a value"
         print(f"error: {' '.join(str(reason).split())}", file=sys.stderr)
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             raise  # Hydra goes on with the other runs before it fails

@@ -74,7 +74,7 @@ def test_a_folder_is_no_file(corpus, run, tmp_path):
 
 
 def test_files_must_be_named(run):
-    assert_refused(run(data=("data=files",)), "Missing mandatory value: data.t")
+    assert_refused(run(data=("data=files",)), "data.train needs a value")
 
 
 @pytest.mark.parametrize("share", [0, 1, 0.01, -0.5, 7])
