@@ -388,9 +388,8 @@ def test_the_page_says_what_the_texts_say_and_nothing_runs_or_loads(tmp_path):
     made = bag(data)
     table = np.zeros(len(made.layout))
     table[made.layout.words.index("moon")] = 1.0
-    explain.write(
-        tmp_path, replace(data, name="<u>posts"), made, table, np.zeros(1), cover, [("train", 0), ("test", 0)]
-    )
+    named = replace(data, name="<u>posts")
+    explain.write(tmp_path, explain.explain(named, made, table, np.zeros(1), cover, [("train", 0), ("test", 0)]))
     page = (tmp_path / "explanation.html").read_text()
     read = Reader(page)
     assert read.open == []

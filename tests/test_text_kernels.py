@@ -7,7 +7,8 @@ import scipy.sparse
 import torch
 
 from structsparse.groups import cover_rows
-from structsparse.kernels import rows as kernels
+from structsparse.kernels import row_groups, row_polish
+from structsparse.kernels import rows as row_kernels
 from structsparse.penalties import StructuredElasticNet
 from structsparse.solvers.designs import Design
 from structsparse.solvers.text import Majorizer, Problem
@@ -44,12 +45,12 @@ def test_what_dead_groups_cannot_hold_is_what_cvxpy_says(seed, pull):
     least = least.solve(solver="CLARABEL")
 
     sets_of, left = problem.sets._replace(reach=reach), sizes.copy()
-    living = kernels.hold(sets_of, dead, left, np.zeros(ROWS), np.zeros(10), 1e-12, 100_000)
+    living = row_groups.hold(sets_of, dead, left, np.zeros(ROWS), np.zeros(10), 1e-12, 100_000)
     assert not (living & ~dead).any()
     if least < 1e-9:
         np.testing.assert_allclose(left, 0, atol=1e-9)
     else:
-        assert least * (1 - 1e-6) - 1e-9 <= (left**2).sum() / 2 <= least / (1 - kernels.SURE) * (1 + 1e-6)
+        assert least * (1 - 1e-6) - 1e-9 <= (left**2).sum() / 2 <= least / (1 - row_groups.SURE) * (1 + 1e-6)
 
 
 def smoothed(problem: Problem, sets, eps: float, W: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -69,15 +70,15 @@ def test_newton_on_smoothed_norms_ends_where_autograd_finds_no_slope(eps):
     for _ in range(60):
         point.refresh()
         norms, pulls = np.sqrt(point.norms() ** 2 + eps**2), np.zeros(ROWS)
-        kernels.pulls(problem.sets, problem.sets.reach / norms, alive, problem.squares, pulls)
-        kernels.polish(
+        row_groups.pulls(problem.sets, problem.sets.reach / norms, alive, problem.squares, pulls)
+        row_polish.polish(
             problem.data, problem.sets, point.W, point.bias, point.F, point.slope, point.bend, point.G, problem.cut,
             pulls, problem.squares, norms, alive, problem.moves_bias, 300, 1e-3, eps,
         )  # fmt: skip
         W, bias = torch.tensor(point.W[:, 0], requires_grad=True), torch.tensor(point.bias, requires_grad=True)
         value = smoothed(problem, sets, eps, W, bias)
-        own = kernels.losses(problem.data, point.F, point.slope, point.bend)
-        own += kernels.true_penalty(problem.sets, point.W, alive, problem.cut, problem.squares, norms.copy(), eps)
+        own = row_kernels.losses(problem.data, point.F, point.slope, point.bend)
+        own += row_polish.true_penalty(problem.sets, point.W, alive, problem.cut, problem.squares, norms.copy(), eps)
         assert own == pytest.approx(float(value.detach()), abs=1e-12)
     value.backward()
     assert float(bias.grad.abs().max()) < 1e-8

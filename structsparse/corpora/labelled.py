@@ -173,9 +173,8 @@ def _delimited(path: Path, content: str, delimiter: str) -> Iterator[tuple[int, 
             if not fields:
                 continue
             if len(fields) != len(header):
-                raise UserError(
-                    f"{path}, line {before + 1}: {len(fields)} columns, expected {len(header)} as in the first line"
-                )
+                found = f"{len(fields)} column{'s' * (len(fields) != 1)}"
+                raise UserError(f"{path}, line {before + 1}: {found}, expected {len(header)} as in the first line")
             yield before + 1, dict(zip(header, fields, strict=True))
     except csv.Error as error:
         raise UserError(f"{path}, line {line + 1}: {error}, expected a table") from None

@@ -168,7 +168,8 @@ def explain_last(folder: Path, data: DocumentData, first: Outcome, last: Outcome
     name, cover = next(iter(covers.items()), (None, None))
     alive = None if cover is None else _alive(first, name).cpu().numpy()
     loss = last.module.loss.kind
-    explain.write(folder, data.labelled, data.bag, table, bias, cover, data.shown, loss, alive)
+    told = explain.explain(data.labelled, data.bag, table, bias, cover, data.shown, loss, alive)
+    explain.write(folder, told)
 
 
 def word_table(data: DocumentData, model: BagClassifier) -> report.Table:

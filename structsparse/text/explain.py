@@ -1,8 +1,9 @@
 """What a text classifier looked at: groups, words, and in some documents the sentences and phrases that live.
 
-`write` makes explanation.html (a page that needs nothing else, see explain_page) and explanation.txt of arrays alone. A
-sentence or phrase is *selected* where its group lives. Documents that are not trained on have no groups: there, and
-where the groups are others, it is selected if any of its words has a weight. What leaving out a sentence changes is
+`explain` reads it off arrays alone, `write` makes explanation.html (a page that needs nothing else, see explain_page)
+and explanation.txt of it. A sentence or phrase is *selected* where its group lives. Documents that are not trained on
+have no groups: there, and where the groups are others, it is selected if any of its words has a weight. What leaving
+out a sentence changes is
 
     log p(label | all sentences) - log p(label | all sentences but this one),
 
@@ -94,24 +95,8 @@ class Explanation:
     numbers: bool  # no classes
 
 
-def write(
-    folder: Path,
-    data: Labelled,
-    bag: Bag,
-    table: np.ndarray,
-    bias: np.ndarray,
-    cover: Cover | None,
-    shown: Sequence[tuple[str, int]] | None = None,
-    loss: str = "logistic",
-    alive: np.ndarray | None = None,
-) -> None:
-    """folder/explanation.html and folder/explanation.txt.
-
-    table: float [rows] for two classes and for numbers, [rows, classes] for more; bias: float [outputs]; `cover`:
-    groups of the rows (None: there are none); `shown`: (part, number of a document), else some of train and of test;
-    `loss`: the Design's name of it; `alive`: bool [groups], where a solver knows better than the weights which live.
-    """
-    told = explain(data, bag, table, bias, cover, shown, loss, alive)
+def write(folder: Path, told: Explanation) -> None:
+    """folder/explanation.html and folder/explanation.txt."""
     write_text(folder / "explanation.html", explain_page.page(told))
     write_text(folder / "explanation.txt", explain_text.text(told))
 
@@ -126,7 +111,9 @@ def explain(
     loss: str = "logistic",
     alive: np.ndarray | None = None,
 ) -> Explanation:
-    """As `write`, without writing."""
+    """table: float [rows] for two classes and for numbers, [rows, classes] for more; bias: float [outputs]; `cover`:
+    groups of the rows (None: there are none); `shown`: (part, number of a document), else some of train and of test;
+    `loss`: the Design's name of it; `alive`: bool [groups], where a solver knows better than the weights which live."""
     table, bias = np.asarray(table, np.float64), np.atleast_1d(np.asarray(bias, np.float64))
     if table.ndim not in (1, 2) or len(table) != len(bag.layout) or bias.shape != (table.shape[1:] or (1,)):
         raise UserError(f"explanation: weights {table.shape} and biases {bias.shape} of {len(bag.layout)} features")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from structsparse.errors import UserError
-from structsparse.kernels import rows as kernels
+from structsparse.kernels import row_groups
 from structsparse.solvers.text.problem import Certificate, Problem
 
 STOPS = ("change", "dual", "gap")
@@ -65,7 +65,7 @@ class Admm:
         self._weights()
         problem, W = self.problem, self.point.W
         self.change = _relative(norm(W - before), norm(W))
-        apart, size, there, self.zeros = kernels.move_copies(
+        apart, size, there, self.zeros = row_groups.move_copies(
             problem.sets, problem.order, problem.bounds, W, self.copies, self.duals, self.rho, self.relax, self.sums,
             self.moved,
         )  # fmt: skip

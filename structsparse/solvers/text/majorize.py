@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from structsparse.kernels import rows as kernels
+from structsparse.kernels import row_groups, row_polish
+from structsparse.kernels import rows as row_kernels
 from structsparse.kernels.rows import LOGISTIC, SQUARED
 from structsparse.penalties import L1
 from structsparse.solvers.linear import fit_linear
@@ -105,10 +106,10 @@ class Majorizer:
     def _step(self) -> None:
         problem, point = self.problem, self.point
         point.refresh()
-        rows = kernels.awake(point.W, point.G, problem.cut, np.ones(problem.rows, np.bool_))
+        rows = row_groups.awake(point.W, point.G, problem.cut, np.ones(problem.rows, np.bool_))
         factors = problem.sets.reach / np.sqrt(point.norms() ** 2 + self.eps**2)
         pulls = np.zeros(problem.rows)
-        kernels.pulls(problem.sets, factors, rows, problem.squares, pulls)
+        row_groups.pulls(problem.sets, factors, rows, problem.squares, pulls)
         point.step(rows, pulls, passes=PASSES)
 
     def _end(self) -> None:
@@ -143,8 +144,8 @@ class Majorizer:
         problem, point = self.problem, self.point
         dead = (point.norms() == 0) & (least > 0) & ~woken
         allowed, member = np.ones(problem.rows, np.bool_), np.ones(problem.rows, np.bool_)
-        kernels.rows_outside(problem.sets, dead, allowed)
-        kernels.rows_outside(problem.sets, woken, member)
+        row_groups.rows_outside(problem.sets, dead, allowed)
+        row_groups.rows_outside(problem.sets, woken, member)
         chosen = allowed & ~member
         point.W[chosen] = weights[chosen]
         point.rescore()
@@ -159,16 +160,16 @@ class Majorizer:
             norms = point.norms()
             if fresh is not None:
                 norms, fresh = np.where(fresh, np.maximum(norms, self.eps), norms), None
-            kernels.rows_outside(problem.sets, norms <= least, allowed)
+            row_groups.rows_outside(problem.sets, norms <= least, allowed)
             if point.W[~allowed].any():
                 point.W[~allowed] = 0
                 point.rescore()
                 continue
             point.refresh()
-            rows = kernels.awake(point.W, point.G, problem.cut, allowed)
+            rows = row_groups.awake(point.W, point.G, problem.cut, allowed)
             factors = np.divide(problem.sets.reach, norms, out=np.zeros_like(norms), where=norms > 0)
             pulls = np.zeros(problem.rows)
-            kernels.pulls(problem.sets, factors, rows, problem.squares, pulls)
+            row_groups.pulls(problem.sets, factors, rows, problem.squares, pulls)
             worst = point.step(rows, pulls, passes=2)
             calm = calm + 1 if worst <= 0.01 * self.kkt * problem.steepest else 0
             if calm == 2:
@@ -180,12 +181,12 @@ class Majorizer:
         point.refresh()
         norms, pulls = np.sqrt(point.norms() ** 2 + eps**2), np.zeros(problem.rows)
         factors = np.divide(problem.sets.reach, norms, out=np.zeros_like(norms), where=norms > 0)
-        kernels.pulls(problem.sets, factors, rows, problem.squares, pulls)
-        kernels.polish(
+        row_groups.pulls(problem.sets, factors, rows, problem.squares, pulls)
+        row_polish.polish(
             problem.data, problem.sets, point.W, point.bias, point.F, point.slope, point.bend, point.G, problem.cut,
             pulls, problem.squares, norms, rows, problem.moves_bias, CONJUGATES, ACCURACY, eps,
         )  # fmt: skip
-        point.loss = kernels.losses(problem.data, point.F, point.slope, point.bend)
+        point.loss = row_kernels.losses(problem.data, point.F, point.slope, point.bend)
 
     def _without_groups(self) -> None:
         """Lasso and squares alone: `fit_linear` where it knows the loss, then Newton to the last digits."""

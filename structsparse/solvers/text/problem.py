@@ -13,8 +13,10 @@ from torch import Tensor
 
 from structsparse.errors import UserError
 from structsparse.groups import Cover
-from structsparse.kernels import rows as kernels
-from structsparse.kernels.rows import HINGE, LOGISTIC, SOFTMAX, SQUARED, Data, Sets
+from structsparse.kernels import row_groups, row_polish
+from structsparse.kernels import rows as row_kernels
+from structsparse.kernels.row_groups import Sets
+from structsparse.kernels.rows import HINGE, LOGISTIC, SOFTMAX, SQUARED, Data
 from structsparse.penalties import L1, ElasticNet, NoPenalty, Penalty, SquaredL2, StructuredElasticNet
 from structsparse.solvers.designs import Design
 
@@ -59,7 +61,7 @@ class Problem:
         if self.cut > 0 or not self.grouped:
             return
         bears = np.zeros(self.rows)
-        kernels.pulls(self.sets, self.sets.reach, self.every, self.squares, bears)
+        row_groups.pulls(self.sets, self.sets.reach, self.every, self.squares, bears)
         bare = (bears == 0) & (np.diff(self.data.starts) > 0)
         if bare.any():
             raise UserError(
@@ -104,15 +106,15 @@ class Point:
 
     def rescore(self) -> None:
         """Scores and losses anew, without the rounding of many steps."""
-        kernels.scores(self.problem.data, self.W, self.bias, self.F)
-        self.loss = kernels.losses(self.problem.data, self.F, self.slope, self.bend)
+        row_kernels.scores(self.problem.data, self.W, self.bias, self.F)
+        self.loss = row_kernels.losses(self.problem.data, self.F, self.slope, self.bend)
 
     def refresh(self) -> None:
         """The gradient; slope and bend are those of the scores already."""
         self.gradient_of(self.slope)
 
     def gradient_of(self, slope: np.ndarray) -> None:
-        kernels.gradient(self.problem.data, slope, self.G)
+        row_kernels.gradient(self.problem.data, slope, self.G)
         if self.problem.mask is not None:
             self.G[~self.problem.mask] = 0
 
@@ -128,7 +130,7 @@ class Point:
     def step(self, rows: np.ndarray, ridge: np.ndarray, centre=None, passes: int = 5, slack: float = 0.03) -> float:
         """A step of proximal Newton on these rows; how far from optimal the steepest entry was before it."""
         problem = self.problem
-        self.loss, worst = kernels.newton(
+        self.loss, worst = row_kernels.newton(
             problem.data, self.W, self.bias, self.F, self.slope, self.bend, self.G, problem.cut, ridge,
             _zeros(self.W.shape) if centre is None else centre, rows, problem.moves_bias, passes, slack,
         )  # fmt: skip
@@ -136,14 +138,14 @@ class Point:
 
     def norms(self) -> np.ndarray:  # [groups]
         squares = np.empty(len(self.problem.sets.reach))
-        kernels.group_squares(self.problem.sets, self.W, squares)
+        row_groups.group_squares(self.problem.sets, self.W, squares)
         return np.sqrt(squares)
 
     def objective(self) -> float:
         problem = self.problem
         norms = np.empty(len(problem.sets.reach))
         living = np.flatnonzero(self.W.any(1))
-        return self.loss + kernels.true_penalty(problem.sets, self.W, living, problem.cut, problem.squares, norms)
+        return self.loss + row_polish.true_penalty(problem.sets, self.W, living, problem.cut, problem.squares, norms)
 
     def certify(
         self,
@@ -177,7 +179,7 @@ class Point:
         problem, pull = self.problem, np.zeros(self.problem.rows)
         with np.errstate(divide="ignore", invalid="ignore"):
             factors = np.where(norms > 0, problem.sets.reach / norms, 0.0)
-        kernels.pulls(problem.sets, factors, np.flatnonzero(self.W.any(1)), np.zeros(problem.rows), pull)
+        row_groups.pulls(problem.sets, factors, np.flatnonzero(self.W.any(1)), np.zeros(problem.rows), pull)
         return pull
 
     def _held(self, rest, dead, held, tolerance, rounds) -> tuple[np.ndarray, np.ndarray]:
@@ -185,7 +187,9 @@ class Point:
         sizes = np.where(self.W.any(1), 0.0, np.linalg.norm(rest, axis=1))
         before = sizes.copy()
         factors, guess = held if held is not None else (np.zeros(len(dead)), np.zeros(len(sizes)))
-        woken = kernels.hold(self.problem.sets, dead, sizes, guess, factors, tolerance * self.problem.steepest, rounds)
+        woken = row_groups.hold(
+            self.problem.sets, dead, sizes, guess, factors, tolerance * self.problem.steepest, rounds
+        )
         share = np.divide(sizes, before, out=np.ones_like(sizes), where=before > 0)
         return rest * share[:, None], woken
 
@@ -203,7 +207,7 @@ class Point:
             scale = 1 / (1 + float(excess.max(initial=0)) / cut)
         elif problem.grouped and excess.any():
             scale = 1 / (1 + self._excess_of_groups(np.where(has_squares[:, None], 0.0, total)))
-        dual = -kernels.conjugates(problem.data, slope, scale)
+        dual = -row_kernels.conjugates(problem.data, slope, scale)
         over = np.maximum(scale * np.abs(total) - cut, 0)[has_squares]
         dual -= float((over**2 / (2 * problem.squares[has_squares][:, None])).sum())
         return max(objective - dual, 0.0) / problem.unit if np.isfinite(dual) else np.inf
