@@ -67,7 +67,7 @@ def test_the_order_of_templates_of_arcs_has_few_levels():
         "h.word & m.upos & distance": "h.word & m.upos & direction",
         "m.lemma & direction": "m.lemma & length",
         "m.lemma & distance": "m.lemma & direction",
-        "direction": "bias",
+        "direction": "length",
         "distance": "direction",
     }
     cover = coarse_to_fine((len(names), 1), names, range(len(names) + 1), order.items(), "one")

@@ -77,7 +77,7 @@ class ArcTemplate:
             return replace(self, place="direction")
         if self.place == "direction":
             plain = replace(self, place=None)
-            return replace(plain, place="length") if plain.blind and self.tokens else plain
+            return replace(plain, place="length") if plain.blind else plain
         tags = {(end, offset, "upos" if name in LEXICAL else name) for end, offset, name in self.tokens}
         tokens = tuple(sorted(tags))
         return None if tokens == self.tokens else replace(self, tokens=tokens)
