@@ -45,7 +45,7 @@ def test_what_lives_is_what_is_largest_for_its_weight():
     W = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
     for steps in (0.1, torch.rand(SHAPE, generator=torch.Generator().manual_seed(1)) + 0.1):
         ratios = (W / steps).norm(dim=1).double() / penalty.groups.weight
-        strength = budget.needed(penalty.entering(W / steps))
+        strength = budget.needed(penalty.entering(W / steps), 2)
         second, third = ratios.sort(descending=True).values[1:3]
         assert float(strength) == pytest.approx(float(second + third) / 2, rel=1e-6)
         penalty.strength = float(strength)
@@ -63,6 +63,21 @@ def test_families_of_overlapping_groups_have_a_budget_each():
     assert living[-1] == 1  # cut last
     assert max(living) == 1
     assert float(penalty.strength) > 0
+
+
+def test_nested_families_share_a_budget():
+    """A row and all finer ones are a group: six rows in three chains of two, and each family gets half."""
+    chains = cover_rows(SHAPE, [[0, 1], [1], [2, 3], [3], [4, 5], [5]])
+    penalty = SequentialGroupLasso(chains, 0.0, shared=True)
+    budget = Budget({"weights": penalty}, 3, every=4)
+    assert sorted(budget.most["weights"]) == [1, 2]
+    module, _ = fitted(budget)
+    W = module.weights.detach()
+    rows = (W != 0).any(dim=1)
+    assert 1 <= int(rows.sum()) <= 3
+    assert not any(bool(rows[k + 1] and not rows[k]) for k in (0, 2, 4))  # the finer needs the coarser
+    with pytest.raises(UserError, match="shared by 2 families"):
+        Budget({"weights": penalty}, 1)
 
 
 def test_ties_leave_no_more_than_the_budget():

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from structsparse.errors import UserError
-from structsparse.features.layout import template_order
+from structsparse.features.arc_templates import expand as expand_of_arcs
+from structsparse.features.layout import arc_order, template_order
 from structsparse.features.templates import expand
 from structsparse.groups.orders import closure, coarse_to_fine
 from structsparse.penalties import OverlappingGroupLasso
@@ -52,6 +53,32 @@ def test_a_fine_template_lives_only_if_no_coarser_group_is_dead():
         for a, b in itertools.product(range(5), repeat=2):
             assert not living[b] or living[a] or not MATRIX[a, b]
     assert len(seen) >= 4
+
+
+def test_the_order_of_templates_of_arcs_has_few_levels():
+    lines = ["h.upos & m.upos", "h.word & m.upos", "m.lemma", "bias"]
+    names = [t.name for t in expand_of_arcs(lines, ["plain", "direction", "distance"])]
+    order = dict(arc_order(names))
+    assert order == {
+        "h.upos & m.upos & direction": "h.upos & m.upos",
+        "h.upos & m.upos & distance": "h.upos & m.upos & direction",
+        "h.word & m.upos": "h.upos & m.upos",
+        "h.word & m.upos & direction": "h.word & m.upos",
+        "h.word & m.upos & distance": "h.word & m.upos & direction",
+        "m.lemma & direction": "m.lemma & length",
+        "m.lemma & distance": "m.lemma & direction",
+        "direction": "length",
+        "distance": "direction",
+    }
+    cover = coarse_to_fine((len(names), 1), names, range(len(names) + 1), order.items(), "one")
+    assert cover.nested
+    assert int(cover.colours().max()) == 3
+
+
+def test_what_is_not_there_is_no_step():
+    assert arc_order(["h.word & m.upos & distance", "h.upos & m.upos"]) == [
+        ("h.word & m.upos & distance", "h.upos & m.upos")
+    ]
 
 
 def test_the_order_of_our_templates_is_that_of_their_parts():

@@ -18,7 +18,8 @@ class Budget(ProximalStep):
     """At every `every`-th step, before validation and at the end, each parameter's penalty takes the smallest strength
     that leaves it at most `budget` living groups: halfway between those at which the last group to live and the first
     one to die would die. Where no more live than that, nothing is shrunk. Groups that overlap (SequentialGroupLasso)
-    are cut family by family, each family with the budget to itself.
+    are cut family by family, each family with the budget to itself, or (`shared`) with its share of it, by its number
+    of groups, at least one: then no more than the budget live of the atoms whose groups are nested, as coarse to fine.
 
     After `freeze` epochs the living groups are settled: the dead stay dead, the living are shrunk no more.
 
@@ -40,6 +41,7 @@ class Budget(ProximalStep):
             raise UserError(f"reg.freeze={freeze}: expected a number of epochs, at least 1, or null")
         self.budget, self.freeze, self.frozen = budget, freeze, False
         self.parts = {name: self._parts(name, penalty) for name, penalty in self.penalties.items()}
+        self.most = {name: self._most(self.penalties[name], parts) for name, parts in self.parts.items()}
         self.sequence: list[tuple[int, str, float]] = []
 
     def _parts(self, name: str, penalty: Penalty) -> list[Penalty]:
@@ -52,6 +54,19 @@ class Budget(ProximalStep):
                 "choose group_lasso, sparse_group_lasso, group_linf or overlap_sequential"
             )
         return [penalty]
+
+    def _most(self, penalty: Penalty, parts: list[Penalty]) -> list[int]:
+        """How many groups may live in each of the parts."""
+        if not getattr(penalty, "shared", False):
+            return [self.budget] * len(parts)
+        if self.budget < len(parts):
+            raise UserError(
+                f"reg.budget={self.budget} is shared by {len(parts)} families; expected at least one for each"
+            )
+        most = [1] * len(parts)
+        for _ in range(self.budget - len(parts)):  # to the one that has least for its size
+            most[max(range(len(parts)), key=lambda k: len(parts[k].groups) / most[k])] += 1
+        return most
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         (optimizer,) = trainer.optimizers
@@ -74,25 +89,23 @@ class Budget(ProximalStep):
     def shrink(self, name: str, parameter: Tensor, steps: Steps) -> None:
         if self.frozen:
             return
-        for part in self.parts[name]:
+        for part, most in zip(self.parts[name], self.most[name], strict=True):
             strengths = part.entering(torch.where(parameter == 0, 0.0, parameter / steps))  # at which groups would die
-            strength = float(self.needed(strengths))
+            strength = float(self.needed(strengths, most))
             if strength > 0:
                 part.strength = strength
                 part.prox_(parameter, steps)
-                last = torch.ones_like(strengths, dtype=torch.bool).index_fill_(
-                    0, strengths.topk(self.budget).indices, False
-                )
+                last = torch.ones_like(strengths, dtype=torch.bool).index_fill_(0, strengths.topk(most).indices, False)
                 parameter.masked_fill_(part.groups.expand(last, fill=False), 0.0)  # ties are for rounding to decide
                 self.sequence.append((self.count, name, strength))
         self.penalties[name].strength = max(float(part.strength) for part in self.parts[name])
 
-    def needed(self, strengths: Tensor) -> Tensor:
-        """The strength that leaves no more than the budget alive, of those at which each group would die; 0 where
-        there are no more."""
-        if len(strengths) <= self.budget:
+    def needed(self, strengths: Tensor, most: int) -> Tensor:
+        """The strength that leaves no more than `most` alive, of those at which each group would die; 0 where there are
+        no more."""
+        if len(strengths) <= most:
             return strengths.new_zeros(())
-        first = strengths.topk(self.budget + 1).values[-2:]
+        first = strengths.topk(most + 1).values[-2:]
         return torch.where(first[1] > 0, first.mean(), 0.0)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:

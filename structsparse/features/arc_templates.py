@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from structsparse.errors import UserError
@@ -69,6 +69,18 @@ class ArcTemplate:
     @property
     def variant(self) -> str:
         return "plain" if self.place in (None, "length") else self.place
+
+    @property
+    def coarser(self) -> ArcTemplate | None:
+        """What says less of the same: direction for distance, nothing for direction; then parts of speech for words."""
+        if self.place == "distance":
+            return replace(self, place="direction")
+        if self.place == "direction":
+            plain = replace(self, place=None)
+            return replace(plain, place="length") if plain.blind else plain
+        tags = {(end, offset, "upos" if name in LEXICAL else name) for end, offset, name in self.tokens}
+        tokens = tuple(sorted(tags))
+        return None if tokens == self.tokens else replace(self, tokens=tokens)
 
     @property
     def kind(self) -> str:

@@ -1,4 +1,5 @@
-"""Filters of templates, the classic way to choose: each template is judged by itself, before anything is trained.
+"""Filters of templates, the classic way to choose: before anything is trained each template is judged, by itself, or by
+what it adds to others.
 
 A filter takes the training sentences, the name of the column to predict and the templates; it returns those to keep,
 in their old order, and what there is to say of it. Of templates of arcs it judges what they say of every arc, whether
@@ -15,6 +16,7 @@ from structsparse.corpora.columns import Sentences
 from structsparse.errors import UserError
 from structsparse.features.arc_templates import ArcTemplate
 from structsparse.features.arcs import Looks, gold_arcs
+from structsparse.features.forward import Forward, forward
 from structsparse.features.index import FeatureIndex
 from structsparse.features.templates import Template
 
@@ -47,6 +49,32 @@ def by_gain(
     beyond = " over chance" if over_chance else ""
     note = f"filter: {count} of {len(templates)} templates by information gain{beyond}, in bits from {first} to {last}"
     return _kept(templates, order), [note]
+
+
+def by_addition(
+    sentences: Sentences, tag: str, templates: Sequence, count: int, seed: int, ridge: float, rate: float,
+    tries: float, again: int,
+) -> Filtered:  # fmt: skip
+    """`count` templates of arcs, one after another, each for what it adds to those that are chosen already."""
+    _check(count, len(templates), seed)
+    if not _of_arcs(templates):
+        raise UserError("filter=forward chooses among templates of arcs (task=parsing); take filter=gain or random")
+    if len(sentences) < 2:
+        raise UserError(
+            f"filter=forward fits one half of training and looks at the other; there are {len(sentences)} sentences"
+        )
+    _check_numbers(ridge=ridge, rate=rate, tries=tries, again=again)
+    model = Forward(sentences, templates, ridge, rate, np.random.default_rng(seed))
+    chosen, gain = forward(model, count, tries, again)
+    first, last = (
+        f"{templates[k].name} {1000 * g / sentences.tokens:.4g}"
+        for k, g in ((chosen[0], gain[0]), (chosen[-1], gain[-1]))
+    )
+    note = (
+        f"filter: {count} of {len(templates)} templates, one after another, by what each adds on sentences held out, "
+        f"in thousandths of a nat a word from {first} to {last}; {sum(g <= 0 for g in gain)} of them add nothing there"
+    )
+    return _kept(templates, np.array(chosen)), [note]
 
 
 def gains(
@@ -99,6 +127,16 @@ def _entropy(codes: np.ndarray) -> float:
 
 def _kept(templates: Sequence[Template], chosen: np.ndarray) -> list[Template]:
     return [templates[k] for k in np.sort(chosen)]
+
+
+def _check_numbers(ridge: float, rate: float, tries: float, again: int) -> None:
+    for name, value in (("ridge", ridge), ("rate", rate), ("tries", tries)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < np.inf:
+            raise UserError(f"filter.{name} is {value}; expected a number above 0")
+    if rate > 1:
+        raise UserError(f"filter.rate is {rate}; expected a share of a step, at most 1")
+    if isinstance(again, bool) or not isinstance(again, int) or again < 0:
+        raise UserError(f"filter.again is {again}; expected a whole number of at least 0")
 
 
 def _check(count: int, available: int, seed: int) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from structsparse.errors import UserError
+from structsparse.features import arc_templates
 from structsparse.features.templates import parse
 from structsparse.groups import Cover, Forest, Partition, by_column, by_row_blocks
 from structsparse.groups.orders import coarse_to_fine
@@ -97,6 +98,33 @@ def template_order(names: Sequence[str]) -> Tensor:
         has[row, [number[part] for part in own]] = 1
     count = has.sum(1)
     return (has @ has.T == count[:, None]) & (count[:, None] < count)
+
+
+def by_arcs_coarse_to_fine(
+    shape: Sequence[int], layout: Layout, weights: str = "log2_size", parameter: str = ""
+) -> Cover:
+    """The same of templates of arcs, whose order has few levels: see arc_order."""
+    _fits(shape, 0, layout, "groups=arcs_coarse_to_fine", parameter)
+    names = list(layout.templates)
+    return coarse_to_fine(shape, names, layout.blocks(shape), arc_order(names), weights, parameter)
+
+
+by_arcs_coarse_to_fine.serves = "parsers"
+
+
+def arc_order(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Pairs (finer, coarser): each template and the next coarser one that there is, so that groups are nested.
+
+    h.word & m.upos & distance is finer than ... & direction, that than h.word & m.upos, that than h.upos & m.upos."""
+    templates = {arc_templates.parse(name): name for name in names}
+    found = []
+    for template, name in templates.items():
+        coarser = template.coarser
+        while coarser is not None and coarser not in templates:
+            coarser = coarser.coarser
+        if coarser is not None:
+            found.append((name, templates[coarser]))
+    return found
 
 
 class Names(Sequence):

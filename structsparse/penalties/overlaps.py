@@ -150,9 +150,10 @@ class SequentialGroupLasso(OverlappingGroupLasso):
     family after the other. That is not the prox of the sum where families overlap: it shrinks overlapping groups more
     or less than the true one, kills others, and has other fixed points than the optimum of the value. It costs one
     pass over all groups. `groups`: a Cover, which is taken apart, or the Partitions in the order of their turns.
+    `shared`: whether a budget is one of all families together, see callbacks.budget.
     """
 
-    def __init__(self, groups: Cover | Sequence[Partition], strength: float, mix: float = 0.0):
+    def __init__(self, groups: Cover | Sequence[Partition], strength: float, mix: float = 0.0, shared: bool = False):
         if isinstance(groups, Partition):
             groups = [groups]
         if not (isinstance(groups, list | tuple) and groups and all(isinstance(f, Partition) for f in groups)):
@@ -165,6 +166,7 @@ class SequentialGroupLasso(OverlappingGroupLasso):
             kept = [int((family.size > 0).sum()) for family in groups]
             colours = torch.repeat_interleave(torch.arange(len(kept)), torch.tensor(kept))
         super().__init__(cover, strength, mix)
+        self.shared = shared
         self.turns = prox.turns(cover, colours)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:

@@ -61,9 +61,11 @@ class ArcArrays:
 
     def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The active rows of all arcs of these sentences, and where those of each arc begin."""
-        chosen = ranges(self.arcs[sentences], self.lengths[sentences] ** 2)
-        sizes = np.diff(self.bags.offsets)[chosen]
-        return self.bags.ids[ranges(self.bags.offsets[chosen], sizes)], np.concatenate([[0], np.cumsum(sizes)])
+        begins, ends = self.arcs[sentences], self.arcs[sentences + 1]
+        sizes = np.diff(self.bags.offsets)[ranges(begins, ends - begins)]
+        bounds = zip(self.bags.offsets[begins].tolist(), self.bags.offsets[ends].tolist(), strict=True)
+        ids = np.concatenate([self.bags.ids[begin:end] for begin, end in bounds])  # a place for each would be larger
+        return ids, np.concatenate([[0], np.cumsum(sizes)])
 
     def with_bags(self, bags: Bags) -> ArcArrays:
         return ArcArrays(self.treebank, self.templates, self.punctuation, lambda _: bags, self.part)
