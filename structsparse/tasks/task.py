@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from structsparse import report
 from structsparse.errors import UserError
 from structsparse.penalties import Penalty
+from structsparse.rounding import Small, round_
 from structsparse.terms import Term
 
 if TYPE_CHECKING:
@@ -78,6 +79,22 @@ class Task(ABC):
 
     def settled(self, outcome: Outcome) -> Outcome:
         """The outcome as what is tested and kept."""
+        return outcome
+
+    keyed = False  # whether a feature is told by a key that may be shortened
+
+    def check_small(self, small: Small) -> None:
+        """Refuse, before anything is fitted, what the artifact of this task does not know."""
+        if small.mistaken is not None and not self.keyed:
+            raise UserError(
+                f"artifact.mistaken={small.mistaken}: an artifact of this task has words, not keys; leave it out"
+            )
+
+    def rounded(self, outcome: Outcome, small: Small) -> Outcome:
+        """The outcome as its artifact will tell it: what is tested and reported is that."""
+        if small.bits is not None:
+            for weights in outcome.module.parameters():
+                round_(weights, small.bits)
         return outcome
 
     @abstractmethod
