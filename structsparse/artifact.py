@@ -1,9 +1,9 @@
 """The small model as a folder: `model.json` says what it is, `weights.safetensors` holds its numbers.
 
 Of a tagger only living features are kept: their keys, template by template, and of their weights those that are not
-zero, each in as few bytes as they take (`packing.py`). Nothing in the folder is ever executed; all of it is checked before it is used. Language models, classifiers
-and parsers, which `language/artifact.py`, `text/artifact.py` and `parsing/artifact.py` read and write, are told by the
-field `kind`.
+zero, each in as few bytes as they take (`packing.py`). Nothing in the folder is ever executed; all of it is checked
+before it is used. Language models, classifiers and parsers, which `language/artifact.py`, `text/artifact.py` and
+`parsing/artifact.py` read and write, are told by the field `kind`.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
         raise UserError(reason)
     scorer, used = _described(tagger.scorer), {type(module) for module in tagger.modules()}
     state, tables = _state(tagger), _tables(tagger)
-    templates, keys = keep_living_(state, tables, data.told or data.index)
+    templates, keys = keep_living_(state, tables, data.index if data.told is None else data.told)
     tensors, edges = {"keys": keys}, {}
     if tagger.edges is not None:
-        index = data.edges_told or data.edges.index
+        index = data.edges.index if data.edges_told is None else data.edges_told
         edges["templates"], tensors["edges.keys"] = keep_living_(state, [EDGES], index)
         edges["steps"] = data.edges.steps.T.tolist()
     for name, array in state.items():
@@ -273,8 +273,8 @@ def check_fields(known: dict, fields: Fields, optional: Collection[str] = ()) ->
     """Every field there, of the kind that is expected, and no other."""
     for name in sorted(({*known} ^ {*fields}) - {*optional}):
         raise UserError(f"{name} is {'unknown' if name in known else 'missing'}, expected {', '.join(fields)}")
-    for name, (fits, expected) in fields.items():
-        if name in known and not fits(known[name]):
+    for name, (fitting, expected) in fields.items():
+        if name in known and not fitting(known[name]):
             raise UserError(f"{name} is {json.dumps(known[name]):.60}, expected {expected}")
 
 

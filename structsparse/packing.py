@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
@@ -34,7 +35,7 @@ _WIDEST_CHAIN = 9  # bits of labels of which each depends on the one before
 def packed(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
     """A table float32 [rows, labels] or [rows], in the smallest of three ways: as it is; row by row what is not zero;
     the same of its distinct rows, and for each row which of them it is."""
-    flat = table.reshape(len(table), -1)
+    flat = table.reshape(len(table), math.prod(table.shape[1:]))
     ways = [{name: np.ascontiguousarray(table)}]
     if table.size and flat.shape[1] < 1 << _WIDEST:
         ways.append(_of_rows(name, flat))
@@ -46,7 +47,7 @@ def packed(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
 
 def unpacked(tensors: dict, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """What `packed` was given, of this shape: float32"""
-    if name in tensors:
+    if name in tensors or not any(stored.startswith(f"{name}.") for stored in tensors):
         return take(tensors, name, ["float32"], shape)
     rows, labels = shape[0], shape[1] if len(shape) > 1 else 1
     if f"{name}.rows" not in tensors:

@@ -24,6 +24,7 @@ from structsparse.kernels import keys as kernels
 
 WORD = 64  # bits of a whole key
 
+
 @lru_cache(1 << 16)  # a stream asks for the same words again and again
 def _digest(text: str) -> bytes:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -132,7 +132,9 @@ class ParserTask(Task):
             console.print(f"no artifact: {reason}")
             return None
         relations = None if module.labelling is None else module.labelling.model
-        return artifact.save(folder, DependencyParser(data.told or data.index, module.parser, relations, data.splits.rule))
+        return artifact.save(
+            folder, DependencyParser(data.told or data.index, module.parser, relations, data.splits.rule)
+        )
 
 
 def _parser(stage: Stage, data: ParsingData) -> Parser:

@@ -19,10 +19,10 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from structsparse import report
+from structsparse import certificate, report
 from structsparse.errors import UserError
 from structsparse.penalties import Penalty
-from structsparse.rounding import Small, round_
+from structsparse.rounding import Small, round_all_
 from structsparse.terms import Term
 
 if TYPE_CHECKING:
@@ -91,10 +91,11 @@ class Task(ABC):
             )
 
     def rounded(self, outcome: Outcome, small: Small) -> Outcome:
-        """The outcome as its artifact will tell it: what is tested and reported is that."""
+        """The outcome as its artifact will tell it: what is tested and reported is that. Of several roundings the one
+        with the least loss on dev is taken."""
         if small.bits is not None:
-            for weights in outcome.module.parameters():
-                round_(weights, small.bits)
+            module, dev = outcome.module, outcome.data.whole("dev")
+            round_all_(module.parameters(), small.bits, lambda: certificate.mean_loss(module, dev))
         return outcome
 
     @abstractmethod
