@@ -49,7 +49,7 @@ def unpacked(tensors: dict, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """What `packed` was given, of this shape: float32"""
     if name in tensors or not any(stored.startswith(f"{name}.") for stored in tensors):
         return take(tensors, name, ["float32"], shape)
-    rows, labels = shape[0], shape[1] if len(shape) > 1 else 1
+    rows, labels = shape[0], math.prod(shape[1:])
     if f"{name}.rows" not in tensors:
         return _from_rows(tensors, name, rows, labels).reshape(shape)
     which = heard_any(tensors, f"{name}.rows", rows)
