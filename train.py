@@ -30,12 +30,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from rich.console import Console
 
-from structsparse import grid, path, recipe, report, rounds
+from structsparse import artifact, grid, path, recipe, report, rounds
 from structsparse.callbacks.monitor import SparsityMonitor
 from structsparse.callbacks.progress import EpochLines
 from structsparse.callbacks.saving import Stopped, WholeFiles
 from structsparse.errors import UserError
 from structsparse.pages import keep_pages
+from structsparse.rounding import Small
 from structsparse.runs import decides, first_process, resume_into
 from structsparse.terms import Term
 
@@ -49,9 +50,11 @@ def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
     begin = time.perf_counter()
     how = OmegaConf.to_container(cfg.task, resolve=True)
     del how["name"]
+    small = Small.of(OmegaConf.to_container(cfg.artifact, resolve=True))
     features = instantiate(cfg.features, _convert_="all")  # plain, but for groups of words that are features
     data = instantiate(how)(instantiate(cfg.data), features, choose=instantiate(cfg.filter), cache=cfg.cache)
     seconds = {"seconds_prepare": time.perf_counter() - begin}
+    data.task.check_small(small)
     for line in data.describe():
         console.print(line, highlight=False, soft_wrap=True)
     resume = resume_into(folder, cfg.ckpt_path, OmegaConf.to_container(cfg, resolve=True))
@@ -69,7 +72,7 @@ def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
         recipe.refuse_dead(outcomes[-1])
     else:
         outcomes = follow_path(cfg, data, folder, checkpoints, resume, console)
-    return finish(cfg, data, outcomes, seconds | chosen, folder, console)
+    return finish(cfg, data, outcomes, small, seconds | chosen, folder, console)
 
 
 def search_grid(cfg: DictConfig, data, folder: Path, checkpoints: Path, resume: bool, console: Console) -> tuple:
@@ -181,9 +184,9 @@ def trainer_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: C
         raise UserError(f"trainer: {error}") from error
 
 
-def finish(cfg, data, outcomes, seconds: dict, folder: Path, console: Console) -> dict[str, object]:
+def finish(cfg, data, outcomes, small: Small, seconds: dict, folder: Path, console: Console) -> dict[str, object]:
     """Test once, export, report."""
-    first, last = recipe.selecting(outcomes), data.task.settled(outcomes[-1])
+    first, last = recipe.selecting(outcomes), data.task.rounded(data.task.settled(outcomes[-1]), small)
     dev = last.module.evaluate(last.data.batches("dev", 256)).result()
     begin = time.perf_counter()
     score = last.module.evaluate(last.data.batches("test", 256)).result()
@@ -202,11 +205,23 @@ def finish(cfg, data, outcomes, seconds: dict, folder: Path, console: Console) -
     }  # fmt: skip
     if first_process():
         metrics["artifact_bytes"] = data.task.export(folder / "model", last, console)
+        if metrics["artifact_bytes"] is not None:
+            metrics |= report_bytes(folder, console)
         table = data.task.write_report(folder / "report", data, outcomes, last)
         log_hyperparameters(cfg, metrics, folder)
         report.write_metrics(folder / "metrics.json", metrics)
         report.summary(console, metrics, table, folder)
     return metrics
+
+
+def report_bytes(folder: Path, console: Console) -> dict[str, int]:
+    """What the bytes of the small model tell, shown and written down."""
+    parts = artifact.parts(folder / "model")
+    table = report.Table(("part", "bytes"), [*parts.items(), ("all", sum(parts.values()))])
+    report.write_text(folder / "report" / "artifact.tsv", report.tsv(table))
+    told = ", ".join(f"{part} {size:,}" for part, size in parts.items())
+    console.print(f"the small model has {sum(parts.values()):,} bytes: {told}", highlight=False, soft_wrap=True)
+    return {f"artifact_bytes_{part}": size for part, size in parts.items()}
 
 
 def log_hyperparameters(cfg: DictConfig, metrics: dict[str, object], folder: Path) -> None:

@@ -5,13 +5,15 @@ have a weight for the same pairs. crfsuite trains first: L1 by OWL-QN to its own
 ours, through the same recipe as `train.py`: the same L1 objective until it is as low as crfsuite's (which this program
 evaluates at crfsuite's weights with our own code, and stops if it does not agree with what crfsuite has said); the same
 stopped early, after as many iterations as did best on a tenth of the training sentences held out from a run of its own;
-averaged MIRA for 10 epochs. Without conll2000 the corpus is a planted one, as the output then says.
+averaged MIRA for 10 epochs. Of the first one also with weights of few bits, beside crfsuite's file of the same weights.
+Without conll2000 the corpus is a planted one, as the output then says.
 """
 
 import argparse
 import sys
 import tempfile
 import time
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from structsparse.corpora.known import locate
 from structsparse.errors import UserError
 from structsparse.features.attributes import attribute
 from structsparse.models import Tagger
+from structsparse.rounding import Small
 from structsparse.tasks import tagging
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,6 +44,7 @@ ITERATIONS = 1000  # of ours at most
 PERCEPTRON_EPOCHS, MIRA_EPOCHS = 30, 10
 EVERY, LOOKS = 5, 20  # a look at the held-out sentences after so many iterations, and how many looks
 TURNS = 5  # of each tagger
+BITS, MISTAKEN = (8, 7, 6), 1e-4  # of weights; share of unknown features that may be taken for known ones
 now = time.process_time  # all of it is CPU time
 
 COMMON = ("task=chunking", "recipe=direct", "choose=last", "patience=null", "trainer.log_every_n_steps=1000000")
@@ -141,6 +145,21 @@ def row_of_ours(name, outcome, seconds, prepare, folder, test):
     if tags is not None and abs(score_of(data, test, tags) - score) > 1e-9:
         sys.exit(f"{name}: the small model does not predict what the trained one does")
     return row
+
+
+def few_bits(outcome, bits, prepare, folder, test):
+    """The same model, its weights rounded and its keys shortened."""
+    data = outcome.data
+    small = data.task.rounded(replace(outcome, module=deepcopy(outcome.module)), Small(bits, MISTAKEN))
+    return row_of_ours(f"the same, {bits} bits", small, (0.0, 0.0), prepare, folder / f"bits-{bits}", test)
+
+
+def figures_of_bits(theirs, small):
+    figures = {}
+    for bits, row in small.items():
+        figures |= {f"f1_of_l1_{bits}_bits": 100 * row.score, f"bytes_of_l1_{bits}_bits": row.bytes}
+        figures[f"crfsuite_l1_bytes_over_l1_{bits}_bits"] = theirs.bytes / row.bytes
+    return figures
 
 
 def our_speed(folder, outcome, test):
@@ -405,18 +424,19 @@ def main():
         low = min(theirs.objective, ours_there) / len(data.arrays["train"])
         outcome, seconds = fitted(data, cfg, folder / "l1", Watch(low))
         l1 = row_of_ours("ours l1", outcome, seconds, prepare, folder / "l1", test)
+        small = {bits: few_bits(outcome, bits, prepare, folder, test) for bits in BITS}
         stopped = chosen_iterations(whole, given.quick, folder / "chosen")
         cfg = options_of(*whole, *l1_options(data, stopped[0]))
         outcome, seconds = fitted(data, cfg, folder / "stopped", Watch())
         early = row_of_ours(f"ours l1, {stopped[0]} iterations", outcome, seconds, prepare, folder / "stopped", test)
         outcome, seconds = fitted(data, options_of(*whole, *mira_options(MIRA_EPOCHS)), folder / "mira", Watch())
         mira = row_of_ours(f"ours mira, {MIRA_EPOCHS} epochs", outcome, seconds, prepare, folder / "mira", test)
-    rows += [perceptron, l1, early, mira]
+    rows += [perceptron, l1, *small.values(), early, mira]
     size = f"{len(data.arrays['train']):,} sentences, {len(data.arrays['train'].gold):,} tokens"
     show(rows, f"{name}, {size}; CPU time, one thread")
     print(f"objective of crfsuite's weights, evaluated by us: {ours_there:.3f}")
     print("held-out F1 by iterations: " + "  ".join(f"{k}: {100 * v:.2f}" for k, v in stopped[1].items()))
-    write_json(given.json, figures_of(theirs, stopped, perceptron, l1, early, mira))
+    write_json(given.json, figures_of(theirs, stopped, perceptron, l1, early, mira) | figures_of_bits(theirs, small))
 
 
 if __name__ == "__main__":

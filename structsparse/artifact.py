@@ -1,9 +1,9 @@
 """The small model as a folder: `model.json` says what it is, `weights.safetensors` holds its numbers.
 
-Of a tagger only living features are kept: their 64-bit keys, template by template, and of their weights those that are
-not zero. Nothing in the folder is ever executed; all of it is checked before it is used. Language models, classifiers
-and parsers, which `language/artifact.py`, `text/artifact.py` and `parsing/artifact.py` read and write, are told by the
-field `kind`.
+Of a tagger only living features are kept: their keys, template by template, and of their weights those that are not
+zero, each in as few bytes as they take (`packing.py`). Nothing in the folder is ever executed; all of it is checked
+before it is used. Language models, classifiers and parsers, which `language/artifact.py`, `text/artifact.py` and
+`parsing/artifact.py` read and write, are told by the field `kind`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from structsparse.features.attributes import OF_WORD
 from structsparse.features.index import FeatureIndex
 from structsparse.features.templates import parse
 from structsparse.models import DenseScorer, RecurrentScorer, Sizes, SparseScorer, SumScorer, Tagger
-from structsparse.packing import check_numbers, index_of, keep_living_, packed, take, unpacked
+from structsparse.packing import check_numbers, fits, index_of, keep_living_, packed, unpacked
 from structsparse.pairs import PairScorer
 from structsparse.predictor import Model
 from structsparse.structures.edges import EdgeChain
@@ -41,11 +41,12 @@ if TYPE_CHECKING:
     from structsparse.tasks.tagging import TaggingData  # imports Lightning, which a predictor does without
     from structsparse.text.predictor import Classifier
 
-FORMAT = 1
+FORMAT = 2
 LANGUAGE_MODEL = "language model"  # what `kind` says of one; a tagger has no such field
 CLASSIFIER = "classifier"
 PARSER = "parser"
 EDGES = "edges.table"
+KEYS = "counts of features and bits of their keys"
 DESCRIPTION, WEIGHTS = "model.json", "weights.safetensors"
 
 
@@ -54,20 +55,17 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
     if (reason := unfit(tagger)) is not None:
         raise UserError(reason)
     scorer, used = _described(tagger.scorer), {type(module) for module in tagger.modules()}
-    tables = _tables(tagger)
-    weights = {**tagger.state_dict(), **{name: scorer.dense() for name, scorer in tables.items() if _pairs(scorer)}}
-    if tagger.edges is not None:
-        weights[EDGES] = tagger.edges.dense()
-    state = {name: tensor.detach().cpu().float().numpy() for name, tensor in weights.items()}
-    templates, keys = keep_living_(state, tables, data.index)
+    state, tables = _state(tagger), _tables(tagger)
+    templates, keys = keep_living_(state, tables, data.index if data.told is None else data.told)
     tensors, edges = {"keys": keys}, {}
     if tagger.edges is not None:
-        edges["templates"], tensors["edges.keys"] = keep_living_(state, [EDGES], data.edges.index)
+        index = data.edges.index if data.edges_told is None else data.edges_told
+        edges["templates"], tensors["edges.keys"] = keep_living_(state, [EDGES], index)
         edges["steps"] = data.edges.steps.T.tolist()
     for name, array in state.items():
         with blaming(folder):
             check_numbers(name, array)
-        tensors |= packed(name, array) if name in (*tables, EDGES) else {name: array}
+        tensors |= packed(name, array)
     weights = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
     description = {
         "labels": list(data.labels),
@@ -81,6 +79,22 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
         **({"edges": edges} if edges else {}),
     }
     return write(folder, description, weights)
+
+
+def living(tagger: Tagger, rows: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Which features have a weight, bool [rows], and which features of edges, if there are any."""
+    state, none = _state(tagger), np.zeros(rows, bool)
+    edges = (state[EDGES] != 0).any(axis=1) if EDGES in state else None
+    return np.logical_or.reduce([none, *((state[name] != 0).any(axis=1) for name in _tables(tagger))]), edges
+
+
+def _state(tagger: Tagger) -> dict[str, np.ndarray]:
+    """All weights, float32, tables with their zeros."""
+    weights = tagger.state_dict()
+    weights |= {name: scorer.dense() for name, scorer in _tables(tagger).items() if _pairs(scorer)}
+    if tagger.edges is not None:
+        weights[EDGES] = tagger.edges.dense()
+    return {name: tensor.detach().cpu().float().numpy() for name, tensor in weights.items()}
 
 
 def load(folder: Path) -> Model | LanguageModel | Classifier | DependencyParser:
@@ -185,10 +199,9 @@ def _edges(known: dict, tensors: dict) -> tuple[FeatureIndex | None, EdgeScorer 
 
 def _fill_(tagger: Tagger, tensors: dict) -> Tagger:
     """Give an empty tagger its weights; every tensor must find its place."""
-    tables, state = _tables(tagger), {}
+    state = {}
     for name, empty in tagger.state_dict().items():
-        shape = tuple(empty.shape)
-        array = unpacked(tensors, name, shape) if name in tables else take(tensors, name, ["float32"], shape)
+        array = unpacked(tensors, name, tuple(empty.shape))
         check_numbers(name, array)
         state[name] = torch.tensor(array)
     if tensors:
@@ -205,16 +218,17 @@ def _each(value: object, fits: Callable[[object], bool]) -> bool:
     return isinstance(value, dict) and all(map(fits, value.values()))
 
 
-def _counts(value: object) -> bool:
-    return _each(value, lambda count: type(count) is int and 0 < count < 2**31)
+def are_keys(value: object) -> bool:
+    """How many features each template has, and the bits of their keys."""
+    return _each(value, lambda pair: isinstance(pair, list) and len(pair) == 2 and fits(*pair))
 
 
-def _counts_and_steps(value: object) -> bool:
+def _keys_and_steps(value: object) -> bool:
     if not isinstance(value, dict) or {*value} != {"templates", "steps"} or not isinstance(value["steps"], list):
         return False
     pairs = all(isinstance(pair, list) and [type(label) for label in pair] == [int, int] for pair in value["steps"])
     small = pairs and all(0 <= label < 2**31 for pair in value["steps"] for label in pair)
-    return bool(value["steps"]) and small and _counts(value["templates"])
+    return bool(value["steps"]) and small and are_keys(value["templates"])
 
 
 Fields = dict[str, tuple[Callable[[object], bool], str]]  # what fits a field, and what is expected of it
@@ -231,8 +245,8 @@ _FIELDS = COMMON | {
     "dense": (_strings, "a list of strings"),
     "codes": (lambda value: _each(value, _strings), "a list of strings for each attribute"),
     "scorer": (lambda value: isinstance(value, dict), "a class and its settings"),
-    "templates": (lambda value: _counts(value), "counts of features"),
-    "edges": (lambda value: _counts_and_steps(value), "templates with counts of features, and pairs of labels"),
+    "templates": (lambda value: are_keys(value), KEYS),
+    "edges": (lambda value: _keys_and_steps(value), f"templates with {KEYS}, and pairs of labels"),
 }
 _OPTIONAL = ("edges",)
 
@@ -246,7 +260,12 @@ def _description(text: bytes) -> dict:
     known = known if isinstance(known, dict) else {}
     written = known.get("format")
     if type(written) is int and written > FORMAT:
-        raise UserError(f"written by a newer structsparse (format {written}); this one reads up to format {FORMAT}")
+        raise UserError(f"written by a newer structsparse (format {written}); this one reads format {FORMAT}")
+    if type(written) is int and 0 < written < FORMAT:
+        raise UserError(
+            f"written by an older structsparse (format {written}); this one reads format {FORMAT}: train it again, or "
+            "read it with structsparse 0.1.0"
+        )
     return known
 
 
@@ -254,8 +273,8 @@ def check_fields(known: dict, fields: Fields, optional: Collection[str] = ()) ->
     """Every field there, of the kind that is expected, and no other."""
     for name in sorted(({*known} ^ {*fields}) - {*optional}):
         raise UserError(f"{name} is {'unknown' if name in known else 'missing'}, expected {', '.join(fields)}")
-    for name, (fits, expected) in fields.items():
-        if name in known and not fits(known[name]):
+    for name, (fitting, expected) in fields.items():
+        if name in known and not fitting(known[name]):
             raise UserError(f"{name} is {json.dumps(known[name]):.60}, expected {expected}")
 
 
@@ -281,13 +300,34 @@ def _needed(known: dict) -> tuple[str, ...]:
 
 def _empty_tagger(known: dict) -> Tagger:
     """The modules without their numbers: takes no memory, draws nothing at random."""
-    rows, labels = sum(known["templates"].values()), len(known["labels"])
+    rows, labels = sum(count for count, _ in known["templates"].values()), len(known["labels"])
     sizes = Sizes(rows, labels, len(known["dense"]), tuple(len(values) + 1 for values in known["codes"].values()))
     try:
         with torch.device("meta"):
             return Tagger(_built(known["scorer"], sizes), labels)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"scorer {known['scorer']} cannot be built ({str(error).splitlines()[0]})") from None
+
+
+def parts(folder: Path) -> dict[str, int]:
+    """The bytes of a model of any kind by what they tell: `index` which features there are, `labels` which labels they
+    have a weight for, `values` the weights, `description` all the rest."""
+    tensors = safetensors.numpy.load((folder / WEIGHTS).read_bytes())
+    found = dict.fromkeys(("index", "labels", "values", "description"), 0)
+    for name, array in tensors.items():
+        found[_part(name)] += array.nbytes
+    found["description"] = sum(path.stat().st_size for path in folder.iterdir()) - sum(found.values())
+    return found
+
+
+def _part(name: str) -> str:
+    if name.endswith(_INDEX) or name.startswith(_INDEX):
+        return "index"
+    return "labels" if name.endswith(_LABELS) else "values"
+
+
+_INDEX = ("keys", "words", "nodes.", "members.", "entries.rank")
+_LABELS = (".counts", ".labels", ".rows", "entries.same")
 
 
 def read_tensors(weights: bytes, sha256: str) -> dict[str, np.ndarray]:

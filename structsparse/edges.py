@@ -54,7 +54,7 @@ class EdgeFeatures:
             raise UserError(f"{train.source}: features.edges needs a sentence of two tokens or more in training")
         steps = observed(gold, train.offsets)
         index = FeatureIndex.fit(train, templates, min_count)
-        bags = {part: _inner(index.bags(sentences), sentences.offsets) for part, sentences in parts.items()}
+        bags = {part: inner(index.bags(sentences), sentences.offsets) for part, sentences in parts.items()}
         return cls(index, steps, bags, numbers(steps, gold, train.offsets), train.offsets)
 
     @cached_property
@@ -81,7 +81,7 @@ class EdgeFeatures:
         return [f"{labels[before]}>{labels[here]}" for before, here in self.steps.T]
 
 
-def _inner(bags: Bags, offsets: np.ndarray) -> Bags:
+def inner(bags: Bags, offsets: np.ndarray) -> Bags:
     """Without what is active at the first token of a sentence."""
     counts = np.diff(bags.offsets)
     first = np.zeros(len(counts), bool)

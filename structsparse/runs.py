@@ -12,7 +12,7 @@ from structsparse.errors import UserError
 from structsparse.files import write_text
 
 _OPTIONS = "options.json"
-_RUN_ONLY = ("ckpt_path", "trainer", "patience", "cache")  # how long and on what it runs, not what it learns
+_RUN_ONLY = ("ckpt_path", "trainer", "patience", "cache", "artifact")  # how long it runs, on what, what it writes
 
 
 def decides(options: Mapping) -> dict:

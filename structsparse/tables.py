@@ -26,7 +26,7 @@ from structsparse.report import Table, markdown
 COLUMNS = """nonzero rows_alive groups_alive groups weights_peak rows_peak seconds_prepare seconds_fit seconds
 seconds_cpu peak_memory_mb strength stationarity""".split()
 SOME_COLUMNS = """perplexity_open dev_perplexity_open parameters weights objective duality_gap near_gap
-entries""".split()
+entries artifact_bytes""".split()
 SCORES = {"f1": ("F1", 100.0), "accuracy": ("accuracy", 100.0)}  # how a metric is called, and what it is multiplied by
 LOG_PROBABILITIES = Path("report", "log_probabilities.npy")  # float [scored test targets], of a language model
 
@@ -67,6 +67,7 @@ class Line(NamedTuple):
     parameters: Figures  # that have a value of their own
     open: Figures  # perplexity with the words that training lacks
     gap: Figures  # relative to the objective
+    bytes: Figures  # of the small model
     loose: int  # runs that have not converged
 
 
@@ -88,7 +89,8 @@ def lines_of(experiment, records: Sequence[Mapping]) -> list[Line]:
         test = Figures.of(record.get(experiment.metric) for record in late)
         gap = Figures.of(_share(record.get("near_gap"), record.get("objective")) for record in late)
         loose = sum(not converged(record, experiment.converged) for record in late)
-        line = (row, dev, test, weights, alive, Figures.of(peaks), *costs, parameters, openly, gap, loose)
+        size = Figures.of(record.get("artifact_bytes") for record in late)
+        line = (row, dev, test, weights, alive, Figures.of(peaks), *costs, parameters, openly, gap, size, loose)
         found.append(Line(*line))
     return found
 
@@ -127,6 +129,7 @@ def table_of(experiment, lines: Sequence[Line]) -> Table:
         f"test {name}": [line.test.shown(2, scale) + (" †" if line.loose else "") for line in lines],
         "open vocabulary": [line.open.shown(2) for line in lines],
         "weights": [line.weights.shown(0) for line in lines],
+        "bytes": [line.bytes.shown(0) for line in lines],
         "parameters": [line.parameters.shown(0) for line in lines],
         "groups": [line.groups.shown(0) for line in lines],
         "peak features": [line.peak.shown(1, 100) + (" %" if line.peak.count else "") for line in lines],

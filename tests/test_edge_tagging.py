@@ -17,6 +17,7 @@ from structsparse.losses import CRF, Hinge, Perceptron
 from structsparse.metrics import AccuracyScore
 from structsparse.models import SparseScorer, Tagger
 from structsparse.pairs import PairScorer
+from structsparse.rounding import round_
 from structsparse.tasks.tagging import Tagging, prepare
 from tests.conftest import run_here
 
@@ -171,6 +172,17 @@ def test_the_artifact_predicts_as_the_tagger_does(data, scorer, tmp_path):
     assert predicted(tagger, data) != tags
 
 
+def test_a_small_artifact_predicts_as_the_rounded_tagger_does(data, tmp_path):
+    tagger = tagger_of(data, PairScorer)
+    for weights in tagger.parameters():
+        round_(weights, 4)
+    short = data.shortened(4, *artifact.living(tagger, len(data.index)))
+    artifact.save(tmp_path / "model", tagger, short)
+    model = artifact.load(tmp_path / "model")
+    assert model.tag(data.splits.test).strings() == predicted(tagger, short)
+    assert len(model.edges) == artifact.living(tagger, len(data.index))[1].sum()
+
+
 def rewrite(folder, change, drop=None):
     """The description changed; or a tensor left out, with the checksum that belongs to it."""
     known = json.loads((folder / "model.json").read_text())
@@ -191,8 +203,8 @@ def rewrite(folder, change, drop=None):
         (lambda known: known["edges"]["steps"].append([99, 99]), None, "expected|must ascend"),
         (lambda known: known["edges"].update(steps=[]), None, "edges is"),
         (lambda known: known["edges"].update(steps=[[0]]), None, "edges is"),
-        (lambda known: known["edges"].update(templates={"word[0]": -1}), None, "edges is"),
-        (lambda known: known["edges"]["templates"].update({"nothing[0]": 1}), None, "neither a column"),
+        (lambda known: known["edges"].update(templates={"word[0]": [-1, 40]}), None, "edges is"),
+        (lambda known: known["edges"]["templates"].update({"nothing[0]": [1, 40]}), None, "neither a column"),
         (lambda known: known.pop("edges"), None, "has no place"),
         (lambda known: None, "edges.keys", "edges.keys is missing"),
     ],

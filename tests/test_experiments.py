@@ -83,7 +83,7 @@ def test_the_experiments_of_the_paper_are_read_and_their_options_compose():
             composed(*row.options, *list(found.passes.values())[-1])
         (quick,) = read(f"martins2011/{name}", quick=True).passes
         assert quick == next(iter(found.passes))
-    for name in ("chunking_sizes", "martins2011/parsing"):
+    for name in ("chunking_sizes", "chunking_bytes", "martins2011/parsing"):
         for row in {row.method: row for row in read(name).rows}.values():
             composed(*row.options)
     for name, quick in (("tuning", False), ("splits", False), ("splits", True), ("ptb", True)):

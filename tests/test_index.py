@@ -139,5 +139,5 @@ def test_every_key_is_found_however_badly_they_spread(count, spread):
     expected = dict(zip(known.tolist(), rows.tolist(), strict=True))
     for bits in (1, max(1, len(known).bit_length()), 12):
         found = np.empty(len(asked), np.int32)
-        kernels.look_up(asked, known, rows, kernels.directory(known, bits), bits, found)
+        kernels.look_up(asked, known, rows, kernels.directory(known, bits), bits, np.uint64(2**64 - 1), found)
         assert found.tolist() == [expected.get(key, -1) for key in asked.tolist()]

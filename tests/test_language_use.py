@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ from structsparse.language import artifact as language_artifact
 from structsparse.language import export, stream
 from structsparse.language.predictor import LanguageModel
 from structsparse.language.sampling import Sampler
+from structsparse.rounding import round_
 
 SIGNS = {"positive": (0.0, 1.0), "signed": (-0.7, 0.7)}
 
@@ -441,6 +443,21 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("bits", [2, 5, 8])
+def test_weights_of_few_bits_are_read_to_the_bit_and_are_smaller(bits, tmp_path):
+    model = model_of()
+    whole = language_artifact.save(tmp_path / "whole", model)
+    rounded = replace(model, weights=round_(torch.from_numpy(model.weights.copy()), bits).numpy())
+    size = language_artifact.save(tmp_path / "model", rounded)
+    assert size < whole
+    found = artifact.load(tmp_path / "model")
+    np.testing.assert_array_equal(found.weights, rounded.weights)
+    np.testing.assert_array_equal(found.scores, replace(rounded, base=found.base).scores)  # that is no weight
+    parts = artifact.parts(tmp_path / "model")
+    assert sum(parts.values()) == size
+    assert parts["values"] < artifact.parts(tmp_path / "whole")["values"]
+
+
 @pytest.fixture
 def saved(tmp_path) -> Path:
     language_artifact.save(tmp_path / "model", model_of())
@@ -484,7 +501,8 @@ def put(index, value):
 
 
 WRONG_FIELDS = {
-    "newer": ({"format": 2}, "written by a newer structsparse"),
+    "newer": ({"format": 3}, "written by a newer structsparse"),
+    "older": ({"format": 1}, "written by an older structsparse"),
     "no kind": ({"kind": None}, "alpha is unknown"),
     "strange kind": ({"kind": "parser"}, "alpha is unknown"),
     "order as text": ({"order": "5"}, 'order is "5", expected a number'),

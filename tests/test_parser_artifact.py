@@ -16,6 +16,7 @@ from structsparse.corpora.treebank import Treebank
 from structsparse.errors import UserError
 from structsparse.parsing import predictor
 from structsparse.parsing.artifact import save
+from structsparse.rounding import Small, round_
 from tests.conftest import ROOT, litter
 from tests.parsers import corpus, made
 
@@ -67,7 +68,7 @@ def test_only_what_lives_is_kept(tmp_path):
     save(tmp_path / "model", found.model)
     known = json.loads((tmp_path / "model" / "model.json").read_text())
     weights = found.module.parser.scorer.table.detach().numpy()[:, 0]
-    assert sum(known["templates"].values()) == np.count_nonzero(weights)
+    assert sum(count for count, _ in known["templates"].values()) == np.count_nonzero(weights)
     assert found.data.index.names[0] not in known["templates"]
     again = artifact.load(tmp_path / "model")
     assert sorted(again.parser.scorer.table[:, 0].tolist()) == sorted(weights[weights != 0].tolist())
@@ -144,6 +145,47 @@ def test_an_artifact_is_used_without_what_trained_it(tmp_path):
     assert found.stdout == "[]\n"
 
 
+# --- few bits
+
+
+@pytest.mark.parametrize("bits", [3, 7])
+def test_a_rounded_parser_is_read_to_the_bit(bits, tmp_path):
+    found = made()
+    whole, small = save(tmp_path / "whole", found.model), Small(bits=bits)
+    model = found.model
+    with torch.no_grad():
+        round_(model.parser.scorer.table, bits)
+    model = replace(model, relations=model.relations.small(small, found.data.splits.train))
+    assert save(tmp_path / "model", model) < whole
+    again, test = artifact.load(tmp_path / "model"), found.data.splits.test
+    weights = model.parser.scorer.table.detach()
+    assert sorted(again.parser.scorer.table[:, 0].tolist()) == sorted(weights[weights != 0].tolist())
+    np.testing.assert_array_equal(again.parse(test).heads, model.parse(test).heads)
+    assert again.parse(test).relations.strings() == model.parse(test).relations.strings()
+    assert len(np.unique(again.relations.weights.data)) <= 2**bits - 2
+
+
+def test_short_keys_are_found_as_the_artifact_finds_them(tmp_path):
+    """Also those that are mistaken."""
+    found, small = made(), Small(mistaken=2.0**-5)
+    alive = found.module.parser.scorer.table.detach().numpy()[:, 0] != 0
+    short = found.data.shortened(small.guard, alive)
+    relations = found.model.relations.small(small, found.data.splits.train)
+    model = replace(found.model, index=short.told, relations=relations)
+    assert save(tmp_path / "model", model) < save(tmp_path / "whole", found.model)
+    again = artifact.load(tmp_path / "model")
+    for part in ("dev", "test"):
+        trees = again.parse(found.data.splits.parts[part])
+        own = model.parse(found.data.splits.parts[part])
+        np.testing.assert_array_equal(trees.heads, own.heads)
+        assert trees.relations.strings() == own.relations.strings()
+        ids, known = short.arrays[part].bags.ids, found.data.arrays[part].bags.ids
+        assert set(ids.tolist()) <= set(np.flatnonzero(alive).tolist())
+        assert len(ids) >= alive[known].sum()
+    result = found.module.evaluate(short.batches("test", 4)).result()
+    assert result["uas"] == (again.parse(found.data.splits.test).heads == found.data.splits.test.heads).mean()
+
+
 # --- faults
 
 
@@ -166,8 +208,8 @@ FAULTS = {
     "single_root is": lambda known: known.update(single_root=None),
     "punctuation is": lambda known: known.update(punctuation="marks"),
     "templates is {}": lambda known: known.update(templates={}),
-    "templates is": lambda known: known["templates"].update({"h.xpos": 0}),
-    "tensor keys is": lambda known: known["templates"].update({"h.xpos": 1}),
+    "templates is": lambda known: known["templates"].update({"h.xpos": [0, 40]}),
+    "keys": lambda known: known["templates"].update({"h.xpos": [1, 40]}),
     "'h.feats & m.upos': a word has no feats": renamed("h.upos & m.upos", "h.feats & m.upos"),
     "looks at deprel, which a parser predicts": renamed("h.upos & m.upos", "h.deprel & m.upos"),
     "is not the name of one template": renamed("h.upos & m.upos", "m.upos & h.upos"),
@@ -175,8 +217,8 @@ FAULTS = {
     "relations is": lambda known: known["relations"].update(names=["a", "a"]),
     'relations is {"names": \\["a\\\\': lambda known: known["relations"].update(names=["a\tb"]),
     "relations is missing": lambda known: known.pop("relations"),
-    "tensor relations.* is": lambda known: known["relations"]["templates"].update({"h.xpos": 1}),
-    "relations.table.labels holds": lambda known: known["relations"].update(names=["a", "b"]),
+    "relations.keys": lambda known: known["relations"]["templates"].update({"h.xpos": [1, 40]}),
+    "relations.table.* (holds|has)": lambda known: known["relations"].update(names=["a", "b"]),
     "has no place in a parser": lambda known: known.update(relations=None),
     "words is unknown": lambda known: known.update(words=[]),
     "SHA-256": lambda known: known.update(sha256="0"),
@@ -209,9 +251,9 @@ def test_a_description_that_is_wrong_is_refused(reason, model, tmp_path):
         ("table", np.nan, "table holds a weight that is NaN or infinite"),
         ("table", -np.inf, "table holds a weight that is infinite"),
         ("relations.table.values", np.inf, "relations.table holds a weight that is NaN or infinite"),
-        ("relations.table.labels", 255, "relations.table.labels holds 255"),
-        ("keys", 2**64 - 1, "keys do not ascend"),
-        ("relations.keys", 2**64 - 1, "relations.keys do not ascend"),
+        ("relations.table.labels", "more", "relations.table.labels has .* more than"),
+        ("keys", "more", "tensor keys has .* more than"),
+        ("relations.keys", "more", "tensor relations.keys has .* more than"),
         ("keys", None, "tensor keys is missing"),
         ("more", 0.0, "tensor more has no place in a parser"),
     ],
@@ -222,6 +264,8 @@ def test_weights_that_are_wrong_are_refused(name, value, reason, model, tmp_path
     tensors = dict(safetensors.numpy.load_file(folder / "weights.safetensors"))
     if value is None:
         del tensors[name]
+    elif value == "more":
+        tensors[name] = np.r_[tensors[name], np.full(30, 7, np.uint8)]
     else:
         tensors[name] = tensors.get(name, np.zeros(3, np.float32)).copy()
         tensors[name].flat[0] = value

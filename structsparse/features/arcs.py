@@ -53,6 +53,13 @@ class ArcIndex(Rows):
         ids.resize(offsets[-1], refcheck=False)  # gives back what is left over, and copies nothing
         return Bags(ids, offsets)
 
+    def shortened_on(self, sentences: Sentences, guard: int, heads: np.ndarray | None = None) -> ArcIndex:
+        """Keys of fewer bits, of which those of no larger share of the features of these sentences are mistaken: of all
+        arcs, or of the arcs from these heads [tokens]."""
+        look = Looks(sentences, self.templates)
+        chosen = slice(None) if heads is None else look.chosen(heads)
+        return self.shortened(guard, lambda k: look.keys(k)[chosen])
+
     @classmethod
     def fit_chosen(
         cls, sentences: Sentences, heads: np.ndarray, templates: Sequence[ArcTemplate], min_count: int = 1
@@ -64,12 +71,12 @@ class ArcIndex(Rows):
 
     def bags_chosen(self, sentences: Sentences, heads: np.ndarray) -> Bags:
         """The rows of the arc to each word from its head: heads [tokens]"""
-        look, (bounds, known, rows, bits, begins, places) = Looks(sentences, self.templates), self._places
+        look, (bounds, known, rows, bits, begins, places, masks) = Looks(sentences, self.templates), self._places
         chosen = look.chosen(heads)
         found, offsets = np.empty((len(self.templates), len(chosen)), np.int32), np.empty(len(chosen) + 1, np.int64)
         for k in range(len(found)):
             own, where = slice(bounds[k], bounds[k + 1]), places[begins[k] : begins[k + 1]]
-            keys.look_up(look.keys(k)[chosen], known[own], rows[own], where, bits[k], found[k])
+            keys.look_up(look.keys(k)[chosen], known[own], rows[own], where, bits[k], masks[k], found[k])
         table = np.ascontiguousarray(found.T)
         keys.squeeze(table, offsets)
         return Bags(table.reshape(-1)[: offsets[-1]].copy(), offsets)

@@ -22,6 +22,8 @@ from structsparse.features.attributes import attribute
 from structsparse.features.templates import Template
 from structsparse.kernels import keys as kernels
 
+WORD = 64  # bits of a whole key
+
 
 @lru_cache(1 << 16)  # a stream asks for the same words again and again
 def _digest(text: str) -> bytes:
@@ -54,6 +56,7 @@ class Rows:
     offsets: np.ndarray  # int64 [templates + 1]
     keys: np.ndarray  # uint64 [rows], ascending inside each block
     rows: np.ndarray  # int32 [rows], the row of each key
+    lengths: np.ndarray | None = None  # int64 [templates], how many of its high bits make a key; None: all of them
 
     @classmethod
     def gathered(
@@ -92,15 +95,61 @@ class Rows:
         bits = np.array([max(1, len(block).bit_length()) for block in blocks], np.int64)
         places = [kernels.directory(block, size) for block, size in zip(blocks, bits, strict=True)]
         begins, none = np.cumsum([0, *map(len, places)]), np.empty(0, np.int32)
-        return self.offsets, self.keys, self.rows, bits, begins, np.concatenate([none, *places])
+        return self.offsets, self.keys, self.rows, bits, begins, np.concatenate([none, *places]), self.masks
+
+    @property
+    def masks(self) -> np.ndarray:
+        """What of a key counts: uint64 [templates]"""
+        lengths = np.full(len(self.templates), WORD) if self.lengths is None else self.lengths
+        return np.array([_mask(length) for length in lengths.tolist()], np.uint64)
 
     def keep(self, alive: np.ndarray) -> tuple[Self, np.ndarray]:
         """Only the rows that are alive, and the new number of every old row (-1 for the dead ones)."""
         new_row = np.where(alive, np.cumsum(alive) - 1, -1).astype(np.int32)
         kept = alive[self.rows]
         before = np.r_[0, np.cumsum(kept)]
-        smaller = type(self)(self.templates, before[self.offsets], self.keys[kept], new_row[self.rows[kept]])
-        return smaller, new_row
+        keys, rows = self.keys[kept], new_row[self.rows[kept]]
+        return type(self)(self.templates, before[self.offsets], keys, rows, self.lengths), new_row
+
+    def only(self, alive: np.ndarray) -> Self:
+        """The rows that are alive, under their old numbers."""
+        kept = alive[self.rows]
+        offsets = np.r_[0, np.cumsum(kept)][self.offsets]
+        return replace(self, offsets=offsets, keys=self.keys[kept], rows=self.rows[kept])
+
+    def shortened(self, guard: int, occurring: Callable[[int], np.ndarray] | None = None) -> Self:
+        """Keys of fewer bits, so few that a feature without a row is taken for one that has a row once in 2^guard, and
+        no fewer than tell the rows apart. `occurring(k)`: the keys of template k at all places of a text, of which no
+        larger share may be mistaken either."""
+        keys, lengths = self.keys.copy(), np.full(len(self.templates), WORD)
+        for k, (begin, end) in enumerate(zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)):
+            if begin == end:
+                continue
+            own, seen = self.keys[begin:end], None
+            if occurring is not None:
+                found, counts = np.unique(occurring(k), return_counts=True)
+                unknown = ~np.isin(found, own)
+                seen = found[unknown], counts[unknown], counts.sum() >> guard
+            lengths[k] = _shortest(own, min(WORD, len(own).bit_length() + guard), seen)
+            keys[begin:end] = own & _mask(int(lengths[k]))
+        return replace(self, keys=keys, lengths=lengths)
+
+
+def _mask(length: int) -> np.uint64:
+    """So many ones, then zeros."""
+    return np.uint64(((1 << length) - 1) << (WORD - length))
+
+
+def _shortest(own: np.ndarray, length: int, seen: tuple[np.ndarray, np.ndarray, int] | None) -> int:
+    """The bits, from so many on, that tell these keys apart, and from all but a few occurrences of others."""
+    while length < WORD:
+        mask = _mask(length)
+        short = own & mask
+        apart = bool((short[1:] != short[:-1]).all())
+        if apart and (seen is None or seen[1][np.isin(seen[0] & mask, short)].sum() <= seen[2]):
+            break
+        length += 1
+    return length
 
 
 class FeatureIndex(Rows):
@@ -135,6 +184,11 @@ class FeatureIndex(Rows):
         del table
         ids.resize(offsets[-1], refcheck=False)  # gives back what is left over, and copies nothing
         return Bags(ids, offsets)
+
+    def shortened_on(self, sentences: Sentences, guard: int) -> FeatureIndex:
+        """Keys of fewer bits, of which those of no larger share of the features of these sentences are mistaken."""
+        hashed = self.hashed(sentences)
+        return self.shortened(guard, lambda k: self._patterns.keys(k, hashed))
 
     @cached_property
     def _patterns(self) -> _Patterns:

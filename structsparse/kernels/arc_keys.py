@@ -63,7 +63,7 @@ def find(templates, starts, arcs, values, between, index, ids):
     templates: (atoms, bounds [templates + 1, 2], gaps, places) as features/arcs.py makes them; values
     [atoms, places]; between [kinds, arcs]; index as in kernels.keys.find."""
     atoms, bounds, gaps, places = templates
-    offsets, known, rows, bits, begins, directories = index
+    offsets, known, rows, bits, begins, directories, masks = index
     count, size = len(gaps), len(ids)
     keys, ends = np.empty(size, np.uint64), np.empty((2, values.shape[1]), np.uint64)
     found = np.empty((min(TOGETHER, count), size), np.int32)
@@ -74,7 +74,7 @@ def find(templates, starts, arcs, values, between, index, ids):
             fold(starts, arcs, ends[0], ends[1], between[gaps[k]] if gaps[k] >= 0 else keys[:0], places[k], keys)
             own = slice(offsets[k], offsets[k + 1])
             where = directories[begins[k] : begins[k + 1]]
-            look_up(keys, known[own], rows[own], where, bits[k], found[k - first])
+            look_up(keys, known[own], rows[own], where, bits[k], masks[k], found[k - first])
         lay_down(found[: last - first], first, ids)
 
 

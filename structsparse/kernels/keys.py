@@ -84,11 +84,11 @@ def directory(keys, bits):
 
 
 @njit(**PLAIN)
-def look_up(keys, known, rows, places, bits, found):
-    """found [keys] = the row of each key, -1 if it is unknown."""
+def look_up(keys, known, rows, places, bits, mask, found):
+    """found [keys] = the row of each key, -1 if it is unknown; what the mask leaves of a key is what counts."""
     shift, latest = _WORD - np.uint64(bits), len(known) - _FEW
     for t in range(len(keys)):
-        key = keys[t]
+        key = keys[t] & mask
         high = np.int64(key >> shift)
         place, end = np.int64(places[high]), np.int64(places[high + 1])
         if latest < 0 or end - place > _FEW:
@@ -106,9 +106,10 @@ def find(patterns, hashes, starts, lengths, index, ids):
     """ids [tokens, templates] = the row of each token's feature, -1 for unknown ones.
 
     patterns: seeds [templates], bounds [templates + 1] into attributes and shifts [atoms]; index: offsets
-    [templates + 1] into keys and rows, bits [templates], begins [templates + 1] into places, the directories."""
+    [templates + 1] into keys and rows, bits [templates], begins [templates + 1] into places, the directories, masks
+    [templates]."""
     seeds, bounds, attributes, shifts = patterns
-    offsets, known, rows, bits, begins, places = index
+    offsets, known, rows, bits, begins, places, masks = index
     templates, tokens = len(seeds), len(ids)
     keys = np.empty(tokens, np.uint64)
     found = np.empty((min(TOGETHER, templates), tokens), np.int32)
@@ -119,7 +120,7 @@ def find(patterns, hashes, starts, lengths, index, ids):
             fold(seeds[k], attributes[atoms], shifts[atoms], hashes, starts, lengths, keys)
             own = slice(offsets[k], offsets[k + 1])
             mine, its_rows, where = known[own], rows[own], places[begins[k] : begins[k + 1]]
-            look_up(keys, mine, its_rows, where, bits[k], found[k - first])
+            look_up(keys, mine, its_rows, where, bits[k], masks[k], found[k - first])
         lay_down(found[: last - first], first, ids)
 
 

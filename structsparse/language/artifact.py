@@ -32,6 +32,7 @@ from structsparse.errors import UserError
 from structsparse.kernels import ngrams
 from structsparse.language.predictor import LanguageModel
 from structsparse.language.trie import Trie
+from structsparse.packing import packed, unpacked
 
 _MOST = np.iinfo(np.int32).max  # nodes, entries
 _READING = ("sentences", "tokens", "lower", "classes")  # a limit is of the training text alone
@@ -49,9 +50,9 @@ def save(folder: Path, model: LanguageModel) -> int:
         "nodes.entries": np.diff(trie.starts)[1:].astype(code),
         "entries.rank": _ranks(trie),
         "entries.same": np.packbits(same),
-        "weights": np.append(weights[: trie.words], weights[beyond][~same]),
         **({} if base is None else {"base": base}),
     }
+    own = np.append(weights[: trie.words], weights[beyond][~same])
     description = {
         "kind": LANGUAGE_MODEL,
         "order": trie.order,
@@ -61,7 +62,8 @@ def save(folder: Path, model: LanguageModel) -> int:
         "reading": {name: getattr(model.reading, name) for name in _READING},
         "words": list(model.vocabulary.words),
     }
-    return write(folder, description, safetensors.numpy.save({name: _deflated(of) for name, of in tensors.items()}))
+    tensors = {name: _deflated(array) for name, array in tensors.items()}
+    return write(folder, description, safetensors.numpy.save(tensors | _told(own)))
 
 
 def loaded(folder: Path, known: dict) -> LanguageModel:
@@ -177,10 +179,19 @@ def _weights(trie: Trie, tensors: dict) -> np.ndarray:
     beyond = trie.entries - trie.words
     bits = _inflated(tensors, "entries.same", np.uint8, -(-beyond // 8))
     same = np.append(np.zeros(trie.words, bool), np.unpackbits(bits, count=beyond).astype(bool))
-    own = _inflated(tensors, "weights", np.float32, int(trie.entries - same.sum()))
+    size = int(trie.entries - same.sum())
+    plain = "weights" in tensors or "weights.counts" not in tensors
+    own = _inflated(tensors, "weights", np.float32, size) if plain else unpacked(tensors, "weights", (size,))
     weights = np.empty(trie.entries, np.float32)
     ngrams.spread(own, same, trie.entry_above, weights)
     return weights
+
+
+def _told(weights: np.ndarray) -> dict[str, np.ndarray]:
+    """Weights float32 deflated, or, where that is smaller, as the tables of other models."""
+    plain, coded = {"weights": _deflated(weights)}, packed("weights", weights)
+    sizes = [sum(array.nbytes for array in way.values()) for way in (plain, coded)]
+    return coded if sizes[1] < sizes[0] and "weights" not in coded else plain
 
 
 def _check_words(name: str, found: np.ndarray, owner: np.ndarray, end: int) -> None:

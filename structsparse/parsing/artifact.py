@@ -16,9 +16,11 @@ from scipy import sparse
 from structsparse.artifact import (
     COMMON,
     DESCRIPTION,
+    KEYS,
     PARSER,
     WEIGHTS,
     Fields,
+    are_keys,
     blaming,
     check_fields,
     read_tensors,
@@ -29,7 +31,7 @@ from structsparse.errors import UserError
 from structsparse.features.arc_templates import ArcTemplate, parse
 from structsparse.features.arcs import ArcIndex, check_attributes
 from structsparse.models import Sizes
-from structsparse.packing import check_numbers, index_of, keep_living_, packed, take, unpacked
+from structsparse.packing import check_numbers, index_of, keep_living_, packed, unpacked
 from structsparse.parser import ArcScorer, Parser
 from structsparse.parsing.predictor import DependencyParser
 from structsparse.parsing.relations import Relations
@@ -49,15 +51,16 @@ def save(folder: Path, model: DependencyParser) -> int:
         raise UserError(reason)
     state = {"table": model.parser.scorer.table.detach().cpu().float().numpy()}
     templates, keys = keep_living_(state, ["table"], model.index)
-    tensors = {"keys": keys, "table": state["table"][:, 0]}
-    described = None
+    state["table"] = state["table"][:, 0]
+    tensors, described = {"keys": keys}, None
     if model.relations is not None:
-        described, own = _of_relations(model.relations)
-        tensors |= own
-    with blaming(folder):
-        for name, array in tensors.items():
-            if array.dtype == np.float32:
-                _check_finite(name, array)
+        state["relations.table"] = model.relations.weights.toarray()
+        own, tensors["relations.keys"] = keep_living_(state, ["relations.table"], model.relations.index)
+        described = {"names": list(model.relations.names), "templates": own}
+    for name, array in state.items():
+        with blaming(folder):
+            _check_finite(name, array)
+        tensors |= packed(name, array)
     description = {
         "kind": PARSER,
         "projective": isinstance(model.parser.structure, ProjectiveTree),
@@ -70,13 +73,6 @@ def save(folder: Path, model: DependencyParser) -> int:
     return write(folder, description, safetensors.numpy.save(tensors))
 
 
-def _of_relations(relations: Relations) -> tuple[dict, dict[str, np.ndarray]]:
-    state = {"relations.table": relations.weights.toarray()}
-    templates, keys = keep_living_(state, [*state], relations.index)
-    tensors = {"relations.keys": keys, **packed("relations.table", state["relations.table"])}
-    return {"names": list(relations.names), "templates": templates}, tensors
-
-
 def loaded(folder: Path, known: dict) -> DependencyParser:
     """What `save` has written, or which file is wrong and why; `known` is what `model.json` says."""
     with blaming(folder / DESCRIPTION):
@@ -86,7 +82,7 @@ def loaded(folder: Path, known: dict) -> DependencyParser:
     with blaming(folder / WEIGHTS):
         tensors = read_tensors((folder / WEIGHTS).read_bytes(), known["sha256"])
         index = index_of(ArcIndex, _one, known["templates"], tensors)
-        table = take(tensors, "table", ["float32"], (len(index),))
+        table = unpacked(tensors, "table", (len(index),))
         _check_finite("table", table)
         relations = None if known["relations"] is None else _relations(known["relations"], tensors)
         if tensors:
@@ -131,14 +127,10 @@ def _name(value: object) -> bool:
     return isinstance(value, str) and value != "" and not {*value} & {*"\t\n\r"}
 
 
-def _counts(value: object) -> bool:
-    return isinstance(value, dict) and all(type(count) is int and 0 < count < 2**31 for count in value.values())
-
-
 def _are_relations(value: object) -> bool:
     if not isinstance(value, dict):
         return value is None
-    return {*value} == {"names", "templates"} and _names(value["names"]) and _counts(value["templates"])
+    return {*value} == {"names", "templates"} and _names(value["names"]) and are_keys(value["templates"])
 
 
 _FIELDS: Fields = COMMON | {
@@ -146,6 +138,6 @@ _FIELDS: Fields = COMMON | {
     "projective": (lambda value: type(value) is bool, "true or false"),
     "single_root": (lambda value: type(value) is bool, "true or false"),
     "punctuation": (lambda value: value in RULES, f"one of {', '.join(RULES)}"),
-    "templates": (lambda value: bool(value) and _counts(value), "counts of features"),
-    "relations": (_are_relations, "null, or distinct names and templates with counts of features"),
+    "templates": (lambda value: bool(value) and are_keys(value), KEYS),
+    "relations": (_are_relations, f"null, or distinct names and templates with {KEYS}"),
 }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from scipy import sparse
 
 from structsparse.corpora.columns import Column, Sentences
@@ -14,6 +15,7 @@ from structsparse.features.arc_templates import ArcTemplate
 from structsparse.features.arcs import ArcIndex
 from structsparse.features.index import occurring
 from structsparse.kernels import relations as kernels
+from structsparse.rounding import Small, round_
 
 EPOCHS = 10
 CAP = 0.01  # of a move, so that no arc is fitted at all costs
@@ -38,6 +40,18 @@ class Relations:
         bags = self.index.bags_chosen(sentences, heads.astype(np.int64))
         ones, shape = np.ones(len(bags.ids), np.float32), (len(heads), len(self.index))
         return (sparse.csr_array((ones, bags.ids, bags.offsets), shape) @ self.weights).toarray()
+
+    def small(self, small: Small, treebank: Treebank) -> Relations:
+        """As they are told in an artifact that is made small, by what is in a treebank."""
+        weights, index = self.weights.copy(), self.index
+        if small.bits is not None:
+            round_(torch.from_numpy(weights.data), small.bits)
+            weights.eliminate_zeros()
+            alive = np.diff(weights.indptr) > 0
+            weights, (index, _) = weights[np.flatnonzero(alive)], index.keep(alive)
+        if small.guard is not None:
+            index = index.shortened_on(treebank, small.guard, treebank.heads.astype(np.int64))
+        return replace(self, index=index, weights=weights)
 
 
 def fitted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from structsparse.parser import ArcScorer, Parser
 from structsparse.parsing import artifact
 from structsparse.parsing.predictor import DependencyParser
 from structsparse.recipe import Outcome, Stage
+from structsparse.rounding import Small
 from structsparse.tasks import parsing_report
 from structsparse.tasks.parsing import Parsing, ParsingData
 from structsparse.tasks.relations import Labelling
@@ -29,6 +31,8 @@ TABLE = "parser.scorer.table"
 
 
 class ParserTask(Task):
+    keyed = True
+
     def build(self, stage: Stage, data: ParsingData) -> tuple[Parsing, Placed]:
         check_parts(stage, "parsers")
         parser = _parser(stage, data)
@@ -103,6 +107,17 @@ class ParserTask(Task):
         same = module.make_optimizer, module.make_score, module.penalised, module.final_lr, module.fingerprint
         return Outcome(data, Parsing(parser, module.loss, *same), {}, outcome.figures)
 
+    def rounded(self, outcome: Outcome, small: Small) -> Outcome:
+        outcome = super().rounded(outcome, small)
+        module, data = outcome.module, outcome.data
+        if module.labelling is not None:
+            relations = module.labelling.model.small(small, data.splits.parts["train"])
+            module.labelling = replace(module.labelling, model=relations)
+        if small.guard is None or artifact.unfit(module.parser) is not None:
+            return outcome
+        alive = module.parser.scorer.table.detach().cpu().numpy()[:, 0] != 0
+        return replace(outcome, data=data.shortened(small.guard, alive))
+
     def sparsity(self, data: ParsingData, first: Outcome, last: Outcome) -> dict[str, object]:
         return parsing_report.sparsity(data, first, last)
 
@@ -117,7 +132,9 @@ class ParserTask(Task):
             console.print(f"no artifact: {reason}")
             return None
         relations = None if module.labelling is None else module.labelling.model
-        return artifact.save(folder, DependencyParser(data.index, module.parser, relations, data.splits.rule))
+        return artifact.save(
+            folder, DependencyParser(data.told or data.index, module.parser, relations, data.splits.rule)
+        )
 
 
 def _parser(stage: Stage, data: ParsingData) -> Parser:

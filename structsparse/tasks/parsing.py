@@ -117,6 +117,7 @@ class ParsingData:
     open: bool = True  # whether a stage may use all features of the templates that the one before has chosen
     closed: bool = False  # whether the index has all features that there may be
     reduced: bool = False  # whether rows have been dropped
+    told: ArcIndex | None = None  # features as the artifact tells them, if by keys that are shorter than `index`'s
     metric: str = "uas"
     score: type[TreeScore] = TreeScore
 
@@ -169,6 +170,16 @@ class ParsingData:
         return replace(
             self, templates=index.templates, make_index=lambda: index, arrays=arrays, closed=True, reduced=True
         )
+
+    def shortened(self, guard: int, alive: np.ndarray) -> ParsingData:
+        """Features told by short keys, of which living ones alone are known: rows that are alive [rows]. Dev and test
+        are what is found by these keys."""
+        told = self.index.only(alive).shortened_on(self.splits.train, guard)
+        arrays = dict(self.arrays)
+        for part in ("dev", "test"):
+            old = arrays[part]
+            arrays[part] = ArcArrays(old.treebank, old.templates, old.punctuation, told.bags, part)
+        return replace(self, arrays=arrays, told=told)
 
     def counted(self) -> Layout:
         """The layout of all features of training, which are counted for it, not kept."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from structsparse.growing import GrowingScorer
 from structsparse.models import SparseScorer, Tagger
 from structsparse.pairs import Pairs, PairScorer, on_rows, pairs_of, rows_of
 from structsparse.recipe import Outcome, Stage
+from structsparse.rounding import Small
 from structsparse.tasks import tagging, tagging_report
 from structsparse.tasks.tagging import Tagging, TaggingData
 from structsparse.tasks.task import Placed, Task, check_parts, fingerprint
@@ -37,6 +39,8 @@ def prepare(splits: Splits, features: Mapping, choose: Callable, cache: int, *, 
 
 
 class TaggerTask(Task):
+    keyed = True
+
     def build(self, stage: Stage, data: TaggingData) -> tuple[Tagging, Placed]:
         check_parts(stage, "taggers")
         tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
@@ -120,6 +124,14 @@ class TaggerTask(Task):
                 getattr(tagger, name).copy_(getattr(module.tagger, name))
         same = module.make_optimizer, module.make_score, module.penalised, module.final_lr, module.fingerprint
         return Outcome(data, Tagging(tagger, module.loss, *same), {}, outcome.figures)
+
+    def rounded(self, outcome: Outcome, small: Small) -> Outcome:
+        outcome = super().rounded(outcome, small)
+        if small.guard is None or artifact.unfit(outcome.module.tagger) is not None:
+            return outcome
+        data = outcome.data
+        alive = artifact.living(outcome.module.tagger, len(data.index))
+        return replace(outcome, data=data.shortened(small.guard, *alive))
 
     def sparsity(self, data: TaggingData, first: Outcome, last: Outcome) -> dict[str, object]:
         return tagging_report.sparsity(data, first, last)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from structsparse.corpora.columns import Sentences
 from structsparse.corpora.splits import Splits
 from structsparse.corpora.tags import convert, detect_scheme
-from structsparse.edges import EdgeFeatures, EdgeScorer
+from structsparse.edges import EdgeFeatures, EdgeScorer, inner
 from structsparse.errors import UserError
 from structsparse.features import attributes, filters
 from structsparse.features.index import FeatureIndex
@@ -48,6 +48,8 @@ class TaggingData:
     notes: tuple[str, ...]
     reduced: bool = False  # whether rows have been dropped
     edges: EdgeFeatures | None = None  # features that are conjoined with a step from label to label
+    told: FeatureIndex | None = None  # features as the artifact tells them, if by keys that are shorter than `index`'s
+    edges_told: FeatureIndex | None = None
 
     @property
     def score(self) -> Callable[[], SpanScore | AccuracyScore]:
@@ -91,6 +93,20 @@ class TaggingData:
         edges = self.edges.keep(alive)
         arrays = {part: replace(a, edges=edges.bags[part]) for part, a in self.arrays.items()}
         return replace(self, edges=edges, arrays=arrays, reduced=True)
+
+    def shortened(self, guard: int, alive: np.ndarray, edges: np.ndarray | None) -> TaggingData:
+        """Features told by short keys, of which living ones alone are known: rows that are alive [rows], and those of
+        the features of edges. Dev and test are what is found by these keys."""
+        train = self.splits.train
+        told = self.index.only(alive).shortened_on(train, guard)
+        of_edges = None if edges is None else self.edges.index.only(edges).shortened_on(train, guard)
+        arrays = dict(self.arrays)
+        for part in ("dev", "test"):
+            sentences = self.splits.parts[part]
+            arrays[part] = replace(arrays[part], bags=told.bags(sentences))
+            if of_edges is not None:
+                arrays[part] = replace(arrays[part], edges=inner(of_edges.bags(sentences), sentences.offsets))
+        return replace(self, arrays=arrays, told=told, edges_told=of_edges)
 
     def edge_scorer(self) -> EdgeScorer | None:
         """What scores the features of edges, at zero, if there are any."""

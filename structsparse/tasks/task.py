@@ -19,9 +19,10 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from structsparse import report
+from structsparse import certificate, report
 from structsparse.errors import UserError
 from structsparse.penalties import Penalty
+from structsparse.rounding import Small, round_all_
 from structsparse.terms import Term
 
 if TYPE_CHECKING:
@@ -78,6 +79,23 @@ class Task(ABC):
 
     def settled(self, outcome: Outcome) -> Outcome:
         """The outcome as what is tested and kept."""
+        return outcome
+
+    keyed = False  # whether a feature is told by a key that may be shortened
+
+    def check_small(self, small: Small) -> None:
+        """Refuse, before anything is fitted, what the artifact of this task does not know."""
+        if small.mistaken is not None and not self.keyed:
+            raise UserError(
+                f"artifact.mistaken={small.mistaken}: an artifact of this task has words, not keys; leave it out"
+            )
+
+    def rounded(self, outcome: Outcome, small: Small) -> Outcome:
+        """The outcome as its artifact will tell it: what is tested and reported is that. Of several roundings the one
+        with the least loss on dev is taken."""
+        if small.bits is not None:
+            module, dev = outcome.module, outcome.data.whole("dev")
+            round_all_(module.parameters(), small.bits, lambda: certificate.mean_loss(module, dev))
         return outcome
 
     @abstractmethod

@@ -1,5 +1,5 @@
-"""A classifier as a folder: `model.json` has its words, its classes and how it reads text, `weights.safetensors` its
-weights.
+"""A classifier as a folder: `model.json` has its classes and how it reads text, `weights.safetensors` its words and
+their weights.
 
 Words that no weight needs are left out, but where documents are scaled to one length, which all of them decide.
 """
@@ -28,6 +28,7 @@ from structsparse.corpora.documents import Reading
 from structsparse.errors import UserError
 from structsparse.features.words import WEIGHTINGS
 from structsparse.losses import Logistic, Squared, SquaredHinge
+from structsparse.packing import packed, packed_words, unpacked, unpacked_words
 from structsparse.text.model import outputs_of
 from structsparse.text.predictor import Classifier, bag_of
 
@@ -38,7 +39,8 @@ _MOST = np.iinfo(np.int32).max  # words
 def save(folder: Path, model: Classifier) -> int:
     """Write a classifier, whole or not at all, in float32; the bytes of the folder."""
     layout, weighting = model.bag.layout, model.bag.weighting
-    tensors = {"table": _single(folder, model.table), "bias": _single(folder, model.bias)}
+    tensors = {"words": packed_words(layout.words), **packed("table", _single(folder, model.table))}
+    tensors["bias"] = _single(folder, model.bias)
     if weighting.kind == "tfidf":
         tensors["factors"] = _single(folder, weighting.factors)
     if layout.extra:
@@ -52,7 +54,7 @@ def save(folder: Path, model: Classifier) -> int:
         "weighting": weighting.kind,
         "normalize": weighting.normalize,
         "extra": layout.extra,
-        "words": list(layout.words),
+        "words": len(layout.words),
     }
     tensors = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     return write(folder, description, safetensors.numpy.save(tensors))
@@ -63,15 +65,17 @@ def loaded(folder: Path, known: dict) -> Classifier:
     with blaming(folder / DESCRIPTION):
         check_fields(known, _FIELDS)
         reading = Reading(**known["reading"])
-        words, extra = known["words"], known["extra"]
-        plain = len(words) - extra
-        if plain < 0 or len({*words[:plain]}) != plain:
-            raise UserError(f"{len(words):,} words, {extra:,} of them made of others: expected no word twice")
+        extra = known["extra"]
         classes = None if known["classes"] is None else tuple(known["classes"])
     with blaming(folder / WEIGHTS):
         tensors = read_tensors((folder / WEIGHTS).read_bytes(), known["sha256"])
-        outputs = outputs_of(classes)
-        table = _taken(tensors, "table", np.float32, (len(words),) if outputs == 1 else (len(words), outputs))
+        outputs, words = outputs_of(classes), unpacked_words(tensors, known["words"])
+        plain = len(words) - extra
+        if plain < 0 or len({*words[:plain]}) != plain:
+            raise UserError(f"{len(words):,} words, {extra:,} of them made of others: expected no word twice")
+        table = unpacked(tensors, "table", (len(words),) if outputs == 1 else (len(words), outputs))
+        if not np.isfinite(table).all():
+            raise UserError("table holds a number that is NaN or infinite")
         bias = _taken(tensors, "bias", np.float32, (outputs,))
         tfidf = known["weighting"] == "tfidf"
         factors = _taken(tensors, "factors", np.float32, (len(words),)) if tfidf else np.ones(len(words))
@@ -136,5 +140,5 @@ _FIELDS: Fields = COMMON | {
     "weighting": (lambda value: value in WEIGHTINGS, f"one of {', '.join(WEIGHTINGS)}"),
     "normalize": (lambda value: type(value) is bool, "true or false"),
     "extra": (lambda value: type(value) is int and 0 <= value < _MOST, "a number"),
-    "words": (_strings, "a list of strings"),
+    "words": (lambda value: type(value) is int and 0 <= value < _MOST, "a number"),
 }
