@@ -83,7 +83,7 @@ def test_the_experiments_of_the_paper_are_read_and_their_options_compose():
             composed(*row.options, *list(found.passes.values())[-1])
         (quick,) = read(f"martins2011/{name}", quick=True).passes
         assert quick == next(iter(found.passes))
-    for row in read("chunking_sizes").rows:
+    for row in (*read("chunking_sizes").rows, *read("martins2011/parsing_memory", quick=True).rows):
         composed(*row.options)
     for name, quick in (("tuning", False), ("splits", False), ("splits", True), ("ptb", True)):
         found = read(f"nelakanti2013/{name}", quick)
