@@ -144,20 +144,24 @@ def lower_bound(
         if name not in penalties:
             slack += float(gradients[name].double().norm() * w.double().norm().clamp(min=1.0))
             continue
-        gradient, held = gradients[name].double(), _held(penalties[name], w.double())
-        found = None if held is None else _dual(penalties[name], gradient * held)
+        held = _held(penalties[name], w)
+        if held is None:
+            return None
+        if not held.all():  # of tables of which there is hardly room for one more, as few as can be
+            slack += float((gradients[name].double() * ~held).norm() * (w.double() * ~held).norm().clamp(min=1.0))
+        gradient = gradients[name].double() * held
+        found = _dual(penalties[name], gradient)
         if found is None:
             return None
         share, conjugates = min(share, found[0]), conjugates + found[1]
-        inner += float((gradient * held * w.double()).sum())
-        slack += float((gradient * ~held).norm() * (w.double() * ~held).norm().clamp(min=1.0))
+        inner += float((gradient * w).sum())
     return share * (loss - inner - slack) - conjugates
 
 
 def _held(penalty: Penalty, weights: Tensor) -> Tensor | None:
     """Which entries bear the penalty: those that a long enough step of its prox makes zero. None if none does."""
     plain, ridge, _ = unwrapped(penalty)
-    ones, strength = torch.ones_like(weights), float(plain.strength)
+    ones, strength = torch.ones_like(weights, dtype=torch.float64), float(plain.strength)
     if isinstance(plain, ElasticNet):
         return ones * (1.0 if plain.weights is None or ridge > 0 else plain.weights) > 0
     if not plain.convex:

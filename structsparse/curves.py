@@ -1,4 +1,5 @@
-"""Figures of an experiment by one of its options, a line for each row that varies: a picture, CSV and a table."""
+"""Figures of an experiment by one of its options, or one figure by another, a line for each row that varies: a picture,
+CSV and a table."""
 
 from __future__ import annotations
 
@@ -8,18 +9,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from structsparse.files import write_text, written_whole
 from structsparse.metrics import gain
 from structsparse.report import Table
 
+MANY = 1_000_000  # of what x counts, for the slope of a line
 WIDE = 30  # an axis is logarithmic where its largest value is so many times its smallest
 
 
 class Curve(NamedTuple):
     name: str
-    x: str  # the varied option
+    x: str  # the varied option, or a column of metrics.json
     y: tuple[str, ...]  # columns of metrics.json
     rows: tuple[str, ...]
     against: object = None  # the value of x, or "best", with which the last value is compared
@@ -38,13 +41,13 @@ class Points(NamedTuple):
 def points_of(curve: Curve, experiment, figures) -> list[Points]:
     """The lines of which anything is finished; `figures(row, key)` are those of a row. Means over fewer runs than
     others are of would mislead, and are left out."""
-    drawn = [row for row in experiment.rows if row.entry in curve.rows and curve.x in row.varied]
+    drawn = [row for row in experiment.rows if row.entry in curve.rows and _place(curve, row, figures) is not None]
     most = max((figures(row, y).count for row in drawn for y in curve.y), default=0)
     found = []
     for entry in curve.rows:
         rows = [row for row in drawn if row.entry == entry]
         for y in curve.y:
-            some = [(row.varied[curve.x], figures(row, y)) for row in rows]
+            some = [(_place(curve, row, figures), figures(row, y)) for row in rows]
             some = sorted((x, figure) for x, figure in some if figure.count == most > 0)
             if some:
                 label = entry if len(curve.y) == 1 else f"{entry}: {y}"
@@ -53,8 +56,19 @@ def points_of(curve: Curve, experiment, figures) -> list[Points]:
     return found
 
 
-def table_of(curve: Curve, lines: Sequence[Points]) -> Table:
-    """Lines by x; the last column is the last value over the one it is compared with."""
+def _place(curve: Curve, row, figures) -> float | None:
+    """Where a row stands along the axis."""
+    if curve.x in row.varied:
+        return row.varied[curve.x]
+    found = figures(row, curve.x)
+    return found.mean if found.count else None
+
+
+def table_of(curve: Curve, lines: Sequence[Points], varied: bool = True) -> Table:
+    """Lines by x; the last column is the last value over the one it is compared with. Where x is no option, but differs
+    from line to line, a row for each point, and what the straight line through those of a line says."""
+    if not varied:
+        return Table(("", _short(curve.x), " and ".join(curve.y)), [row for line in lines for row in _point_rows(line)])
     xs = sorted({x for line in lines for x in line.xs})
     header = [" and ".join(curve.y), *(f"{_short(curve.x)} {x:g}" for x in xs)]
     if curve.against is not None:
@@ -68,6 +82,15 @@ def table_of(curve: Curve, lines: Sequence[Points]) -> Table:
             cells.append("" if base is None else f"{line.means[-1] / base:.4f}")
         rows.append((line.label, *cells))
     return Table(tuple(header), rows)
+
+
+def _point_rows(line: Points) -> list[tuple[str, str, str]]:
+    rows = [(line.label, shown(x), shown(mean)) for x, mean in zip(line.xs, line.means, strict=True)]
+    if len(set(line.xs)) > 1:
+        slope, origin = np.polyfit(line.xs, line.means, 1)
+        rows += [(f"{line.label}, by the line: at", "0", shown(origin))]
+        rows += [(f"{line.label}, by the line: for each further", f"{MANY:,}", shown(slope * MANY))]
+    return rows
 
 
 def _base(curve: Curve, line: Points, means: Mapping[float, float]) -> float | None:

@@ -21,7 +21,8 @@ conf/experiment/NAME.yaml says which rows there are:
     memory     rows whose features are drawn over time
     kinds      rows whose living kinds of templates are counted
     curves     NAME: {x, y, rows, against}; a figure and a table of `y` (some columns of the table) by the varied option
-               `x`, a line for each row; `against` is a value of x, or `best`: the last value is compared with it
+               `x`, or another column, a line for each row; `against` is a value of x, or `best`: the last value is
+               compared with it
     rows       NAME: {method, options, ...}; `method` is a line in the figure, `seeds` are the row's own, with
                `selects: true` it is one of those among which dev chooses, `paper` are published figures: {dev, test,
                weights}; with `vary: {KEY: [values], ...}` it stands for a row NAME-VALUE... for each combination, and

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from structsparse.bags import bag_sum
 from structsparse.kernels.key_walk import Says
 from structsparse.models import Kept, Sizes
+from structsparse.pages import roomy_zeros
 from structsparse.structures.nonprojective import NonprojectiveTree
 from structsparse.structures.projective import ProjectiveTree
 from structsparse.tasks.batches import ranges
@@ -82,7 +83,7 @@ class ArcScorer(nn.Module):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.zeros(sizes.rows, 1))  # [rows, 1]
+        self.table = nn.Parameter(roomy_zeros(sizes.rows, 1))  # [rows, 1]
 
     def forward(self, batch: ArcBatch) -> Tensor:  # [batch, size, size]
         return batch.pad(bag_sum(self.table, batch.ids, batch.offsets).squeeze(1))

@@ -254,7 +254,8 @@ def _curves(folder: Path, experiment, records: Sequence[Mapping]) -> list[str]:
         found = curves.points_of(curve, experiment, figures)
         if found:
             curves.write(folder, curve, experiment.title, found)
-            parts += [f"## {curve.name.replace('_', ' ')}\n", markdown(curves.table_of(curve, found))]
+            varied = any(curve.x in row.varied for row in experiment.rows)
+            parts += [f"## {curve.name.replace('_', ' ')}\n", markdown(curves.table_of(curve, found, varied))]
             parts.append(f"![{curve.name}]({curve.name}.png)\n")
     return parts
 

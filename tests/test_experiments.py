@@ -86,6 +86,8 @@ def test_the_experiments_of_the_paper_are_read_and_their_options_compose():
     for name in ("chunking_sizes", "chunking_bytes", "martins2011/parsing"):
         for row in {row.method: row for row in read(name).rows}.values():
             composed(*row.options)
+    for row in read("martins2011/parsing_memory", quick=True).rows:
+        composed(*row.options)
     for name, quick in (("tuning", False), ("splits", False), ("splits", True), ("ptb", True)):
         found = read(f"nelakanti2013/{name}", quick)
         for run in {run.row.entry: run for run in runs_of(found, ROOT)}.values():

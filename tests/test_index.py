@@ -58,13 +58,13 @@ def keys_of(sentences: Sentences, template) -> np.ndarray:
 
 
 def fitted(sentences: Sentences, templates, min_count: int) -> tuple[list, list]:
-    """The keys of each template, ascending, and their rows."""
+    """The keys of each template, ascending, and their rows: by falling count, then by where they are met first."""
     blocks, orders, begin = [], [], 0
     for template in templates:
-        keys, counts = np.unique(keys_of(sentences, template), return_counts=True)
-        keys, counts = keys[counts >= min_count], counts[counts >= min_count]
+        keys, first, counts = np.unique(keys_of(sentences, template), return_index=True, return_counts=True)
+        keys, first, counts = (of[counts >= min_count] for of in (keys, first, counts))
         row = np.empty(len(keys), np.int64)
-        row[np.argsort(-counts, kind="stable")] = np.arange(begin, begin + len(keys))
+        row[np.lexsort((first, -counts))] = np.arange(begin, begin + len(keys))
         blocks.append(keys)
         orders.append(row)
         begin += len(keys)
@@ -109,6 +109,12 @@ def test_some_sentences_in_any_order_have_the_bags_they_have_among_all():
     expected = [bag for s in chosen for bag in whole[corpus.offsets[s] : corpus.offsets[s + 1]]]
     assert as_lists(index.find(index.hashed(corpus), chosen)) == expected
     assert as_lists(index.bags(corpus.select(chosen))) == expected  # values that none of them has are no matter
+
+
+def test_the_occurrences_of_every_row_are_counted():
+    bags = FeatureIndex.fit(drawn(6), expand(TEMPLATES), 2).bags(drawn(7))
+    rows = int(bags.ids.max()) + 3
+    assert np.array_equal(bags.counts(rows), np.bincount(bags.ids, minlength=rows))
 
 
 def test_templates_without_a_living_feature_find_nothing():

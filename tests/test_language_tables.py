@@ -2,6 +2,7 @@
 
 import csv
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -98,6 +99,23 @@ def test_lines_by_order_and_what_the_last_is_against(by_order, tmp_path):
     assert text.index("last / best") < text.index("dev perplexity")
     (first, *_) = csv.DictReader((tmp_path / "table.csv").open())
     assert (first["part"], first["perplexity"], first["parameters"]) == ("1", "9.5", "400")
+
+
+def test_a_curve_of_one_figure_by_another(by_order, tmp_path):
+    experiment, found = by_order
+    for r in found:
+        order = int(r["row"][-1])
+        r |= {"rows_peak": 1_000_000 * order, "peak_memory_mb": 300 + (20.5 if r["row"][0] == "a" else 40) * order}
+    curve = Curve("memory", "rows_peak", ("peak_memory_mb",), ("a", "b"))
+    tables.write(tmp_path, replace(experiment, curves=(curve,)), found)
+    lines = list(csv.DictReader((tmp_path / "memory.csv").open()))
+    assert [(line["line"], float(line["rows_peak"])) for line in lines] == [(n, 1e6 * o) for n in "ab" for o in ORDERS]
+    text = (tmp_path / "table.md").read_text()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "|" in line]
+    assert ["", "rows_peak", "peak_memory_mb"] in rows
+    assert ["a", "3,000,000", "361.50"] in rows
+    assert ["a, by the line: at", "0", "300.00"] in rows
+    assert ["b, by the line: for each further", "1,000,000", "40.00"] in rows
 
 
 def test_a_curve_has_gaps_where_orders_or_runs_are_missing(by_order):

@@ -2,8 +2,8 @@
 
 A feature is a template with values filled in. It is never a string on the way: each attribute value has a 64-bit
 hash, a template folds the hashes of its atoms into one 64-bit key, and the keys of a template are a sorted array.
-The rows of a template are contiguous, the most frequent feature first. What is done for every token is compiled
-(`kernels/keys.py`); sorting, for the largest corpora the most of the work, is numpy's.
+The rows of a template are contiguous, the most frequent feature first, of equals that which is met first. What is done
+for every token is compiled (`kernels/keys.py`); sorting, for the largest corpora the most of the work, is numpy's.
 """
 
 from __future__ import annotations
@@ -42,10 +42,19 @@ class Bags:
     offsets: np.ndarray  # int64 [tokens + 1]
 
     def renumber(self, new_row: np.ndarray) -> Bags:
-        """Rows renumbered; those whose new number is -1 are dropped."""
-        ids = new_row[self.ids]
-        kept = ids >= 0
-        return Bags(ids[kept].astype(np.int32), np.r_[0, np.cumsum(kept)][self.offsets])
+        """Rows renumbered; those whose new number is -1 are dropped. Bags may be most of the memory there is: nothing
+        else is made of their size."""
+        offsets = np.empty_like(self.offsets)
+        kernels.count_kept(self.ids, self.offsets, new_row, offsets)
+        ids = np.empty(offsets[-1], np.int32)
+        kernels.renumber(self.ids, new_row, ids)
+        return Bags(ids, offsets)
+
+    def counts(self, rows: int) -> np.ndarray:
+        """How often each row occurs: int32 [rows]"""
+        found = np.zeros(rows, np.int32)
+        kernels.occurrences(self.ids, found)
+        return found
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,8 @@ class Rows:
         blocks, orders, offsets = [], [], [0]
         known, rows = np.empty(places, np.uint64), np.empty(places, np.int32)
         for k in range(len(templates)):
-            size = kernels.group(np.sort(keys_of(k)), min_count, offsets[-1], known, rows)
+            keys = keys_of(k)
+            size = kernels.group(keys, np.sort(keys), min_count, offsets[-1], known, rows)
             blocks.append(known[:size].copy())
             orders.append(rows[:size].copy())
             offsets.append(offsets[-1] + size)
@@ -105,11 +115,14 @@ class Rows:
 
     def keep(self, alive: np.ndarray) -> tuple[Self, np.ndarray]:
         """Only the rows that are alive, and the new number of every old row (-1 for the dead ones)."""
-        new_row = np.where(alive, np.cumsum(alive) - 1, -1).astype(np.int32)
+        new_row = np.cumsum(alive, dtype=np.int32)
+        new_row[alive] -= 1
+        new_row[~alive] = -1
         kept = alive[self.rows]
-        before = np.r_[0, np.cumsum(kept)]
-        keys, rows = self.keys[kept], new_row[self.rows[kept]]
-        return type(self)(self.templates, before[self.offsets], keys, rows, self.lengths), new_row
+        sizes = [np.count_nonzero(kept[begin:end]) for begin, end in zip(self.offsets, self.offsets[1:], strict=False)]
+        offsets = np.cumsum([0, *sizes])
+        smaller = type(self)(self.templates, offsets, self.keys[kept], new_row[self.rows[kept]], self.lengths)
+        return smaller, new_row
 
     def only(self, alive: np.ndarray) -> Self:
         """The rows that are alive, under their old numbers."""

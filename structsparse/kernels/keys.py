@@ -37,38 +37,53 @@ def fold(seed, attributes, shifts, hashes, starts, lengths, keys):
 
 
 @njit(**PLAIN)
-def group(keys, min_count, first_row, known, rows):
+def group(keys, ordered, min_count, first_row, known, rows):
     """How many features occur min_count times; their keys, ascending, and their rows go to the front of known and rows.
 
-    keys [tokens] are sorted. The most frequent feature owns first_row; of equals the lowest key goes first."""
-    counts = np.empty(len(keys), np.int32)
+    keys [tokens], and the same sorted. The most frequent feature owns first_row; of equals that which is met first goes
+    first. So the rare features of a sentence lie side by side, and a cache line that one of them fetches serves many:
+    in the order of their keys each would cost a cache miss."""
     features, begin, most = 0, 0, 0
-    while begin < len(keys):
+    while begin < len(ordered):
         end = begin + 1
-        while end < len(keys) and keys[end] == keys[begin]:
+        while end < len(ordered) and ordered[end] == ordered[begin]:
             end += 1
         if end - begin >= min_count:
-            known[features], counts[features] = keys[begin], end - begin
+            known[features], rows[features] = ordered[begin], begin - end  # the count, below 0: no row yet
             features, most = features + 1, max(most, end - begin)
         begin = end
-    _rank(counts[:features], most, first_row, rows)
+    _rank(keys, known[:features], most, first_row, rows[:features])
     return features
 
 
 @njit(**PLAIN)
-def _rank(counts, most, first_row, rows):
-    """rows = first_row + how many features come before, by falling count, then by key."""
+def _rank(keys, known, most, first_row, rows):
+    """rows [known] = first_row + how many features come before; they are less than their counts until they are met."""
     before = np.zeros(most + 1, np.int64)
-    for count in counts:
-        before[count] += 1
+    for row in rows:
+        before[-row] += 1
     total = first_row
     for count in range(most, -1, -1):
         here = before[count]
         before[count] = total
         total += here
-    for k in range(len(counts)):
-        rows[k] = before[counts[k]]
-        before[counts[k]] += 1
+    bits = _bits(len(known))
+    places, shift = directory(known, bits), _WORD - np.uint64(bits)
+    for key in keys:
+        place = _stand(key, known, places, shift)
+        if place >= 0 and rows[place] < 0:
+            count = -rows[place]
+            rows[place] = before[count]
+            before[count] += 1
+
+
+@njit(**PLAIN)
+def _bits(size):
+    """Of the directory of so many keys: at most one key a place."""
+    bits = 1
+    while size >> bits:
+        bits += 1
+    return bits
 
 
 @njit(**PLAIN)
@@ -83,22 +98,28 @@ def directory(keys, bits):
     return places
 
 
+@njit(inline="always")
+def _stand(key, known, places, shift):
+    """Where a key stands among those that are known, -1 if it does not."""
+    high, latest = np.int64(key >> shift), len(known) - _FEW
+    place, end = np.int64(places[high]), np.int64(places[high + 1])
+    if latest < 0 or end - place > _FEW:
+        while place < end and known[place] < key:
+            place += 1
+    else:  # no branch depends on the key: guessing wrong would cost more than all the rest
+        place = min(place, latest)  # those before the place are smaller, those from the end on larger than the key
+        smaller = (known[place] < key) + (known[place + 1] < key)
+        place += smaller + (known[place + 2] < key) + (known[place + 3] < key)
+    return place if place < end and known[place] == key else -1
+
+
 @njit(**PLAIN)
 def look_up(keys, known, rows, places, bits, mask, found):
     """found [keys] = the row of each key, -1 if it is unknown; what the mask leaves of a key is what counts."""
-    shift, latest = _WORD - np.uint64(bits), len(known) - _FEW
+    shift = _WORD - np.uint64(bits)
     for t in range(len(keys)):
-        key = keys[t] & mask
-        high = np.int64(key >> shift)
-        place, end = np.int64(places[high]), np.int64(places[high + 1])
-        if latest < 0 or end - place > _FEW:
-            while place < end and known[place] < key:
-                place += 1
-        else:  # no branch depends on the key: guessing wrong would cost more than all the rest
-            place = min(place, latest)  # those before the place are smaller, those from the end on larger than the key
-            smaller = (known[place] < key) + (known[place + 1] < key)
-            place += smaller + (known[place + 2] < key) + (known[place + 3] < key)
-        found[t] = rows[place] if place < end and known[place] == key else -1
+        place = _stand(keys[t] & mask, known, places, shift)
+        found[t] = rows[place] if place >= 0 else -1
 
 
 @njit(**PLAIN)
@@ -144,3 +165,32 @@ def squeeze(ids, offsets):
             flat[place] = row
             place += row >= 0
         offsets[t + 1] = place
+
+
+@njit(**PLAIN)
+def count_kept(ids, offsets, new_row, ends):
+    """ends [bags + 1] = where bags end, once without the ids whose new row is -1."""
+    ends[0] = 0
+    for bag in range(len(offsets) - 1):
+        kept = 0
+        for place in range(offsets[bag], offsets[bag + 1]):
+            kept += new_row[ids[place]] >= 0
+        ends[bag + 1] = ends[bag] + kept
+
+
+@njit(**PLAIN)
+def renumber(ids, new_row, found):
+    """found [ids that are kept] = their new rows, in order."""
+    done = 0
+    for k in range(len(ids)):
+        row = new_row[ids[k]]
+        if row >= 0:
+            found[done] = row
+            done += 1
+
+
+@njit(**PLAIN)
+def occurrences(ids, counts):
+    """Adds to counts [rows] how often each row occurs."""
+    for k in range(len(ids)):
+        counts[ids[k]] += 1

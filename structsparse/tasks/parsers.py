@@ -46,8 +46,9 @@ class ParserTask(Task):
         identity = fingerprint(stage, *_identity(data, growing))
         module = Parsing(parser, loss, stage.optimizer, data.score, names, stage.final_lr, identity)
         if isinstance(parser.scorer, ArcScorer):
-            counts = np.bincount(data.arrays["train"].bags.ids, minlength=len(data.index))
-            parser.scorer.table.curvature = torch.from_numpy((counts / data.items).astype(np.float32))[:, None]
+            curvature = np.empty(len(data.index), np.float32)
+            np.divide(data.arrays["train"].bags.counts(len(curvature)), data.items, out=curvature, casting="unsafe")
+            parser.scorer.table.curvature = torch.from_numpy(curvature)[:, None]
         return module, placed
 
     def foresee(self, stage: Stage, data: ParsingData, optimizer: torch.optim.Optimizer) -> None:
