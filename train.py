@@ -41,7 +41,7 @@ from structsparse.terms import Term
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TERM_KNOBS = ("strength", "relative", "parameters", "groups", "nonnegative", "ridge")
-SCHEDULE_KNOBS = ("every", "warmup", "budget", "freeze", "reweight")
+SCHEDULE_KNOBS = ("every", "warmup", "budget", "freeze", "reweight", "admm")
 
 
 def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
@@ -149,7 +149,7 @@ def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Con
     return recipe.Stage(
         name=name, scorer=instantiate(cfg.model), loss=instantiate(cfg.loss), optimizer=instantiate(solver),
         final_lr=final_lr, terms=[term_of("reg", reg), *others],
-        batch=cfg.batch, seed=cfg.seed, choose=cfg.choose, warm=cfg.warm, patience=cfg.patience,
+        batch=cfg.batch, seed=cfg.seed, choose=cfg.choose, warm=cfg.warm, survivors=cfg.survivors, patience=cfg.patience,
         trainer=partial(trainer_of, name, cfg, metric, folder, console),
         options=options, **schedule,
     )  # fmt: skip
