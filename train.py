@@ -20,6 +20,7 @@ from pathlib import Path
 
 import hydra
 import lightning
+import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.types import RunMode
@@ -149,7 +150,8 @@ def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Con
     return recipe.Stage(
         name=name, scorer=instantiate(cfg.model), loss=instantiate(cfg.loss), optimizer=instantiate(solver),
         final_lr=final_lr, terms=[term_of("reg", reg), *others],
-        batch=cfg.batch, seed=cfg.seed, choose=cfg.choose, warm=cfg.warm, survivors=cfg.survivors, patience=cfg.patience,
+        batch=cfg.batch, seed=cfg.seed, choose=cfg.choose, warm=cfg.warm, survivors=cfg.survivors,
+        patience=cfg.patience,
         trainer=partial(trainer_of, name, cfg, metric, folder, console),
         options=options, **schedule,
     )  # fmt: skip
@@ -196,8 +198,9 @@ def finish(cfg, data, outcomes, seconds: dict, folder: Path, console: Console) -
         **({"loss": choices.loss, "reg": choices.reg} if first.penalties else {"model": choices.model}),
         "data": data.name, "split": "test", "seed": cfg.seed,
         **{key: value for key, value in score.items() if isinstance(value, float)},
-        **{f"dev_{name}": dev[name] for name in (data.metric, "las") if name in dev},
-        **data.task.sparsity(data, first, last), **recipe.figures(outcomes), **seconds,
+        **{f"dev_{name}": dev[name] for name in (data.metric, "las", "sentence_accuracy") if name in dev},
+        **data.task.sparsity(data, first, last), "distinct_values": distinct_values(last.module),
+        **recipe.figures(outcomes), **seconds,
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }  # fmt: skip
     if first_process():
@@ -207,6 +210,12 @@ def finish(cfg, data, outcomes, seconds: dict, folder: Path, console: Console) -
         report.write_metrics(folder / "metrics.json", metrics)
         report.summary(console, metrics, table, folder)
     return metrics
+
+
+def distinct_values(module: lightning.LightningModule) -> int | None:
+    """How many different numbers the weights are that are not zero, all parameters together."""
+    weights = [parameter.detach().flatten().double() for parameter in module.parameters()]
+    return len(torch.cat([some[some != 0] for some in weights]).unique()) if weights else None
 
 
 def log_hyperparameters(cfg: DictConfig, metrics: dict[str, object], folder: Path) -> None:

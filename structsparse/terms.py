@@ -104,9 +104,7 @@ def borne(terms: Sequence[Term], parameters: Sequence[str]) -> list[list[str]]:
     return [[name for name in parameters if bearer.get(name) == term.name] for term in terms]
 
 
-def penalised(
-    patterns: Sequence[str], names: Sequence[str], where: str = "reg", binds_all: bool = False
-) -> list[str]:
+def penalised(patterns: Sequence[str], names: Sequence[str], where: str = "reg", binds_all: bool = False) -> list[str]:
     """The parameters a penalty is for. A pattern that matches nothing is a mistake, and, except where a penalty may
     bind all, so are all of them together."""
     short = [name.removeprefix("tagger.") for name in names]

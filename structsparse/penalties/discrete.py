@@ -23,7 +23,8 @@ class Discrete(Penalty):
 
     values: "template": +-(eta kappa^x + delta), x = 0, ..., levels - 1 (Suzuki and Nagata, 2013); "kmeans": for each
     sign, `levels` centres of the weights that training starts from; a list: these, and where none is negative their
-    negatives. With `learn` they move, beside copies: see `learn`. kappa is 4 and delta half of eta where they are not given, kappa is 2 from five levels on, as there."""
+    negatives. With `learn` they move, beside copies: see `learn`. As in the paper kappa is 4, from five levels on 2,
+    and delta half of eta, where they are not given."""
 
     convex = False
     binds_all = True  # one constraint for all parameters of a model, if that is wanted

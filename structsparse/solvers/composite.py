@@ -94,6 +94,7 @@ class Composite(Optimizer):
             self._evaluate(closure, slopes=False)
         return self.shared["loss"]
 
+    @torch.no_grad()
     def renew(self) -> None:
         """The penalties have become others, as those that remember do: the objective of where the weights are."""
         if "loss" in self.shared:

@@ -58,9 +58,10 @@ class ProximalQuasiNewton(Composite):
 
     where B is the L-BFGS metric of the last `history` steps over scale * curvature^exponent. The model is minimised
     over the working set, the entries that are not zero or that a gradient step would wake: by coordinate descent under
-    penalties of entries on the CPU, else by accelerated proximal gradient. What pulls a weight towards a copy of it
-    (Copied) is no part of the metric, which is that of the loss alone and stays true when the copies move. The length starts at lr and is halved until
-    the objective falls as foreseen. A penalty that takes no step per entry has one curvature for its parameter."""
+    penalties of entries on the CPU, else by accelerated proximal gradient. What pulls weights towards copies of them
+    (Copied) is no part of the metric, which is of the loss alone and stays true when the copies move. The length starts
+    at lr and is halved until the objective falls as foreseen. A penalty that takes no step per entry has one curvature
+    for its parameter."""
 
     def __init__(
         self,
