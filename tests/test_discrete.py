@@ -22,6 +22,7 @@ DISCRETE = (
     *("reg=discrete", "recipe=discrete", "solver=quasi_newton", "model=pairs", "batch=null", "choose=best"),
     *("recipe.start.trainer.max_epochs=4", "recipe.start.trainer.check_val_every_n_epoch=4"),
     *("trainer.max_epochs=6", "trainer.check_val_every_n_epoch=2", "reg.strength=0", "reg.values=kmeans"),
+    "reg.admm.inner=2",
 )
 
 
