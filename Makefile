@@ -27,6 +27,7 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/lm.py
 	$(BIN)/python benchmarks/textcat.py
 	$(BIN)/python benchmarks/parsing.py
+	$(BIN)/python benchmarks/discrete.py
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import hydra
 import lightning
+import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.types import RunMode
@@ -40,9 +41,10 @@ from structsparse.rounding import Small
 from structsparse.runs import decides, first_process, resume_into
 from structsparse.terms import Term
 
+MOST_VALUES = 5_000_000  # weights whose different values are counted
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TERM_KNOBS = ("strength", "relative", "parameters", "groups", "nonnegative", "ridge")
-SCHEDULE_KNOBS = ("every", "warmup", "budget", "freeze", "reweight")
+SCHEDULE_KNOBS = ("every", "warmup", "budget", "freeze", "reweight", "admm")
 
 
 def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
@@ -152,7 +154,8 @@ def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Con
     return recipe.Stage(
         name=name, scorer=instantiate(cfg.model), loss=instantiate(cfg.loss), optimizer=instantiate(solver),
         final_lr=final_lr, terms=[term_of("reg", reg), *others],
-        batch=cfg.batch, seed=cfg.seed, choose=cfg.choose, warm=cfg.warm, patience=cfg.patience,
+        batch=cfg.batch, seed=cfg.seed, choose=cfg.choose, warm=cfg.warm, survivors=cfg.survivors,
+        patience=cfg.patience,
         trainer=partial(trainer_of, name, cfg, metric, folder, console),
         options=options, **schedule,
     )  # fmt: skip
@@ -199,8 +202,9 @@ def finish(cfg, data, outcomes, small: Small, seconds: dict, folder: Path, conso
         **({"loss": choices.loss, "reg": choices.reg} if first.penalties else {"model": choices.model}),
         "data": data.name, "split": "test", "seed": cfg.seed,
         **{key: value for key, value in score.items() if isinstance(value, float)},
-        **{f"dev_{name}": dev[name] for name in (data.metric, "las") if name in dev},
-        **data.task.sparsity(data, first, last), **recipe.figures(outcomes), **seconds,
+        **{f"dev_{name}": dev[name] for name in (data.metric, "las", "sentence_accuracy") if name in dev},
+        **data.task.sparsity(data, first, last), "distinct_values": distinct_values(last.module),
+        **recipe.figures(outcomes), **seconds,
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }  # fmt: skip
     if first_process():
@@ -222,6 +226,13 @@ def report_bytes(folder: Path, console: Console) -> dict[str, int]:
     told = ", ".join(f"{part} {size:,}" for part, size in parts.items())
     console.print(f"the small model has {sum(parts.values()):,} bytes: {told}", highlight=False, soft_wrap=True)
     return {f"artifact_bytes_{part}": size for part, size in parts.items()}
+
+
+def distinct_values(module: lightning.LightningModule) -> int | None:
+    """How many different numbers the weights are that are not zero, all parameters together; of too many to sort them
+    in a moment, nobody asks."""
+    living = [parameter.detach()[parameter.detach() != 0].double() for parameter in module.parameters()]
+    return len(torch.cat(living).unique()) if 0 < sum(map(len, living)) <= MOST_VALUES else None
 
 
 def log_hyperparameters(cfg: DictConfig, metrics: dict[str, object], folder: Path) -> None:

@@ -91,7 +91,7 @@ def proximal(optimizer: Optimizer, model: nn.Module, penalties: Mapping[str, Pen
 
 def _kind(name: str) -> type[Penalty]:
     """`group_lasso` is GroupLasso, `l1` is L1, `squared_l2` is SquaredL2."""
-    classes = {_small(kind): getattr(kinds, kind) for kind in kinds.__all__ if kind != "Penalty"}
+    classes = {_small(kind): getattr(kinds, kind) for kind in kinds.__all__ if kind not in ("Penalty", "Copied")}
     known = {small: kind for small, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Penalty)}
     if name not in known:
         raise UserError(f"unknown penalty {name!r}; expected one of {', '.join(sorted(known))}, or a class")

@@ -18,6 +18,7 @@ conf/experiment/NAME.yaml says which rows there are:
     against    where `over` names several options: rows that all others are paired with, run by run
     note       a few sentences below the title
     converged  a run is marked as not converged if neither its gap over its objective nor its stationarity is below it
+    shows      further figures of metrics.json, a column for each
     memory     rows whose features are drawn over time
     kinds      rows whose living kinds of templates are counted
     curves     NAME: {x, y, rows, against}; a figure and a table of `y` (some columns of the table) by the varied option

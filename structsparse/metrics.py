@@ -9,6 +9,7 @@ import numpy as np
 from structsparse.corpora.tags import span_types, spans
 
 LOWER_IS_BETTER = ("perplexity", "perplexity_open", "mse")
+ENDS = 4  # counts that are of no kind
 UNSEEN = "(unseen)"  # the type of gold labels beyond the names given
 
 
@@ -19,15 +20,15 @@ def gain(metric: str, value: float) -> float:
 
 
 class _Counts:
-    """`counts` holds (correct, gold, predicted) for each kind, then the tokens and the correct tokens."""
+    """`counts` holds (correct, gold, predicted) for each kind, then tokens and right ones, sentences and right ones."""
 
     def __init__(self, names: Sequence[str], kinds: Sequence[str]):
         self.names, self.kinds = tuple(names), tuple(kinds)
-        self._counts = np.zeros(3 * len(self.kinds) + 2, dtype=np.int64)
+        self._counts = np.zeros(3 * len(self.kinds) + ENDS, dtype=np.int64)
 
     @property
     def counts(self) -> np.ndarray:
-        return self._counts  # int64 [3 * kinds + 2]
+        return self._counts  # int64 [3 * kinds + ENDS]
 
     @counts.setter
     def counts(self, counts) -> None:
@@ -43,20 +44,24 @@ class _Counts:
         total.counts = self.counts + other.counts
         return total
 
-    def _add(self, correct, gold, predicted, tokens: int, correct_tokens: int) -> None:
-        """Add kinds of the correct, gold and predicted things, and the token counts."""
-        table = self._counts[:-2].reshape(-1, 3)  # a view
+    def _add(self, correct, gold, predicted, right: np.ndarray, offsets: np.ndarray) -> None:
+        """Add kinds of the correct, gold and predicted things, and which tokens are right: bool [tokens]."""
+        table = self._counts[:-ENDS].reshape(-1, 3)  # a view
         for column, kinds in enumerate((correct, gold, predicted)):
             table[:, column] += np.bincount(kinds, minlength=len(self.kinds))
-        self._counts[-2:] += tokens, correct_tokens
+        wrong = np.r_[0, np.cumsum(~right)][offsets]  # before each sentence
+        many = len(offsets) - 1
+        self._counts[-ENDS:] += len(right), right.sum(), many, np.count_nonzero(wrong[1:] == wrong[:-1])
 
     def result(self) -> dict:
-        """Accuracy over tokens as a fraction, and `types`: precision, recall, f1 and counts of each kind."""
-        table = self._counts[:-2].reshape(-1, 3).tolist()
+        """Accuracy over tokens and over sentences (right in all tokens) as fractions, and `types`: precision, recall,
+        f1 and counts of each kind."""
+        table = self._counts[:-ENDS].reshape(-1, 3).tolist()
         rows = zip(self.kinds, table, strict=True)
         types = {kind: _ratios(*row) for kind, row in rows if kind != UNSEEN or any(row)}
-        tokens, correct_tokens = self._counts[-2:].tolist()
-        return {"accuracy": correct_tokens / max(tokens, 1), "types": types}
+        tokens, correct, sentences, whole = self._counts[-ENDS:].tolist()
+        shares = {"accuracy": correct / max(tokens, 1), "sentence_accuracy": whole / max(sentences, 1)}
+        return shares | {"types": types}
 
 
 class SpanScore(_Counts):
@@ -76,12 +81,11 @@ class SpanScore(_Counts):
         end, kind = np.zeros((2, len(gold)), dtype=np.int64)  # of the gold span that starts at a token
         end[truth.start], kind[truth.start] = truth.end, truth.type
         correct = (end[guess.start] == guess.end) & (kind[guess.start] == guess.type)
-        same = np.count_nonzero(gold == predicted)
-        self._add(guess.type[correct], truth.type, guess.type, len(gold), same)
+        self._add(guess.type[correct], truth.type, guess.type, gold == predicted, offsets)
 
     def result(self) -> dict:
         """f1, precision and recall of all spans, accuracy of tokens, as fractions; `types`: each type's."""
-        totals = _ratios(*self._counts[:-2].reshape(-1, 3).sum(axis=0).tolist())
+        totals = _ratios(*self._counts[:-ENDS].reshape(-1, 3).sum(axis=0).tolist())
         return {name: totals[name] for name in ("f1", "precision", "recall")} | super().result()
 
 
@@ -94,8 +98,8 @@ class AccuracyScore(_Counts):
     def add(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray) -> None:
         """Count the sentences of these codes, one after the other.  [tokens], [tokens], [sentences + 1]"""
         gold, predicted = _checked(gold, predicted, offsets, len(self.names))
-        correct = gold[gold == predicted]
-        self._add(correct, gold, predicted, len(gold), len(correct))
+        right = gold == predicted
+        self._add(gold[right], gold, predicted, right, offsets)
 
 
 class ClassScore(AccuracyScore):

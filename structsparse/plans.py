@@ -17,7 +17,7 @@ from structsparse.errors import UserError
 ROOT = Path(__file__).resolve().parent.parent
 EXPERIMENTS = ROOT / "conf" / "experiment"
 _KEYS = {"title", "metric", "script", "seeds", "over", "common", "quick", "passes", "reference", "converged"}
-_KEYS |= {"memory", "kinds", "curves", "rows", "note", "against"}
+_KEYS |= {"memory", "kinds", "curves", "rows", "note", "against", "shows"}
 _ROW_KEYS = {"method", "options", "seeds", "selects", "paper", "vary", "against"}
 
 
@@ -53,6 +53,7 @@ class Experiment:
     across: Mapping[str, tuple] = field(default_factory=dict)  # further options and the values each row is run with
     against: tuple[str, ...] = ()  # rows that all others are paired with
     note: str = ""
+    shows: tuple[str, ...] = ()  # further columns of metrics.json
 
     @property
     def repeated(self) -> str:
@@ -116,7 +117,7 @@ def read(name: str, quick: bool = False) -> Experiment:
         dict(list(passes.items())[:1]) if quick else passes, said.get("reference"),
         tuple(wanted["memory"]), tuple(wanted["kinds"]), said.get("metric", "f1"), over,
         ROOT / said.get("script", "train.py"), said.get("converged"), curves, across, against,
-        " ".join(str(said.get("note", "")).split()),
+        " ".join(str(said.get("note", "")).split()), tuple(map(str, _list(said, "shows", [], path))),
     )  # fmt: skip
 
 

@@ -19,11 +19,13 @@ from structsparse import certificate
 from structsparse.callbacks.budget import Budget
 from structsparse.callbacks.converged import StopWhenConverged
 from structsparse.callbacks.online import Counts, Mean
+from structsparse.callbacks.outer import Admm, OuterIterations
 from structsparse.callbacks.proximal import ProximalStep
 from structsparse.callbacks.saving import LAST, Checkpoints, StopAtNaN, same_model
 from structsparse.errors import UserError
 from structsparse.files import write_text
-from structsparse.penalties import ElasticNet, NoPenalty, Penalty, Reweighting
+from structsparse.penalties import Discrete, ElasticNet, NoPenalty, Penalty, Reweighting
+from structsparse.penalties.discrete import recall, settle
 from structsparse.solvers import steps
 from structsparse.tasks.task import Data, Placed
 from structsparse.terms import ITEMS, Term, critical_strength, set_strength
@@ -46,10 +48,12 @@ class Stage:
     budget: int | None
     freeze: int | None
     reweight: Mapping[str, float] | None
+    admm: Mapping[str, float] | None
     batch: int | None
     seed: int
     choose: str
     warm: bool
+    survivors: bool
     patience: int | None
     trainer: Callable[..., lightning.Trainer]
     options: Mapping[str, object]  # all that decides the result, for telling one model from another
@@ -66,6 +70,7 @@ class Outcome:
     figures: dict[str, object]  # numbers; `cuts`: (step, parameter, strength) of each cut to a budget
     at_zero: dict[str, Tensor] = field(default_factory=dict)  # gradients of the penalised parameters at zero
     at_end: dict[str, Tensor] = field(default_factory=dict)  # and where the stage has ended
+    support: dict[str, Tensor] = field(default_factory=dict)  # which entries were allowed to live, where not all were
 
     def survivors(self) -> dict[str, Tensor]:
         """Which entries of each penalised parameter live: those of living groups, or those that are not zero."""
@@ -90,9 +95,11 @@ def run(
     checkpoints, from which it goes on if it is to resume."""
     support: dict[str, Tensor] = {}
     task = data.task
-    if before is not None:
+    if before is not None and stage.survivors:
         support = before.survivors()
         data, support = task.narrow(before, support)
+    elif before is not None:
+        data, support = before.data, before.support
     lightning.seed_everything(stage.seed, verbose=False)
     optimizer = _try_optimizer(stage)
     one_by_one = hasattr(optimizer, "sweep")
@@ -113,6 +120,8 @@ def run(
         figures, at_zero = _absolute(stage, placed, data.items), {}
     figures |= {"stage": stage.name, "seconds_build": seconds}
     penalties, main = _all(placed), placed[0][1]
+    for _, own in placed:
+        settle(own, dict(module.named_parameters()))
     if stage.reweight is not None:
         figures |= _reweigh(stage, before, module, main)
     checkpoints = Checkpoints(folder, f"dev/{data.metric}", stage.choose, stage.patience)
@@ -122,7 +131,7 @@ def run(
     else:
         path = folder / LAST if resume and (folder / LAST).is_file() else None
         figures |= _fit(stage, data, module, penalties, main, support, checkpoints, path, one_by_one)
-        kept = ("seconds_fit", "epochs", "strengths", "cuts", "counts", "gap", *PROVED)
+        kept = ("seconds_fit", "epochs", "strengths", "cuts", "counts", "outer", "gap", *PROVED)
         write_text(finished, json.dumps({key: figures[key] for key in kept}))
     for name, strength in figures.pop("strengths").items():
         penalties[name].strength = strength  # which a budget has found
@@ -130,14 +139,16 @@ def run(
     saved = torch.load(same_model(checkpoints.chosen, module.fingerprint), weights_only=True)
     module.to(next(value.dtype for value in saved["state_dict"].values() if value.is_floating_point()))
     module.load_state_dict(saved["state_dict"])
+    recall(penalties, dict(module.named_parameters()))
     figures["residual_at_zero"] = None
     if not stage.proven:
-        return Outcome(data, module, penalties, figures | {"objective": _objective(module, data, penalties)}, at_zero)
+        figures["objective"] = _objective(module, data, penalties)
+        return Outcome(data, module, penalties, figures, at_zero, support=support)
     known = {name: figures.get(name) for name in PROVED} if stage.choose == "last" else {}  # it is of the last model
     if at_zero and known.get("kkt") is None:
         figures["residual_at_zero"] = residual_at_zero(penalties, at_zero)
     found, at_end = certificate.prove(module, data.whole("train"), penalties, main, support, figures, **known)
-    return Outcome(data, module, penalties, figures | found, at_zero, at_end)
+    return Outcome(data, module, penalties, figures | found, at_zero, at_end, support)
 
 
 @torch.no_grad()
@@ -189,6 +200,8 @@ def foresee(stage: Stage, data: Data) -> None:
     try:
         if stage.reweight is not None:
             stage.terms[0].foresee_reweighting()
+        if stage.admm is not None:
+            Admm.of(stage.admm)
         data.task.foresee(stage, data, _try_optimizer(stage))
     except UserError as error:
         raise UserError(f"recipe.{stage.name}: {error}") from None
@@ -229,7 +242,8 @@ def _strengths(
     penalties = _all(placed)
     unpenalised = all(isinstance(penalty, NoPenalty) for penalty in penalties.values())
     chosen = unpenalised or stage.budget is not None  # then no strength is asked for
-    if any(hasattr(p, "grows") for p in module.parameters()) or (chosen and not module.loss.smooth):
+    discrete = all(isinstance(penalty, Discrete) for penalty in penalties.values())
+    if any(hasattr(p, "grows") for p in module.parameters()) or discrete or (chosen and not module.loss.smooth):
         return _absolute(stage, placed, data.items), {}
     ridges = {name: p for _, own in placed[1:] for name, p in own.items() if isinstance(p, ElasticNet) and p.mix == 0}
     parameters = dict(module.named_parameters())
@@ -266,7 +280,7 @@ def _absolute(stage: Stage, placed: Placed, items: int) -> dict[str, object]:
         elif term.relative and (k > 0 or stage.budget is None):
             raise UserError(
                 f"{term.name}.relative=true: the critical strength is not known of a growing table, nor where nothing "
-                f"is penalised; set it to false{'' if k else ', or give reg.budget'}"
+                f"is penalised or values are few; set it to false{'' if k else ', or give reg.budget'}"
             )
     strengths = {term.name: float(next(iter(own.values())).strength) for term, own in placed}
     strength = next(iter(strengths.values()))
@@ -285,7 +299,7 @@ def _all(placed: Placed) -> dict[str, Penalty]:
 def _fit(
     stage, data: Data, module, penalties, main, support, checkpoints: Checkpoints, path: Path | None, one_by_one
 ) -> dict:
-    proximal, counts = _proximal(stage, penalties, main, support), Counts()
+    proximal, counts = _proximal(stage, penalties, main, support, data.items), Counts()
     before = [StopAtNaN(), *proximal, Mean(), counts, StopWhenConverged()]
     trainer = stage.trainer(before=before, after=[checkpoints], penalties=penalties)
     sharing = {"rank": trainer.global_rank, "world": trainer.world_size}
@@ -304,6 +318,7 @@ def _fit(
         "strengths": {name: float(penalty.strength) for name, penalty in penalties.items()},
         "cuts": getattr(proximal[0], "sequence", []),
         "counts": counts.history,
+        "outer": [tuple(line) for line in getattr(proximal[0], "history", [])],
         "gap": _proved(trainer, "gap"),
         **{name: _proved(trainer, name) for name in PROVED},
     }
@@ -322,8 +337,12 @@ def _train(stage: Stage, data: Data, one_by_one: bool, sharing: dict):
     return data.passages("train", stage.batch, stage.seed)
 
 
-def _proximal(stage: Stage, penalties, main, support) -> list[ProximalStep]:
-    """A budget is for the first term, the others keep their strengths."""
+def _proximal(stage: Stage, penalties, main, support, items: int) -> list[ProximalStep]:
+    """A budget, and copies, are for the first term, the others keep their strengths."""
+    if stage.admm is not None:
+        if stage.budget is not None:
+            raise UserError("reg.admm and reg.budget both change the penalty while it is trained under: choose one")
+        return [OuterIterations(penalties, main, Admm.of(stage.admm), items, stage.every, stage.warmup, support)]
     if stage.budget is None:
         return [ProximalStep(penalties, stage.every, stage.warmup, support)]
     if stage.warmup:

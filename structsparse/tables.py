@@ -26,7 +26,8 @@ from structsparse.report import Table, markdown
 COLUMNS = """nonzero rows_alive groups_alive groups weights_peak rows_peak seconds_prepare seconds_fit seconds
 seconds_cpu peak_memory_mb strength stationarity""".split()
 SOME_COLUMNS = """perplexity_open dev_perplexity_open parameters weights objective duality_gap near_gap
-entries artifact_bytes""".split()
+entries""".split()
+SHARES = ("f1", "accuracy", "sentence_accuracy")
 SCORES = {"f1": ("F1", 100.0), "accuracy": ("accuracy", 100.0)}  # how a metric is called, and what it is multiplied by
 LOG_PROBABILITIES = Path("report", "log_probabilities.npy")  # float [scored test targets], of a language model
 
@@ -67,8 +68,8 @@ class Line(NamedTuple):
     parameters: Figures  # that have a value of their own
     open: Figures  # perplexity with the words that training lacks
     gap: Figures  # relative to the objective
-    bytes: Figures  # of the small model
     loose: int  # runs that have not converged
+    further: Mapping[str, Figures]  # columns of metrics.json that the experiment shows besides
 
 
 def lines_of(experiment, records: Sequence[Mapping]) -> list[Line]:
@@ -89,9 +90,9 @@ def lines_of(experiment, records: Sequence[Mapping]) -> list[Line]:
         test = Figures.of(record.get(experiment.metric) for record in late)
         gap = Figures.of(_share(record.get("near_gap"), record.get("objective")) for record in late)
         loose = sum(not converged(record, experiment.converged) for record in late)
-        size = Figures.of(record.get("artifact_bytes") for record in late)
-        line = (row, dev, test, weights, alive, Figures.of(peaks), *costs, parameters, openly, gap, size, loose)
-        found.append(Line(*line))
+        line = (row, dev, test, weights, alive, Figures.of(peaks), *costs, parameters, openly, gap, loose)
+        further = {key: Figures.of(record.get(key) for record in late) for key in experiment.shows}
+        found.append(Line(*line, further))
     return found
 
 
@@ -127,9 +128,9 @@ def table_of(experiment, lines: Sequence[Line]) -> Table:
         "row": [line.row.name for line in lines],
         f"dev {name}": [line.dev.shown(2, scale) for line in lines],
         f"test {name}": [line.test.shown(2, scale) + (" †" if line.loose else "") for line in lines],
+        **{key.replace("_", " "): [_further(key, line) for line in lines] for key in experiment.shows},
         "open vocabulary": [line.open.shown(2) for line in lines],
         "weights": [line.weights.shown(0) for line in lines],
-        "bytes": [line.bytes.shown(0) for line in lines],
         "parameters": [line.parameters.shown(0) for line in lines],
         "groups": [line.groups.shown(0) for line in lines],
         "peak features": [line.peak.shown(1, 100) + (" %" if line.peak.count else "") for line in lines],
@@ -145,6 +146,11 @@ def table_of(experiment, lines: Sequence[Line]) -> Table:
         columns[f"paper {key}"] = [_published(key, value, scale) for value in said]
     columns = {header: cells for header, cells in columns.items() if any(cells) or header == "row"}
     return Table(tuple(columns), list(zip(*columns.values(), strict=True)))
+
+
+def _further(key: str, line: Line) -> str:
+    share = key.removeprefix("dev_") in SHARES
+    return line.further[key].shown(2 if share else 1, 100.0 if share else 1.0)
 
 
 def _published(key: str, value: float | None, scale: float) -> str:
@@ -237,6 +243,7 @@ def csv_of(experiment, records: Sequence[Mapping]) -> str:
     metric = experiment.metric
     places = map(short, experiment.across)
     columns = ["row", "method", "pass", *places, experiment.repeated, f"dev_{metric}", metric, *COLUMNS]
+    columns += [key for key in experiment.shows if key not in columns]
     columns += [column for column in SOME_COLUMNS if any(column in record for record in records)]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([columns, *([r.get(c) for c in columns] for r in records)])

@@ -51,6 +51,11 @@ class Term:
             penalty = Ridged(penalty, self.ridge)
         return Nonnegative(penalty) if self.nonnegative else penalty
 
+    @property
+    def binds_all(self) -> bool:
+        """Whether there is nothing wrong with penalising every parameter."""
+        return getattr(getattr(self.penalty, "func", self.penalty), "binds_all", False)
+
     def foresee_reweighting(self) -> None:
         """Refuse it where the groups of this penalty cannot be weighed anew."""
         kind = getattr(self.penalty, "func", self.penalty)
@@ -91,7 +96,7 @@ def borne(terms: Sequence[Term], parameters: Sequence[str]) -> list[list[str]]:
     """The parameters that each term is for. None bears two penalties."""
     bearer: dict[str, str] = {}
     for term in terms:
-        for name in penalised(term.parameters, parameters, term.name):
+        for name in penalised(term.parameters, parameters, term.name, term.binds_all):
             if name in bearer:
                 brief = name.removeprefix("tagger.")
                 raise UserError(f"{term.name}.parameters: {brief} already bears the penalty of {bearer[name]}")
@@ -99,8 +104,9 @@ def borne(terms: Sequence[Term], parameters: Sequence[str]) -> list[list[str]]:
     return [[name for name in parameters if bearer.get(name) == term.name] for term in terms]
 
 
-def penalised(patterns: Sequence[str], names: Sequence[str], where: str = "reg") -> list[str]:
-    """The parameters a penalty is for. A pattern that matches nothing, or all of them together, is a mistake."""
+def penalised(patterns: Sequence[str], names: Sequence[str], where: str = "reg", binds_all: bool = False) -> list[str]:
+    """The parameters a penalty is for. A pattern that matches nothing is a mistake, and, except where a penalty may
+    bind all, so are all of them together."""
     short = [name.removeprefix("tagger.") for name in names]
     chosen: set[str] = set()
     for pattern in patterns:
@@ -110,7 +116,7 @@ def penalised(patterns: Sequence[str], names: Sequence[str], where: str = "reg")
         chosen |= found
     if not chosen:
         raise UserError(f"{where}.parameters is empty; name those to be penalised, of {', '.join(short)}")
-    if len(chosen) == len(names) > 1:
+    if len(chosen) == len(names) > 1 and not binds_all:
         raise UserError(f"{where}.parameters={list(patterns)} matches every parameter; name those to be penalised")
     return [name for name in names if name in chosen]
 

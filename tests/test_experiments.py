@@ -361,6 +361,15 @@ def test_dev_is_of_the_first_pass_and_test_of_the_last():
     assert tables.lines_of(toy, found[:2])[0].test.count == 0
 
 
+def test_further_figures_have_a_column_each():
+    toy = experiment(row("a", seeds=(0, 1)), shows=("sentence_accuracy", "distinct_values"))
+    found = [record("a", 0.5, 0.1, 10, seed) | {"sentence_accuracy": 0.25, "distinct_values": 8} for seed in (0, 1)]
+    table = tables.table_of(toy, tables.lines_of(toy, found))
+    (cells,) = [dict(zip(table.header, line, strict=True)) for line in table.rows]
+    assert cells["sentence accuracy"].startswith("25.00")
+    assert cells["distinct values"].startswith("8.0")
+
+
 def test_the_choice_is_by_dev_among_the_rows_that_select():
     rows = [row("all", method="all"), row("x-1", method="x", selects=True), row("x-2", method="x", selects=True)]
     toy = experiment(*rows, reference="all")

@@ -87,6 +87,17 @@ def test_accuracy_counts_tokens(sentences):
         assert ours["recall"] == pytest.approx(hits / max(np.sum(gold == code), 1))
 
 
+@pytest.mark.parametrize("kind", [SpanScore, AccuracyScore])
+@given(judged())
+def test_a_sentence_is_right_if_all_its_tokens_are(kind, sentences):
+    gold, predicted, offsets = sentences
+    score = kind(NAMES)
+    score.add(gold, predicted, offsets)
+    pairs = list(zip(offsets[:-1], offsets[1:], strict=True))
+    right = sum(bool((gold[a:b] == predicted[a:b]).all()) for a, b in pairs)
+    assert score.result()["sentence_accuracy"] == pytest.approx(right / max(len(pairs), 1))
+
+
 def test_gold_labels_beyond_the_names_are_spans_never_found():
     names = ["O", "B-x", "I-x"]
     offsets = np.array([0, 2, 5])

@@ -6,6 +6,7 @@ A penalty knows nothing of data and never adds to a gradient: `prox_` follows th
 from structsparse.penalties.base import Penalty
 from structsparse.penalties.blocks import GroupLasso, GroupLassoMax, SparseGroupLasso
 from structsparse.penalties.constraints import Nonnegative, Ridged
+from structsparse.penalties.discrete import Copied, Discrete
 from structsparse.penalties.entries import L1, ElasticNet, NoPenalty, SquaredL2
 from structsparse.penalties.nonconvex import L0, GroupMCP, LogSum, Reweighting
 from structsparse.penalties.overlaps import ConsensusGroupLasso, OverlappingGroupLasso, SequentialGroupLasso
@@ -19,6 +20,8 @@ __all__ = [
     "OSCAR",
     "SLOPE",
     "ConsensusGroupLasso",
+    "Copied",
+    "Discrete",
     "ElasticNet",
     "FusedLasso",
     "GroupLasso",

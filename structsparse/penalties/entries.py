@@ -87,6 +87,8 @@ class SquaredL2(ElasticNet):
 class NoPenalty(SquaredL2):
     """0"""
 
+    binds_all = True
+
     def __init__(self, strength: float = 0.0):
         if strength != 0:
             raise UserError(f"NoPenalty has strength {strength}, expected 0; choose a penalty to have one")

@@ -94,6 +94,12 @@ class Composite(Optimizer):
             self._evaluate(closure, slopes=False)
         return self.shared["loss"]
 
+    @torch.no_grad()
+    def renew(self) -> None:
+        """The penalties have become others, as those that remember do: the objective of where the weights are."""
+        if "loss" in self.shared:
+            self.shared.update(objective=self.shared["loss"] + self._penalty(), calm=0)
+
     def _begin(self, closure: Callable) -> None:
         self._mask()
         loss, gradients = self._evaluate(closure)

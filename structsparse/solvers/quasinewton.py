@@ -11,7 +11,7 @@ from torch import Tensor
 
 from structsparse.errors import UserError
 from structsparse.kernels.quasinewton import coordinate_descent
-from structsparse.penalties import L1, ElasticNet, NoPenalty, Penalty, SquaredL2
+from structsparse.penalties import L1, Copied, ElasticNet, NoPenalty, Penalty, SquaredL2
 from structsparse.solvers.composite import Composite, inner
 from structsparse.solvers.joint import put_, split, take, take_broadcast, where
 from structsparse.solvers.secants import Model, Secants
@@ -34,6 +34,14 @@ def cut_and_ridge(penalty: Penalty | None) -> tuple[float, float]:
     return strength * penalty.mix, strength * (1 - penalty.mix)
 
 
+def cut_and_pull(penalty: Penalty | None) -> tuple[float, Tensor, Tensor]:
+    """Of cut * |W_i| + pull_i / 2 * (W_i - centre_i)^2: the pull broadcasts to the parameter, as the centre does."""
+    if isinstance(penalty, Copied):
+        return penalty.lasso, penalty.pull, penalty.centre
+    cut, ridge = cut_and_ridge(penalty)
+    return cut, torch.tensor(ridge, dtype=torch.float64), torch.zeros(())
+
+
 class Inner(NamedTuple):
     """Minimise  <slope, V - here> + 1/2 (V - here)' B (V - here) + value(V)  over the entries at some places."""
 
@@ -50,8 +58,10 @@ class ProximalQuasiNewton(Composite):
 
     where B is the L-BFGS metric of the last `history` steps over scale * curvature^exponent. The model is minimised
     over the working set, the entries that are not zero or that a gradient step would wake: by coordinate descent under
-    penalties of entries on the CPU, else by accelerated proximal gradient. The length starts at lr and is halved until
-    the objective falls as foreseen. A penalty that takes no step per entry has one curvature for its parameter."""
+    penalties of entries on the CPU, else by accelerated proximal gradient. What pulls weights towards copies of them
+    (Copied) is no part of the metric, which is of the loss alone and stays true when the copies move. The length starts
+    at lr and is halved until the objective falls as foreseen. A penalty that takes no step per entry has one curvature
+    for its parameter."""
 
     def __init__(
         self,
@@ -73,7 +83,7 @@ class ProximalQuasiNewton(Composite):
         secants, weights = self._secants(), self._weights()
         scale = self.shared.get("scale") or self._first_scale(weights)
         penalties = [self.penalties.get(parameter) for parameter in self.members]
-        separable = all(map(by_entry, penalties))
+        separable = all(by_entry(penalty) or isinstance(penalty, Copied) for penalty in penalties)
         for masks in self._working_sets(weights, scale, separable):
             problem, rows = self._problem(where(masks), secants, weights, scale)
             by_coordinates = separable and problem.here.device.type == "cpu"
@@ -109,6 +119,8 @@ class ProximalQuasiNewton(Composite):
             penalty = self.penalties.get(parameter)
             if by_entry(penalty):
                 wakes = gradient.abs() > cut_and_ridge(penalty)[0]
+            elif isinstance(penalty, Copied):
+                wakes = penalty.slope(parameter, gradient).abs() > penalty.lasso
             else:
                 wakes = penalty.prox_(parameter - gradient / (scale * weight), 1 / (scale * weight)) != 0
             allowed = self.support.get(parameter)
@@ -154,10 +166,12 @@ class ProximalQuasiNewton(Composite):
 
     def _by_coordinates(self, problem: Inner) -> Tensor:
         here, model, target = problem.here, problem.model, problem.here.clone()
-        values = [cut_and_ridge(self.penalties.get(parameter)) for parameter in self.members]
+        cuts, pulls, centres = zip(*(cut_and_pull(self.penalties.get(p)) for p in self.members), strict=True)
         counts = torch.tensor([len(part) for part in split(self.members, problem.places)])
-        cut, ridge = torch.tensor(values, dtype=torch.float64).T.repeat_interleave(counts, dim=1)
-        given = here, problem.slope, model.base, model.Q, model.Q @ model.N, model.diagonal(), cut, ridge
+        cut = torch.tensor(cuts, dtype=torch.float64).repeat_interleave(counts)
+        pull, centre = (take_broadcast(some, self.members, problem.places) for some in (pulls, centres))
+        slope = problem.slope - pull * centre
+        given = here, slope, model.base, model.Q, model.Q @ model.N, model.diagonal(), cut, pull
         arrays = [tensor.contiguous().numpy() for tensor in (target, *given)]
         coordinate_descent(*arrays, min(self.sweeps, 4 + self.shared.get("steps", 0) // 4), EXACT)
         return target

@@ -1,0 +1,201 @@
+"""Weights that take few different values, and penalties that are borne by a copy of the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from structsparse import prox
+from structsparse.errors import UserError
+from structsparse.memory import power_sum
+from structsparse.penalties.base import Penalty, checked, checked_positive, past_signs, residual, row_norms
+from structsparse.prox import Steps, levels
+
+KMEANS, TEMPLATE = "kmeans", "template"
+
+
+class Discrete(Penalty):
+    """strength * sum |W_i| where every entry of W is one of a few values, infinity elsewhere; zero is always one.
+
+    values: "template": +-(eta kappa^x + delta), x = 0, ..., levels - 1 (Suzuki and Nagata, 2013); "kmeans": for each
+    sign, `levels` centres of the weights that training starts from; a list: these, and where none is negative their
+    negatives. With `learn` they move, beside copies: see `learn`. As in the paper kappa is 4, from five levels on 2,
+    and delta half of eta, where they are not given."""
+
+    convex = False
+    binds_all = True  # one constraint for all parameters of a model, if that is wanted
+
+    def __init__(
+        self,
+        strength: float = 0.0,
+        levels: int = 4,
+        values: str | Sequence[float] = TEMPLATE,
+        eta: float = 0.1,
+        kappa: float | None = None,
+        delta: float | None = None,
+        learn: bool = False,
+    ) -> None:
+        super().__init__(strength)
+        if isinstance(levels, bool) or not isinstance(levels, int) or levels < 1:
+            raise UserError(f"reg.levels is {levels!r}, expected a number of positive values, at least 1")
+        self.levels, self.learn = levels, learn
+        kappa = (4.0 if levels < 5 else 2.0) if kappa is None else kappa
+        eta = checked_positive(eta, "reg.eta")
+        shape = checked_positive(kappa, "reg.kappa"), checked(eta / 2 if delta is None else delta, "reg.delta")
+        self.register_buffer("values", _values(values, levels, eta, *shape))
+
+    def settle(self, values: Tensor) -> None:
+        """The values from now on, such as centres of the weights of several parameters."""
+        self.values = values
+
+    def value(self, W: Tensor) -> Tensor:
+        allowed = (levels.nearest_(W.detach().clone(), self._known()) == W).all()
+        return torch.where(allowed, self.strength * power_sum(W, 1), math.inf)
+
+    def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox without the constraint, then the nearest value: exact, as the objective of an entry is a parabola
+        on either side of zero, and zero is a value."""
+        known = self._known()
+        return levels.nearest_(prox.soft_threshold_(W, self.strength, steps), known)
+
+    @torch.no_grad()
+    def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """What a step of the prox would change, as there is no subdifferential."""
+        return row_norms(residual(self.prox_, W, grad))
+
+    def critical(self, grad_at_zero: Tensor) -> None:
+        return None  # whatever the strength, zero is a local optimum
+
+    def _known(self) -> Tensor:
+        if len(self.values) == 0:
+            raise UserError(
+                "reg.values=kmeans takes its values from the weights of a stage before, and there are none but zero; "
+                "take recipe=discrete, or reg.values=template"
+            )
+        return self.values
+
+
+def _values(values: str | Sequence[float], levels_: int, eta: float, kappa: float, delta: float) -> Tensor:
+    if values == KMEANS:
+        return torch.zeros(0, dtype=torch.float64)
+    if values == TEMPLATE:
+        return levels.template(levels_, eta, kappa, delta)
+    given = [values] if isinstance(values, str) or not isinstance(values, Sequence) else list(values)
+    numbers = [v for v in given if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
+    if not any(numbers) or len(numbers) < len(given):
+        raise UserError(f"reg.values is {values!r}, expected template, kmeans or a list of numbers, one not zero")
+    if min(numbers) >= 0:
+        return levels.both_signs(v for v in numbers if v > 0)
+    return torch.tensor([*numbers, 0.0], dtype=torch.float64).unique()
+
+
+@torch.no_grad()
+def settle(penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor]) -> None:
+    """Values that wait for weights, from those of all parameters together: one set for all."""
+    waiting = {name: p for name, p in penalties.items() if isinstance(p, Discrete) and len(p.values) == 0}
+    if not waiting:
+        return
+    living = torch.cat([weights[name].detach()[weights[name] != 0].flatten() for name in waiting])
+    if len(living) == 0:
+        next(iter(waiting.values()))._known()  # which says so
+    for name, penalty in waiting.items():
+        penalty.settle(levels.centres(living, penalty.levels).to(weights[name].device))
+
+
+@torch.no_grad()
+def learn(copies: Mapping[str, Copied], weights: Mapping[str, Tensor]) -> None:
+    """Values that are learnt, one set for all parameters: each moves to where the augmented Lagrangian is the least
+    as long as the copies choose as they would now, the mean of W + A weighted by the pull. Copies then choose anew."""
+    own = {name: copy for name, copy in copies.items() if getattr(copy.penalty, "learn", False)}
+    if own:
+        points = [weights[name] + copy.dual for name, copy in own.items()]
+        first = next(iter(own.values())).penalty
+        values = levels.moved_to_means(first._known(), points, [copy.pull for copy in own.values()])
+        for copy in own.values():
+            copy.penalty.settle(values)
+
+
+@torch.no_grad()
+def recall(penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor]) -> None:
+    """Values that have been learnt, from weights that have them."""
+    own = {name: p for name, p in penalties.items() if isinstance(p, Discrete) and p.learn}
+    if own:
+        found = torch.cat([weights[name].detach().flatten().double() for name in own])
+        values = torch.cat([found, found.new_zeros(1)]).unique()
+        for penalty in own.values():
+            penalty.settle(values)
+
+
+class Moved(NamedTuple):
+    """What an outer iteration has changed: float64 scalars on the device of the weights, but for the first."""
+
+    entries: int
+    apart: Tensor  # ||W - U||^2
+    change: Tensor  # ||U - U before||^2
+    flips: Tensor  # entries of U that are not what they were
+    living: Tensor  # entries of U that are not zero
+
+
+class Copied(Penalty):
+    """lasso * sum |W_i| + 1/2 sum pull_i (W_i - (U_i - A_i))^2: W beside a copy U of it, which bears a penalty.
+
+    The alternating directions method of multipliers for  loss(W) + lasso * sum |W_i| + penalty(U)  such that W = U. A
+    solver moves W under this one for a while (that is the memory: it pulls W towards the copy), then `outer_update`
+        U <- prox of the penalty at W + A, with steps 1 / pull,
+        A <- A + rate * (W - U),
+        pull <- growth * pull, A <- A / growth.
+    pull: one for each entry, broadcastable. An entry that is held at zero has a copy of zero and stays so, if the
+    penalty's prox leaves zero at zero."""
+
+    def __init__(
+        self, penalty: Penalty, W: Tensor, pull: Tensor, lasso: float = 0.0, rate: float = 1.0, growth: float = 1.0
+    ) -> None:
+        super().__init__(lasso)
+        self.penalty, self.rate, self.growth = penalty, rate, growth
+        start = penalty.prox_(W.detach().clone(), 1 / pull)
+        self.register_buffer("pull", pull.to(W))
+        self.register_buffer("copy", start)
+        self.register_buffer("dual", torch.zeros_like(start))
+        self.register_buffer("centre", start.clone())  # copy - dual
+
+    @property
+    def lasso(self) -> float:
+        return float(self.strength)
+
+    def value(self, W: Tensor) -> Tensor:
+        apart = W - self.centre
+        pulled = (apart * apart * self.pull).sum(dtype=torch.float64) / 2
+        return pulled + self.strength * power_sum(W, 1)
+
+    @torch.no_grad()
+    def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        steps = torch.as_tensor(steps, dtype=W.dtype, device=W.device)
+        share = 1 / (1 + steps * self.pull)  # of W in the mean of W and what it is pulled towards
+        W.mul_(share).add_((1 - share) * self.centre)
+        return prox.soft_threshold_(W, self.strength, 1 / (1 / steps + self.pull))
+
+    @torch.no_grad()
+    def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        return row_norms(past_signs(self.slope(W, grad), W, self.strength.to(W.dtype)))
+
+    def critical(self, grad_at_zero: Tensor) -> None:
+        return None  # it pulls to where the copy is
+
+    def slope(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The gradient of loss and pull."""
+        return grad + self.pull * (W - self.centre)
+
+    @torch.no_grad()
+    def outer_update(self, W: Tensor) -> Moved:
+        before = self.copy.clone()
+        self.penalty.prox_(torch.add(W, self.dual, out=self.copy), 1 / self.pull)
+        apart, change = W - self.copy, self.copy - before
+        self.dual.add_(apart, alpha=self.rate).div_(self.growth)
+        self.pull.mul_(self.growth)
+        torch.sub(self.copy, self.dual, out=self.centre)
+        squares = ((x * x).sum(dtype=torch.float64) for x in (apart, change))
+        return Moved(W.numel(), *squares, (change != 0).sum().double(), (self.copy != 0).sum().double())
