@@ -3,8 +3,19 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from structsparse.corpora.documents import Constituents, Documents, Labelled, Reading, coded, spaced, tokenize
+from structsparse.corpora.documents import (
+    Constituents,
+    Documents,
+    Labelled,
+    Reading,
+    coded,
+    running,
+    spaced,
+    tokenize,
+)
 from structsparse.errors import UserError
 
 TEXTS = [
@@ -136,3 +147,27 @@ def test_a_corpus_says_what_it_has():
 def test_numbers_are_described_by_their_range():
     read = tokenize(["a", "b"], ["x y", "z"], np.array([1.5, -2.0]), None)
     assert read.describe() == "2 documents, 3 words, numbers from -2 to 1.5, mean -0.25"
+
+
+def stretches(found):
+    return [
+        [found.words[code] for code in found.tokens[low:high].tolist()]
+        for low, high in zip(found.offsets[:-1], found.offsets[1:], strict=True)
+    ]
+
+
+@given(texts=st.lists(st.text("abCx ", max_size=12), max_size=5), lower=st.booleans())
+def test_words_that_training_lacks_end_a_stretch_of_further_text(texts, lower):
+    reading = Reading(lower=lower)
+    whole = tokenize(["1", "2", "3"], ["a b ab", "a c", "x"], np.zeros(3, int), ("",), reading)
+    train = whole.select([0, 1])  # x is in its row of words, but in none of its documents
+    known, expected = {"a", "b", "ab", "c"}, [["a", "b", "ab"], ["a", "c"]]
+    for text in texts:
+        latest = []
+        for word in [*(text.lower() if lower else text).split(), "x"]:
+            if word in known:
+                latest.append(word)
+                continue
+            expected += [latest] if latest else []
+            latest = []
+    assert stretches(running(train, texts, reading)) == expected

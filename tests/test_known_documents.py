@@ -15,7 +15,15 @@ from structsparse.corpora.sentiment import VALUES, sentiment
 from structsparse.errors import UserError
 from structsparse.features.words import bag
 
-OPTIONS = {"pair": "science", "remove": [], "tokens": "words", "lower": True, "parses": None, "split": 0}
+OPTIONS = {
+    "pair": "science",
+    "remove": [],
+    "tokens": "words",
+    "lower": True,
+    "parses": None,
+    "split": 0,
+    "others": False,
+}
 POSTS = [
     "From: a@b\nSubject: x\n\nA. Person writes:\n> old words\n| more\nNew words here.\n\nSecond part.\n--\nname\nplace",
     "From: a@b\n\nIn article <1@2> someone wrote:\n: not a quote\nIn article 5 they\nText\n",
@@ -65,6 +73,15 @@ def test_a_pair_is_two_groups_and_dev_is_drawn_from_train(data, monkeypatch, pai
     assert all("/test/" in name for name in read.test.names)
     assert read.train.names != newsgroups(**{**OPTIONS, "pair": pair, "split": 1}).train.names
     assert "from" in read.train.words
+
+
+def test_posts_of_the_other_groups_come_without_labels_and_none_of_them_is_held_out(data, monkeypatch):
+    post_all(data, monkeypatch)
+    assert newsgroups(**OPTIONS).unlabelled == ()
+    read = newsgroups(**{**OPTIONS, "others": True, "remove": ["headers"]})
+    assert len(read.unlabelled) == 6 * 30
+    assert not any("dtest" in text or "sci" in text or "From" in text for text in read.unlabelled)
+    assert newsgroups(**{**OPTIONS, "pair": "all", "others": True}).unlabelled == ()
 
 
 def test_all_groups_are_classes_of_one_corpus(data, monkeypatch):

@@ -12,7 +12,7 @@ from structsparse.errors import UserError
 
 OPTIONS = {
     "dev": None, "test": None, "text": "text", "label": "label", "numbers": False, "classes": None, "tokens": "words",
-    "lower": True, "language": "en", "parses": None, "held_out": 0.2, "split": 0,
+    "lower": True, "language": "en", "parses": None, "held_out": 0.2, "split": 0, "unlabelled": None,
 }  # fmt: skip
 ROWS = [('good, "very" good\nand long', "yes"), ("bad", "no"), ("señor", "yes"), ("", "no"), ("tab\tless", "maybe")]
 
@@ -129,7 +129,7 @@ def test_parses_are_laid_over_a_part_before_dev_is_drawn(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", "label,text\nyes\n", "a.csv, line 2: 1 columns, expected 2 as in the first line"),
+        ("a.csv", "label,text\nyes\n", "a.csv, line 2: 1 column, expected 2 as in the first line"),
         ("a.csv", 'label,text\nyes,"a\nb"\nno,c,d\n', "a.csv, line 4: 3 columns, expected 2"),
         ("a.csv", "kind,text\nyes,x\n", "a.csv, line 2: has no 'label' (kind, text); expected the columns"),
         ("a.csv", 'label,text\nyes,"open\n', "a.csv, line 2: unexpected end of data, expected a table"),
@@ -189,3 +189,22 @@ def test_parts_share_their_words(tmp_path):
     parts = assembled(raw, False, None, Reading())
     assert parts["train"].words is parts["test"].words
     assert parts["train"].texts == raw["train"].texts
+
+
+def test_texts_without_labels_are_a_file_or_all_files_of_a_folder(tmp_path):
+    table = write_table(tmp_path / "a.csv", ROWS * 4)
+    assert corpus(table).unlabelled == ()
+    (tmp_path / "one.txt").write_text("all of it\nis one text")
+    assert corpus(table, unlabelled=str(tmp_path / "one.txt")).unlabelled == ("all of it\nis one text",)
+    folder = tmp_path / "more"
+    (folder / "inner").mkdir(parents=True)
+    with pytest.raises(UserError, match="more: has no files, expected texts"):
+        corpus(table, unlabelled=str(folder))
+    (folder / "b").write_text("second")
+    (folder / ".hidden").write_text("nobody reads this")
+    with gzip.open(folder / "inner" / "c.gz", "wt") as file:
+        file.write("third")
+    (folder / "a").write_text("first")
+    assert corpus(table, unlabelled=str(folder)).unlabelled == ("first", "second", "third")
+    with pytest.raises(UserError, match="nowhere: no such file"):
+        corpus(table, unlabelled="nowhere")

@@ -333,3 +333,13 @@ def test_groups_by_the_million_have_names_when_asked():
     assert len(cover) == len(sets)
     assert float(cover.weight.sum()) == sum(len(set(own)) > 1 for own in tokens.reshape(-1, 4).tolist())
     assert not isinstance(cover.names, list)
+
+
+def test_classes_are_made_of_texts_without_labels_as_well(layout):
+    shape, words = (len(layout.words),), layout.words
+    text = " ".join(f"{word} {word} {other}" for word, other in zip(words, reversed(words), strict=True))
+    more = replace(layout, unlabelled=(text * 20,))
+    for kind in (groups.brown, groups.ward):
+        assert as_sets(kind(shape, more, classes=6), more) != as_sets(kind(shape, layout, classes=6), layout)
+        strange = replace(layout, unlabelled=("nobody knows these",))
+        assert as_sets(kind(shape, strange, classes=6), strange) == as_sets(kind(shape, layout, classes=6), layout)

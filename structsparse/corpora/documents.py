@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -149,6 +150,7 @@ class Labelled:
     truth: tuple[str, ...] = ()  # names of the word groups that decide, where that is known
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of a planted corpus: all its word groups by name
     reading: Reading = field(default_factory=Reading)  # how more text is to be read
+    unlabelled: tuple[str, ...] = ()  # further texts, which word classes are made of as well
     notes: tuple[str, ...] = ()
 
     @property
@@ -196,6 +198,29 @@ def tokenize(
         classes=classes,
         language=reading.language,
     )
+
+
+class Running(NamedTuple):
+    """Nothing but words that follow each other, in stretches."""
+
+    words: tuple[str, ...]
+    tokens: np.ndarray  # codes into words
+    offsets: np.ndarray  # int64 [stretches + 1]
+
+
+def running(train: Documents, further: Sequence[str], reading: Reading) -> Running:
+    """The words of training, and those of further texts: what training lacks is left out and ends a stretch."""
+    if not further:
+        return Running(train.words, train.tokens, train.offsets)
+    nobody = np.zeros(len(further), np.int64)
+    more = tokenize([""] * len(further), further, nobody, ("",), reading)
+    code_of = {train.words[code]: code for code in np.unique(train.tokens).tolist()}
+    codes = np.array([code_of.get(word, -1) for word in more.words], np.int64)[more.tokens]
+    known = codes >= 0
+    stretch = np.cumsum(~known) + np.repeat(np.arange(len(more)), more.lengths)  # ascends wherever one ends
+    sizes = np.unique(stretch[known], return_counts=True)[1]
+    offsets = np.concatenate([train.offsets, train.offsets[-1] + np.cumsum(sizes)])
+    return Running(train.words, np.concatenate([train.tokens, codes[known].astype(train.tokens.dtype)]), offsets)
 
 
 def spaced(

@@ -54,6 +54,7 @@ def documents(
     parses: Mapping[str, str] | None,
     held_out: float,
     split: int,
+    unlabelled: str | None,
 ) -> Labelled:
     """Folders or tables of documents. Of dev and test, what has no file is drawn from train."""
     reading = Reading(tokens, lower, language)
@@ -61,7 +62,8 @@ def documents(
     raw = {part: read(found(path), text, label) for part, path in given.items()}
     parts = assembled(raw, numbers, classes, reading, parses)
     parts = completed(parts, held_out, split, "documents")
-    return Labelled("documents", *(parts[part] for part in PARTS), reading=reading)
+    further = () if unlabelled is None else texts_of(found(unlabelled))
+    return Labelled("documents", *(parts[part] for part in PARTS), reading=reading, unlabelled=further)
 
 
 def read(path: Path, text: str = "text", label: str = "label") -> Raw:
@@ -128,6 +130,16 @@ def content_of(path: Path) -> str:
         raise UserError(f"{path}: the compressed file is cut short or damaged") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}, expected a readable file") from None
+
+
+def texts_of(path: Path) -> tuple[str, ...]:
+    """A file, or all files of a folder and of the folders in it: a text each."""
+    if not path.is_dir():
+        return (content_of(path),)
+    every = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+    if not every:
+        raise UserError(f"{path}: has no files, expected texts")
+    return tuple(map(content_of, every))
 
 
 def _folder(path: Path) -> Iterator[tuple[str, str, str]]:

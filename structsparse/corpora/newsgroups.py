@@ -30,8 +30,10 @@ def newsgroups(
     lower: bool,
     parses: Mapping[str, str] | None,
     split: int,
+    others: bool,
 ) -> Labelled:
-    """The posts of a pair; dev is a random part of train, in the old order."""
+    """The posts of a pair; dev is a random part of train, in the old order. `others`: those of train in the other
+    groups as texts without labels."""
     if pair not in (*PAIRS, "all"):
         raise UserError(f"data.pair is {pair!r}, expected one of {', '.join(PAIRS)}, all")
     unknown = [what for what in remove if what not in REMOVABLE]
@@ -46,7 +48,9 @@ def newsgroups(
         size = round(DEV_SHARE * len(parts["train"]))
     parts |= drawn(parts["train"], {"dev": size}, split)
     names = parts["train"], parts["dev"], parts["test"]
-    return Labelled(f"newsgroups_{pair}", *names, reading=reading)
+    rest = [group for group in _groups(root) if group not in groups] if others else []
+    unlabelled = tuple(_posts(root / "train", rest, remove).texts)
+    return Labelled(f"newsgroups_{pair}", *names, reading=reading, unlabelled=unlabelled)
 
 
 def stripped(post: str, remove: Sequence[str]) -> str:

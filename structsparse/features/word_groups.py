@@ -30,6 +30,7 @@ from structsparse.clusters import topics as topic_models
 from structsparse.clusters.brown import WordTree
 from structsparse.clusters.brown import brown as brown_tree
 from structsparse.clusters.vectors import ward as ward_tree
+from structsparse.corpora.documents import running
 from structsparse.errors import UserError
 from structsparse.features.words import WordLayout
 from structsparse.groups import files
@@ -116,8 +117,10 @@ def brown(
     shape, layout: WordLayout, parameter: str = "the table", weights: str = "sqrt_size", classes: int = 5000,
     largest: int | None = None, cache: int = 0, **control,
 ) -> Cover:  # fmt: skip
-    """A group for each node of the tree of Brown clusters: the words below it, `largest` of them at most."""
-    tree = brown_tree(layout.train, classes, cache)
+    """A group for each node of the tree of Brown clusters: the words below it, `largest` of them at most. Clusters are
+    those of training and of all texts without labels."""
+    text = running(layout.train, layout.unlabelled, layout.reading)
+    tree = brown_tree(text, classes, cache)
     return _cover(shape, layout, parameter, _below(tree, largest), weights, **control)
 
 
@@ -125,8 +128,10 @@ def ward(
     shape, layout: WordLayout, parameter: str = "the table", weights: str = "sqrt_size", classes: int = 5000,
     dimensions: int = 40, window: int = 5, largest: int | None = None, cache: int = 0, **control,
 ) -> Cover:  # fmt: skip
-    """A group for each node of Ward's tree over word vectors: the words below it, `largest` of them at most."""
-    tree = ward_tree(layout.train, classes, dimensions, window, cache)
+    """A group for each node of Ward's tree over word vectors: the words below it, `largest` of them at most. Vectors
+    are those of training and of all texts without labels."""
+    text = running(layout.train, layout.unlabelled, layout.reading)
+    tree = ward_tree(text, classes, dimensions, window, cache)
     return _cover(shape, layout, parameter, _below(tree, largest), weights, **control)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy import sparse
 
-from structsparse.corpora.documents import Documents, Labelled
+from structsparse.corpora.documents import Documents, Labelled, Reading
 from structsparse.errors import UserError
 
 WEIGHTINGS, VOCABULARIES = ("counts", "log", "tfidf"), ("train", "all")
@@ -30,6 +30,8 @@ class WordLayout:
     classes: tuple[str, ...] | None
     extra: int = 0
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of a planted corpus: its word groups by name
+    unlabelled: tuple[str, ...] = ()  # further texts, for word classes
+    reading: Reading = field(default_factory=Reading)
 
     def __len__(self) -> int:
         return len(self.words)
@@ -136,6 +138,8 @@ def bag(
         documents=frequency[codes],
         classes=train.classes,
         groups=documents.groups,
+        unlabelled=documents.unlabelled,
+        reading=documents.reading,
     )
     factors = np.ones(len(layout))
     if weighting == "tfidf":
