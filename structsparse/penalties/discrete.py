@@ -53,6 +53,8 @@ class Discrete(Penalty):
         self.values = values
 
     def value(self, W: Tensor) -> Tensor:
+        if len(self.values) == 0 and not W.any():
+            return W.new_zeros((), dtype=torch.float64)  # zero is a value, whatever the others will be
         allowed = (levels.nearest_(W.detach().clone(), self._known()) == W).all()
         return torch.where(allowed, self.strength * power_sum(W, 1), math.inf)
 
