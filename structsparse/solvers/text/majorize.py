@@ -28,7 +28,7 @@ from structsparse.solvers.text.problem import HOLD_ROUNDS, Certificate, Problem
 
 FALL = 0.7  # of eps in an iteration
 FIRST = 3.0  # eps at first, over the inverse of the median norm of an item: the size that weights have
-SOON = 1e-5  # of the first eps: down to here it falls in each iteration
+SOON = 1e-4  # of the first eps: down to here it falls in each iteration
 ROUNDING = 1e-13  # of an objective: a guess that ends higher by more is wrong
 LOOK = 3  # iterations between two looks at the bound
 VAIN = 5  # looks while eps stays, after which one that finds nothing gained makes it fall
