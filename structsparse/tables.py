@@ -28,7 +28,12 @@ seconds_cpu peak_memory_mb strength stationarity""".split()
 SOME_COLUMNS = """perplexity_open dev_perplexity_open parameters weights objective duality_gap near_gap
 entries""".split()
 SHARES = ("f1", "accuracy", "sentence_accuracy")
-SCORES = {"f1": ("F1", 100.0), "accuracy": ("accuracy", 100.0)}  # how a metric is called, and what it is multiplied by
+SCORES = {  # how a metric is called, and what it is multiplied by
+    "f1": ("F1", 100.0),
+    "accuracy": ("accuracy", 100.0),
+    "uas": ("UAS", 100.0),
+    "las": ("LAS", 100.0),
+}
 LOG_PROBABILITIES = Path("report", "log_probabilities.npy")  # float [scored test targets], of a language model
 
 
