@@ -231,8 +231,10 @@ def report_bytes(folder: Path, console: Console) -> dict[str, int]:
 def distinct_values(module: lightning.LightningModule) -> int | None:
     """How many different numbers the weights are that are not zero, all parameters together; of too many to sort them
     in a moment, nobody asks."""
-    living = [parameter.detach()[parameter.detach() != 0].double() for parameter in module.parameters()]
-    return len(torch.cat(living).unique()) if 0 < sum(map(len, living)) <= MOST_VALUES else None
+    weights = [parameter.detach() for parameter in module.parameters()]
+    if not 0 < sum(int(own.count_nonzero()) for own in weights) <= MOST_VALUES:
+        return None
+    return len(torch.cat([own[own != 0].double() for own in weights]).unique())
 
 
 def log_hyperparameters(cfg: DictConfig, metrics: dict[str, object], folder: Path) -> None:

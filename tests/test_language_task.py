@@ -1,19 +1,23 @@
 """Whole runs of language models: they learn what they are told to, stop and go on, and say what is wrong."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from structsparse import certificate
 from structsparse.corpora.text import Reading
 from structsparse.corpora.texts import files
+from structsparse.errors import UserError
 from structsparse.features.contexts import ContextTree
 from structsparse.language.kneser_ney import KneserNey
 from structsparse.language.model import NgramModel
 from structsparse.losses import SoftmaxLM
 from structsparse.metrics import Perplexity, gain
-from structsparse.tasks.language import Language, LanguageData
+from structsparse.rounding import REACHES, Small, round_
+from structsparse.tasks.language import Counted, Language, LanguageData
 from structsparse.tasks.ngrams import by_depth, distinct
 from tests.conftest import asks_to_stop, at_step, run_here
 
@@ -79,6 +83,47 @@ def test_a_yardstick_is_counted_and_not_trained(lm, data):
     assert found.metrics["perplexity"] == pytest.approx(math.exp(surprise[known].mean()))
     assert found.metrics["perplexity_open"] == pytest.approx(math.exp(surprise.mean()))
     assert (found.metrics["model"], found.metrics["objective"]) == ("kneser_ney", None)
+
+
+def test_the_loss_of_dev_is_that_of_its_words(lm):
+    found = lm("trainer.max_epochs=30", "solver.tolerance=0", "grid={reg.strength: [0.5, 5]}", "grid_by=loss")
+    assert found.status == 0, found.errors
+    header, *rows = [line.split("\t") for line in (found.folder / "report" / "grid.tsv").read_text().splitlines()]
+    assert len(rows) == 2
+    for row in rows:
+        point = dict(zip(header, row, strict=True))
+        assert float(point["loss"]) == pytest.approx(math.log(float(point["perplexity"])))
+
+
+def test_the_step_of_rounded_weights_is_chosen_on_dev_and_what_has_no_weights_is_refused(data):
+    module = trained(data)
+    before = module.model.table.detach().clone()
+    dev = data.whole("dev")
+    losses = []
+    for reach in REACHES:
+        with torch.no_grad():
+            round_(module.model.table.copy_(before), 3, reach)
+        losses.append(certificate.mean_loss(module, dev))
+    with torch.no_grad():
+        module.model.table.copy_(before)
+    found = data.task.rounded(SimpleNamespace(module=module, data=data), Small(bits=3))
+    assert certificate.mean_loss(found.module, dev) == pytest.approx(min(losses))
+    counted = Counted(KneserNey(ContextTree.build(data.texts.train, 3)), data.texts.parts)
+    with pytest.raises(UserError, match="bits=3: this model is counted, it has no weights"):
+        data.task.rounded(SimpleNamespace(module=counted, data=data), Small(bits=3))
+
+
+def trained(data) -> Language:
+    """A few steps down the loss, enough for weights of many sizes."""
+    model = NgramModel(data.trie(3))
+    module = Language(model, None, SoftmaxLM(model.structure), torch.optim.SGD, data.texts.parts, [])
+    steps = torch.optim.SGD(module.parameters(), lr=50.0)
+    for _ in range(5):
+        for batch in data.whole("train"):
+            steps.zero_grad()
+            module.step(batch).backward()
+            steps.step()
+    return module
 
 
 def test_a_collapsed_tree_gives_what_its_trie_gives(lm):

@@ -21,6 +21,8 @@ from structsparse.tasks.batches import Progress
 from structsparse.tasks.module import TaskModule
 from structsparse.tasks.task import Task
 
+TRAIN = "train"
+
 
 @dataclass(frozen=True)
 class LanguageData:
@@ -55,7 +57,7 @@ class LanguageData:
 
     def batches(self, part: str, size: int | None, **sharing) -> Targets:
         """Targets of a part; dev and test, which are scored and not learnt from, come at once."""
-        return Targets(part, self.texts.parts[part], size if part == "train" else None, **sharing)
+        return Targets(part, self.texts.parts[part], size if part == TRAIN else None, **sharing)
 
     def whole(self, part: str) -> Targets:
         return self.batches(part, None)
@@ -131,10 +133,12 @@ class Language(TaskModule):
         return True
 
     def step(self, batch: Target) -> Tensor:
+        if batch.part != TRAIN:
+            return surprise(self, batch)
         if batch.chosen is None:
             structure = self.model.structure
             return self.loss(self.model(), structure.node_ends, structure.entry_ends) / batch.items
-        small, rows = self.model.tree.restrict(self.places("train").take(batch.chosen))
+        small, rows = self.model.tree.restrict(self.places(TRAIN).take(batch.chosen))
         structure = Contexts(small).to(self.device)
         return self.model.surprise_of(structure, torch.from_numpy(rows).to(self.device)) / batch.items
 
@@ -172,6 +176,9 @@ class Counted(TaskModule):
         super().__init__(nn.Identity(), None, Perplexity, (), 1.0, fingerprint)
         self.model, self.texts = model, texts
 
+    def step(self, batch: Target) -> Tensor:
+        return surprise(self, batch)
+
     def count(self, batch: Target, score: Perplexity) -> None:
         text = self.texts[batch.part]
         score.add(self.log_probabilities(batch.part), text.known[text.targets])
@@ -179,3 +186,12 @@ class Counted(TaskModule):
     def log_probabilities(self, part: str) -> np.ndarray:
         """float64 [targets]"""
         return self.model.log_probabilities(self.texts[part])
+
+
+def surprise(module: Language | Counted, batch: Target) -> Tensor:
+    """The mean loss of a text that nothing is fitted to: what its perplexity is the exponential of."""
+    text, told = module.texts[batch.part], module.log_probabilities(batch.part)
+    counted = text.known[text.targets]
+    if batch.chosen is not None:
+        told, counted = told[batch.chosen], counted[batch.chosen]
+    return torch.tensor(-told[counted].mean(), device=module.device)

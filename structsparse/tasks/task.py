@@ -95,6 +95,8 @@ class Task(ABC):
         with the least loss on dev is taken."""
         if small.bits is not None:
             module, dev = outcome.module, outcome.data.whole("dev")
+            if not any(True for _ in module.parameters()):
+                raise UserError(f"artifact.bits={small.bits}: this model is counted, it has no weights; leave it out")
             round_all_(module.parameters(), small.bits, lambda: certificate.mean_loss(module, dev))
         return outcome
 
