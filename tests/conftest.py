@@ -14,8 +14,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is there: a worker for each core is enough
+settings.register_profile("untimed", deadline=None)  # a test times nothing, and machines are shared
+settings.load_profile("untimed")
 ROOT = Path(__file__).resolve().parent.parent
 # Whatever a test rests on is said here or by the test, so that other defaults change nothing.
 PLANTED = ("data=planted", "data.train=120", "data.dev=40", "data.test=40")

@@ -129,7 +129,7 @@ def surprise(tree, increments, node_ends, entry_ends):
     return total
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(sentences, orders)
 def test_a_trie_holds_every_context_and_what_follows_it(lines, order):
     text = text_of(lines)
@@ -153,7 +153,7 @@ def test_a_trie_holds_every_context_and_what_follows_it(lines, order):
                 assert contexts[tree.entry_node[tree.entry_above[e]]] == context[1:]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(sentences, orders)
 def test_a_collapsed_tree_joins_contexts_that_have_the_same_targets(lines, order):
     text = text_of(lines)
@@ -182,7 +182,7 @@ def test_a_collapsed_tree_joins_contexts_that_have_the_same_targets(lines, order
     assert tree.chain.sum() == len(follow)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(sentences, orders)
 def test_the_quotient_of_a_trie_is_the_collapsed_tree(lines, order):
     text = text_of(lines)
@@ -199,7 +199,7 @@ def test_the_quotient_of_a_trie_is_the_collapsed_tree(lines, order):
     assert surprise(tree, values * tree.entry_chain, tree.ends, tree.entry_ends) == pytest.approx(whole, rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sentences, orders)
 def test_a_lower_order_is_a_part_of_a_higher_one(lines, order):
     text = text_of(lines)
@@ -207,7 +207,7 @@ def test_a_lower_order_is_a_part_of_a_higher_one(lines, order):
     same(whole.up_to(order), ContextTree.build(text, order))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(sentences, sentences, orders)
 def test_targets_of_another_text_are_located(lines, others, order):
     text = text_of([["b", *line] for line in lines])
@@ -222,7 +222,7 @@ def test_targets_of_another_text_are_located(lines, others, order):
         assert tree.entry_word[places.entry[t]] == word
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sentences, orders)
 def test_training_targets_lie_at_their_ends(lines, order):
     text = text_of(lines)
@@ -232,7 +232,7 @@ def test_training_targets_lie_at_their_ends(lines, order):
     assert np.bincount(places.entry, minlength=tree.entries).tolist() == tree.entry_ends.tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(sentences, sentences, orders, st.sampled_from([0, 0.3, 0.6, 1]), st.integers(0, 1000))
 def test_without_its_dead_entries_a_trie_says_the_same(lines, others, order, share, seed):
     text, rng = text_of(lines), np.random.default_rng(seed)
@@ -258,7 +258,7 @@ def test_without_its_dead_entries_a_trie_says_the_same(lines, others, order, sha
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(sentences, sentences, orders, st.integers(1, 6), st.booleans(), st.integers(0, 1000))
 def test_what_some_targets_touch_is_enough_for_them(lines, others, order, size, pruned, seed):
     text, rng = text_of(lines), np.random.default_rng(seed)

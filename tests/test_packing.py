@@ -13,7 +13,7 @@ from structsparse.features.index import FeatureIndex
 from structsparse.features.templates import expand
 from structsparse.packing import LEAST_GUARD, heard, index_of, packed, packed_keys, told, unpacked
 
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=60)
 TEMPLATES = expand(["word[0]", "word[-1..0]", "pos[1]"])
 
 

@@ -139,7 +139,7 @@ def brute_force(emissions, transitions, start, end, gold):
     return everything.logsumexp(0) - score(gold)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 999),
     lengths=st.lists(st.integers(1, 5), min_size=1, max_size=40),

@@ -31,7 +31,7 @@ def twin(weights: list[float], bits: int, reach: float) -> list[float]:
     return [float(max(-most, min(most, round(Fraction(w) / step))) * step) for w in weights]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(2, 10), st.sampled_from([1.0, 0.75, 0.5]), st.integers(-60, 60))
 def test_weights_become_the_nearest_multiples_of_a_step(seed, bits, reach, scale):
     draw, most = np.random.default_rng(seed), 2 ** (bits - 1) - 1

@@ -50,7 +50,7 @@ def read(tmp_path):
 sentences = st.lists(st.lists(st.sampled_from([*"abcdef", "<unk>"]), min_size=1, max_size=5), min_size=1, max_size=8)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(sentences, sentences)
 def test_a_text_is_what_it_was_made_of(lines, others):
     train = encode(lines)

@@ -20,7 +20,7 @@ def corpus(train, dev=(), test=()) -> Labelled:
     return Labelled("toy", *(whole.select(np.arange(*bounds[k : k + 2])) for k in range(3)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     train=st.lists(TEXT, min_size=1, max_size=8),
     test=st.lists(TEXT, max_size=4),
