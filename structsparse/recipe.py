@@ -198,6 +198,8 @@ def gradients(outcome: Outcome, module: lightning.LightningModule) -> dict[str, 
 def foresee(stage: Stage, data: Data) -> None:
     """Refuse what is wrong with a stage before those that come before it have taken their time."""
     try:
+        for term in stage.terms:
+            term.foresee()
         if stage.reweight is not None:
             stage.terms[0].foresee_reweighting()
         if stage.admm is not None:

@@ -56,6 +56,11 @@ class Term:
         """Whether there is nothing wrong with penalising every parameter."""
         return getattr(getattr(self.penalty, "func", self.penalty), "binds_all", False)
 
+    def foresee(self) -> None:
+        """Refuse options that the penalty does not understand, where no groups are needed to tell."""
+        if self.groups is None:
+            self.penalty(strength=self.strength)
+
     def foresee_reweighting(self) -> None:
         """Refuse it where the groups of this penalty cannot be weighed anew."""
         kind = getattr(self.penalty, "func", self.penalty)

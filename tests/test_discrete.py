@@ -396,3 +396,14 @@ def test_runs_that_cannot_be_are_refused_in_one_sentence(options, words, run):
     assert found.status == 2
     assert words in found.errors
     assert found.errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [("reg.levels=0", "reg.levels is 0"), ("reg.values=[0]", "reg.values is [0]"), ("reg.admm.rho=0", "reg.admm.rho")],
+)
+def test_what_is_wrong_with_a_later_stage_is_said_before_the_first_one_begins(option, words, run):
+    found = run(*DISCRETE, option)
+    assert (found.status, found.errors.count("\n")) == (2, 1)
+    assert words in found.errors
+    assert "start" not in found.output
