@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import lightning
@@ -93,16 +93,10 @@ def run(
 ) -> Outcome:
     """Fit one stage, from the survivors of the stage before or from the weights in `start`. `folder` holds its
     checkpoints, from which it goes on if it is to resume."""
-    support: dict[str, Tensor] = {}
+    data, support = _what_lives(stage, data, before)
     task = data.task
-    if before is not None and stage.survivors:
-        support = before.survivors()
-        data, support = task.narrow(before, support)
-    elif before is not None:
-        data, support = before.data, before.support
     lightning.seed_everything(stage.seed, verbose=False)
     optimizer = _try_optimizer(stage)
-    one_by_one = hasattr(optimizer, "sweep")
     begin = time.perf_counter()
     module, placed = task.build(stage, data)
     seconds = time.perf_counter() - begin
@@ -125,30 +119,66 @@ def run(
     if stage.reweight is not None:
         figures |= _reweigh(stage, before, module, main)
     checkpoints = Checkpoints(folder, f"dev/{data.metric}", stage.choose, stage.patience)
-    finished = folder / "finished.json"
-    if resume and finished.is_file():
-        figures |= json.loads(finished.read_text())
-    else:
-        path = folder / LAST if resume and (folder / LAST).is_file() else None
-        figures |= _fit(stage, data, module, penalties, main, support, checkpoints, path, one_by_one)
-        kept = ("seconds_fit", "epochs", "strengths", "cuts", "counts", "outer", "gap", *PROVED)
-        write_text(finished, json.dumps({key: figures[key] for key in kept}))
+    figures |= _fitted(stage, data, module, penalties, main, support, checkpoints, resume, hasattr(optimizer, "sweep"))
     for name, strength in figures.pop("strengths").items():
         penalties[name].strength = strength  # which a budget has found
     figures["strength"] = float(next(iter(penalties.values())).strength)
+    _take_chosen(module, checkpoints)
+    recall(penalties, dict(module.named_parameters()))
+    outcome = Outcome(data, module, penalties, figures, at_zero, support=support)
+    return _proven(stage, outcome, main)
+
+
+def _what_lives(stage: Stage, data: Data, before: Outcome | None) -> tuple[Data, dict[str, Tensor]]:
+    """The data a stage is left with by the one before, and which entries of its parameters may live."""
+    if before is None:
+        return data, {}
+    if stage.survivors:
+        return data.task.narrow(before, before.survivors())
+    return before.data, before.support
+
+
+def _fitted(
+    stage: Stage,
+    data: Data,
+    module: lightning.LightningModule,
+    penalties: dict[str, Penalty],
+    main: dict[str, Penalty],
+    support: dict[str, Tensor],
+    checkpoints: Checkpoints,
+    resume: bool,
+    one_by_one: bool,
+) -> dict:
+    """The figures of a fit, or of one that had come to its end before."""
+    finished = checkpoints.folder / "finished.json"
+    if resume and finished.is_file():
+        return json.loads(finished.read_text())
+    path = checkpoints.folder / LAST if resume and (checkpoints.folder / LAST).is_file() else None
+    figures = _fit(stage, data, module, penalties, main, support, checkpoints, path, one_by_one)
+    kept = ("seconds_fit", "epochs", "strengths", "cuts", "counts", "outer", "gap", *PROVED)
+    write_text(finished, json.dumps({key: figures[key] for key in kept}))
+    return figures
+
+
+def _take_chosen(module: lightning.LightningModule, checkpoints: Checkpoints) -> None:
     saved = torch.load(same_model(checkpoints.chosen, module.fingerprint), weights_only=True)
     module.to(next(value.dtype for value in saved["state_dict"].values() if value.is_floating_point()))
     module.load_state_dict(saved["state_dict"])
-    recall(penalties, dict(module.named_parameters()))
+
+
+def _proven(stage: Stage, outcome: Outcome, main: dict[str, Penalty]) -> Outcome:
+    """With the certificate, or with the objective alone where none is wanted."""
+    module, data, figures = outcome.module, outcome.data, outcome.figures
     figures["residual_at_zero"] = None
     if not stage.proven:
-        figures["objective"] = _objective(module, data, penalties)
-        return Outcome(data, module, penalties, figures, at_zero, support=support)
+        figures["objective"] = _objective(module, data, outcome.penalties)
+        return outcome
     known = {name: figures.get(name) for name in PROVED} if stage.choose == "last" else {}  # it is of the last model
-    if at_zero and known.get("kkt") is None:
-        figures["residual_at_zero"] = residual_at_zero(penalties, at_zero)
-    found, at_end = certificate.prove(module, data.whole("train"), penalties, main, support, figures, **known)
-    return Outcome(data, module, penalties, figures | found, at_zero, at_end, support)
+    if outcome.at_zero and known.get("kkt") is None:
+        figures["residual_at_zero"] = residual_at_zero(outcome.penalties, outcome.at_zero)
+    whole = data.whole("train")
+    found, at_end = certificate.prove(module, whole, outcome.penalties, main, outcome.support, figures, **known)
+    return replace(outcome, figures=figures | found, at_end=at_end)
 
 
 @torch.no_grad()

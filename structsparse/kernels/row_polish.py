@@ -30,7 +30,7 @@ def true_penalty(sets, W, rows, cut, squares, norms, eps=0.0):
 
 
 @njit(**SERIAL)
-def _curve(data, sets, W, entries, own, norms, ridge, bend, moves_bias, d, d_bias, out, ahead, mean, along):
+def _curve(data, sets, W, entries, norms, ridge, bend, moves_bias, d, d_bias, out, ahead, mean, along):
     """out <- second derivative of loss and living norms times d; returns its bias part."""
     outputs, count = ahead.shape
     ahead[:], mean[:], along[:] = 0, 0, 0
@@ -64,6 +64,43 @@ def _curve(data, sets, W, entries, own, norms, ridge, bend, moves_bias, d, d_bia
 
 
 @njit(**SERIAL)
+def _direction(data, sets, W, entries, start, start_bias, norms, ridge, bend, own, moves_bias, rounds, accuracy):
+    """Newton's step from the slopes downwards in `start` [entries], by conjugate gradients in the metric of the second
+    derivatives' diagonal; `own` is the bend of each item by itself. Returns it and its bias part."""
+    size, (outputs, count) = start.size, own.shape
+    scale, scale_bias = np.empty(size), np.ones(outputs)
+    for c in range(size):
+        j, k = entries[c]
+        scale[c] = 1 / max(bend_of(data, j, own[k]) + ridge[j], 1e-300)
+    if moves_bias:
+        for k in range(outputs):
+            scale_bias[k] = 1 / max(own[k].sum() / count, 1e-12)
+    d, d_bias = np.zeros(size), np.zeros(outputs)
+    out, ahead, mean, along = np.empty(size), np.empty_like(own), np.empty(count), np.empty(norms.size)
+    rest, rest_bias = start.copy(), start_bias.copy()
+    p, p_bias = scale * rest, scale_bias * rest_bias
+    total = rest @ p + rest_bias @ p_bias
+    first = total
+    for _ in range(rounds):
+        if not total > accuracy * accuracy * first:
+            break
+        out_bias = _curve(data, sets, W, entries, norms, ridge, bend, moves_bias, p, p_bias, out, ahead, mean, along)
+        along_p = p @ out + p_bias @ out_bias
+        if not along_p > 1e-300:
+            break
+        length = total / along_p
+        d += length * p
+        d_bias += length * p_bias
+        rest -= length * out
+        rest_bias -= length * out_bias
+        latest = rest @ (scale * rest) + rest_bias @ (scale_bias * rest_bias)
+        p = scale * rest + latest / total * p
+        p_bias = scale_bias * rest_bias + latest / total * p_bias
+        total = latest
+    return d, d_bias
+
+
+@njit(**SERIAL)
 def polish(
     data, sets, W, bias, F, slope, bend, G, cut, ridge, squares, norms, rows, moves_bias, rounds, accuracy, eps=0.0
 ):
@@ -80,46 +117,21 @@ def polish(
             if W[j, k] != 0:
                 entries[size, 0], entries[size, 1] = j, k
                 size += 1
-    entries, own = entries[:size], own_bends(data, bend)
-    rest, scale, before = np.empty(size), np.empty(size), np.empty(size)
+    entries = entries[:size]
+    down, before, down_bias = np.empty(size), np.empty(size), np.zeros(outputs)
     for c in range(size):
         j, k = entries[c]
         before[c] = W[j, k]
-        rest[c] = -(G[j, k] + ridge[j] * W[j, k] + cut * np.sign(W[j, k]))
-        scale[c] = 1 / max(bend_of(data, j, own[k]) + ridge[j], 1e-300)
-    rest_bias, scale_bias = np.zeros(outputs), np.ones(outputs)
+        down[c] = -(G[j, k] + ridge[j] * W[j, k] + cut * np.sign(W[j, k]))
     if moves_bias:
         for k in range(outputs):
-            rest_bias[k] = -slope[k].sum() / count
-            scale_bias[k] = 1 / max(own[k].sum() / count, 1e-12)
-    d, d_bias = np.zeros(size), np.zeros(outputs)
-    out, ahead, mean, along = np.empty(size), np.empty_like(F), np.empty(count), np.empty(norms.size)
-    p, p_bias = scale * rest, scale_bias * rest_bias
-    promised, total = np.zeros(1), rest @ p + rest_bias @ p_bias
-    first, slope_start, slope_bias = total, rest.copy(), rest_bias.copy()
-    for _ in range(rounds):
-        if not total > accuracy * accuracy * first:
-            break
-        out_bias = _curve(
-            data, sets, W, entries, own, norms, ridge, bend, moves_bias, p, p_bias, out, ahead, mean, along
-        )
-        along_p = p @ out + p_bias @ out_bias
-        if not along_p > 1e-300:
-            break
-        length = total / along_p
-        d += length * p
-        d_bias += length * p_bias
-        rest -= length * out
-        rest_bias -= length * out_bias
-        direction, direction_bias = scale * rest, scale_bias * rest_bias
-        latest = rest @ direction + rest_bias @ direction_bias
-        p = direction + latest / total * p
-        p_bias = direction_bias + latest / total * p_bias
-        total = latest
-    promised[0] = -(slope_start @ d + slope_bias @ d_bias)
-    loss = losses(data, F, slope, bend)
-    work = norms.copy()
-    old = loss + true_penalty(sets, W, rows, cut, squares, work, eps)
+            down_bias[k] = -slope[k].sum() / count
+    own = own_bends(data, bend)
+    d, d_bias = _direction(
+        data, sets, W, entries, down, down_bias, norms, ridge, bend, own, moves_bias, rounds, accuracy
+    )
+    promised, work = -(down @ d + down_bias @ d_bias), norms.copy()
+    old = losses(data, F, slope, bend) + true_penalty(sets, W, rows, cut, squares, work, eps)
     start, step = F.copy(), 1.0
     for _ in range(HALVINGS):
         F[:] = start
@@ -133,7 +145,7 @@ def polish(
         for k in range(outputs):
             F[k] += step * d_bias[k]
         value = losses(data, F, slope, bend) + true_penalty(sets, W, rows, cut, squares, work, eps)
-        if value <= old + ENOUGH * step * promised[0] + ROUNDING * abs(old):
+        if value <= old + ENOUGH * step * promised + ROUNDING * abs(old):
             bias += step * d_bias
             return
         step /= 2

@@ -21,7 +21,7 @@ from structsparse.growing_arcs import GrowingArcScorer
 from structsparse.kernels.key_walk import Says
 from structsparse.models import Sizes
 from structsparse.parser import ArcBatch, Parser, places_of_arcs
-from structsparse.tasks.batches import Batches, Passages, ranges
+from structsparse.tasks.batches import Batches, InParts, Passages, ranges
 from structsparse.tasks.module import TaskModule
 from structsparse.tasks.relations import Labelling
 from structsparse.tasks.task import Task
@@ -102,7 +102,7 @@ class ArcPassages(Passages):
 
 
 @dataclass(frozen=True)
-class ParsingData:
+class ParsingData(InParts):
     """Everything a parser is trained and judged on, as arrays."""
 
     splits: Treebanks
@@ -120,18 +120,6 @@ class ParsingData:
     told: ArcIndex | None = None  # features as the artifact tells them, if by keys that are shorter than `index`'s
     metric: str = "uas"
     score: type[TreeScore] = TreeScore
-
-    @property
-    def name(self) -> str:
-        return self.splits.name
-
-    @property
-    def truth(self) -> tuple[str, ...]:
-        return self.splits.truth
-
-    @property
-    def items(self) -> int:
-        return len(self.arrays["train"])
 
     @property
     def index(self) -> ArcIndex:

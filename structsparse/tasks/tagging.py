@@ -24,7 +24,7 @@ from structsparse.growing import GrowingScorer
 from structsparse.metrics import AccuracyScore, SpanScore
 from structsparse.models import Sizes, Tagger, TokenBatch
 from structsparse.pairs import Pairs
-from structsparse.tasks.batches import Batches, Passage, Passages, TokenArrays
+from structsparse.tasks.batches import Batches, InParts, Passage, Passages, TokenArrays
 from structsparse.tasks.module import TaskModule
 from structsparse.tasks.task import Task
 
@@ -32,7 +32,7 @@ WHOLE = 2000  # sentences at a time when a part is gone through once
 
 
 @dataclass(frozen=True)
-class TaggingData:
+class TaggingData(InParts):
     """Everything a tagger is trained and judged on, as arrays."""
 
     splits: Splits
@@ -55,18 +55,6 @@ class TaggingData:
     def score(self) -> Callable[[], SpanScore | AccuracyScore]:
         kind = AccuracyScore if self.scheme is None else SpanScore
         return lambda: kind(list(self.names))
-
-    @property
-    def name(self) -> str:
-        return self.splits.name
-
-    @property
-    def truth(self) -> tuple[str, ...]:
-        return self.splits.truth
-
-    @property
-    def items(self) -> int:
-        return len(self.arrays["train"])
 
     @property
     def task(self) -> Task:
