@@ -218,7 +218,7 @@ def index_of(
         if len(ones) != count:
             raise UserError(f"the {name} of a template are {len(ones):,}, expected {count:,}")
         keys = ((ones - np.arange(count)).astype(np.uint64) << np.uint64(lower)) | _numbers(
-            low[done : done + count * lower], lower
+            low[done : done + count * lower].reshape(count, lower)
         )
         blocks.append(keys << np.uint64(WORD - bits))
         if (blocks[-1][1:] <= blocks[-1][:-1]).any():
@@ -235,13 +235,13 @@ def fits(count: object, bits: object) -> bool:
     """Whether a template can have so many features with keys of so many bits."""
     if type(count) is not int or type(bits) is not int or not 0 < count < 2**31:
         return False
-    return count.bit_length() + LEAST_GUARD <= bits <= WORD
+    return 0 < bits <= WORD and count <= 1 << bits
 
 
 def _lower(count: int, bits: int) -> int:
     """How many bits of a key are told as they are: so that for each key there are four to eight values of the others,
     which costs a tenth of a bit more than the least that is possible."""
-    return bits - count.bit_length() - 2
+    return max(0, bits - count.bit_length() - 2)
 
 
 def _bits(numbers: np.ndarray, width: int) -> np.ndarray:
@@ -250,10 +250,11 @@ def _bits(numbers: np.ndarray, width: int) -> np.ndarray:
     return whole[:, WORD - width :].ravel()
 
 
-def _numbers(bits: np.ndarray, width: int) -> np.ndarray:
-    """What `_bits` was given: uint64"""
-    whole = np.zeros((len(bits) // width, WORD), np.uint8)
-    whole[:, WORD - width :] = bits.reshape(-1, width)
+def _numbers(bits: np.ndarray) -> np.ndarray:
+    """What `_bits` was given, from [numbers, width]: uint64"""
+    count, width = bits.shape
+    whole = np.zeros((count, WORD), np.uint8)
+    whole[:, WORD - width :] = bits
     return np.packbits(whole, axis=1).view(">u8").ravel().astype(np.uint64)
 
 

@@ -92,6 +92,26 @@ def test_rows_are_those_of_a_dictionary(trees, min_count):
         assert len({*row_of.values()}) == len(row_of)
 
 
+@pytest.mark.parametrize("min_count", [1, 3])
+def test_features_that_share_the_first_bits_of_their_keys_share_a_row_within_their_template(trees, min_count):
+    templates, bits = ALL[::23], 4
+    index, look = ArcIndex.fit(trees.train, templates, min_count, bits), Looks(trees.dev, templates)
+    first = [Looks(trees.train, templates).keys(k) >> np.uint64(64 - bits) for k in range(len(templates))]
+    own = [{key for key, count in Counter(keys.tolist()).items() if count >= min_count} for keys in first]
+    assert np.diff(index.offsets).tolist() == list(map(len, own))
+    assert max(np.diff(index.offsets)) == 2**bits
+    bags, row_of = index.bags(trees.dev), {}
+    for arc in range(look.arcs):
+        keys = [(k, int(look.keys(k)[arc] >> np.uint64(64 - bits))) for k in range(len(templates))]
+        rows = bags.ids[bags.offsets[arc] : bags.offsets[arc + 1]].tolist()
+        known = [(k, key) for k, key in keys if key in own[k]]
+        assert len(rows) == len(known)
+        for (k, key), row in zip(known, rows, strict=True):
+            assert index.offsets[k] <= row < index.offsets[k + 1]
+            assert row_of.setdefault((k, key), row) == row
+    assert len({*row_of.values()}) == len(row_of)
+
+
 def test_a_part_of_the_templates_has_the_same_keys(trees):
     whole, part = Looks(trees.dev, ALL), Looks(trees.dev, ALL[5::50])
     for k, template in enumerate(part.templates):

@@ -425,7 +425,7 @@ WRONG_FIELDS = {
     "negative rows": ({"templates": {"word[0]": [-3, 40]}}, "templates is .*expected counts"),
     "too many rows": ({"templates": {"word[0]": [10**30, 40]}}, "templates is .*expected counts"),
     "more rows than bytes": ({"templates": {"word[0]": [2**30, 64]}}, "tensor keys has .* bytes, expected"),
-    "keys too short": ({"templates": {"word[0]": [300, 12]}}, "templates is .*bits of their keys"),
+    "keys too short": ({"templates": {"word[0]": [300, 8]}}, "templates is .*bits of their keys"),
     "keys too long": ({"templates": {"word[0]": [3, 65]}}, "templates is .*bits of their keys"),
     "count alone": ({"templates": {"word[0]": 3}}, "templates is .*expected counts"),
     "codes as a list": ({"codes": ["pos"]}, r"codes is \[\"pos\"\], expected"),

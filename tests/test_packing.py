@@ -230,6 +230,17 @@ def test_keys_are_read_as_they_were(counts, seed, guard):
     np.testing.assert_array_equal(found.masks, index.masks[np.array(counts) > 0])
 
 
+@pytest.mark.parametrize("counts", [[1, 2, 8], [16, 15, 1]])
+def test_keys_that_are_nearly_all_there_are_of_so_few_bits_are_read_as_they_were(counts):
+    keys = [np.sort(np.random.default_rng(0).permutation(16)[:count]).astype(np.uint64) for count in counts]
+    offsets = np.cumsum([0, *counts])
+    rows = np.arange(offsets[-1], dtype=np.int32)
+    index = FeatureIndex(tuple(TEMPLATES), offsets, np.concatenate(keys) << np.uint64(60), rows, np.full(3, 4))
+    np.testing.assert_array_equal(read_again(index).keys, index.keys)
+    np.testing.assert_array_equal(read_again(index.shortened(1)).keys, index.shortened(1).keys)
+    assert index.shortened(60, lambda k: keys[k] << np.uint64(60)).lengths.tolist() == [4, 4, 4]
+
+
 @pytest.mark.parametrize("guard", [4, 10, 16])
 def test_a_key_costs_little_more_than_must_be(guard):
     """Of n keys among n * 2^guard the choice itself has guard + log2 e bits for each."""

@@ -27,6 +27,7 @@ KINDS = {
     "single root": {"single_root": True},
     "both": {"projective": True, "single_root": True, "dead": 0.0},
     "seldom features left out": {"min_count": 3},
+    "features that share a few bits are one": {"bits": 5},
 }
 
 

@@ -19,7 +19,7 @@ from structsparse.errors import UserError
 from structsparse.features.arc_templates import AFTER, BEFORE, BETWEEN, LINKS, MARKS, ROOT, VERBS, ArcTemplate
 from structsparse.features.arc_words import Speller
 from structsparse.features.attributes import OF_WORD, attribute
-from structsparse.features.index import Bags, Rows, hashes, occurring
+from structsparse.features.index import WORD, Bags, Rows, hashes, occurring
 from structsparse.kernels import arc_keys, keys
 from structsparse.kernels.key_walk import Says
 
@@ -37,10 +37,12 @@ class ArcIndex(Rows):
     templates: tuple[ArcTemplate, ...]
 
     @classmethod
-    def fit(cls, sentences: Sentences, templates: Sequence[ArcTemplate], min_count: int = 1) -> ArcIndex:
-        """All features that are on at least `min_count` arcs."""
+    def fit(
+        cls, sentences: Sentences, templates: Sequence[ArcTemplate], min_count: int = 1, bits: int = WORD
+    ) -> ArcIndex:
+        """All features that are on at least `min_count` arcs, told apart by so many bits of their keys."""
         look = Looks(sentences, templates)
-        return cls.gathered(templates, look.arcs, look.keys, min_count, sentences.source)
+        return cls.gathered(templates, look.arcs, look.keys, min_count, sentences.source, bits)
 
     def bags(self, sentences: Sentences) -> Bags:
         """The rows of every arc; features that own no row are dropped."""

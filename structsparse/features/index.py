@@ -69,9 +69,16 @@ class Rows:
 
     @classmethod
     def gathered(
-        cls, templates: Sequence, places: int, keys_of: Callable[[int], np.ndarray], min_count: int, source: str
+        cls,
+        templates: Sequence,
+        places: int,
+        keys_of: Callable[[int], np.ndarray],
+        min_count: int,
+        source: str,
+        bits: int = WORD,
     ) -> Self:
-        """All features that occur at least `min_count` times; keys_of(k) are those of template k at so many places."""
+        """All features that occur at least `min_count` times; keys_of(k) are those of template k at so many places.
+        Features of a template whose keys have the same first `bits` are one."""
         if min_count < 1:
             raise UserError(f"features.min_count is {min_count}; it counts occurrences and must be at least 1")
         if not templates:
@@ -80,6 +87,7 @@ class Rows:
         known, rows = np.empty(places, np.uint64), np.empty(places, np.int32)
         for k in range(len(templates)):
             keys = keys_of(k)
+            keys &= _mask(bits)
             size = kernels.group(keys, np.sort(keys), min_count, offsets[-1], known, rows)
             blocks.append(known[:size].copy())
             orders.append(rows[:size].copy())
@@ -89,7 +97,8 @@ class Rows:
                 f"{source}: no feature of {len(templates)} templates occurs {min_count} times "
                 "(features.min_count); nothing is left to train"
             )
-        return cls(tuple(templates), np.array(offsets), np.concatenate(blocks), np.concatenate(orders))
+        lengths = None if bits == WORD else np.full(len(templates), bits)
+        return cls(tuple(templates), np.array(offsets), np.concatenate(blocks), np.concatenate(orders), lengths)
 
     def __len__(self) -> int:
         return int(self.offsets[-1])
@@ -134,16 +143,19 @@ class Rows:
         """Keys of fewer bits, so few that a feature without a row is taken for one that has a row once in 2^guard, and
         no fewer than tell the rows apart. `occurring(k)`: the keys of template k at all places of a text, of which no
         larger share may be mistaken either."""
-        keys, lengths = self.keys.copy(), np.full(len(self.templates), WORD)
+        keys, lengths = (
+            self.keys.copy(),
+            np.full(len(self.templates), WORD) if self.lengths is None else self.lengths.copy(),
+        )
         for k, (begin, end) in enumerate(zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)):
             if begin == end:
                 continue
-            own, seen = self.keys[begin:end], None
+            own, seen, most = self.keys[begin:end], None, int(lengths[k])
             if occurring is not None:
-                found, counts = np.unique(occurring(k), return_counts=True)
+                found, counts = np.unique(occurring(k) & _mask(most), return_counts=True)
                 unknown = ~np.isin(found, own)
                 seen = found[unknown], counts[unknown], counts.sum() >> guard
-            lengths[k] = _shortest(own, min(WORD, len(own).bit_length() + guard), seen)
+            lengths[k] = _shortest(own, min(most, len(own).bit_length() + guard), most, seen)
             keys[begin:end] = own & _mask(int(lengths[k]))
         return replace(self, keys=keys, lengths=lengths)
 
@@ -153,9 +165,9 @@ def _mask(length: int) -> np.uint64:
     return np.uint64(((1 << length) - 1) << (WORD - length))
 
 
-def _shortest(own: np.ndarray, length: int, seen: tuple[np.ndarray, np.ndarray, int] | None) -> int:
-    """The bits, from so many on, that tell these keys apart, and from all but a few occurrences of others."""
-    while length < WORD:
+def _shortest(own: np.ndarray, length: int, most: int, seen: tuple[np.ndarray, np.ndarray, int] | None) -> int:
+    """The bits, so many to so many, that tell these keys apart, and from all but a few occurrences of others."""
+    while length < most:
         mask = _mask(length)
         short = own & mask
         apart = bool((short[1:] != short[:-1]).all())

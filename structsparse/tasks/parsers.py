@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from structsparse import report
 from structsparse.errors import UserError
 from structsparse.features.arcs import ArcIndex
+from structsparse.features.index import WORD
 from structsparse.growing_arcs import GrowingArcScorer
 from structsparse.models import Sizes
 from structsparse.parser import ArcScorer, Parser
@@ -142,6 +143,8 @@ def _parser(stage: Stage, data: ParsingData) -> Parser:
     kind = getattr(stage.scorer, "func", stage.scorer)
     if kind is not GrowingArcScorer:
         return Parser(stage.scorer(data.sizes), data.projective, data.single_root)
+    if data.bits < WORD:
+        raise UserError(f"features.bits={data.bits}: model=arcs_growing knows features by whole keys; take model=arcs")
     scorer = stage.scorer()
     if data.closed:  # no others than these can come into being
         index = data.index

@@ -15,7 +15,7 @@ from structsparse.corpora.treebanks import Treebanks
 from structsparse.errors import UserError
 from structsparse.features.arc_templates import ArcTemplate, as_written, expand
 from structsparse.features.arcs import ArcIndex, Looks, check_attributes, useful
-from structsparse.features.index import Bags
+from structsparse.features.index import WORD, Bags
 from structsparse.features.layout import Layout
 from structsparse.growing_arcs import GrowingArcScorer
 from structsparse.kernels.key_walk import Says
@@ -114,6 +114,7 @@ class ParsingData(InParts):
     notes: tuple[str, ...]
     label_templates: tuple[ArcTemplate, ...] = ()  # of relations; none: they are not learnt
     min_count: int = 1  # of what a feature of an arc or of a relation must be on
+    bits: int = WORD  # of keys: features of a template that share so many are one
     open: bool = True  # whether a stage may use all features of the templates that the one before has chosen
     closed: bool = False  # whether the index has all features that there may be
     reduced: bool = False  # whether rows have been dropped
@@ -150,7 +151,8 @@ class ParsingData(InParts):
     def of_templates(self, living: np.ndarray) -> ParsingData:
         """Only the templates that are alive [templates], with all of their features."""
         templates = tuple(t for t, lives in zip(self.templates, living, strict=True) if lives)
-        return replace(self, templates=templates, **lazy(self.splits, templates, self.min_count), reduced=True)
+        found = lazy(self.splits, templates, self.min_count, self.bits)
+        return replace(self, templates=templates, **found, reduced=True)
 
     def of_features(self, index: ArcIndex) -> ParsingData:
         """Only the features of this index."""
@@ -211,11 +213,13 @@ def prepare(
     templates, notes = useful(splits.train, _expanded(features))
     templates, said = choose(splits.train, "head", templates)
     label_templates, more = _of_labels(splits, features) if labels else ((), [])
-    templates, min_count = tuple(templates), features["min_count"]
-    found = lazy(splits, templates, min_count)
+    templates, min_count, bits = tuple(templates), features["min_count"], features.get("bits", WORD)
+    if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= WORD:
+        raise UserError(f"features.bits is {bits!r}, expected a number of bits of a key, 1 to {WORD}")
+    found = lazy(splits, templates, min_count, bits)
     return ParsingData(
         splits, templates, **found, projective=projective, single_root=single_root, notes=(*notes, *said, *more),
-        label_templates=label_templates, min_count=min_count, open=open,
+        label_templates=label_templates, min_count=min_count, bits=bits, open=open,
     )  # fmt: skip
 
 
@@ -237,9 +241,9 @@ def _of_labels(splits: Treebanks, features: dict) -> tuple[tuple[ArcTemplate, ..
     return tuple(templates), [f"{relations} relations, told by {len(templates)} templates of chosen arcs"]
 
 
-def lazy(splits: Treebanks, templates: tuple[ArcTemplate, ...], min_count: int) -> dict:
+def lazy(splits: Treebanks, templates: tuple[ArcTemplate, ...], min_count: int, bits: int = WORD) -> dict:
     """An index of all features of training, and the arrays of all parts; both are made when they are asked for."""
-    make_index = lru_cache(None)(lambda: ArcIndex.fit(splits.train, templates, min_count))
+    make_index = lru_cache(None)(lambda: ArcIndex.fit(splits.train, templates, min_count, bits))
     return {"make_index": make_index, "arrays": arrays_of(splits, templates, make_index)}
 
 
