@@ -1,4 +1,5 @@
-"""Which kinds of templates live: words or parts of speech, n-grams of which size, where they look."""
+"""Which kinds of templates live: words or parts of speech, n-grams of which size, where they look; of arcs, which ends
+they look at, and whether with direction or distance."""
 
 from __future__ import annotations
 
@@ -6,11 +7,15 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from structsparse.errors import UserError
+from structsparse.features import arc_templates
+from structsparse.features.arc_templates import ArcTemplate
 from structsparse.features.templates import Template, parse
 from structsparse.files import write_text
+from structsparse.plans import short
 from structsparse.report import Table, markdown
 
 KINDS = {"word": "words", "lower": "words", "pos": "parts of speech", "shape": "shapes"}
@@ -35,17 +40,25 @@ def place_of(template: Template) -> str:
     return f"{'before' if max(offsets) < 0 else 'after'} it, {'within 2' if near else 'farther'}"
 
 
-def living_templates(path: Path) -> dict[Template, bool] | None:
+def sorts(template: Template | ArcTemplate) -> tuple[tuple[str, str], ...]:
+    """(by what, kind) for each way to sort it."""
+    if isinstance(template, ArcTemplate):
+        return ("kind", template.kind), ("variant", template.variant)
+    return ("kind", kind_of(template)), ("place", place_of(template))
+
+
+def living_templates(path: Path) -> dict[Template | ArcTemplate, bool] | None:
     """Of report/groups.tsv, whether each template lives; None where the groups are no templates."""
     if not path.is_file():
         return None
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
-    try:
-        parsed = [parse(row["group"]) for row in rows]
-    except UserError:
-        return None
-    return {found[0]: row["lives"] == "yes" for found, row in zip(parsed, rows, strict=True)}
+    for read in (lambda name: parse(name)[0], arc_templates.parse):
+        try:
+            return {read(row["group"]): row["lives"] == "yes" for row in rows}
+        except UserError:
+            continue  # the name of something else
+    return None
 
 
 def count_kinds(folders: Sequence[Path]) -> dict[tuple[str, str], tuple[float, int]] | None:
@@ -54,13 +67,10 @@ def count_kinds(folders: Sequence[Path]) -> dict[tuple[str, str], tuple[float, i
     found = [templates for templates in found if templates is not None]
     if not found:
         return None
-    sorts = {"kind": kind_of, "place": place_of}
     totals: Counter[tuple[str, str]] = Counter()
     for templates in found:  # a filter that draws leaves others in each
-        totals |= Counter((by, sort(template)) for by, sort in sorts.items() for template in templates)
-    living = Counter(
-        (by, sort(t)) for templates in found for by, sort in sorts.items() for t, a in templates.items() if a
-    )
+        totals |= Counter(sort for template in templates for sort in sorts(template))
+    living = Counter(sort for templates in found for t, lives in templates.items() if lives for sort in sorts(t))
     return {key: (living[key] / len(found), total) for key, total in totals.items()}
 
 
@@ -97,13 +107,14 @@ def kinds_of(experiment, records: Sequence[Mapping]) -> Table | None:
 
 
 def _kind_columns(experiment, records: Sequence[Mapping]) -> dict:
-    last = list(experiment.passes)[-1]
+    """A column for each row, and for each place that it is run at (a language, say)."""
+    last, keys = list(experiment.passes)[-1], [*map(short, experiment.across)]
     columns = {}
-    for name in experiment.kinds:
-        own = [Path(r["folder"]) for r in records if r["row"] == name and r["pass"] == last]
-        counted = count_kinds(own)
+    for name, place in product(experiment.kinds, experiment.places):
+        own = [r for r in records if r["row"] == name and r["pass"] == last and tuple(r[key] for key in keys) == place]
+        counted = count_kinds([Path(record["folder"]) for record in own])
         if counted is not None:
-            columns[name] = counted
+            columns[" ".join(map(str, (*place, name)))] = counted
     return level(columns)
 
 

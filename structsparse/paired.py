@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from structsparse import resampling
+from structsparse import paired_figures, resampling
 from structsparse.files import write_text
+from structsparse.kinds import kinds_of
 from structsparse.metrics import gain
 from structsparse.plans import Experiment, Row, short
 from structsparse.report import Table, markdown
@@ -235,36 +235,13 @@ def remarks(board: Board, found: Sequence[Difference]) -> list[str]:
     return said
 
 
-def figure(board: Board, found: Sequence[Difference]) -> Figure:
-    """Each difference with two standard errors to both sides, and those of its places."""
-    name, scale = board.score
-    drawn = Figure(figsize=(8, 1.2 + 0.24 * len(found)), layout="constrained")
-    axes = drawn.add_subplot()
-    for k, pair in enumerate(found):
-        colour = "C0" if pair.own else "0.45"
-        axes.plot(
-            [scale * f.mean for f in pair.places if f.count],
-            [k] * sum(f.count > 0 for f in pair.places),
-            "|",
-            color="0.7",
-        )
-        error = scale * 2 * np.nan_to_num(pair.all.error)
-        axes.errorbar(scale * pair.all.mean, k, xerr=error, fmt="o", markersize=4, capsize=2, color=colour)
-    axes.axvline(0, color="0.6", linewidth=0.8)
-    axes.set_yticks(range(len(found)), [f"{pair.row} less {pair.other}" for pair in found], fontsize=7)
-    axes.set_ylim(len(found) - 0.4, -0.6)
-    axes.set(xlabel=f"difference in {name}, with two standard errors", title=board.title)
-    axes.grid(axis="x", alpha=0.3)
-    return drawn
-
-
 # --- files
 
 
 def write(folder: Path, experiment: Experiment, records: Sequence[Mapping]) -> None:
-    """table.md, table.csv and differences.png of whatever is finished."""
+    """table.md, table.csv and figures of whatever is finished."""
     write_text(folder / "table.csv", csv_of(experiment, records))
-    _write(folder, board_of(experiment, records))
+    _write(folder, board_of(experiment, records), kinds_of(experiment, records))
 
 
 def write_together(folder: Path, done: Sequence[tuple[Experiment, Sequence[Mapping]]]) -> None:
@@ -274,13 +251,16 @@ def write_together(folder: Path, done: Sequence[tuple[Experiment, Sequence[Mappi
         _write(folder, merged(boards))
 
 
-def _write(folder: Path, board: Board) -> None:
+def _write(folder: Path, board: Board, kinds: Table | None = None) -> None:
     found = differences(board)
     parts = [f"# {board.title}\n", *([f"{board.note}\n"] if board.note else []), markdown(scores_table(board))]
+    if any(row.varied for row in board.rows):
+        parts += [f"![{board.score[0]} by living weights](sizes.png)\n"]
+        draw(folder / "sizes.png", paired_figures.sizes(board))
     if found:
         parts += ["## Paired differences\n", markdown(differences_table(board, found))]
         parts += ["![paired differences](differences.png)\n"]
-        draw(folder / "differences.png", figure(board, found))
+        draw(folder / "differences.png", paired_figures.differences(board, found))
     parts += [f"{said}\n" for said in remarks(board, found)]
     drawn = resampling.table(board, [(pair.row, pair.other) for pair in found], board.score[1])
     if drawn is not None:
@@ -289,4 +269,5 @@ def _write(folder: Path, board: Board) -> None:
         )
         told += "the difference, its standard error, and the share of draws in which it is above zero.\n"
         parts += ["## Paired bootstrap\n", told, markdown(drawn)]
+    parts += [] if kinds is None else ["## Living templates by kind\n", markdown(kinds)]
     write_text(folder / "table.md", "\n".join(parts))

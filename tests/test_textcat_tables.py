@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from structsparse import experiments, paired
+from structsparse import experiments, kinds, paired, paired_figures
 from structsparse.errors import UserError
 from structsparse.experiments import Runner, records, runs_of
 from structsparse.paired import CHOICE, board_of, difference, differences, mean_of, merged, over_seeds
@@ -302,3 +302,47 @@ def test_the_experiments_are_read_and_their_options_compose(name):
         assert found.paired
         for run in {run.row.name: run for run in runs_of(found, ROOT)}.values():
             composed(*run.options)
+
+
+# --- what varies: sizes, and kinds of templates by place
+
+
+def test_scores_against_sizes_by_place():
+    rows = [Row(f"some-{k}", "some", (), SPLITS, entry="some", varied={"budget": k}) for k in (1, 2)]
+    found = [
+        record(r.name, task, split, 0.5 + 0.1 * k + 0.01 * split, nonzero=10.0**k + split)
+        for k, r in enumerate(rows, start=1)
+        for task in TASKS[:2]
+        for split in SPLITS[: 3 - k]
+    ]
+    figure = paired_figures.sizes(board_of(toy(*rows, row("alone")), found))
+    assert [axes.get_title() for axes in figure.axes] == list(TASKS)
+    for axes, count in zip(figure.axes, (1, 1, 0), strict=True):
+        assert len(axes.containers) == count
+        for line, *_ in axes.containers:
+            np.testing.assert_allclose(line.get_xydata(), [[10.5, 60.5], [100, 70]])
+
+
+def test_kinds_of_templates_of_arcs_by_place(tmp_path):
+    living = {"science": ["h.word & direction", "bias"], "sports": ["h.upos & m.upos"], "religion": []}
+    names = ["h.word & direction", "bias", "h.upos & m.upos", "h.upos & m.upos & distance"]
+    found = []
+    for task, some in living.items():
+        folder = tmp_path / task
+        (folder / "report").mkdir(parents=True)
+        lines = ["group\tlives", *(f"{name}\t{'yes' if name in some else 'no'}" for name in names)]
+        (folder / "report" / "groups.tsv").write_text("\n".join(lines) + "\n")
+        found.append(record("own", task, 0, 0.5, folder=str(folder)))
+    experiment = toy(row("own"), kinds=("own",))
+    table = kinds.kinds_of(experiment, found)
+    assert table.header == ("templates", *(f"{task} own" for task in TASKS))
+    assert {line[0]: line[1:] for line in table.rows} == {
+        "head": ("1 of 1 ++", "0 of 1", "0 of 1"),
+        "bias": ("1 of 1 ++", "0 of 1", "0 of 1"),
+        "tags": ("0 of 2", "1 of 2 +", "0 of 2"),
+        "plain": ("1 of 2 +", "1 of 2 +", "0 of 2"),
+        "direction": ("1 of 1 ++", "0 of 1", "0 of 1"),
+        "distance": ("0 of 1", "0 of 1", "0 of 1"),
+    }
+    paired.write(tmp_path, experiment, found)
+    assert "## Living templates by kind" in (tmp_path / "table.md").read_text()
