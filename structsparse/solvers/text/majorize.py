@@ -42,6 +42,7 @@ POLISHES = 60  # Newton steps of an end
 CONJUGATES, ACCURACY = 300, 1e-3  # rounds within each, and where they end
 WARM = 1e-2  # of the first eps, where a start is given
 SMALLEST = 1e-12  # of the first eps
+ROUGH = 1e-4  # gap of working sets, from which on Newton is faster
 
 
 class Majorizer:
@@ -189,13 +190,14 @@ class Majorizer:
         point.loss = row_kernels.losses(problem.data, point.F, point.slope, point.bend)
 
     def _without_groups(self) -> None:
-        """Lasso and squares alone: `fit_linear` where it knows the loss, then Newton to the last digits."""
+        """Lasso and squares alone: which rows live by `fit_linear` where it knows the loss, then Newton."""
         problem, point = self.problem, self.point
-        if self.iterations == 1 and problem.data.kind in (LOGISTIC, SQUARED) and problem.mask is None:
+        known = problem.data.kind in (LOGISTIC, SQUARED) and problem.mask is None
+        if self.iterations == 1 and problem.cut > 0 and known:
             loss = "logistic" if problem.data.kind == LOGISTIC else "squared"
             start = (point.W[:, 0], float(point.bias[0] if problem.moves_bias else 0.0))
             fit = fit_linear(
-                problem.design.matrix, problem.design.targets, L1(problem.cut), loss, 1e-8, start, problem.moves_bias,
+                problem.design.matrix, problem.design.targets, L1(problem.cut), loss, ROUGH, start, problem.moves_bias,
                 problem.squares,
             )  # fmt: skip
             point.restore((fit.weights.numpy()[:, None], np.array([fit.intercept])))
