@@ -8,12 +8,6 @@ before it is used. Language models, classifiers and parsers, which `language/art
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import os
-import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,15 +16,32 @@ import numpy as np
 import safetensors.numpy
 import torch
 
-from structsparse import __version__
 from structsparse.corpora.tags import SCHEMES
 from structsparse.edges import EdgeScorer
 from structsparse.errors import UserError
 from structsparse.features.attributes import OF_WORD
 from structsparse.features.index import FeatureIndex
 from structsparse.features.templates import parse
+from structsparse.model_files import (
+    CLASSIFIER,
+    COMMON,
+    DESCRIPTION,
+    KEYS,
+    LANGUAGE_MODEL,
+    PARSER,
+    WEIGHTS,
+    are_keys,
+    are_strings,
+    blaming,
+    check_fields,
+    each_is,
+    parts,
+    read_description,
+    read_tensors,
+    write,
+)
 from structsparse.models import DenseScorer, RecurrentScorer, Sizes, SparseScorer, SumScorer, Tagger
-from structsparse.packing import check_numbers, fits, index_of, keep_living_, packed, unpacked
+from structsparse.packing import check_numbers, index_of, keep_living_, packed, unpacked
 from structsparse.pairs import PairScorer
 from structsparse.predictor import Model
 from structsparse.structures.edges import EdgeChain
@@ -41,13 +52,8 @@ if TYPE_CHECKING:
     from structsparse.tasks.tagging import TaggingData  # imports Lightning, which a predictor does without
     from structsparse.text.predictor import Classifier
 
-FORMAT = 2
-LANGUAGE_MODEL = "language model"  # what `kind` says of one; a tagger has no such field
-CLASSIFIER = "classifier"
-PARSER = "parser"
+__all__ = ["living", "load", "parts", "save", "unfit"]
 EDGES = "edges.table"
-KEYS = "counts of features and bits of their keys"
-DESCRIPTION, WEIGHTS = "model.json", "weights.safetensors"
 
 
 def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
@@ -99,8 +105,7 @@ def _state(tagger: Tagger) -> dict[str, np.ndarray]:
 
 def load(folder: Path) -> Model | LanguageModel | Classifier | DependencyParser:
     """Read a model of any kind that has been saved, or say which file is wrong and why."""
-    with blaming(folder / DESCRIPTION):
-        known = _description((folder / DESCRIPTION).read_bytes())
+    known = read_description(folder)
     if known.get("kind") == LANGUAGE_MODEL:
         from structsparse.language.artifact import loaded
 
@@ -210,19 +215,6 @@ def _fill_(tagger: Tagger, tensors: dict) -> Tagger:
     return tagger.requires_grad_(False).eval()
 
 
-def _strings(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(string, str) for string in value)
-
-
-def _each(value: object, fits: Callable[[object], bool]) -> bool:
-    return isinstance(value, dict) and all(map(fits, value.values()))
-
-
-def are_keys(value: object) -> bool:
-    """How many features each template has, and the bits of their keys."""
-    return _each(value, lambda pair: isinstance(pair, list) and len(pair) == 2 and fits(*pair))
-
-
 def _keys_and_steps(value: object) -> bool:
     if not isinstance(value, dict) or {*value} != {"templates", "steps"} or not isinstance(value["steps"], list):
         return False
@@ -231,51 +223,18 @@ def _keys_and_steps(value: object) -> bool:
     return bool(value["steps"]) and small and are_keys(value["templates"])
 
 
-Fields = dict[str, tuple[Callable[[object], bool], str]]  # what fits a field, and what is expected of it
-COMMON: Fields = {
-    "format": (lambda value: type(value) is int and value > 0, "a number"),
-    "structsparse": (lambda value: isinstance(value, str), "a version"),
-    "sha256": (lambda value: isinstance(value, str), f"the checksum of {WEIGHTS}"),
-}
 _FIELDS = COMMON | {
-    "labels": (lambda value: bool(value) and _strings(value) and len({*value}) == len(value), "distinct strings"),
+    "labels": (lambda value: bool(value) and are_strings(value) and len({*value}) == len(value), "distinct strings"),
     "scheme": (lambda value: value is None or value in SCHEMES, f"null or one of {', '.join(SCHEMES)}"),
-    "columns": (lambda value: _strings(value) and len({*value}) == len(value), "distinct strings"),
+    "columns": (lambda value: are_strings(value) and len({*value}) == len(value), "distinct strings"),
     "tag": (lambda value: isinstance(value, str), "a string"),
-    "dense": (_strings, "a list of strings"),
-    "codes": (lambda value: _each(value, _strings), "a list of strings for each attribute"),
+    "dense": (are_strings, "a list of strings"),
+    "codes": (lambda value: each_is(value, are_strings), "a list of strings for each attribute"),
     "scorer": (lambda value: isinstance(value, dict), "a class and its settings"),
     "templates": (lambda value: are_keys(value), KEYS),
     "edges": (lambda value: _keys_and_steps(value), f"templates with {KEYS}, and pairs of labels"),
 }
 _OPTIONAL = ("edges",)
-
-
-def _description(text: bytes) -> dict:
-    """What `model.json` says."""
-    try:
-        known = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"no readable JSON ({error})") from None
-    known = known if isinstance(known, dict) else {}
-    written = known.get("format")
-    if type(written) is int and written > FORMAT:
-        raise UserError(f"written by a newer structsparse (format {written}); this one reads format {FORMAT}")
-    if type(written) is int and 0 < written < FORMAT:
-        raise UserError(
-            f"written by an older structsparse (format {written}); this one reads format {FORMAT}: train it again, or "
-            "read it with structsparse 0.1.0"
-        )
-    return known
-
-
-def check_fields(known: dict, fields: Fields, optional: Collection[str] = ()) -> None:
-    """Every field there, of the kind that is expected, and no other."""
-    for name in sorted(({*known} ^ {*fields}) - {*optional}):
-        raise UserError(f"{name} is {'unknown' if name in known else 'missing'}, expected {', '.join(fields)}")
-    for name, (fitting, expected) in fields.items():
-        if name in known and not fitting(known[name]):
-            raise UserError(f"{name} is {json.dumps(known[name]):.60}, expected {expected}")
 
 
 def _needed(known: dict) -> tuple[str, ...]:
@@ -307,87 +266,3 @@ def _empty_tagger(known: dict) -> Tagger:
             return Tagger(_built(known["scorer"], sizes), labels)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"scorer {known['scorer']} cannot be built ({str(error).splitlines()[0]})") from None
-
-
-def parts(folder: Path) -> dict[str, int]:
-    """The bytes of a model of any kind by what they tell: `index` which features there are, `labels` which labels they
-    have a weight for, `values` the weights, `description` all the rest."""
-    tensors = safetensors.numpy.load((folder / WEIGHTS).read_bytes())
-    found = dict.fromkeys(("index", "labels", "values", "description"), 0)
-    for name, array in tensors.items():
-        found[_part(name)] += array.nbytes
-    found["description"] = sum(path.stat().st_size for path in folder.iterdir()) - sum(found.values())
-    return found
-
-
-def _part(name: str) -> str:
-    if name.endswith(_INDEX) or name.startswith(_INDEX):
-        return "index"
-    return "labels" if name.endswith(_LABELS) else "values"
-
-
-_INDEX = ("keys", "words", "nodes.", "members.", "entries.rank")
-_LABELS = (".counts", ".labels", ".rows", "entries.same")
-
-
-def read_tensors(weights: bytes, sha256: str) -> dict[str, np.ndarray]:
-    found = hashlib.sha256(weights).hexdigest()
-    if found != sha256:
-        raise UserError(f"damaged, or of another model: SHA-256 {found[:12]}..., {DESCRIPTION} says {sha256[:12]}...")
-    try:
-        return safetensors.numpy.load(weights)
-    except (safetensors.SafetensorError, KeyError) as error:  # KeyError: a kind of number that numpy lacks
-        raise UserError(f"no readable safetensors file ({error})") from None
-
-
-@contextlib.contextmanager
-def blaming(path: Path) -> Iterator[None]:
-    """Faults found here are faults of this file."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); it is a part of every model") from None
-
-
-def write(folder: Path, description: dict, weights: bytes) -> int:
-    """Write a model of any kind whole or not at all; the bytes of the folder."""
-    checksum = hashlib.sha256(weights).hexdigest()
-    fields = {"format": FORMAT, "structsparse": __version__, "sha256": checksum, **description}
-    lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in fields.items())
-    files = {DESCRIPTION: f"{{\n{lines}\n}}\n".encode(), WEIGHTS: weights}
-    _write_whole(folder, files)
-    return sum(map(len, files.values()))
-
-
-def _write_whole(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write beside, flush to the disk, rename. A failure leaves what was there before, and says so."""
-    try:
-        folder = folder.resolve()  # a link to a model stays a link
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        strangers = {path.name for path in folder.iterdir()} - {*files} if folder.exists() else set()
-        if strangers:
-            raise UserError(f"{folder} holds {min(strangers)}; only a model is replaced by a model")
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".model.", ignore_cleanup_errors=True) as beside:
-            new = Path(beside, "new")
-            new.mkdir()
-            for name, content in files.items():
-                with (new / name).open("wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-            _exchange(new, folder, Path(beside, "old"))
-    except OSError as error:
-        raise UserError(f"{folder} could not be written ({error.strerror}); what was there before is kept") from error
-
-
-def _exchange(new: Path, folder: Path, old: Path) -> None:
-    """Rename new to folder, and what was there to old; both or neither."""
-    try:
-        if folder.exists():
-            folder.rename(old)
-        new.rename(folder)
-    finally:
-        if old.exists() and not folder.exists():
-            old.rename(folder)

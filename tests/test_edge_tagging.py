@@ -1,5 +1,6 @@
 """Taggers with templates conjoined with steps: what they count, learn, keep, write and refuse."""
 
+import hashlib
 import json
 from dataclasses import fields, replace
 from functools import partial
@@ -192,7 +193,7 @@ def rewrite(folder, change, drop=None):
         del tensors[drop]
         content = safetensors.numpy.save(tensors)
         (folder / "weights.safetensors").write_bytes(content)
-        known["sha256"] = artifact.hashlib.sha256(content).hexdigest()
+        known["sha256"] = hashlib.sha256(content).hexdigest()
     (folder / "model.json").write_text(json.dumps(known))
 
 

@@ -11,7 +11,7 @@ import safetensors.numpy
 import torch
 from scipy.sparse import csr_array
 
-from structsparse import artifact
+from structsparse import artifact, model_files
 from structsparse.corpora.treebank import Treebank
 from structsparse.errors import UserError
 from structsparse.parsing import predictor
@@ -272,7 +272,7 @@ def test_weights_that_are_wrong_are_refused(name, value, reason, model, tmp_path
         tensors[name].flat[0] = value
     known = json.loads((folder / "model.json").read_text())
     kept = {key: known[key] for key in known if key not in ("format", "structsparse", "sha256")}
-    artifact.write(folder, kept, safetensors.numpy.save(tensors))
+    model_files.write(folder, kept, safetensors.numpy.save(tensors))
     with pytest.raises(UserError, match=reason):
         artifact.load(folder)
 

@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 import torch
 
-from structsparse import artifact, cli
+from structsparse import artifact, cli, model_files
 from structsparse.corpora.documents import Labelled, Reading, tokenize
 from structsparse.corpora.planted_documents import planted_documents
 from structsparse.errors import UserError
@@ -196,7 +196,7 @@ def retold(folder, **tensors) -> None:
     old = safetensors.numpy.load_file(folder / "weights.safetensors")
     known = json.loads((folder / "model.json").read_text())
     kept = {key: known[key] for key in known if key not in ("format", "structsparse", "sha256")}
-    artifact.write(folder, kept, safetensors.numpy.save({**old, **tensors}))
+    model_files.write(folder, kept, safetensors.numpy.save({**old, **tensors}))
 
 
 @pytest.mark.parametrize("kind", KINDS)

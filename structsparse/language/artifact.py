@@ -16,7 +16,12 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from structsparse.artifact import (
+from structsparse.corpora.text import END, START, UNKNOWN, Reading, Vocabulary
+from structsparse.errors import UserError
+from structsparse.kernels import ngrams
+from structsparse.language.predictor import LanguageModel
+from structsparse.language.trie import Trie
+from structsparse.model_files import (
     COMMON,
     DESCRIPTION,
     LANGUAGE_MODEL,
@@ -27,11 +32,6 @@ from structsparse.artifact import (
     read_tensors,
     write,
 )
-from structsparse.corpora.text import END, START, UNKNOWN, Reading, Vocabulary
-from structsparse.errors import UserError
-from structsparse.kernels import ngrams
-from structsparse.language.predictor import LanguageModel
-from structsparse.language.trie import Trie
 from structsparse.packing import packed, unpacked
 
 _MOST = np.iinfo(np.int32).max  # nodes, entries

@@ -13,7 +13,11 @@ import safetensors.numpy
 import torch
 from scipy import sparse
 
-from structsparse.artifact import (
+from structsparse.corpora.treebank import RULES
+from structsparse.errors import UserError
+from structsparse.features.arc_templates import ArcTemplate, parse
+from structsparse.features.arcs import ArcIndex, check_attributes
+from structsparse.model_files import (
     COMMON,
     DESCRIPTION,
     KEYS,
@@ -26,10 +30,6 @@ from structsparse.artifact import (
     read_tensors,
     write,
 )
-from structsparse.corpora.treebank import RULES
-from structsparse.errors import UserError
-from structsparse.features.arc_templates import ArcTemplate, parse
-from structsparse.features.arcs import ArcIndex, check_attributes
 from structsparse.models import Sizes
 from structsparse.packing import check_numbers, index_of, keep_living_, packed, unpacked
 from structsparse.parser import ArcScorer, Parser

@@ -13,7 +13,11 @@ import numpy as np
 import safetensors.numpy
 from scipy import sparse
 
-from structsparse.artifact import (
+from structsparse.corpora.documents import Reading
+from structsparse.errors import UserError
+from structsparse.features.words import WEIGHTINGS
+from structsparse.losses import Logistic, Squared, SquaredHinge
+from structsparse.model_files import (
     CLASSIFIER,
     COMMON,
     DESCRIPTION,
@@ -24,10 +28,6 @@ from structsparse.artifact import (
     read_tensors,
     write,
 )
-from structsparse.corpora.documents import Reading
-from structsparse.errors import UserError
-from structsparse.features.words import WEIGHTINGS
-from structsparse.losses import Logistic, Squared, SquaredHinge
 from structsparse.packing import packed, packed_words, unpacked, unpacked_words
 from structsparse.text.model import outputs_of
 from structsparse.text.predictor import Classifier, bag_of
