@@ -14,9 +14,9 @@ from structsparse.bags import bag_sum
 from structsparse.kernels.key_walk import Says
 from structsparse.models import Kept, Sizes
 from structsparse.pages import roomy_zeros
+from structsparse.ragged import ranges
 from structsparse.structures.nonprojective import NonprojectiveTree
 from structsparse.structures.projective import ProjectiveTree
-from structsparse.tasks.batches import ranges
 
 
 class Source(Protocol):

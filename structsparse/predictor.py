@@ -18,8 +18,8 @@ from structsparse.errors import UserError
 from structsparse.features.attributes import codes, numbers
 from structsparse.features.index import FeatureIndex
 from structsparse.models import Tagger, TokenBatch
+from structsparse.ragged import ranges
 from structsparse.structures.chain import Chain, ChainScores
-from structsparse.tasks.batches import ranges
 
 _PLACES = 1 << 14  # tokens of a batch, padding included: what belongs to them stays in the cache
 

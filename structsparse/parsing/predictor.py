@@ -22,7 +22,7 @@ from structsparse.features.arcs import ArcIndex, columns_of
 from structsparse.features.index import Bags
 from structsparse.parser import ArcBatch, Parser, places_of_arcs
 from structsparse.parsing.relations import Relations
-from structsparse.tasks.batches import ranges
+from structsparse.ragged import ranges
 
 _OCCURRENCES = 1 << 22  # of features in a batch, at most, but in one of a single sentence
 

@@ -19,10 +19,10 @@ from structsparse.kernels import tree_walk as trees
 from structsparse.kernels.online import Rule
 from structsparse.models import SparseScorer, Tagger
 from structsparse.parser import ArcScorer, Parser
-from structsparse.tasks.batches import Passage
 
 if TYPE_CHECKING:
     from structsparse.solvers.online import Online
+    from structsparse.tasks.batches import Passage
     from structsparse.tasks.parsing import ArcPassage
 
 __all__ = ["Rule", "Walk", "walk_of"]

@@ -12,6 +12,7 @@ import torch
 from structsparse.errors import UserError
 from structsparse.features.index import Bags
 from structsparse.models import Kept, TokenBatch
+from structsparse.ragged import ranges
 
 _POOL = 16  # batches shuffled together, then sorted by length: little padding, still random
 
@@ -91,12 +92,6 @@ class Passage:
     gold: torch.Tensor  # int64 [tokens]
     sentences: torch.Tensor  # int64 [sentences of the passage], in order
     epoch: int
-
-
-def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """begin, begin + 1, ..., begin + length - 1 for each pair, end to end."""
-    ends = np.cumsum(lengths)
-    return np.repeat(begins - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
 
 
 class Progress:

@@ -21,7 +21,8 @@ from structsparse.growing_arcs import GrowingArcScorer
 from structsparse.kernels.key_walk import Says
 from structsparse.models import Sizes
 from structsparse.parser import ArcBatch, Parser, places_of_arcs
-from structsparse.tasks.batches import Batches, InParts, Passages, ranges
+from structsparse.ragged import ranges
+from structsparse.tasks.batches import Batches, InParts, Passages
 from structsparse.tasks.module import TaskModule
 from structsparse.tasks.relations import Labelling
 from structsparse.tasks.task import Task
