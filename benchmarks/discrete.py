@@ -28,7 +28,7 @@ from structsparse.tasks.taggers import _curvatures  # noqa: E402
 from structsparse.tasks.tagging import Tagging, prepare  # noqa: E402
 
 TEMPLATES = ["1-grams of word[-2..2]", "2-grams of word[-1..1]", "1-3-grams of pos[-2..2]"]
-INNER, WARM = 4, 30  # iterations of the solver in an outer one; those before anything is timed
+INNER, WARM = 2, 30  # iterations of the solver in an outer one; those before anything is timed
 
 
 def corpus():
