@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from structsparse.corpora.columns import Sentences
+from structsparse.corpora.known import cache_folder
 from structsparse.corpora.treebank import COLUMNS, Treebank
 from structsparse.errors import UserError
 from structsparse.features.arc_templates import AFTER, BEFORE, BETWEEN, LINKS, MARKS, ROOT, VERBS, ArcTemplate
@@ -22,6 +23,7 @@ from structsparse.features.attributes import OF_WORD, attribute
 from structsparse.features.index import WORD, Bags, Rows, hashes, occurring
 from structsparse.kernels import arc_keys, keys
 from structsparse.kernels.key_walk import Says
+from structsparse.pages import cut, room
 
 TAGS = (
     *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM"),
@@ -47,13 +49,12 @@ class ArcIndex(Rows):
     def bags(self, sentences: Sentences) -> Bags:
         """The rows of every arc; features that own no row are dropped."""
         look, count = Looks(sentences, self.templates), len(self.templates)
-        ids, offsets = np.empty(look.arcs * count, np.int32), np.empty(look.arcs + 1, np.int64)
+        ids, offsets = room(look.arcs * count, np.int32, cache_folder()), np.empty(look.arcs + 1, np.int64)
         table = ids.reshape(look.arcs, count)
         arc_keys.find(look.patterns, look.starts, look.first_arcs, look.values, look.between, self._places, table)
         keys.squeeze(table, offsets)
         del table
-        ids.resize(offsets[-1], refcheck=False)  # gives back what is left over, and copies nothing
-        return Bags(ids, offsets)
+        return Bags(cut(ids, offsets[-1]), offsets)
 
     def shortened_on(self, sentences: Sentences, guard: int, heads: np.ndarray | None = None) -> ArcIndex:
         """Keys of fewer bits, of which those of no larger share of the features of these sentences are mistaken: of all
