@@ -31,7 +31,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from rich.console import Console
 
-from structsparse import artifact, grid, path, recipe, report, rounds
+from structsparse import artifact, course, grid, path, recipe, report, rounds
 from structsparse.callbacks.monitor import SparsityMonitor
 from structsparse.callbacks.progress import EpochLines
 from structsparse.callbacks.saving import Stopped, WholeFiles
@@ -212,6 +212,7 @@ def finish(cfg, data, outcomes, small: Small, seconds: dict, folder: Path, conso
         if metrics["artifact_bytes"] is not None:
             metrics |= report_bytes(folder, console)
         table = data.task.write_report(folder / "report", data, outcomes, last)
+        course.write(folder / "report", outcomes)
         log_hyperparameters(cfg, metrics, folder)
         report.write_metrics(folder / "metrics.json", metrics)
         report.summary(console, metrics, table, folder)

@@ -1,5 +1,6 @@
 """Weights of few values: the update of the copies against brute force, ADMM against all there is, its controls."""
 
+import csv
 import itertools
 import math
 import signal
@@ -396,6 +397,16 @@ def test_runs_that_cannot_be_are_refused_in_one_sentence(options, words, run):
     assert found.status == 2
     assert words in found.errors
     assert found.errors.count("\n") == 1
+
+
+def test_the_report_tells_outer_iterations(run):
+    found = run(*DISCRETE)
+    assert (found.status, found.errors) == (0, "")
+    with (found.folder / "report" / "outer.tsv").open() as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    assert [(row["stage"], row["epoch"]) for row in rows] == [("fit", "1"), ("fit", "3"), ("fit", "5")]
+    assert all(float(row["primal"]) > 0 and int(row["flips"]) > 0 for row in rows)
+    assert int(rows[-1]["living"]) > 0
 
 
 @pytest.mark.parametrize(

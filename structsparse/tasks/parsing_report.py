@@ -99,14 +99,7 @@ def write_report(folder: Path, data: ParsingData, outcomes: Sequence[Outcome], l
     table = _groups(first, last)
     report.write_groups(folder, table)
     report.write_text(folder / "kinds.tsv", report.tsv(kinds_table(data, last)))
-    if first.figures["cuts"]:
-        cuts = report.Table(("step", "parameter", "strength"), [tuple(cut) for cut in first.figures["cuts"]])
-        report.write_text(folder / "budget.tsv", report.tsv(cuts))
     resampling.write(folder, {part: items_of(last, part) for part in resampling.PARTS})
-    counts = [(o.figures["stage"], *line) for o in outcomes for line in o.figures["counts"]]
-    if counts:
-        header = ("stage", "epoch", "step", "rows", "weights")
-        report.write_text(folder / "counts.tsv", report.tsv(report.Table(header, counts)))
     report.write_text(folder / "features.tsv", report.tsv(feature_table(last)))
     if last.module.labelling is not None:
         told = relation_table(last.data, last.module.labelling.model)

@@ -141,13 +141,6 @@ def write_report(folder: Path, data: TaggingData, outcomes: Sequence[Outcome], l
     table = group_table(data, first, last)
     if table is not None:
         report.write_groups(folder, table)
-    if first.figures["cuts"]:
-        cuts = report.Table(("step", "parameter", "strength"), [tuple(cut) for cut in first.figures["cuts"]])
-        report.write_text(folder / "budget.tsv", report.tsv(cuts))
-    counts = [(o.figures["stage"], *line) for o in outcomes for line in o.figures["counts"]]
-    if counts:
-        header = ("stage", "epoch", "step", "rows", "weights")
-        report.write_text(folder / "counts.tsv", report.tsv(report.Table(header, counts)))
     _write_order(folder, first)
     features = feature_table(last)
     if features is not None:
