@@ -262,7 +262,7 @@ def test_the_memory_of_the_loss_outlives_an_outer_iteration():
     kept = solver.shared["secants"]
     H = problem.X.T @ problem.X / 30
     torch.testing.assert_close(kept["Y"], H[kept["places"]][:, kept["places"]] @ kept["S"])
-    assert solver.shared["objective"] == pytest.approx(float(problem.loss(w) + copied.value(w)))
+    assert solver.shared["objective"] == pytest.approx(float((problem.loss(w) + copied.value(w)).detach()))
 
 
 def test_values_that_are_learnt_do_not_raise_the_augmented_lagrangian():
@@ -397,6 +397,32 @@ def test_runs_that_cannot_be_are_refused_in_one_sentence(options, words, run):
     assert found.status == 2
     assert words in found.errors
     assert found.errors.count("\n") == 1
+
+
+OTHERS = {
+    "documents": ("task=textcat", "data=planted_documents", "model=bag"),
+    "arcs": (
+        *(
+            "task=parsing",
+            "data=planted_treebank",
+            "data.train=20",
+            "data.dev=8",
+            "data.test=8",
+            "model=arcs",
+            "loss=crf",
+        ),
+        *("features.templates=['h.upos & m.upos',h.word]", "task.labels=false"),
+    ),
+    "words": ("task=lm", "model=ngram", "model.order=2", "data.limit=4000", "data.min_count=2"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_the_weights_of_any_task_may_be_few(case, run):
+    few = [option for option in DISCRETE if not option.startswith("model=")]
+    found = run(*OTHERS[case], *few, "reg.levels=2", data=(), base=())
+    assert (found.status, found.errors) == (0, "")
+    assert 1 <= found.metrics["distinct_values"] <= 4
 
 
 def test_the_report_tells_outer_iterations(run):
