@@ -30,7 +30,7 @@ def newsgroups(
     lower: bool,
     parses: Mapping[str, str] | None,
     split: int,
-    others: bool,
+    others: bool = False,
 ) -> Labelled:
     """The posts of a pair; dev is a random part of train, in the old order. `others`: those of train in the other
     groups as texts without labels."""
