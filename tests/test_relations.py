@@ -218,6 +218,11 @@ def test_rows_can_be_described_in_any_order(treebank):
     bags, rows = index.bags(treebank), np.random.default_rng(0).permutation(len(index))
     names = index.describe(np.arange(len(index)), treebank, bags)
     assert index.describe(rows[:50], treebank, bags) == [names[row] for row in rows[:50]]
+    assert index.describe(rows[:50], treebank) == [names[row] for row in rows[:50]]
+    alive = np.zeros(len(index), bool)
+    alive[rows[:20]] = True
+    living, new_row = index.keep(alive)
+    assert living.describe(new_row[rows[:20]], treebank) == [names[row] for row in rows[:20]]
     assert index.describe(rows[:0], treebank, bags) == []
 
 

@@ -85,17 +85,33 @@ class ArcIndex(Rows):
         return Bags(table.reshape(-1)[: offsets[-1]].copy(), offsets)
 
     def describe(
-        self, rows: np.ndarray, sentences: Sentences, bags: Bags, heads: np.ndarray | None = None
+        self, rows: np.ndarray, sentences: Sentences, bags: Bags | None = None, heads: np.ndarray | None = None
     ) -> list[str]:
         """Readable features, rebuilt from an arc where each occurs: `h.upos=NOUN & m.upos=ADJ & direction=left`. The
-        bags are those of all arcs, or of the arcs from these heads [tokens]."""
+        bags, if they are there, are those of all arcs, or of the arcs from these heads [tokens]."""
         look = Looks(sentences, self.templates)
-        place = np.full(len(self), -1)
-        place[rows] = arc_keys.WANTED
-        arc_keys.first_places(bags.ids, bags.offsets, place, len(rows))
-        arcs = place[rows] if heads is None else look.chosen(heads)[place[rows]]
+        if bags is None:
+            arcs = self._first_arcs(look, rows)
+        else:
+            place = np.full(len(self), -1)
+            place[rows] = arc_keys.WANTED
+            arc_keys.first_places(bags.ids, bags.offsets, place, len(rows))
+            arcs = place[rows] if heads is None else look.chosen(heads)[place[rows]]
         template_of, spell = np.searchsorted(self.offsets, rows, side="right") - 1, Speller(look)
         return [spell(self.templates[k], arc) for k, arc in zip(template_of, arcs.tolist(), strict=True)]
+
+    def _first_arcs(self, look: Looks, rows: np.ndarray) -> np.ndarray:
+        """The first arc that each of these rows is on, template by template: nothing is kept of the other rows."""
+        wanted, first = np.zeros(len(self), np.bool_), np.full(len(self), -1)
+        wanted[rows] = True
+        for k, (begin, end) in enumerate(zip(self.offsets[:-1], self.offsets[1:], strict=True)):
+            own = begin + np.flatnonzero(wanted[self.rows[begin:end]])  # places in `keys`
+            if len(own):
+                keys = look.keys(k) & self.masks[k]
+                where = np.searchsorted(self.keys[own], keys).clip(0, len(own) - 1)
+                arcs = np.flatnonzero(self.keys[own][where] == keys)[::-1]
+                first[self.rows[own[where[arcs]]]] = arcs  # of several the last one written, which is the first arc
+        return first[rows]
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,11 @@ class ArcArrays:
     def bags(self) -> Bags:
         return self.make_bags(self.treebank)
 
+    @property
+    def made(self) -> Bags | None:
+        """The bags, if anything has asked for them yet."""
+        return vars(self).get("bags")
+
     @cached_property
     def says(self) -> Says:
         return Looks(self.treebank, self.templates).says

@@ -59,7 +59,7 @@ def feature_table(last: Outcome) -> report.Table:
     """The living features in words, the heaviest first, so many as anybody reads."""
     weights, data = last.module.parser.scorer.table.detach().cpu().double().numpy()[:, 0], last.data
     rows = heaviest(np.abs(weights))
-    names = data.index.describe(rows, data.splits.train, data.arrays["train"].bags)
+    names = data.index.describe(rows, data.splits.train, data.arrays["train"].made)
     return report.Table(("feature", "weight"), list(zip(names, weights[rows].tolist(), strict=True)))
 
 
