@@ -92,9 +92,8 @@ def search_grid(cfg: DictConfig, data, folder: Path, checkpoints: Path, resume: 
 
     if cfg.path is not None or cfg.data.get("join_dev"):
         raise UserError("grid: dev chooses among its points, so path must be null and data.join_dev false")
-    trainer = OmegaConf.to_container(cfg.trainer, resolve=True)
     wanted = OmegaConf.to_container(cfg.grid, resolve=True) if OmegaConf.is_config(cfg.grid) else cfg.grid
-    points, best, outcomes = grid.search(stages_at, data, wanted, trainer, checkpoints, resume, console, cfg.grid_by)
+    points, best, outcomes = grid.search(stages_at, data, wanted, checkpoints, resume, console, cfg.grid_by)
     if first_process():
         grid.write(folder / "report", points, best)
     chosen = {f"chosen_{key}": value for key, value in best.options.items()}
@@ -172,14 +171,18 @@ def term_of(name: str, reg: DictConfig) -> Term:
     return Term(name, instantiate(reg), groups=None if groups is None else instantiate(groups), **knobs)
 
 
-def trainer_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Console, *, before, after, penalties):
+def trainer_of(
+    name: str, cfg: DictConfig, metric: str, folder: Path, console: Console, *, before, after, penalties, quiet=False
+):
+    """Quiet: without TensorBoard and lines on the way, which would take longer than a point of a grid."""
     monitor = SparsityMonitor(penalties, name)
+    shown = [] if quiet else [monitor, EpochLines(monitor, metric, console)]
     try:
         return lightning.Trainer(
             **OmegaConf.to_container(cfg.trainer, resolve=True),
-            callbacks=[*before, monitor, EpochLines(monitor, metric, console), *after],
+            callbacks=[*before, *shown, *after],
             plugins=[WholeFiles()],
-            logger=TensorBoardLogger(folder, name="tensorboard", version=""),
+            logger=False if quiet else TensorBoardLogger(folder, name="tensorboard", version=""),
             default_root_dir=folder, use_distributed_sampler=False,
             enable_checkpointing=False, enable_progress_bar=False,
         )  # fmt: skip

@@ -14,12 +14,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import lightning
 import torch
 from rich.console import Console
 
 from structsparse import certificate, recipe, report, rounds
-from structsparse.callbacks.saving import WholeFiles
 from structsparse.errors import UserError
 from structsparse.files import write_text
 from structsparse.metrics import gain
@@ -66,14 +64,13 @@ def search(
     stages_at: Callable[[Options], list[Stage]],
     data: Data,
     wanted: Mapping[str, Sequence],
-    trainer: Mapping[str, object],
     folder: Path,
     resume: bool,
     console: Console,
     by: str = SCORE,
 ) -> tuple[list[Point], Point, list[Outcome]]:
     """All points, the best, and its outcomes with their certificates. `stages_at` makes the stages of the recipe with
-    some options, `trainer` has the options of Lightning's, `folder` holds the checkpoints of each point."""
+    some options, `folder` holds the checkpoints of each point."""
     if by not in BY:
         raise UserError(f"grid_by is {by!r}, expected {' or '.join(BY)}")
     options = combinations(wanted)
@@ -84,7 +81,7 @@ def search(
     for k, (some, stages) in enumerate(zip(options, recipes, strict=True)):
         here = folder / f"grid-{k:03d}"
         identity = [fingerprint(stage, data.name, corpus) for stage in stages]
-        point = Point(some, here, _fitted(stages, data, some, trainer, here, resume, identity), by)
+        point = Point(some, here, _fitted(stages, data, some, here, resume, identity), by)
         points.append(point)
         console.print(_line(point, k, len(options), data.metric), highlight=False, soft_wrap=True)
         if not point.row["weights"] or (best is not None and best.rank(data.metric) <= point.rank(data.metric)):
@@ -99,7 +96,7 @@ def search(
 
 
 def _fitted(
-    stages: Sequence[Stage], data: Data, options: Options, trainer: Mapping, folder: Path, resume: bool, identity: list
+    stages: Sequence[Stage], data: Data, options: Options, folder: Path, resume: bool, identity: list
 ) -> dict[str, object]:
     """The line of a point, which may be known from before an interruption."""
     line = folder / LINE
@@ -111,7 +108,7 @@ def _fitted(
     for stage in stages:
         if outcomes and not data.task.alive(outcomes[-1]):
             break
-        quick = replace(stage, proven=False, trainer=partial(_quiet, trainer))
+        quick = replace(stage, proven=False, trainer=partial(stage.trainer, quiet=True))
         outcomes.append(rounds.run(quick, data, outcomes[-1] if outcomes else None, folder / stage.name, resume))
     row = _row(options, outcomes)
     write_text(line, json.dumps({"identity": identity, "row": row}))
@@ -125,17 +122,6 @@ def _again(stages: Sequence[Stage], data: Data, folder: Path) -> list[Outcome]:
         before = recipe.refuse_dead(outcomes[-1]) if outcomes else None
         outcomes.append(rounds.run(stage, data, before, folder / stage.name, True))
     return outcomes
-
-
-def _quiet(options: Mapping[str, object], *, before, after, penalties) -> lightning.Trainer:
-    """Without TensorBoard and lines on the way: a point takes less than they would."""
-    try:
-        return lightning.Trainer(
-            **options, callbacks=[*before, *after], plugins=[WholeFiles()], logger=False,
-            use_distributed_sampler=False, enable_checkpointing=False, enable_progress_bar=False,
-        )  # fmt: skip
-    except (TypeError, ValueError) as error:
-        raise UserError(f"trainer: {error}") from error
 
 
 def _forget(folder: Path) -> None:

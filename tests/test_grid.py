@@ -160,3 +160,14 @@ def test_all_combinations_come_once():
     assert found == [{"a": 1, "b": "x"}, {"a": 1, "b": None}, {"a": 2, "b": "x"}, {"a": 2, "b": None}]
     with pytest.raises(UserError, match=r"task\.name is read once"):
         grid.combinations({"task.name": [1]})
+
+
+def test_each_stage_of_a_point_has_a_trainer_of_its_own(run):
+    options = ("recipe=select_refit", "reg=group_lasso", "reg.strength=0.1", "trainer.max_epochs=3")
+    refit = "++recipe.refit.trainer.max_epochs"
+    alone = run(*options, f"{refit}=2", folder="alone")
+    point = run(*options, f"{refit}=2", "grid={reg.strength: [0.1]}", folder="point")
+    longer = run(*options, f"{refit}=5", "grid={reg.strength: [0.1]}", folder="longer")
+    assert [found.status for found in (alone, point, longer)] == [0, 0, 0]
+    assert point.metrics["final_objective"] == alone.metrics["final_objective"]
+    assert longer.metrics["final_objective"] != alone.metrics["final_objective"]
