@@ -52,7 +52,9 @@ def room(count: int, dtype: type, folder: Path, share: float = SHARE) -> np.ndar
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # a full disk is told of here, not by a signal later
+            file.truncate(size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)  # a full disk is told of here, not by a signal later
             return np.asarray(np.memmap(file, dtype, "r+", shape=count))
     except OSError as error:
         raise UserError(

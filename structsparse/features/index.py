@@ -143,10 +143,8 @@ class Rows:
         """Keys of fewer bits, so few that a feature without a row is taken for one that has a row once in 2^guard, and
         no fewer than tell the rows apart. `occurring(k)`: the keys of template k at all places of a text, of which no
         larger share may be mistaken either."""
-        keys, lengths = (
-            self.keys.copy(),
-            np.full(len(self.templates), WORD) if self.lengths is None else self.lengths.copy(),
-        )
+        keys = self.keys.copy()
+        lengths = np.full(len(self.templates), WORD) if self.lengths is None else self.lengths.copy()
         for k, (begin, end) in enumerate(zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)):
             if begin == end:
                 continue
