@@ -37,6 +37,7 @@ GUESS, FURTHER = 1e-3, 10.0  # gap at which the dead are guessed first; how much
 NEAR = 2.0  # a group within so many eps is taken for dead: its dual is at most 9/10 of its ball
 WAKINGS, WOKEN = 20, 1e-6  # rounds of waking in a guess; of NEAR, for what has been woken
 FEW_ROUNDS = 10  # over the duals of dead groups, where the gap is proven and only kkt is asked for
+SOME_ROUNDS = 50  # of the same, where a gap is asked for, which the bound will prove if they do not
 PASSES = 5  # of descent in an iteration
 POLISHES = 60  # Newton steps of an end
 CONJUGATES, ACCURACY = 300, 1e-3  # rounds within each, and where they end
@@ -127,7 +128,8 @@ class Majorizer:
             proven = max(self.bound + rise / problem.unit, 0.0)  # by the duals from before the guess
             if rise > ROUNDING * abs(before) and proven > self.gap:
                 break
-            certificate = point.certify(held, 0.01 * self.kkt, HOLD_ROUNDS if proven > self.gap else FEW_ROUNDS)
+            patience = SOME_ROUNDS if self.gap > 0 else HOLD_ROUNDS
+            certificate = point.certify(held, 0.01 * self.kkt, patience if proven > self.gap else FEW_ROUNDS)
             certificate = certificate._replace(gap=min(certificate.gap, proven))
             if self._enough(certificate):
                 self.certificate = certificate
