@@ -47,10 +47,8 @@ def _known(text: bytes) -> dict:
     if type(written) is int and written > FORMAT:
         raise UserError(f"written by a newer structsparse (format {written}); this one reads format {FORMAT}")
     if type(written) is int and 0 < written < FORMAT:
-        raise UserError(
-            f"written by an older structsparse (format {written}); this one reads format {FORMAT}: train it again, or "
-            "read it with structsparse 0.1.0"
-        )
+        older = f"written by an older structsparse (format {written}); this one reads format {FORMAT}"
+        raise UserError(f"{older}: train it again")
     return known
 
 
