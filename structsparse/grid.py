@@ -6,6 +6,7 @@ the best so far a line is kept, and no model.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import shutil
@@ -111,6 +112,8 @@ def _fitted(
         quick = replace(stage, proven=False, trainer=partial(stage.trainer, quiet=True))
         outcomes.append(rounds.run(quick, data, outcomes[-1] if outcomes else None, folder / stage.name, resume))
     row = _row(options, outcomes)
+    outcomes.clear()
+    gc.collect()  # trainer and module hold each other: the tables of several points would lie in memory at a time
     write_text(line, json.dumps({"identity": identity, "row": row}))
     return row
 

@@ -1,7 +1,9 @@
 """A grid: one corpus under every combination of some options."""
 
 import csv
+import gc
 import json
+import weakref
 
 import pytest
 
@@ -104,6 +106,24 @@ def test_only_the_best_point_keeps_a_model(textcat):
     kept = [(here / f"grid-{k:03d}" / "fit" / "last.ckpt").is_file() for k in range(3)]
     assert kept == [bool(row["best"]) for row in rows]
     assert all((here / f"grid-{k:03d}" / grid.LINE).is_file() for k in range(3))
+
+
+def test_no_point_stays_in_memory(textcat, monkeypatch):
+    """Two tables of a hundred million weights would be one too many."""
+    row, fitted = grid._row, []
+
+    def watched(options, outcomes):
+        assert not any(module() for module in fitted)
+        fitted.append(weakref.ref(outcomes[-1].module))
+        return row(options, outcomes)
+
+    monkeypatch.setattr(grid, "_row", watched)
+    gc.disable()  # which may come at any moment, and may not come in time
+    try:
+        textcat("grid={reg.strength: [0.05, 0.2, 0.4]}")
+    finally:
+        gc.enable()
+    assert len(fitted) == 3
 
 
 def test_a_stopped_grid_goes_on_where_it_was(textcat, monkeypatch):
