@@ -215,4 +215,7 @@ def test_a_column_with_one_value_says_nothing(trees):
     kept, (note,) = useful(treebank, ALL)
     assert not any("lemma" in template.attributes for template in kept)
     assert "lemma has one value only" in note
-    assert useful(trees.train, ALL) == (ALL, [])
+    whole, (note,) = useful(treebank, ALL, constant_too=True)
+    assert whole == ALL
+    assert f"{len(ALL) - len(kept)} of {len(ALL)} templates say again" in note
+    assert useful(trees.train, ALL) == useful(trees.train, ALL, constant_too=True) == (ALL, [])

@@ -213,6 +213,8 @@ def test_parts_for_taggers_are_refused(parse):
         (("model=sparse",), "model"),
         (("groups=label",), "groups"),
         (("data=planted",), "treebank"),
+        (("features.bits=0",), "expected a number of bits"),
+        (("features.constant=some",), "expected true or false"),
     ):
         run = parse(*options)
         assert run.status == 2

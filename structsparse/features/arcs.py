@@ -294,11 +294,17 @@ def check_attributes(templates: Sequence[ArcTemplate]) -> None:
                 raise UserError(f"template {template.name!r}: a word has no {name}, it has {known}")
 
 
-def useful(sentences: Sentences, templates: Sequence[ArcTemplate]) -> tuple[list[ArcTemplate], list[str]]:
-    """The templates without those that look at an attribute that has one value only, and what there is to say of it."""
+def useful(
+    sentences: Sentences, templates: Sequence[ArcTemplate], constant_too: bool = False
+) -> tuple[list[ArcTemplate], list[str]]:
+    """The templates without those that look at an attribute that has one value only, unless these too are wanted, and
+    what there is to say of it."""
     names = sorted({name for template in templates for name in template.attributes})
     constant = [name for name in names if len(np.unique(attribute(sentences, name).codes)) < 2]
     kept = [template for template in templates if not template.attributes & {*constant}]
+    if constant and constant_too:
+        again = f"{len(templates) - len(kept)} of {len(templates)} templates say again what coarser ones say"
+        return list(templates), [f"{', '.join(constant)} has one value only: {again}"]
     if not kept:
         raise UserError(f"every template looks at {', '.join(constant)}, of which there is one value only")
     if len(kept) == len(templates):

@@ -216,7 +216,10 @@ def prepare(
     when a model asks for them."""
     if not isinstance(splits, Treebanks) or "variants" not in features:
         raise UserError("a parser needs a treebank and templates of arcs; these data or features are for other tasks")
-    templates, notes = useful(splits.train, _expanded(features))
+    constant_too = features.get("constant", False)
+    if not isinstance(constant_too, bool):
+        raise UserError(f"features.constant is {constant_too!r}, expected true or false")
+    templates, notes = useful(splits.train, _expanded(features), constant_too)
     templates, said = choose(splits.train, "head", templates)
     label_templates, more = _of_labels(splits, features) if labels else ((), [])
     templates, min_count, bits = tuple(templates), features["min_count"], features.get("bits", WORD)
