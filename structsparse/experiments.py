@@ -174,6 +174,7 @@ class Runner:
         write_text(run.folder / _STATE, json.dumps(state, indent=1) + "\n")
         if not run.finished:
             return f"failed with status {ended['status']}: {_last_words(log)} ({run.folder})"
+        shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)  # nothing goes on from there; they fill disks
         return _in_brief(run, json.loads((run.folder / "metrics.json").read_text()), state["seconds"])
 
     def _taken(self, script: Path, log: Path) -> Warm | None:

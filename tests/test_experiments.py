@@ -306,7 +306,10 @@ def test_rows_of_train_py_make_a_table(tmp_path, capsys):
     assert "failed: refused run seed 0" in said.err
     folder = tmp_path / "out" / "tiny"
     (line,) = csv.DictReader((folder / "table.csv").open())
-    metrics = json.loads((folder / "rows" / "sparse" / "run-0" / "metrics.json").read_text())
+    run = folder / "rows" / "sparse" / "run-0"
+    assert (run / "model").is_dir()
+    assert not (run / "checkpoints").exists()  # a finished run of a parser would leave a gigabyte
+    metrics = json.loads((run / "metrics.json").read_text())
     assert float(line["f1"]) == metrics["f1"]
     assert float(line["dev_f1"]) == metrics["dev_f1"] != metrics["f1"]
     assert int(line["nonzero"]) == metrics["nonzero"] > 0
