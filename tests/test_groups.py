@@ -66,6 +66,29 @@ def test_sums_norms_and_alive_are_those_of_a_loop(groups, dtype, route):
     assert groups.alive(W).tolist() == [any(value != 0 for value in e) for e in expected]
 
 
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_past_cuts_are_those_of_a_loop(groups, dtype, route):
+    W = random_weights(groups, dtype)
+    cuts = torch.linspace(0, 2, len(groups), dtype=torch.float64)
+    flat = W.double().abs().flatten().tolist()
+    past = [[flat[i] - cut for i in own if flat[i] > cut] for own, cut in zip(members(groups), cuts, strict=True)]
+    found = groups.sums_past(ROUTES[route](W), cuts)
+    expected = [[len(e), math.fsum(e), math.fsum(x * x for x in e)] for e in past]
+    torch.testing.assert_close(found.T, torch.tensor(expected, dtype=torch.float64).view(-1, 3), rtol=1e-12, atol=1e-12)
+
+
+def test_sums_past_cuts_over_many_entries():
+    """More than one thread takes alone."""
+    groups = by_row_blocks((400_000, 1), ["a", "b", "c"], [0, 1_000, 1_000, 400_000])
+    W, cuts = random_weights(groups, torch.float32), torch.tensor([0.5, 0.0, 1.0], dtype=torch.float64)
+    found = groups.sums_past(W, cuts)
+    for g, own in enumerate((W[:1_000], W[1_000:1_000], W[1_000:])):
+        past = (own.double().abs() - cuts[g]).clamp(min=0)
+        expected = torch.stack([(past > 0).sum().double(), past.sum(), (past * past).sum()])
+        torch.testing.assert_close(found[:, g], expected, rtol=1e-12, atol=0)
+
+
 def test_size_counts_entries_and_decides_the_weights(groups):
     sizes = [len(positions) for positions in members(groups)]
     assert groups.size.tolist() == sizes
@@ -135,7 +158,7 @@ def test_buffers_travel_in_the_state_and_between_devices(groups):
     assert torch.equal(other.weight, groups.weight)
     meta = other.to("meta")
     W = torch.empty(groups.shape, device="meta")
-    for answer in (meta.norms(W), meta.alive(W), meta.sums(W)):
+    for answer in (meta.norms(W), meta.alive(W), meta.sums(W), meta.sums_past(W, meta.weight)[0]):
         assert answer.device.type == "meta"
         assert answer.shape == (len(groups),)
     assert meta.expand(meta.weight, fill=0.0).expand(groups.shape).device.type == "meta"

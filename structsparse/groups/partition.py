@@ -72,6 +72,18 @@ class Partition(nn.Module):
         """Whether any entry of a group differs from zero: bool [groups]."""
         return (self._block_sums(W, 1) if self.in_blocks(W) else self.sums(W != 0)) != 0
 
+    def sums_past(self, W: Tensor, cuts: Tensor) -> Tensor:
+        """Over the entries of each group that are larger than its cut: how many, and the sums of what they are larger
+        by and of its squares: [3, groups], float64."""
+        if self.in_blocks(W):
+            found = torch.zeros(3, len(self), dtype=torch.float64)
+            kernels.block_sums_past(
+                flat_array(W), self.offsets.numpy(), self.shape[1:].numel(), cuts.numpy(), found.numpy()
+            )
+            return found
+        past = (W.abs().double() - self.expand(cuts, fill=0.0)).clamp(min=0)
+        return torch.stack([self.sums(past > 0), self.sums(past), self.sums(past * past)])
+
     def expand(self, values: Tensor, fill: float) -> Tensor:
         """values [groups] -> one per entry, broadcastable against the parameter; free entries get `fill`."""
         if self.aligned:

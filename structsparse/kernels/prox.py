@@ -115,6 +115,29 @@ def block_sums(x, offsets, width, power, sums):
             sums[g] = _power_sum_large(x[a:b], power)
 
 
+@njit(**PARALLEL)
+def block_sums_past(x, offsets, width, cuts, sums):
+    """sums[:, g] <- of the entries of row block g with |x| > cuts[g]: how many, the sum of |x| - cut and of its square,
+    for sums (float64) that are zero before."""
+    if x.size <= ALONE:
+        for g in range(cuts.size):
+            sums[:, g] = _sums_past(x[offsets[g] * width : offsets[g + 1] * width], cuts[g])
+        return
+    for g in prange(cuts.size):
+        sums[:, g] = _sums_past(x[offsets[g] * width : offsets[g + 1] * width], cuts[g])
+
+
+@njit(**SUMS)
+def _sums_past(x, cut):
+    many, total, squares = 0.0, 0.0, 0.0
+    for i in range(x.size):
+        past = max(np.float64(abs(x[i])) - cut, 0.0)
+        many += past > 0
+        total += past
+        squares += past * past
+    return many, total, squares
+
+
 @njit(**SERIAL)
 def _tiles(offsets, width, entries):
     """First and last block (excluded) of each tile. Large blocks, which can only come last in one, are left out."""

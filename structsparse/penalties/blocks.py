@@ -23,6 +23,7 @@ class Blocks(Penalty):
     """
 
     groups: Partition
+    dual: int  # the norm of this order, 1 or 2, is the dual of the size
 
     def __init__(self, groups: Partition, strength: float, mix: float):
         super().__init__(strength, checked_partition(groups, type(self).__name__))
@@ -31,10 +32,6 @@ class Blocks(Penalty):
     @abstractmethod
     def sizes(self, W: Tensor) -> Tensor:
         """The size of each group: [groups], float64."""
-
-    @abstractmethod
-    def duals(self, size: Tensor) -> tuple[Tensor, Tensor]:
-        """The dual norm of each group of entries that are at least 0, and its derivative along what is above 0."""
 
     def value(self, W: Tensor) -> Tensor:
         omega = (1 - self.mix) * (self.groups.weight * self.sizes(W)).sum()
@@ -54,19 +51,24 @@ class Blocks(Penalty):
 
         The difference of the two sides is convex and decreasing in s, so Newton from the left never passes it.
         """
-        size, weight = grad_at_zero.abs().double(), (1 - self.mix) * self.groups.weight
+        weight = (1 - self.mix) * self.groups.weight
         entering = torch.zeros_like(weight)
-        if self.mix == 0:
-            return torch.where(weight > 0, self.duals(size)[0] / weight, 0.0)
         for _ in range(ROUNDS):
-            cut = self.groups.expand(self.mix * entering, fill=0.0)
-            duals, falls = self.duals((size - cut).clamp(min=0))
+            duals, falls = self._duals(grad_at_zero, self.mix * entering)
             slope = weight + self.mix * falls
             moves = torch.where((duals > 0) & (slope > 0), (duals - entering * weight) / slope, 0.0)
             if (moves <= torch.finfo(torch.float64).eps * entering).all():
                 break
             entering = entering + moves.clamp(min=0)
         return entering
+
+    def _duals(self, W: Tensor, cuts: Tensor) -> tuple[Tensor, Tensor]:
+        """The dual norm of each group of soft(W_g, cut_g), and by how much it falls with the cut: [groups], float64"""
+        sums = self.groups.sums_past(W, cuts)
+        if self.dual == 1:
+            return sums[1], sums[0]
+        norms = sums[2].sqrt()
+        return norms, torch.where(norms > 0, sums[1] / norms, 0.0)
 
     def survivors(self, W: Tensor) -> Tensor:
         """The entries of living groups; with entries penalised as well (mix > 0), only those that are not zero."""
@@ -80,6 +82,8 @@ class Blocks(Penalty):
 class SparseGroupLasso(Blocks):
     """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the entries of the groups"""
 
+    dual = 2
+
     def __init__(self, groups: Partition, strength: float, mix: float, whole: bool = False):
         super().__init__(groups, strength, mix)
         self.whole = whole  # whether a later stage may use all entries of living groups
@@ -89,10 +93,6 @@ class SparseGroupLasso(Blocks):
 
     def sizes(self, W: Tensor) -> Tensor:
         return self.groups.norms(W)
-
-    def duals(self, size: Tensor) -> tuple[Tensor, Tensor]:
-        norms = self.groups.norms(size)
-        return norms, self.groups.sums(size) / norms
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
         if self.mix == 0:
@@ -123,14 +123,13 @@ class GroupLassoMax(Blocks):
     changes in each group: the distance to the subdifferential would jump wherever two entries become equal.
     """
 
+    dual = 1
+
     def __init__(self, groups: Partition, strength: float, mix: float = 0.0):
         super().__init__(groups, strength, mix)
 
     def sizes(self, W: Tensor) -> Tensor:
         return prox.group_maxima(W.abs(), self.groups)
-
-    def duals(self, size: Tensor) -> tuple[Tensor, Tensor]:
-        return self.groups.sums(size), self.groups.sums(size > 0)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
         """The clip leaves every sign, or makes a zero: so it may follow the prox of the entries, in any metric."""
