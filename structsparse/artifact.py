@@ -103,8 +103,9 @@ def _state(tagger: Tagger) -> dict[str, np.ndarray]:
     return {name: tensor.detach().cpu().float().numpy() for name, tensor in weights.items()}
 
 
-def load(folder: Path) -> Model | LanguageModel | Classifier | DependencyParser:
+def load(folder: str | Path) -> Model | LanguageModel | Classifier | DependencyParser:
     """Read a model of any kind that has been saved, or say which file is wrong and why."""
+    folder = Path(folder)
     known = read_description(folder)
     if known.get("kind") == LANGUAGE_MODEL:
         from structsparse.language.artifact import loaded

@@ -97,7 +97,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_predictions_equal_those_of_the_training_model(scorer, data, tmp_path):
     tagger = tagger_of(data, SCORERS[scorer])
     artifact.save(tmp_path / "model", tagger, data)
-    tags = artifact.load(tmp_path / "model").tag(data.splits.test).strings()
+    tags = artifact.load(str(tmp_path / "model")).tag(data.splits.test).strings()
     assert tags == predicted(tagger, data)
     assert len(set(tags)) > 1  # or the comparison would say little
 
