@@ -53,7 +53,7 @@ class Blocks(Penalty):
         """
         weight = (1 - self.mix) * self.groups.weight
         entering = torch.zeros_like(weight)
-        for _ in range(ROUNDS):
+        for _ in range(ROUNDS if self.mix > 0 else 1):  # a line is solved at once
             duals, falls = self._duals(grad_at_zero, self.mix * entering)
             slope = weight + self.mix * falls
             moves = torch.where((duals > 0) & (slope > 0), (duals - entering * weight) / slope, 0.0)
