@@ -435,3 +435,12 @@ def test_survivors_are_whole_groups_unless_entries_are_penalised_too():
     assert torch.equal(GroupLasso(blocks(), 1.0).survivors(W), whole)
     assert torch.equal(SparseGroupLasso(blocks(), 1.0, 0.5).survivors(W), W != 0)
     assert torch.equal(L1(1.0).survivors(W), W != 0)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_group_whose_gradient_is_infinite_would_come_to_life_at_any_strength(route):
+    """Nothing must take an overflow for a dead group."""
+    grad = torch.ones(6, 1, dtype=torch.float64)
+    grad[0] = math.inf
+    found = GroupLasso(by_row_blocks((6, 1), ["a", "b"], [0, 3, 6]), 1.0).entering(ROUTES[route](grad))
+    assert found.tolist() == [math.inf, 1.0]

@@ -68,7 +68,7 @@ class Blocks(Penalty):
         if self.dual == 1:
             return sums[1], sums[0]
         norms = sums[2].sqrt()
-        return norms, torch.where(norms > 0, sums[1] / norms, 0.0)
+        return norms, (sums[1] / norms).nan_to_num(nan=0.0)  # of 0 / 0 and inf / inf
 
     def survivors(self, W: Tensor) -> Tensor:
         """The entries of living groups; with entries penalised as well (mix > 0), only those that are not zero."""
