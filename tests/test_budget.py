@@ -8,7 +8,7 @@ import torch
 
 from structsparse.callbacks.budget import Budget
 from structsparse.errors import UserError
-from structsparse.groups import by_row, by_row_blocks, cover_rows
+from structsparse.groups import Cover, by_row, by_row_blocks, cover_rows
 from structsparse.penalties import L1, GroupLasso, SequentialGroupLasso, SparseGroupLasso
 from structsparse.solvers.accelerated import FISTA
 from tests.test_callbacks import ROWS, Regression, loader, trainer
@@ -78,6 +78,29 @@ def test_nested_families_share_a_budget():
     assert not any(bool(rows[k + 1] and not rows[k]) for k in (0, 2, 4))  # the finer needs the coarser
     with pytest.raises(UserError, match="shared by 2 families"):
         Budget({"weights": penalty}, 1)
+
+
+@pytest.mark.parametrize("steps", ["even", "by atom", "by entry"])
+def test_families_are_cut_as_penalties_of_their_own_would_be(steps):
+    random = torch.Generator().manual_seed(2)
+    W = torch.randn(7, 2, generator=random)
+    step = {"even": 0.3, "by atom": torch.tensor([0.1] * 3 + [0.4] * 4)[:, None], "by entry": torch.rand(7, 2) + 0.1}
+    step = step[steps]
+    rows = by_row_blocks((7, 2), list("abcd"), [0, 1, 3, 5, 7], "one")
+    cover = Cover(rows, [0, 1, 2, 1, 2, 3, 2], [0, 3, 5, 6, 7], list("ABCD"), torch.tensor([1.0, 0.7, 0.5, 2.0]))
+    penalty = SequentialGroupLasso(cover, 0.0)
+    budget = Budget({"weights": penalty}, 1)
+    found = W.clone()
+    budget.shrink("weights", found, step)
+
+    expected = W.clone()
+    for family in cover.families():
+        own = GroupLasso(family, 0.0)
+        own.strength = float(budget.needed(own.entering(expected / step), 1))
+        own.prox_(expected, step)
+    torch.testing.assert_close(found, expected)
+    assert int((found == 0).sum()) > 0
+    assert int((found != 0).sum()) > 0
 
 
 def test_ties_leave_no_more_than_the_budget():

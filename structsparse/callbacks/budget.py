@@ -10,7 +10,7 @@ from torch import Tensor
 
 from structsparse.callbacks.proximal import ProximalStep
 from structsparse.errors import UserError
-from structsparse.penalties import GroupLasso, Penalty, SequentialGroupLasso
+from structsparse.penalties import Penalty
 from structsparse.prox import Steps
 
 
@@ -40,32 +40,26 @@ class Budget(ProximalStep):
         if freeze is not None and not (isinstance(freeze, int) and freeze >= 1):
             raise UserError(f"reg.freeze={freeze}: expected a number of epochs, at least 1, or null")
         self.budget, self.freeze, self.frozen = budget, freeze, False
-        self.parts = {name: self._parts(name, penalty) for name, penalty in self.penalties.items()}
-        self.most = {name: self._most(self.penalties[name], parts) for name, parts in self.parts.items()}
+        self.most = {name: self._most(name, penalty) for name, penalty in self.penalties.items()}
         self.sequence: list[tuple[int, str, float]] = []
 
-    def _parts(self, name: str, penalty: Penalty) -> list[Penalty]:
-        """What has a budget: the groups of a penalty, or each of its families of disjoint ones."""
-        if isinstance(penalty, SequentialGroupLasso) and penalty.mix == 0:
-            return [GroupLasso(family, 0.0) for family in penalty.groups.families()]
-        if not hasattr(penalty, "entering"):
+    def _most(self, name: str, penalty: Penalty) -> list[int]:
+        """How many groups may live in each family of disjoint ones."""
+        if not hasattr(penalty, "cut_") or (len(penalty.families) > 1 and penalty.mix > 0):
             raise UserError(
                 f"reg.budget={self.budget}: {type(penalty).__name__} of {name} has no disjoint groups to count; "
                 "choose group_lasso, sparse_group_lasso, group_linf or overlap_sequential"
             )
-        return [penalty]
-
-    def _most(self, penalty: Penalty, parts: list[Penalty]) -> list[int]:
-        """How many groups may live in each of the parts."""
+        families = penalty.families
         if not getattr(penalty, "shared", False):
-            return [self.budget] * len(parts)
-        if self.budget < len(parts):
+            return [self.budget] * len(families)
+        if self.budget < len(families):
             raise UserError(
-                f"reg.budget={self.budget} is shared by {len(parts)} families; expected at least one for each"
+                f"reg.budget={self.budget} is shared by {len(families)} families; expected at least one for each"
             )
-        most = [1] * len(parts)
-        for _ in range(self.budget - len(parts)):  # to the one that has least for its size
-            most[max(range(len(parts)), key=lambda k: len(parts[k].groups) / most[k])] += 1
+        most = [1] * len(families)
+        for _ in range(self.budget - len(families)):  # to the one that has least for its size
+            most[max(range(len(families)), key=lambda k: families[k] / most[k])] += 1
         return most
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
@@ -79,26 +73,28 @@ class Budget(ProximalStep):
             raise UserError(f"reg.freeze={self.freeze}: rows of model=growing come and go; take model=sparse, or null")
         for name, penalty in self.penalties.items():  # that of the last cut, none before the first
             penalty.strength = max(
-                (s for _, cut, s in self.sequence[-len(self.parts[name]) :] if cut == name), default=0.0
+                (s for _, cut, s in self.sequence[-len(self.most[name]) :] if cut == name), default=0.0
             )
         super().on_train_start(trainer, module)
-        for name, (_, _, parameter) in self.targets.items():
-            self.parts[name] = [part.to(parameter.device) for part in self.parts[name]]
 
     @torch.no_grad()
     def shrink(self, name: str, parameter: Tensor, steps: Steps) -> None:
         if self.frozen:
             return
-        for part, most in zip(self.parts[name], self.most[name], strict=True):
-            strengths = part.entering(torch.where(parameter == 0, 0.0, parameter / steps))  # at which groups would die
-            strength = float(self.needed(strengths, most))
+        taken = []
+
+        def choose(family: int, strengths: Tensor) -> tuple[float, Tensor]:
+            most = self.most[name][family]
+            strength, lives = float(self.needed(strengths, most)), torch.zeros_like(strengths, dtype=torch.bool)
             if strength > 0:
-                part.strength = strength
-                part.prox_(parameter, steps)
-                last = torch.ones_like(strengths, dtype=torch.bool).index_fill_(0, strengths.topk(most).indices, False)
-                parameter.masked_fill_(part.groups.expand(last, fill=False), 0.0)  # ties are for rounding to decide
                 self.sequence.append((self.count, name, strength))
-        self.penalties[name].strength = max(float(part.strength) for part in self.parts[name])
+                taken.append(strength)
+                lives[strengths.topk(most).indices] = True  # ties are for rounding to decide
+            return strength, ~lives
+
+        self.penalties[name].cut_(parameter, steps, choose)
+        if taken:
+            self.penalties[name].strength = max(taken)
 
     def needed(self, strengths: Tensor, most: int) -> Tensor:
         """The strength that leaves no more than `most` alive, of those at which each group would die; 0 where there are

@@ -62,6 +62,20 @@ class Blocks(Penalty):
             entering = entering + moves.clamp(min=0)
         return entering
 
+    @property
+    def families(self) -> list[int]:
+        """How many groups may have a strength to themselves: here all have the same."""
+        return [len(self.groups)]
+
+    def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
+        """The prox at the strength that choose(0, strengths at which groups would die) says, and with it which of them
+        are to die whatever rounding makes of that."""
+        strength, dead = choose(0, self.entering(torch.where(W == 0, 0.0, W / steps)))
+        if strength > 0:
+            self.strength = strength
+            self.prox_(W, steps)
+            W.masked_fill_(self.groups.expand(dead, fill=False), 0.0)
+
     def _duals(self, W: Tensor, cuts: Tensor) -> tuple[Tensor, Tensor]:
         """The dual norm of each group of soft(W_g, cut_g), and by how much it falls with the cut: [groups], float64"""
         sums = self.groups.sums_past(W, cuts)

@@ -173,6 +173,15 @@ class SequentialGroupLasso(OverlappingGroupLasso):
         strengths = self.strength * (1 - self.mix), self.strength * self.mix
         return prox.shrink_in_turn_(W, self.groups, self.turns, *strengths, steps)
 
+    @property
+    def families(self) -> list[int]:
+        """How many groups each of them has."""
+        return [turn.groups.stop - turn.groups.start for turn in self.turns]
+
+    def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
+        """Each family at the strength that choose(k, strengths at which its groups would die) says."""
+        prox.cut_in_turn_(W, self.groups, self.turns, steps, choose)
+
 
 class Residuals(NamedTuple):
     """How far copies are from their entries, and how far they moved times rho; both go to zero."""

@@ -10,6 +10,8 @@ from structsparse.prox.entries import shrink_, soft_threshold_
 from structsparse.prox.maxima import group_clip_, group_maxima
 from structsparse.prox.overlaps import (
     TOLERANCE,
+    Choose,
+    cut_in_turn_,
     new_dual,
     one_step_per_atom,
     overlapping_shrink_,
@@ -25,7 +27,9 @@ from structsparse.prox.trees import tree_clip_, tree_shrink_
 
 __all__ = [
     "TOLERANCE",
+    "Choose",
     "Steps",
+    "cut_in_turn_",
     "group_clip_",
     "group_maxima",
     "group_shrink_",

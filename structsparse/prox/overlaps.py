@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -33,6 +34,8 @@ MANY = 1 << 16  # copies of entries: with few groups and a step for each entry t
 CHECK = 50  # rounds of ascent between two looks at the gap, each of which waits for the device
 NEWTON_ROUNDS = 12  # without asking the device whether it has converged
 TOLD = weakref.WeakSet()  # covers whose prox has once been said not to reach its tolerance
+
+Choose = Callable[[int, Tensor], tuple[float, Tensor]]  # see cut_in_turn_
 
 
 class Turn(NamedTuple):
@@ -99,6 +102,30 @@ def shrink_in_turn_(
         return route(x, steps, cover, cover.weight * strength, over_atoms, families)
 
     return _through(solve, W, cover, entry_strength, steps)
+
+
+@torch.no_grad()
+def cut_in_turn_(W: Tensor, cover: Cover, families: list[Turn], steps: Steps, choose: Choose) -> Tensor:
+    """As `shrink_in_turn_`, with a strength for each family that follows from where its groups would die.
+
+    choose(k, dying) is told at which strengths those of family k would, [groups of it], and says a strength for it,
+    and which of them are to die whatever rounding makes of that: bool [groups of it]
+    """
+
+    def solve(x, steps, over_atoms):
+        places, owner = _pairs(cover, over_atoms)
+        for k, turn in enumerate(families):
+            copies = turn.members if over_atoms else turn.copies
+            at, group, weight = places[copies], owner[copies] - turn.groups.start, cover.weight[turn.groups]
+            scaled = torch.where(x[at] == 0, 0.0, x[at] / (steps if is_scalar(steps) else steps[at]))
+            sizes = torch.zeros_like(weight).index_add(0, group, scaled.square()).sqrt()
+            strength, dead = choose(k, torch.where(weight > 0, sizes / weight, 0.0))
+            if strength > 0:
+                x = _shrink_family(x, steps, at, group, strength * weight)
+                x = x.index_copy(0, at, torch.where(dead[group], 0.0, x[at]))
+        return x
+
+    return _through(solve, W, cover, 0.0, steps)
 
 
 def one_step_per_atom(cover: Cover, steps: Steps) -> bool:
@@ -241,12 +268,15 @@ def _in_turn_by_torch(x, steps, cover, reach, over_atoms, families) -> Tensor:
     places, owner = _pairs(cover, over_atoms)
     for turn in families:
         copies = turn.members if over_atoms else turn.copies
-        at, group = places[copies], owner[copies] - turn.groups.start
-        own = reach[turn.groups]
-        w, cut = x[at], thresholds(own[group], steps if is_scalar(steps) else steps[at], x)
-        theta = _norms_after(w, cut, group, len(own))[group]
-        x = x.index_copy(0, at, torch.where(cut == 0, w, w * (theta / (theta + cut)).nan_to_num(0.0)))
+        x = _shrink_family(x, steps, places[copies], owner[copies] - turn.groups.start, reach[turn.groups])
     return x
+
+
+def _shrink_family(x: Tensor, steps: Steps, at: Tensor, group: Tensor, reach: Tensor) -> Tensor:
+    """The group prox of disjoint groups [groups], whose places in x are `at`."""
+    w, cut = x[at], thresholds(reach[group], steps if is_scalar(steps) else steps[at], x)
+    theta = _norms_after(w, cut, group, len(reach))[group]
+    return x.index_copy(0, at, torch.where(cut == 0, w, w * (theta / (theta + cut)).nan_to_num(0.0)))
 
 
 def _norms_after(w: Tensor, cut: Tensor, group: Tensor, groups: int) -> Tensor:
