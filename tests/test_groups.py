@@ -151,7 +151,8 @@ def test_norms_follow_a_permutation_of_the_rows():
 
 def test_buffers_travel_in_the_state_and_between_devices(groups):
     state = copy.deepcopy(groups.state_dict())
-    assert {"ids", "weight", "size"} <= set(state)
+    assert {"weight", "size"} <= set(state)
+    assert {"ids", "offsets"} & set(state)
     other = copy.deepcopy(groups)
     other.weight.zero_()
     other.load_state_dict(state)

@@ -107,6 +107,39 @@ class Partition(nn.Module):
         return sums
 
 
+class RowBlocks(Partition):
+    """Rows offsets[k] : offsets[k + 1] are group k. A table may have many millions of rows: their ids are made when
+    they are first asked for."""
+
+    free = False
+
+    def __init__(
+        self, offsets: Tensor, names: Sequence[str], shape: Sequence[int], weights: str | Tensor, parameter: str
+    ):
+        nn.Module.__init__(self)
+        self.names, self.shape, self.parameter = names, torch.Size(shape), parameter
+        lengths = offsets.diff()
+        self.shared = [d for d, n in enumerate(self.shape) if d > 0 and n > 1]
+        self.aligned = bool((lengths == 1).all())
+        self.register_buffer("size", lengths * self.shape[1:].numel())
+        self.register_buffer("weight", checked_weights(weights, self.size, names))
+        self.register_buffer("offsets", offsets)
+        self._ids: Tensor | None = None
+
+    @property
+    def ids(self) -> Tensor:
+        if self._ids is None or self._ids.device != self.offsets.device:
+            self._ids = self._by_row(torch.arange(len(self), device=self.offsets.device))
+        return self._ids
+
+    def expand(self, values: Tensor, fill: float) -> Tensor:
+        return self._by_row(values)
+
+    def _by_row(self, values: Tensor) -> Tensor:
+        wide = torch.repeat_interleave(values, self.offsets.diff(), output_size=self.shape[0])
+        return _along(wide, 0, self.shape)
+
+
 class RowNames(Sequence):
     """`row 0`, `row 1`, ... without keeping them."""
 
@@ -137,8 +170,7 @@ def by_row_blocks(
         raise UserError(f"the rows of group {names[k]} start at {offsets[k]} and end before, at {offsets[k + 1]}")
     if offsets[0] != 0 or offsets[-1] != shape[0]:
         raise UserError(f"the groups cover rows {offsets[0]} to {offsets[-1]}, {parameter} has rows 0 to {shape[0]}")
-    ids = torch.repeat_interleave(torch.arange(len(names)), lengths)
-    return Partition(_along(ids, 0, shape), names, shape, weights, parameter)
+    return RowBlocks(offsets, names, shape, weights, parameter)
 
 
 def by_row(

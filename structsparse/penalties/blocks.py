@@ -87,7 +87,9 @@ class Blocks(Penalty):
     def survivors(self, W: Tensor) -> Tensor:
         """The entries of living groups; with entries penalised as well (mix > 0), only those that are not zero."""
         alive = self.groups.expand(self.groups.alive(W), fill=True).expand_as(W)
-        return alive & ((W != 0) | (self.groups.ids < 0)) if self.mix > 0 else alive
+        if self.mix == 0:
+            return alive
+        return alive & ((W != 0) | (self.groups.ids < 0) if self.groups.free else W != 0)
 
     def _grouped(self, W: Tensor) -> Tensor:
         return torch.where(self.groups.ids >= 0, W, 0.0) if self.groups.free else W

@@ -56,7 +56,7 @@ def sparsity(data: ParsingData, first: Outcome, last: Outcome) -> dict[str, obje
 
 
 def feature_table(last: Outcome) -> report.Table:
-    """The living features in words, the heaviest first, so many as anybody reads."""
+    """The living features in words, the heaviest first."""
     weights, data = last.module.parser.scorer.table.detach().cpu().double().numpy()[:, 0], last.data
     rows = heaviest(np.abs(weights))
     names = data.index.describe(rows, data.splits.train, data.arrays["train"].made)
@@ -79,8 +79,12 @@ def relation_table(data: ParsingData, model: Relations) -> report.Table:
 
 
 def heaviest(norms: np.ndarray) -> np.ndarray:
-    """The rows that live, those of the largest norm first."""
-    return np.argsort(-norms, kind="stable")[: min(int((norms > 0).sum()), MOST_FEATURES)]
+    """The rows that live, those of the largest norm first, so many as anybody reads."""
+    rows = np.flatnonzero(norms)
+    if len(rows) > MOST_FEATURES:  # sorting all would take longer than finding out which are worth it
+        least = np.partition(norms[rows], -MOST_FEATURES)[-MOST_FEATURES]
+        rows = rows[norms[rows] >= least]
+    return rows[np.argsort(-norms[rows], kind="stable")[:MOST_FEATURES]]
 
 
 def kinds_table(data: ParsingData, last: Outcome) -> report.Table:
