@@ -255,11 +255,12 @@ def prove(
     figures: Mapping,
     excess: float | None = None,
     kkt: float | None = None,
+    bounded: bool = True,
 ) -> tuple[dict, dict[str, Tensor]]:
     """Objective, stationarity, gaps, and how many dead groups are so only by a budget or by noise: all on the whole
     training set; and the gradients there. `main` are the penalties of the first term, `figures` what is known of it.
     `excess`, `kkt`: the duality gap and the stationarity, where the solver has proved them; ours can take longer than a
-    fit."""
+    fit. `bounded`: whether there was a strength to be optimal under, so that a gap means anything."""
     weights = {name: p.detach() for name, p in module.named_parameters()}
     smooth = module.loss.smooth
     if smooth:
@@ -274,7 +275,7 @@ def prove(
         kkt = residual(penalties, weights, gradients) / at_zero
     own = sum(float(penalty.value(weights[name])) for name, penalty in main.items())
     gap = near = excess
-    if module.linear and excess is None:
+    if module.linear and excess is None and bounded:
         gap, near = _gaps(module, batches, penalties, support, loss + value)
     found = {
         "objective": loss + value,

@@ -177,7 +177,9 @@ def _proven(stage: Stage, outcome: Outcome, main: dict[str, Penalty]) -> Outcome
     if outcome.at_zero and known.get("kkt") is None:
         figures["residual_at_zero"] = residual_at_zero(outcome.penalties, outcome.at_zero)
     whole = data.whole("train")
-    found, at_end = certificate.prove(module, whole, outcome.penalties, main, outcome.support, figures, **known)
+    found, at_end = certificate.prove(
+        module, whole, outcome.penalties, main, outcome.support, figures, **known, bounded=stage.budget is None
+    )
     return replace(outcome, figures=figures | found, at_end=at_end)
 
 

@@ -47,7 +47,7 @@ def group_table(
     come to life; shown as a share of the largest. `wanted`: dead groups that the gradient would wake, so that they are
     dead only by a budget or by noise. `truth`: the groups that were planted."""
     norms = groups.norms(weights)
-    living = groups.sums((weights != 0).to(weights.dtype))
+    living = groups.nonzeros(weights)
     share = norms.square() / norms.square().sum().clamp_min(torch.finfo(norms.dtype).tiny)
     header = ["group", "lives", "weights", "of", "norm", "share"]
     columns = [

@@ -58,6 +58,7 @@ def test_sums_norms_and_alive_are_those_of_a_loop(cover, dtype, route):
     close = {"rtol": 1e-6 if dtype == torch.float32 else 1e-14, "atol": 1e-6 if dtype == torch.float32 else 1e-14}
     torch.testing.assert_close(cover.sums(W).tolist(), [math.fsum(own) for own in expected], **close)
     torch.testing.assert_close(cover.norms(W).tolist(), [math.hypot(*own) for own in expected], **close)
+    assert cover.nonzeros(W).tolist() == [sum(value != 0 for value in own) for own in expected]
     assert cover.alive(W).tolist() == [any(own) for own in expected]
     dead = {i for group, own in zip(positions(cover), expected, strict=True) if not any(own) for i in group}
     spared = cover.spared(W).expand(cover.shape).flatten().tolist()

@@ -34,6 +34,7 @@ def test_sums_norms_maxima_and_alive_are_those_of_a_loop(forest, dtype, route):
     torch.testing.assert_close(forest.sums(W).tolist(), [math.fsum(e) for e in expected], **tolerance)
     torch.testing.assert_close(forest.norms(W).tolist(), [math.hypot(*e) for e in expected], **tolerance)
     assert forest.maxima(W).tolist() == [max(map(abs, e), default=0.0) for e in expected]
+    assert forest.nonzeros(W).tolist() == [sum(value != 0 for value in e) for e in expected]
     assert forest.alive(W).tolist() == [any(value != 0 for value in e) for e in expected]
     for answer in (forest.sums(W), forest.norms(W), forest.maxima(W)):
         assert answer.dtype == torch.float64

@@ -63,6 +63,7 @@ def test_sums_norms_and_alive_are_those_of_a_loop(groups, dtype, route):
     tolerance = {"rtol": 1e-6 if dtype == torch.float32 else 1e-14, "atol": 1e-6 if dtype == torch.float32 else 1e-14}
     torch.testing.assert_close(groups.sums(W).tolist(), [math.fsum(e) for e in expected], **tolerance)
     torch.testing.assert_close(groups.norms(W).tolist(), [math.hypot(*e) for e in expected], **tolerance)
+    assert groups.nonzeros(W).tolist() == [sum(value != 0 for value in e) for e in expected]
     assert groups.alive(W).tolist() == [any(value != 0 for value in e) for e in expected]
 
 

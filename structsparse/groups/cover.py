@@ -70,6 +70,10 @@ class Cover(nn.Module):
         positive = squares > 0
         return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
 
+    def nonzeros(self, W: Tensor) -> Tensor:
+        """How many entries of each group differ from zero: [groups], float64."""
+        return self.gather(self.atoms.nonzeros(W))
+
     def alive(self, W: Tensor) -> Tensor:
         """Whether any entry of a group differs from zero: bool [groups]."""
         return self.gather(self.atoms.alive(W).double()) != 0
@@ -133,6 +137,11 @@ class Cover(nn.Module):
         largest_first = self.offsets.diff().argsort(descending=True, stable=True)
         sets = self.members.cpu().numpy(), self.offsets.cpu().numpy(), largest_first.cpu().numpy()
         return bool(kernels.nested(*sets, len(self.atoms)))
+
+    def outline(self) -> Cover:
+        """The same groups of one entry for each atom, such as its norm."""
+        atoms = by_row((len(self.atoms),), self.atoms.names, "one", f"the atoms of {self.parameter}")
+        return Cover(atoms, self.members, self.offsets, self.names, self.weight)
 
     def subset(self, groups: Tensor) -> Cover:
         """The cover of some of the groups, in that order."""

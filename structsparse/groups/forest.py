@@ -110,9 +110,13 @@ class Forest(nn.Module):
         chosen = W.flatten()[where.clamp(min=0)] if W.numel() else values
         return torch.where(where >= 0, chosen.abs().double(), 0.0)
 
+    def nonzeros(self, W: Tensor) -> Tensor:
+        """How many entries of each subtree differ from zero: [nodes], float64."""
+        return self.sums(W != 0)
+
     def alive(self, W: Tensor) -> Tensor:
         """Whether any entry of a subtree differs from zero: bool [nodes]."""
-        return self.sums(W != 0) != 0
+        return self.nonzeros(W) != 0
 
     def expand(self, values: Tensor, fill: float) -> Tensor:
         """values [nodes] -> that of its own node for each entry, broadcastable against the parameter; free entries get

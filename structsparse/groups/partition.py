@@ -68,6 +68,10 @@ class Partition(nn.Module):
         positive = squares > 0
         return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
 
+    def nonzeros(self, W: Tensor) -> Tensor:
+        """How many entries of each group differ from zero: [groups], float64."""
+        return self.sums_past(W, self.weight.new_zeros(len(self)))[0] if self.in_blocks(W) else self.sums(W != 0)
+
     def alive(self, W: Tensor) -> Tensor:
         """Whether any entry of a group differs from zero: bool [groups]."""
         return (self._block_sums(W, 1) if self.in_blocks(W) else self.sums(W != 0)) != 0

@@ -93,6 +93,8 @@ class OverlappingGroupLasso(Penalty):
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
         """The dual norm of the gradient: where the prox of the penalty at it is zero."""
+        if self.mix == 0 and len(self.groups.atoms) < grad_at_zero.numel():  # all that matters is the norm of each atom
+            return OverlappingGroupLasso(self.groups.outline(), 1.0).critical(self.groups.atoms.norms(grad_at_zero))
         covered = self.groups.covered() & self.groups.expand(self._reached(), fill=False)
         size = torch.where(covered, grad_at_zero.abs().double(), 0.0)
         return climb(size, self._omega, self._shrunk, prox.new_dual(self.groups, 1.0, size.device))
