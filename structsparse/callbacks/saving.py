@@ -76,7 +76,6 @@ class Checkpoints(lightning.Callback):
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         """Lightning has set handlers of its own by now, and takes them back however the training ends."""
-        self.saved_at = time.monotonic()  # until then there was nothing to lose
         if self._out_of_patience():
             trainer.should_stop = True
         if threading.current_thread() is threading.main_thread():
