@@ -13,10 +13,14 @@ from structsparse.corpora import cache
 from structsparse.corpora.columns import Column
 from structsparse.corpora.splits import planted
 from structsparse.errors import UserError
-from structsparse.features import prepared
+from structsparse.features import arc_templates, prepared
+from structsparse.features.arcs import ArcIndex
+from structsparse.features.filters import all_of
 from structsparse.features.prepared import indexed
 from structsparse.features.templates import expand
+from structsparse.tasks.parsing import prepare as prepare_parsing
 from structsparse.tasks.tagging import prepare
+from tests import parsers
 
 TEMPLATES = expand(["1-2-grams of word[-1..1]", "suffix2[0] & pos[-1]"])
 ARRAYS = {"small": np.arange(5, dtype=np.int32), "none": np.empty(0, np.int64), "keys": np.arange(900, dtype=np.uint64)}
@@ -149,6 +153,55 @@ def test_the_key_is_the_same_in_another_process_and_whatever_else_the_columns_ho
     key = prepared._key(parts, TEMPLATES, 1)
     tags = {name: own.with_column("tag", Column.from_strings(["O"] * own.tokens)) for name, own in parts.items()}
     assert prepared._key(tags, TEMPLATES, 1) == key == prepared._key(planted(3, 40, 10, 10).parts, TEMPLATES, 1)
+
+
+# --- arcs
+
+
+def as_arrays(found) -> list[np.ndarray]:
+    index, bags, _ = found
+    of_parts = [array for own in bags.values() for array in (own.ids, own.offsets)]
+    return [index.offsets, index.keys, index.rows, index.masks, *of_parts]
+
+
+def test_features_of_arcs_are_found_again_with_as_many_bits(fits, folder):
+    parts, templates = parsers.corpus().parts, arc_templates.expand(["h.word & m.upos", "bias"], ["plain", "distance"])
+    found = [indexed(parts, templates, 1, 10, ArcIndex, bits=bits) for bits in (64, 64, 12, 12)]
+    assert (len(fits), len(list(folder.iterdir()))) == (2, 2)
+    for made, again in (found[:2], found[2:]):
+        assert all(
+            np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(*map(as_arrays, (made, again)), strict=True)
+        )
+    assert len(found[2][0]) < len(found[0][0])
+    heads = {name: own.with_column("head", own.columns["upos"]) for name, own in parts.items()}
+    assert prepared._key(heads, templates, 1, ArcIndex) == prepared._key(parts, templates, 1, ArcIndex)
+    with_other = {**parts, "dev": parts["dev"].with_column("upos", changed(parts["dev"].columns["upos"], 3, "X"))}
+    assert prepared._key(with_other, templates, 1, ArcIndex) != prepared._key(parts, templates, 1, ArcIndex)
+
+
+def test_a_parser_begins_with_what_was_found_unless_its_templates_were_chosen(fits, folder):
+    splits, how = parsers.corpus(), {"projective": False, "single_root": False}
+    made, found = (prepare_parsing(splits, parsers.FEATURES, all_of, 10, **how) for _ in range(2))
+    for part in ("train", "dev", "test"):
+        one, other = made.arrays[part].bags, found.arrays[part].bags
+        assert np.array_equal(one.ids, other.ids)
+        assert np.array_equal(one.offsets, other.offsets)
+    assert np.array_equal(made.index.keys, found.index.keys)
+    assert len(fits) == 1
+    fewer = prepare_parsing(splits, parsers.FEATURES, lambda part, tag, kept: (kept[:3], []), 10, **how)
+    assert len(fewer.index.templates) == 3
+    assert len(list(folder.iterdir())) == 1
+    with pytest.raises(UserError, match="cache is -1, expected how many megabytes"):
+        prepare_parsing(splits, parsers.FEATURES, all_of, -1, **how)
+
+
+def test_a_damaged_entry_of_a_treebank_is_told(folder):
+    splits, how = parsers.corpus(), {"projective": False, "single_root": False}
+    first = prepare_parsing(splits, parsers.FEATURES, all_of, 10, **how).index
+    path, data = one_entry(folder)
+    path.write_bytes(data[:100])
+    with pytest.warns(RuntimeWarning, match="is damaged .* prepared anew"):
+        assert np.array_equal(prepare_parsing(splits, parsers.FEATURES, all_of, 10, **how).index.keys, first.keys)
 
 
 # --- what befalls the files

@@ -38,6 +38,16 @@ class ArcIndex(Rows):
 
     templates: tuple[ArcTemplate, ...]
 
+    @staticmethod
+    def places(sentences: Sentences) -> int:
+        """Where a template has a feature each."""
+        return int((sentences.lengths.astype(np.int64) ** 2).sum())
+
+    @staticmethod
+    def columns_of(template: ArcTemplate) -> set[str]:
+        """What it looks at."""
+        return columns_of(template)
+
     @classmethod
     def fit(
         cls, sentences: Sentences, templates: Sequence[ArcTemplate], min_count: int = 1, bits: int = WORD

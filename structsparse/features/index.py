@@ -180,6 +180,16 @@ class FeatureIndex(Rows):
 
     templates: tuple[Template, ...]
 
+    @staticmethod
+    def places(sentences: Sentences) -> int:
+        """Where a template has a feature each."""
+        return sentences.tokens
+
+    @staticmethod
+    def columns_of(template: Template) -> set[str]:
+        """What it looks at."""
+        return {name for name, _ in template.atoms}
+
     @classmethod
     def fit(cls, sentences: Sentences, templates: Sequence[Template], min_count: int = 1) -> FeatureIndex:
         """All features that occur at least `min_count` times."""

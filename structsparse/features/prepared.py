@@ -12,33 +12,37 @@ import numpy as np
 from structsparse.corpora import cache
 from structsparse.corpora.columns import Sentences
 from structsparse.errors import UserError
-from structsparse.features import attributes, index, templates
-from structsparse.features.index import Bags, FeatureIndex
-from structsparse.features.templates import Template
-from structsparse.kernels import keys
+from structsparse.features import arc_templates, arcs, attributes, index, templates
+from structsparse.features.index import Bags, FeatureIndex, Rows
+from structsparse.kernels import arc_keys, keys
 
 WORTH = 10_000_000  # occurrences from which on making them takes longer than looking for them, and a tenth of a second
-_CODE = (attributes, index, templates, keys)  # what decides the outcome, beside the arguments
+_CODE = (attributes, index, templates, keys, arcs, arc_templates, arc_keys)  # what decides, beside the arguments
 
 
 def indexed(
-    parts: Mapping[str, Sentences], wanted: Sequence[Template], min_count: int, megabytes: int = 0
-) -> tuple[FeatureIndex, dict[str, Bags], list[str]]:
-    """The features of the part `train`, the bags of all parts, and what the user should be told.
+    parts: Mapping[str, Sentences],
+    wanted: Sequence,
+    min_count: int,
+    megabytes: int = 0,
+    kind: type[Rows] = FeatureIndex,
+    **how: int,
+) -> tuple[Rows, dict[str, Bags], list[str]]:
+    """The features of the part `train`, the bags of all parts, and what the user should be told. `kind` is the index,
+    of tokens or of arcs, and `how` what its `fit` asks for besides.
 
     Of all that was ever made, up to so many megabytes are kept under the cache directory."""
-    if type(megabytes) not in (int, bool) or megabytes is True or megabytes < 0:
-        raise UserError(f"cache is {megabytes}, expected how many megabytes of prepared corpora to keep, 0 for none")
-    occurrences = len(wanted) * sum(sentences.tokens for sentences in parts.values())
+    check_megabytes(megabytes)
+    occurrences = len(wanted) * sum(kind.places(sentences) for sentences in parts.values())
     if megabytes == 0 or occurrences < WORTH:
-        return *_made(parts, wanted, min_count), []
-    key, notes = _key(parts, wanted, min_count), []
+        return *_made(parts, wanted, min_count, kind, how), []
+    key, notes = _key(parts, wanted, min_count, kind, how), []
     try:
         if (arrays := cache.load(key)) is not None:
-            return *_from_arrays(arrays, parts, wanted), []
+            return *_from_arrays(arrays, parts, wanted, kind), []
     except cache.Damaged as damaged:
         notes.append(f"cache: {damaged}; prepared anew")
-    made = _made(parts, wanted, min_count)
+    made = _made(parts, wanted, min_count, kind, how)
     try:
         cache.store(key, _as_arrays(*made), megabytes << 20)
     except OSError as error:
@@ -47,30 +51,39 @@ def indexed(
     return *made, notes
 
 
-def _made(parts: Mapping[str, Sentences], wanted: Sequence[Template], min_count: int):
-    features = FeatureIndex.fit(parts["train"], wanted, min_count)
+def check_megabytes(given: int) -> None:
+    if type(given) not in (int, bool) or given is True or given < 0:
+        raise UserError(f"cache is {given}, expected how many megabytes of prepared corpora to keep, 0 for none")
+
+
+def _made(parts: Mapping[str, Sentences], wanted: Sequence, min_count: int, kind: type[Rows], how: Mapping):
+    features = kind.fit(parts["train"], wanted, min_count, **how)
     return features, {part: features.bags(sentences) for part, sentences in parts.items()}
 
 
-def _as_arrays(features: FeatureIndex, bags: Mapping[str, Bags]) -> dict[str, np.ndarray]:
+def _as_arrays(features: Rows, bags: Mapping[str, Bags]) -> dict[str, np.ndarray]:
     arrays = {"offsets": features.offsets, "keys": features.keys, "rows": features.rows}
+    if features.lengths is not None:
+        arrays["lengths"] = features.lengths
     for part, own in bags.items():
         arrays |= {f"{part}.ids": own.ids, f"{part}.offsets": own.offsets}
     return arrays
 
 
-def _from_arrays(arrays: Mapping[str, np.ndarray], parts: Mapping[str, Sentences], wanted: Sequence[Template]):
-    features = FeatureIndex(tuple(wanted), arrays["offsets"], arrays["keys"], arrays["rows"])
+def _from_arrays(arrays: Mapping[str, np.ndarray], parts: Mapping[str, Sentences], wanted: Sequence, kind: type[Rows]):
+    features = kind(tuple(wanted), arrays["offsets"], arrays["keys"], arrays["rows"], arrays.get("lengths"))
     return features, {part: Bags(arrays[f"{part}.ids"], arrays[f"{part}.offsets"]) for part in parts}
 
 
-def _key(parts: Mapping[str, Sentences], wanted: Sequence[Template], min_count: int) -> str:
+def _key(
+    parts: Mapping[str, Sentences], wanted: Sequence, min_count: int, kind: type[Rows] = FeatureIndex, how: Mapping = {}
+) -> str:
     """Changes with everything that can change the outcome, and with the code that makes it."""
     digest = blake2b(digest_size=16)
-    used = {name for template in wanted for name, _ in template.atoms}
-    about = [cache.FORMAT, min_count, [template.name for template in wanted]]
+    used = {"word"}.union(*(kind.columns_of(template) for template in wanted))
+    about = [cache.FORMAT, kind.__name__, dict(how), min_count, [template.name for template in wanted]]
     for part, sentences in parts.items():
-        columns = {name: c for name, c in sentences.columns.items() if name in {*used, "word"}}
+        columns = {name: c for name, c in sentences.columns.items() if name in used}
         about.append([part, len(sentences), sentences.tokens, {name: c.values for name, c in columns.items()}])
         for array in (sentences.offsets, *(column.codes for column in columns.values())):
             digest.update(np.ascontiguousarray(array))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -17,6 +18,7 @@ from structsparse.features.arc_templates import ArcTemplate, as_written, expand
 from structsparse.features.arcs import ArcIndex, Looks, check_attributes, useful
 from structsparse.features.index import WORD, Bags
 from structsparse.features.layout import Layout
+from structsparse.features.prepared import check_megabytes, indexed
 from structsparse.growing_arcs import GrowingArcScorer
 from structsparse.kernels.key_walk import Says
 from structsparse.models import Sizes
@@ -213,19 +215,21 @@ def prepare(
     open: bool = True,
 ) -> ParsingData:
     """The data of a parser as the options describe them; with `labels` it learns relations too. Features are looked at
-    when a model asks for them."""
+    when a model asks for them; those of all templates, which many runs begin with, are kept for later runs in so many
+    megabytes of `cache`."""
+    check_megabytes(cache)
     if not isinstance(splits, Treebanks) or "variants" not in features:
         raise UserError("a parser needs a treebank and templates of arcs; these data or features are for other tasks")
     constant_too = features.get("constant", False)
     if not isinstance(constant_too, bool):
         raise UserError(f"features.constant is {constant_too!r}, expected true or false")
-    templates, notes = useful(splits.train, _expanded(features), constant_too)
-    templates, said = choose(splits.train, "head", templates)
+    every, notes = useful(splits.train, _expanded(features), constant_too)
+    templates, said = choose(splits.train, "head", every)
     label_templates, more = _of_labels(splits, features) if labels else ((), [])
     templates, min_count, bits = tuple(templates), features["min_count"], features.get("bits", WORD)
     if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= WORD:
         raise UserError(f"features.bits is {bits!r}, expected a number of bits of a key, 1 to {WORD}")
-    found = lazy(splits, templates, min_count, bits)
+    found = lazy(splits, templates, min_count, bits, cache if len(templates) == len(every) else 0)
     return ParsingData(
         splits, templates, **found, projective=projective, single_root=single_root, notes=(*notes, *said, *more),
         label_templates=label_templates, min_count=min_count, bits=bits, open=open,
@@ -250,10 +254,27 @@ def _of_labels(splits: Treebanks, features: dict) -> tuple[tuple[ArcTemplate, ..
     return tuple(templates), [f"{relations} relations, told by {len(templates)} templates of chosen arcs"]
 
 
-def lazy(splits: Treebanks, templates: tuple[ArcTemplate, ...], min_count: int, bits: int = WORD) -> dict:
-    """An index of all features of training, and the arrays of all parts; both are made when they are asked for."""
-    make_index = lru_cache(None)(lambda: ArcIndex.fit(splits.train, templates, min_count, bits))
-    return {"make_index": make_index, "arrays": arrays_of(splits, templates, make_index)}
+def lazy(
+    splits: Treebanks, templates: tuple[ArcTemplate, ...], min_count: int, bits: int = WORD, megabytes: int = 0
+) -> dict:
+    """An index of all features of training, and the arrays of all parts; both are made when they are asked for, or
+    found among so many megabytes of what earlier runs have made."""
+    if megabytes == 0:
+        make_index = lru_cache(None)(lambda: ArcIndex.fit(splits.train, templates, min_count, bits))
+        return {"make_index": make_index, "arrays": arrays_of(splits, templates, make_index)}
+
+    @lru_cache(None)
+    def found() -> tuple[ArcIndex, dict[str, Bags]]:
+        index, bags, notes = indexed(splits.parts, templates, min_count, megabytes, ArcIndex, bits=bits)
+        for note in notes:
+            warnings.warn(note, RuntimeWarning, stacklevel=2)
+        return index, bags
+
+    arrays = {
+        part: ArcArrays(treebank, templates, splits.punctuation(part), lambda _, part=part: found()[1][part], part)
+        for part, treebank in splits.parts.items()
+    }
+    return {"make_index": lambda: found()[0], "arrays": arrays}
 
 
 def arrays_of(splits: Treebanks, templates: Sequence[ArcTemplate], make_index: Callable) -> dict[str, ArcArrays]:
