@@ -10,7 +10,7 @@ from torch import Tensor
 
 from structsparse import prox
 from structsparse.errors import UserError
-from structsparse.groups.forest import Forest
+from structsparse.groups import Forest, Partition
 from structsparse.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, past_signs, residual
 from structsparse.prox import Steps
@@ -26,8 +26,9 @@ class _TreePenalty(Penalty):
 
     def __init__(self, groups: Forest, strength: float, mix: float = 0.0):
         if not isinstance(groups, Forest):
+            kind = "Partition" if isinstance(groups, Partition) else type(groups).__name__  # not of which sort
             raise UserError(
-                f"{type(self).__name__} is a sum over a Forest, got a {type(groups).__name__}; "
+                f"{type(self).__name__} is a sum over a Forest, got a {kind}; "
                 "take groups=template_tree, or a file that tells parents"
             )
         super().__init__(strength, groups)
