@@ -84,8 +84,8 @@ def test_nested_families_share_a_budget():
 def test_families_are_cut_as_penalties_of_their_own_would_be(steps):
     random = torch.Generator().manual_seed(2)
     W = torch.randn(7, 2, generator=random)
-    step = {"even": 0.3, "by atom": torch.tensor([0.1] * 3 + [0.4] * 4)[:, None], "by entry": torch.rand(7, 2) + 0.1}
-    step = step[steps]
+    by_entry = torch.rand(7, 2, generator=random) + 0.1
+    step = {"even": 0.3, "by atom": torch.tensor([0.1] * 3 + [0.4] * 4)[:, None], "by entry": by_entry}[steps]
     rows = by_row_blocks((7, 2), list("abcd"), [0, 1, 3, 5, 7], "one")
     cover = Cover(rows, [0, 1, 2, 1, 2, 3, 2], [0, 3, 5, 6, 7], list("ABCD"), torch.tensor([1.0, 0.7, 0.5, 2.0]))
     penalty = SequentialGroupLasso(cover, 0.0)
