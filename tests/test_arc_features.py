@@ -16,6 +16,7 @@ from structsparse.features.attributes import attribute
 
 CONF = OmegaConf.load(Path(__file__).parent.parent / "conf" / "features" / "parsing.yaml")
 ALL = expand(CONF.templates, CONF.variants)
+ATTRIBUTES = ("word", "lemma", "suffix1", "suffix2", "upos", "xpos")
 VERBS, BINS = ("VERB", "AUX"), ("1", "2", "3", "4", "5", "6-10", "11+")
 
 
@@ -26,7 +27,7 @@ def trees():
 
 def spelled(treebank, template):
     """What a template says of each arc, in words: by sentence, by modifier, by head."""
-    columns = {name: attribute(treebank, name).strings() for name in ("word", "lemma", "shape", "upos", "xpos")}
+    columns = {name: attribute(treebank, name).strings() for name in ATTRIBUTES}
     found = []
     for begin, end in zip(treebank.offsets[:-1].tolist(), treebank.offsets[1:].tolist(), strict=True):
         size = end - begin + 1  # with the root

@@ -76,8 +76,9 @@ def test_the_order_of_templates_of_arcs_has_few_levels():
 
 
 def test_what_is_not_there_is_no_step():
-    assert arc_order(["h.word & m.upos & distance", "h.upos & m.upos"]) == [
-        ("h.word & m.upos & distance", "h.upos & m.upos")
+    assert arc_order(["h.word & m.upos & distance", "h.upos & m.upos", "h.suffix2 & m.suffix2"]) == [
+        ("h.word & m.upos & distance", "h.upos & m.upos"),
+        ("h.suffix2 & m.suffix2", "h.upos & m.upos"),
     ]
 
 

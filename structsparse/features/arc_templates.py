@@ -38,6 +38,7 @@ _TOKEN = re.compile(r"([hm])([+-]\d)?\.([A-Za-z_][A-Za-z_0-9]*)")
 _FOR = re.compile(r"(.*)\sfor\s+\$\s+in\s+(.+)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 LEXICAL = ("word", "lemma", "lower")
+ENDINGS = tuple(f"suffix{size}" for size in range(1, 5))
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,15 @@ class ArcTemplate:
 
     @property
     def coarser(self) -> ArcTemplate | None:
-        """What says less of the same: direction for distance, nothing for direction; then parts of speech for words."""
+        """What says less of the same: direction for distance, nothing for direction; then parts of speech for words and
+        for endings."""
         if self.place == "distance":
             return replace(self, place="direction")
         if self.place == "direction":
             plain = replace(self, place=None)
             return replace(plain, place="length") if plain.blind else plain
-        tags = {(end, offset, "upos" if name in LEXICAL else name) for end, offset, name in self.tokens}
+        finer = (*LEXICAL, *ENDINGS)
+        tags = {(end, offset, "upos" if name in finer else name) for end, offset, name in self.tokens}
         tokens = tuple(sorted(tags))
         return None if tokens == self.tokens else replace(self, tokens=tokens)
 
@@ -91,16 +94,16 @@ class ArcTemplate:
         if not ends:
             return "bias"
         lexical = {end for end, _, name in self.tokens if name in LEXICAL}
-        shape = any(name not in (*LEXICAL, "upos", "xpos") for name in self.attributes)
+        form = any(name not in (*LEXICAL, "upos", "xpos") for name in self.attributes)  # endings, above all
         if any(offset for _, offset, _ in self.tokens):
             if ends == {"h"} or ends == {"m"}:
                 return "context of one"
-            words = "shapes" if shape else ("two words", "words", "tags")[2 - len(lexical)]
+            words = "endings" if form else ("two words", "words", "tags")[2 - len(lexical)]
             return f"context, {words}"
         if len(ends) == 1:
             return "head" if ends == {"h"} else "modifier"
-        if shape:
-            return "shapes"
+        if form:
+            return "endings"
         return {(): "tags", ("h",): "word, tag", ("m",): "tag, word", ("h", "m"): "two words"}[tuple(sorted(lexical))]
 
 
