@@ -30,6 +30,7 @@ from structsparse.penalties import (
     GroupLassoMax,
     GroupMCP,
     LogSum,
+    NestedGroupLasso,
     Nonnegative,
     NoPenalty,
     OverlappingGroupLasso,
@@ -315,6 +316,15 @@ def overlapping(cover: Callable[[], Cover], strength: float, mixed: float = 0.0)
     )
 
 
+def nested(strength: float) -> Row:
+    """Rows in pairs, pairs in a half; rows 6 and 7 are free."""
+
+    def cover():
+        return cover_rows(SHAPE, [[2, 3], [0, 1, 2, 3], [1], [0, 1], [4, 5]], weights="one")
+
+    return dataclasses.replace(overlapping(cover, strength), make=lambda: NestedGroupLasso(cover(), strength))
+
+
 def structured(cover: Callable[[], Cover] | None, group: float = 0.0, lasso: float = 0.0, squares: float = 0.0) -> Row:
     """Squares of the rows weigh as COMMON says."""
 
@@ -420,6 +430,7 @@ ROWS = {
     "overlapping, rows": overlapping(windows, 0.15),
     "overlapping, entries": overlapping(patches, 0.3),
     "overlapping, row blocks, mixed": overlapping(templates, 0.15, mixed=0.3),
+    "nested": nested(0.2),
     "structured": structured(circle, 0.3, 0.2),
     "structured, groups alone": structured(windows, 0.4),
     "structured, all": structured(templates, 0.2, 0.1, 0.3),

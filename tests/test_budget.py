@@ -8,10 +8,11 @@ import torch
 
 from structsparse.callbacks.budget import Budget
 from structsparse.errors import UserError
-from structsparse.groups import Cover, by_row, by_row_blocks, cover_rows
-from structsparse.penalties import L1, GroupLasso, SequentialGroupLasso, SparseGroupLasso
+from structsparse.groups import Cover, by_row, by_row_blocks, cover_entries, cover_rows
+from structsparse.penalties import L1, GroupLasso, NestedGroupLasso, SequentialGroupLasso, SparseGroupLasso
 from structsparse.solvers.accelerated import FISTA
 from tests.test_callbacks import ROWS, Regression, loader, trainer
+from tests.test_overlaps import ROUTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:You defined a `validation_step`", "ignore:`isinstance.treespec")
 SHAPE = (ROWS, 2)
@@ -101,6 +102,70 @@ def test_families_are_cut_as_penalties_of_their_own_would_be(steps):
     torch.testing.assert_close(found, expected)
     assert int((found == 0).sum()) > 0
     assert int((found != 0).sum()) > 0
+
+
+def nested_groups(seed):
+    """Groups in groups, some of them equal, over rows or over entries, which lie in any order; some rows in none."""
+    random = torch.Generator().manual_seed(seed)
+    spans = [(0, 12), (0, 5), (1, 3), (1, 3), (2, 3), (3, 5), (6, 9), (7, 8), (12, 14), (15, 17), (15, 16)]
+    places = torch.randperm(18, generator=random)
+    sets = [places[begin:end].tolist() for begin, end in (spans[k] for k in torch.randperm(11, generator=random))]
+    weights = torch.rand(11, generator=random, dtype=torch.float64) + 0.3
+    make = (cover_rows, cover_entries)[seed % 2]
+    cover = make((18, 3) if seed % 2 == 0 else (6, 3), sets, weights=weights)
+    W = torch.randn(cover.shape, generator=random, dtype=torch.float64)
+    return cover, W * 10 ** (0.5 * torch.randn(cover.shape[0], 1, generator=random, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nested_groups_die_where_the_exact_prox_kills_them(seed):
+    cover, W = nested_groups(seed)
+    exact, step, told = NestedGroupLasso(cover, 0.0), 0.7, []
+
+    def alive(strength):
+        exact.strength = float(strength)
+        return cover.alive(exact.prox_(W.clone(), step))
+
+    def choose(family, strengths):
+        told.append(strengths)
+        return 0.0, torch.zeros(len(cover), dtype=torch.bool)
+
+    exact.cut_(W.clone(), step, choose)
+    for g in range(len(cover)):
+        low, high = 0.0, 1e4  # by bisection
+        for _ in range(80):
+            middle = (low + high) / 2
+            low, high = (middle, high) if alive(middle)[g] else (low, middle)
+        assert float(told[0][g]) == pytest.approx(high, rel=1e-9)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("most", [1, 2, 4, 7])
+def test_nested_groups_are_cut_to_the_budget_by_their_exact_prox(most, route):
+    together = 0
+    for seed in range(6):
+        cover, W = nested_groups(seed)
+        penalty, found = NestedGroupLasso(cover, 0.0), ROUTES[route](W)
+        Budget({"weights": penalty}, most).shrink("weights", found, 0.3)
+
+        def lives(share, cover=cover, W=W, strength=float(penalty.strength)):
+            return NestedGroupLasso(cover, share * strength).prox_(W.clone(), 0.3)
+
+        torch.testing.assert_close(found, lives(1.0), rtol=1e-7, atol=1e-9)
+        alive = int(cover.alive(found).sum())
+        assert 0 < alive <= most or alive == 0 < int(cover.alive(lives(0.999)).sum())
+        if alive < most:  # groups that die together would be more than the budget
+            together += 1
+            assert int(cover.alive(lives(0.999)).sum()) > most
+    assert together > 0 or most != 4
+
+
+def test_what_cannot_be_cut_as_nested_groups_is_named():
+    with pytest.raises(UserError, match="are not nested"):
+        NestedGroupLasso(cover_rows(SHAPE, [[0, 1], [1, 2]]), 0.0)
+    budget = Budget({"weights": NestedGroupLasso(cover_rows(SHAPE, [[0, 1], [1]]), 0.0)}, 1)
+    with pytest.raises(UserError, match="overlap_sequential"):
+        budget.shrink("weights", torch.ones(SHAPE), torch.ones(SHAPE))
 
 
 def test_ties_leave_no_more_than_the_budget():

@@ -20,6 +20,7 @@ class Budget(ProximalStep):
     one to die would die. Where no more live than that, nothing is shrunk. Groups that overlap (SequentialGroupLasso)
     are cut family by family, each family with the budget to itself, or (`shared`) with its share of it, by its number
     of groups, at least one: then no more than the budget live of the atoms whose groups are nested, as coarse to fine.
+    NestedGroupLasso cuts them exactly, and a group that dies takes those within it along.
 
     After `freeze` epochs the living groups are settled: the dead stay dead, the living are shrunk no more.
 
@@ -48,7 +49,7 @@ class Budget(ProximalStep):
         if not hasattr(penalty, "cut_") or (len(penalty.families) > 1 and penalty.mix > 0):
             raise UserError(
                 f"reg.budget={self.budget}: {type(penalty).__name__} of {name} has no disjoint groups to count; "
-                "choose group_lasso, sparse_group_lasso, group_linf or overlap_sequential"
+                "choose group_lasso, sparse_group_lasso, group_linf, nested or overlap_sequential"
             )
         families = penalty.families
         if not getattr(penalty, "shared", False):

@@ -9,7 +9,12 @@ from structsparse.penalties.constraints import Nonnegative, Ridged
 from structsparse.penalties.discrete import Copied, Discrete
 from structsparse.penalties.entries import L1, ElasticNet, NoPenalty, SquaredL2
 from structsparse.penalties.nonconvex import L0, GroupMCP, LogSum, Reweighting
-from structsparse.penalties.overlaps import ConsensusGroupLasso, OverlappingGroupLasso, SequentialGroupLasso
+from structsparse.penalties.overlaps import (
+    ConsensusGroupLasso,
+    NestedGroupLasso,
+    OverlappingGroupLasso,
+    SequentialGroupLasso,
+)
 from structsparse.penalties.sequences import OSCAR, SLOPE, FusedLasso
 from structsparse.penalties.structured import StructuredElasticNet
 from structsparse.penalties.trees import TreeGroupLasso, TreeGroupLassoMax
@@ -28,6 +33,7 @@ __all__ = [
     "GroupLassoMax",
     "GroupMCP",
     "LogSum",
+    "NestedGroupLasso",
     "NoPenalty",
     "Nonnegative",
     "OverlappingGroupLasso",

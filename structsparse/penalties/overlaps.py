@@ -145,6 +145,30 @@ def _checked_cover(groups, penalty: str) -> Cover:
     return groups
 
 
+class NestedGroupLasso(OverlappingGroupLasso):
+    """strength * sum_g weight_g ||W_g||, where of two groups that share an atom one holds the other
+
+    The prox is exact after one round, the inner groups first, and where each group dies is known: there may be a
+    budget of them, see callbacks.budget."""
+
+    def __init__(self, groups: Cover, strength: float, tolerance: float = prox.TOLERANCE):
+        super().__init__(groups, strength, 0.0, tolerance)
+        if not self.groups.nested:
+            raise UserError(
+                f"the groups of {self.groups.parameter} are not nested: of two that share anything one must hold the "
+                "other; take reg=overlap or overlap_sequential"
+            )
+
+    @property
+    def families(self) -> list[int]:
+        """How many groups may have a strength to themselves: here all have the same."""
+        return [len(self.groups)]
+
+    def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
+        """The prox at the strength that choose(0, strengths at which groups would die) says."""
+        prox.cut_nested_(W, self.groups, steps, choose, self.tolerance)
+
+
 class SequentialGroupLasso(OverlappingGroupLasso):
     """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the entries of the groups
 

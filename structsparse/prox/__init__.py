@@ -8,6 +8,7 @@ Contiguous CPU memory goes to the numba kernels; all else takes the torch route,
 from structsparse.prox.blocks import group_shrink_, sparse_group_shrink_
 from structsparse.prox.entries import shrink_, soft_threshold_
 from structsparse.prox.maxima import group_clip_, group_maxima
+from structsparse.prox.nested import cut_nested_
 from structsparse.prox.overlaps import (
     TOLERANCE,
     Choose,
@@ -30,6 +31,7 @@ __all__ = [
     "Choose",
     "Steps",
     "cut_in_turn_",
+    "cut_nested_",
     "group_clip_",
     "group_maxima",
     "group_shrink_",
