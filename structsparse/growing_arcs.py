@@ -113,6 +113,10 @@ class GrowingArcScorer(nn.Module):
         self.table.data, self.keys, self.templates = weights, keys, templates.int()
         self._room = self._slots = self._poured = None
 
+    def rest(self) -> None:
+        """Give up what a table is searched and grown with, several times its rows, until it is asked for again."""
+        self.become(self.table.detach().clone(), self.keys.clone(), self.templates.clone())
+
     # --- what others ask
 
     def groups_of(self, make: Callable, layout: Layout, name: str) -> HeldTemplates:

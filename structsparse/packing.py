@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import lzma
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ LEAST_GUARD = 4
 _HEADER = 66  # bytes that safetensors says of a tensor beside its name
 _WIDEST = 14  # bits of a symbol: what is learnt of longer ones costs more than it saves
 _WIDEST_CODE = 10  # bits of the code of a value
+_GLANCE = 1 << 14  # values
 _LZMA = {"format": lzma.FORMAT_RAW, "filters": [{"id": lzma.FILTER_LZMA2, "preset": 6}]}
 _SWELLS = 1000  # words take at most so many times the bytes that they are packed in
 _WIDEST_CHAIN = 9  # bits of labels of which each depends on the one before
@@ -37,6 +38,8 @@ def packed(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
     the same of its distinct rows, and for each row which of them it is."""
     flat = table.reshape(len(table), math.prod(table.shape[1:]))
     ways = [{name: np.ascontiguousarray(table)}]
+    if flat.shape[1] == 1 and flat.all() and _too_many(flat[:, 0]):
+        return ways[0]  # rows would say that each lives
     if table.size and flat.shape[1] < 1 << _WIDEST:
         ways.append(_of_rows(name, flat))
         distinct, which = _distinct(flat) if flat.shape[1] > 1 else (flat, None)
@@ -117,6 +120,8 @@ def _label_contexts(counts: np.ndarray, labels: int) -> tuple[np.ndarray, np.nda
 def _of_values(name: str, values: np.ndarray, contexts: np.ndarray) -> dict[str, np.ndarray]:
     """Numbers float32 [entries] as multiples of a step, as codes into a table of the distinct ones, or as they are."""
     ways = [{f"{name}.values": values}]
+    if _too_many(values):
+        return ways[0]
     step = step_of(values)
     if step is not None:
         multiples = np.rint(values / step).astype(np.int64)
@@ -128,6 +133,11 @@ def _of_values(name: str, values: np.ndarray, contexts: np.ndarray) -> dict[str,
         codes = told_any(codes.ravel(), contexts)
         ways.append({f"{name}.codes": codes, f"{name}.values": distinct})
     return min(ways, key=_bytes)
+
+
+def _too_many(values: np.ndarray) -> bool:
+    """Whether the first of them show already that they have no codes: that is known before many are sorted."""
+    return len(np.unique(values[:_GLANCE])) > 1 << _WIDEST_CODE
 
 
 def _from_values(tensors: dict, name: str, contexts: np.ndarray) -> np.ndarray:
@@ -180,19 +190,31 @@ def keep_living_(state: dict, tables: Collection[str], index: Rows) -> tuple[dic
 def packed_keys(index: Rows) -> np.ndarray:
     """The keys of all templates as Elias (1974) and Fano (1971) do, all low bits first; the high bits say how many keys
     there are of each value: ones, and a zero where the value grows, of which a coder makes what they are worth."""
-    low, high = [], []
-    for begin, end, bits in zip(index.offsets[:-1], index.offsets[1:], index.lengths.tolist(), strict=True):
-        count = int(end - begin)
+    sizes = [(int(count), int(bits)) for count, bits in zip(np.diff(index.offsets), index.lengths, strict=True)]
+    if len(index.keys) == 0:
+        return np.zeros(0, np.uint8)
+    after, lengths = _spread((count, bits) for count, bits in sizes if count)
+    low, high = np.zeros(after, np.uint8), np.zeros(sum(lengths), np.uint8)
+    begin, done, place = 0, 0, 0
+    for count, bits in sizes:
         if not count:
             continue
-        keys, lower = index.keys[begin:end] >> np.uint64(WORD - bits), _lower(count, bits)
-        low.append(_bits(keys, lower))
-        ones = np.zeros(count + (1 << (bits - lower)), np.int64)
-        ones[(keys >> np.uint64(lower)).astype(np.int64) + np.arange(count)] = 1
-        high.append(ones)
-    if not high:
-        return np.zeros(0, np.uint8)
-    return np.concatenate([np.packbits(np.concatenate(low)), told(np.concatenate(high), 1)])
+        keys, lower = index.keys[begin : begin + count] >> np.uint64(WORD - bits), _lower(count, bits)
+        place = coder.lay_bits(keys, lower, low, place)
+        high[done + (keys >> np.uint64(lower)).astype(np.int64) + np.arange(count)] = 1
+        begin, done = begin + count, done + count + (1 << (bits - lower))
+    return np.concatenate([low, told(high, 1)])
+
+
+def _spread(sizes: Iterable[tuple[int, int]]) -> tuple[int, list[int]]:
+    """Bytes of all low bits together, and the ones and zeros of the high ones of each template, for so many keys of so
+    many bits each."""
+    lows, lengths = 0, []
+    for count, bits in sizes:
+        lower = _lower(count, bits)
+        lows += count * lower
+        lengths.append(count + (1 << (bits - lower)))
+    return -(-lows // 8), lengths
 
 
 def index_of(
@@ -204,30 +226,27 @@ def index_of(
 ) -> Index:
     """The keys of all features: `templates` says how many each of them has and of how many bits, `parse` what its name
     means."""
-    sizes = [(count, bits, _lower(count, bits)) for count, bits in templates.values()]
-    after = -(-sum(count * lower for count, _, lower in sizes) // 8)
-    stored = _stream(tensors, name)
+    sizes, stored = list(templates.values()), _stream(tensors, name)
+    after, lengths = _spread(sizes)
     if len(stored) < after:
         raise UserError(f"tensor {name} has {len(stored):,} bytes, expected {after:,} at least")
-    low = np.unpackbits(stored[:after])
-    lengths = [count + (1 << (bits - lower)) for count, bits, lower in sizes]
-    high = heard({name: stored[after:]}, name, 1, sum(lengths))
-    blocks, begin, done = [], 0, 0
-    for (count, bits, lower), length in zip(sizes, lengths, strict=True):
-        ones = np.flatnonzero(high[begin : begin + length])
+    high = _decoded(stored[after:], name, 1, sum(lengths))
+    blocks, begin, place = [], 0, 0
+    for (count, bits), length in zip(sizes, lengths, strict=True):
+        ones, lower = np.flatnonzero(high[begin : begin + length]), _lower(count, bits)
         if len(ones) != count:
             raise UserError(f"the {name} of a template are {len(ones):,}, expected {count:,}")
-        keys = ((ones - np.arange(count)).astype(np.uint64) << np.uint64(lower)) | _numbers(
-            low[done : done + count * lower].reshape(count, lower)
-        )
-        blocks.append(keys << np.uint64(WORD - bits))
+        own = np.empty(count, np.uint64)
+        place = coder.lift_bits(stored, place, lower, own)
+        own |= (ones - np.arange(count)).astype(np.uint64) << np.uint64(lower)
+        blocks.append(own << np.uint64(WORD - bits))
         if (blocks[-1][1:] <= blocks[-1][:-1]).any():
             raise UserError(f"the {name} do not ascend within every template")
-        begin, done = begin + length, done + count * lower
+        begin += length
     keys = np.concatenate([np.zeros(0, np.uint64), *blocks])
     parsed = tuple(template for name in templates for template in parse(name))
-    offsets = np.cumsum([0, *(count for count, _, _ in sizes)])
-    lengths = np.array([bits for _, bits, _ in sizes], np.int64)
+    offsets = np.cumsum([0, *(count for count, _ in sizes)])
+    lengths = np.array([bits for _, bits in sizes], np.int64)
     return kind(parsed, offsets, keys, np.arange(len(keys), dtype=np.int32), lengths)
 
 
@@ -242,20 +261,6 @@ def _lower(count: int, bits: int) -> int:
     """How many bits of a key are told as they are: so that for each key there are four to eight values of the others,
     which costs a tenth of a bit more than the least that is possible."""
     return max(0, bits - count.bit_length() - 2)
-
-
-def _bits(numbers: np.ndarray, width: int) -> np.ndarray:
-    """The lowest bits of each number, the highest of them first: uint8 [numbers * width] of 0 and 1"""
-    whole = np.unpackbits(numbers.astype(">u8").view(np.uint8).reshape(-1, 8), axis=1)  # [numbers, 64]
-    return whole[:, WORD - width :].ravel()
-
-
-def _numbers(bits: np.ndarray) -> np.ndarray:
-    """What `_bits` was given, from [numbers, width]: uint64"""
-    count, width = bits.shape
-    whole = np.zeros((count, WORD), np.uint8)
-    whole[:, WORD - width :] = bits
-    return np.packbits(whole, axis=1).view(">u8").ravel().astype(np.uint64)
 
 
 # --- words
@@ -288,8 +293,9 @@ def told(
 ) -> np.ndarray:
     """Symbols below 2^width as bytes."""
     contexts, chained, seen = _learning(len(symbols), width, contexts, chained)
-    room = np.zeros((2 * width + 1) * len(symbols) + 8, np.uint8)
-    size = coder.encode(symbols.astype(np.int32), contexts, chained, width, seen, room)
+    room = np.zeros((2 * width + 1) * len(symbols) + 8, np.uint8)  # of which nothing is touched beyond what is told
+    symbols = symbols if symbols.dtype == np.uint8 else symbols.astype(np.int32)
+    size = coder.encode(symbols, contexts, chained, width, seen, room)
     return room[:size].copy()
 
 
@@ -302,11 +308,23 @@ def heard(
     chained: np.ndarray | None = None,
 ) -> np.ndarray:
     """So many symbols that were told: int64"""
-    stored, symbols = _stream(tensors, name), np.empty(count, np.int32)
+    return _decoded(_stream(tensors, name), name, width, count, contexts, chained).astype(np.int64)
+
+
+def _decoded(
+    stored: np.ndarray,
+    name: str,
+    width: int,
+    count: int,
+    contexts: np.ndarray | None = None,
+    chained: np.ndarray | None = None,
+) -> np.ndarray:
+    """The same from bytes: uint8 where that is enough, else int32"""
+    symbols = np.empty(count, np.uint8 if width <= 8 else np.int32)
     contexts, chained, seen = _learning(count, width, contexts, chained)
     if coder.decode(stored, contexts, chained, width, seen, symbols) < len(stored):
         raise UserError(f"tensor {name} has {len(stored):,} bytes, which are more than {count:,} symbols need")
-    return symbols.astype(np.int64)
+    return symbols
 
 
 def told_any(symbols: np.ndarray, contexts: np.ndarray | None = None) -> np.ndarray:
@@ -323,8 +341,8 @@ def heard_any(tensors: dict, name: str, count: int, contexts: np.ndarray | None 
 
 
 def _learning(count: int, width: int, contexts: np.ndarray | None, chained: np.ndarray | None) -> tuple:
-    contexts = np.zeros(count, np.int32) if contexts is None else contexts.astype(np.int32)
-    chained = np.zeros(count, bool) if chained is None else chained
+    contexts = np.broadcast_to(np.int32(0), count) if contexts is None else contexts.astype(np.int32)
+    chained = np.broadcast_to(np.False_, count) if chained is None else chained
     more = (1 << width) if chained.any() else 0
     return contexts, chained, np.zeros(((int(contexts.max(initial=0)) + 1 + more) << width, 2), np.uint16)
 

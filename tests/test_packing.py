@@ -11,10 +11,24 @@ from structsparse import packing
 from structsparse.errors import UserError
 from structsparse.features.index import FeatureIndex
 from structsparse.features.templates import expand
+from structsparse.kernels import coder
 from structsparse.packing import LEAST_GUARD, heard, index_of, packed, packed_keys, told, unpacked
 
 FEW = settings(max_examples=60)
 TEMPLATES = expand(["word[0]", "word[-1..0]", "pos[1]"])
+
+
+@pytest.mark.parametrize("width", [0, 1, 5, 8, 13, 33, 61])
+def test_bits_lie_side_by_side_the_highest_first(width):
+    numbers = np.random.default_rng(width).integers(0, 2**63, 50, dtype=np.uint64)
+    text = "101" + "".join(f"{int(number):063b}"[63 - width :] if width else "" for number in numbers)
+    told = np.zeros(-(-len(text) // 8), np.uint8)
+    assert coder.lay_bits(np.array([5], np.uint64), 3, told, 0) == 3
+    assert coder.lay_bits(numbers, width, told, 3) == len(text)
+    assert "".join(f"{byte:08b}" for byte in told.tolist())[: len(text)] == text
+    found = np.empty(50, np.uint64)
+    assert coder.lift_bits(told, 3, width, found) == len(text)
+    np.testing.assert_array_equal(found, numbers & np.uint64((1 << width) - 1))
 
 
 def twin(symbols, width, contexts, chained) -> bytes:

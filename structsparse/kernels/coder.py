@@ -48,7 +48,7 @@ def _carry(told, place):
 def encode(symbols, contexts, chained, width, seen, told):
     """Fill told, which has room for (width * 2 + 1) bytes a symbol and 8 more; how many bytes of it are needed.
 
-    symbols, contexts int32 [symbols], chained bool [symbols]; seen uint16 [contexts << width, 2], zeros."""
+    symbols uint8 or int32, contexts int32, chained bool: [symbols]; seen uint16 [contexts << width, 2], zeros."""
     low, span, place = 0, _WORD, 0
     for i in range(len(symbols)):
         symbol, context = np.int64(symbols[i]), np.int64(contexts[i])
@@ -111,4 +111,37 @@ def decode(told, contexts, chained, width, seen, symbols):
                 place += 1
                 span <<= 8
         symbols[i] = node - (1 << width)
+    return place
+
+
+# --- numbers of some bits each, side by side, the highest bit first
+
+
+@njit(**PLAIN)
+def lay_bits(numbers, width, told, place):
+    """The lowest bits of each number, from bit `place` of told (zeros there) on; the place after them."""
+    for number in numbers:
+        left = width
+        while left > 0:
+            free = 8 - (place & 7)
+            some = min(free, left)
+            bits = (np.int64(number >> np.uint64(left - some))) & ((1 << some) - 1)
+            told[place >> 3] |= np.uint8(bits << (free - some))
+            place += some
+            left -= some
+    return place
+
+
+@njit(**PLAIN)
+def lift_bits(told, place, width, numbers):
+    """Fill numbers uint64 with what `lay_bits` was given; the place after them."""
+    for i in range(len(numbers)):
+        left, number = width, 0
+        while left > 0:
+            free = 8 - (place & 7)
+            some = min(free, left)
+            number = (number << some) | ((np.int64(told[place >> 3]) >> (free - some)) & ((1 << some) - 1))
+            place += some
+            left -= some
+        numbers[i] = number
     return place

@@ -69,6 +69,7 @@ class ParserTask(Task):
         data, scorer, kept = before.data, before.module.parser.scorer, _kept(before, support[TABLE])
         if not isinstance(scorer, GrowingArcScorer):
             return data.keep(kept.numpy()), {}
+        scorer.rest()
         if not data.open or data.closed or not _whole(before):
             living = kept & (scorer.table.detach().view(-1) != 0)
             return data.of_features(_index(data, scorer, _order(scorer, living))), {}
@@ -101,6 +102,7 @@ class ParserTask(Task):
 
     def _grown(self, outcome: Outcome) -> Outcome:
         module, scorer = outcome.module, outcome.module.parser.scorer
+        scorer.rest()
         order = _order(scorer, scorer.table.detach().view(-1) != 0)
         data = outcome.data.of_features(_index(outcome.data, scorer, order))
         parser = Parser(ArcScorer(data.sizes), data.projective, data.single_root)
@@ -218,8 +220,15 @@ def _templates_of(data: ParsingData, scorer: GrowingArcScorer, kept: Tensor) -> 
 def _order(scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
     """The rows that are kept, by template and key: int64 [kept]"""
     rows = kept.nonzero().flatten().numpy()
-    keys, templates = scorer.keys.numpy().view(np.uint64)[rows], scorer.templates.numpy()[rows]
-    return rows[np.lexsort((keys, templates))]
+    templates = scorer.templates.numpy()[rows]
+    most = int(templates.max(initial=0))
+    rows = rows[np.argsort(templates.astype(np.min_scalar_type(most)), kind="stable")]  # by radix where there are few
+    keys, begin = scorer.keys.numpy().view(np.uint64), 0
+    for count in np.bincount(templates).tolist():
+        own = rows[begin : begin + count]
+        own[:] = own[np.argsort(keys[own])]
+        begin += count
+    return rows
 
 
 def _index(data: ParsingData, scorer: GrowingArcScorer, order: np.ndarray) -> ArcIndex:
