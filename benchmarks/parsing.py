@@ -50,7 +50,7 @@ def corpus(quick):
         splits, name = planted(0, 3000, 10, 10, 0.05), f"planted ({TREEBANK} was not found)"
     if quick:
         splits = replace(splits, train=splits.train.select(slice(0, QUICK)))
-    features = OmegaConf.to_container(OmegaConf.load(FEATURES))
+    features = OmegaConf.to_container(OmegaConf.load(FEATURES), resolve=True)
     return parsing.prepare(splits, features, all_of, 0, projective=False, single_root=False), name
 
 

@@ -11,8 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from structsparse.kernels.bags import _prefetcher
 from structsparse.kernels.logspace import PLAIN
 from structsparse.kernels.parses import room, solve
+
+
+AHEAD = 16  # rows, while those of wrong arcs are gone through one by one
+_fetch = _prefetcher(writing=1)
 
 
 class Corpus(NamedTuple):
@@ -107,7 +112,10 @@ def _difference(corpus, first, gold, rival, scratch):
             continue
         for head, sign in ((right, 1), (wrong, -1)):
             arc = first + (m - 1) * words + head - (head > m)
-            for place in range(corpus.offsets[arc], corpus.offsets[arc + 1]):
+            end = corpus.offsets[arc + 1]
+            for place in range(corpus.offsets[arc], end):
+                if place + AHEAD < end:
+                    _fetch(counts, np.uint64(corpus.ids[place + AHEAD]))
                 row = corpus.ids[place]
                 counts[row] += sign
                 moving[many] = row
@@ -129,6 +137,11 @@ def _move(scratch, moves, weights, past, step, late, averaging):
     living, one = 0, weights.dtype.type(1)
     by, later = one * step, one * late
     for k in range(moves):
+        if k + AHEAD < moves:
+            coming = np.uint64(scratch.moving[k + AHEAD])
+            _fetch(weights, coming)
+            if averaging:
+                _fetch(past, coming)
         row, amount = scratch.moving[k], scratch.amounts[k]
         living -= weights[row] != 0
         weights[row] += by * amount
