@@ -15,7 +15,6 @@ from structsparse.kernels.bags import _prefetcher
 from structsparse.kernels.logspace import PLAIN
 from structsparse.kernels.parses import room, solve
 
-
 AHEAD = 16  # rows, while those of wrong arcs are gone through one by one
 _fetch = _prefetcher(writing=1)
 
