@@ -266,6 +266,24 @@ def test_rows_are_those_that_live_and_those_moved_since(data):
     assert len(now) == scorer.held == optimizer.rows
 
 
+def test_a_table_that_rests_is_as_large_as_what_it_holds_and_goes_on_as_it_was(data):
+    found = []
+    for rests in (False, True):
+        parser = growing(data)
+        optimizer, scorer = OnlineMIRA(parser.parameters(), average=False), parser.scorer
+        first, second, *_ = passages(data)
+        optimizer.sweep(parser, Hinge(parser.structure), first)
+        if rests:
+            held = scorer.held
+            scorer.rest()
+            own = (scorer.table, scorer.keys, scorer.templates)
+            assert [len(tensor) for tensor in own] == [held] * 3
+            assert [t.untyped_storage().nbytes() // t.element_size() for t in own] == [held] * 3
+        optimizer.sweep(parser, Hinge(parser.structure), second)
+        found.append(weights(parser, data))
+    assert torch.equal(*found)
+
+
 def test_a_frozen_table_takes_no_new_features(data):
     """Only features of an index: as a table of these does."""
     chosen, _ = data.index.keep(np.arange(len(data.index)) % 3 > 0)
