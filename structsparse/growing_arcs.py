@@ -115,6 +115,7 @@ class GrowingArcScorer(nn.Module):
 
     def rest(self) -> None:
         """Give up what a table is searched and grown with, several times its rows, until it is asked for again."""
+        self._slots = self._poured = None  # before anything is copied
         self.become(self.table.detach().clone(), self.keys.clone(), self.templates.clone())
 
     # --- what others ask

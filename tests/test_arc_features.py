@@ -171,6 +171,19 @@ def test_names_are_templates(template):
 
 
 @pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("h.word & m.upos", "word, tag"), ("h.suffix2 & m.lemma", "endings"), ("h.shape & m.lemma", "shapes"),
+        ("h.lemma & m.suffix1 & m+1.upos", "context, endings"), ("h.word & m.shape & h-1.upos", "context, shapes"),
+        ("h.word & m.lemma & h-1.upos", "context, two words"), ("m.upos & m-1.upos", "context of one"),
+        ("h.suffix1 & between.upos", "between"), ("bias", "bias"), ("m.suffix2 & length", "modifier"),
+    ],
+)  # fmt: skip
+def test_kinds_of_templates(line, kind):
+    assert parse(line).kind == kind
+
+
+@pytest.mark.parametrize(
     ("line", "expected"),
     [
         ("h.word", ["h.word"]),

@@ -166,6 +166,9 @@ def test_what_cannot_be_cut_as_nested_groups_is_named():
     budget = Budget({"weights": NestedGroupLasso(cover_rows(SHAPE, [[0, 1], [1]]), 0.0)}, 1)
     with pytest.raises(UserError, match="overlap_sequential"):
         budget.shrink("weights", torch.ones(SHAPE), torch.ones(SHAPE))
+    light = cover_rows(SHAPE, [[0, 1], [1]], names=["both", "one"], weights=torch.tensor([1.0, 0.0]))
+    with pytest.raises(UserError, match="group one of the parameter has no weight"):
+        Budget({"weights": NestedGroupLasso(light, 0.0)}, 1).shrink("weights", torch.ones(SHAPE), 0.1)
 
 
 def test_ties_leave_no_more_than_the_budget():

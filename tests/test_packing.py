@@ -121,6 +121,19 @@ def test_a_table_is_read_as_it_was(kind, seed, rows, labels, repeated):
         np.testing.assert_array_equal(found, whole)
 
 
+@pytest.mark.parametrize("shape", [(20_000,), (20_000, 1), (10_000, 2)])
+@pytest.mark.parametrize("zeros", [0.0, 0.5])
+def test_of_too_many_values_nothing_is_sorted_and_the_bytes_are_the_same(shape, zeros, monkeypatch):
+    random = np.random.default_rng(0)
+    table = np.where(random.random(shape) < zeros, 0, random.standard_normal(shape)).astype(np.float32)
+    found = packed("w", table)
+    monkeypatch.setattr(packing, "_too_many", lambda values: False)
+    expected = packed("w", table)
+    assert {*found} == {*expected}
+    assert all(np.array_equal(found[name], expected[name]) for name in found)
+    np.testing.assert_array_equal(unpacked(found, "w", shape), table)
+
+
 def test_few_values_cost_few_bits_and_equal_rows_little():
     draw = np.random.default_rng(0)
     table = (draw.integers(-3, 4, (4000, 8)) * (draw.random((4000, 8)) < 0.2) * 0.25).astype(np.float32)

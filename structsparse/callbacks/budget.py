@@ -20,7 +20,7 @@ class Budget(ProximalStep):
     one to die would die. Where no more live than that, nothing is shrunk. Groups that overlap (SequentialGroupLasso)
     are cut family by family, each family with the budget to itself, or (`shared`) with its share of it, by its number
     of groups, at least one: then no more than the budget live of the atoms whose groups are nested, as coarse to fine.
-    NestedGroupLasso cuts them exactly, and a group that dies takes those within it along.
+    NestedGroupLasso cuts them exactly; a group that dies takes those within it along, so that fewer may be left.
 
     After `freeze` epochs the living groups are settled: the dead stay dead, the living are shrunk no more.
 

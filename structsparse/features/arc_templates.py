@@ -94,16 +94,17 @@ class ArcTemplate:
         if not ends:
             return "bias"
         lexical = {end for end, _, name in self.tokens if name in LEXICAL}
-        form = any(name not in (*LEXICAL, "upos", "xpos") for name in self.attributes)  # endings, above all
+        forms = self.attributes - {*LEXICAL, "upos", "xpos"}
+        form = "endings" if forms & {*ENDINGS} else "shapes"
         if any(offset for _, offset, _ in self.tokens):
             if ends == {"h"} or ends == {"m"}:
                 return "context of one"
-            words = "endings" if form else ("two words", "words", "tags")[2 - len(lexical)]
+            words = form if forms else ("two words", "words", "tags")[2 - len(lexical)]
             return f"context, {words}"
         if len(ends) == 1:
             return "head" if ends == {"h"} else "modifier"
-        if form:
-            return "endings"
+        if forms:
+            return form
         return {(): "tags", ("h",): "word, tag", ("m",): "tag, word", ("h", "m"): "two words"}[tuple(sorted(lexical))]
 
 

@@ -148,8 +148,8 @@ def _checked_cover(groups, penalty: str) -> Cover:
 class NestedGroupLasso(OverlappingGroupLasso):
     """strength * sum_g weight_g ||W_g||, where of two groups that share an atom one holds the other
 
-    The prox is exact after one round, the inner groups first, and where each group dies is known: there may be a
-    budget of them, see callbacks.budget."""
+    With one step for all entries the prox is exact after one round, the inner groups first, and where each group dies
+    is known: there may be a budget of them, see callbacks.budget."""
 
     def __init__(self, groups: Cover, strength: float, tolerance: float = prox.TOLERANCE):
         super().__init__(groups, strength, 0.0, tolerance)

@@ -16,9 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from structsparse.errors import UserError
 from structsparse.groups.cover import Cover
 from structsparse.memory import walkable
-from structsparse.prox.overlaps import ROUNDS, TOLERANCE, Choose, _minimised, _minimised_by_torch, _through
+from structsparse.prox.overlaps import ROUNDS, TOLERANCE, Choose, _minimised, _minimised_by_torch, _tell, _through
 from structsparse.prox.steps import Steps, refuse_entry_steps
 
 HALVINGS = 64  # of the interval in which a group dies
@@ -56,12 +57,12 @@ class Nesting(NamedTuple):
 
 def dying(norms: Tensor, cover: Cover) -> Tensor:
     """The strengths at which groups die, for these norms of atoms and a step of 1: float64 [groups]. All roots are
-    halved towards at once; groups without a weight, which never die by themselves, get 0."""
+    halved towards at once."""
     nesting, squares = Nesting.of(cover), norms.double().square()
     tiers, around, held = nesting.tiers(), nesting.around, nesting.inner >= 0
     own = torch.zeros_like(cover.weight).index_add(0, nesting.inner[held], squares[held])
     low = torch.zeros_like(own)
-    high = torch.where(cover.weight > 0, cover.gather(squares).sqrt() / cover.weight, 0.0)
+    high = cover.gather(squares).sqrt() / cover.weight
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         at = torch.where(around >= 0, middle[around.clamp(min=0)], 0.0)
@@ -88,13 +89,19 @@ def _reaching(own: Tensor, weight: Tensor, around: Tensor, tiers: list[Tensor], 
 def cut_nested_(W: Tensor, cover: Cover, steps: Steps, choose: Choose, tolerance: float = TOLERANCE) -> Tensor:
     """The exact prox at the strength that choose(0, strengths at which groups would die) says, and with it which of
     them are to die whatever rounding makes of that: bool [groups]"""
+    if (cover.weight == 0).any():
+        name = cover.names[int((cover.weight == 0).nonzero()[0])]
+        raise UserError(f"group {name} of {cover.parameter} has no weight: nested groups under a budget need one each")
+    tolerance = max(tolerance, 0.1 * torch.finfo(W.dtype).eps)
     refuse_entry_steps(steps, "nested groups under a budget", "take sgd or online_perceptron, or overlap_sequential")
 
     def solve(x, steps, over_atoms):
-        strength, dead = choose(0, dying(x / steps, cover))
+        strength, dead = choose(0, dying(torch.where(x == 0, 0.0, x / steps), cover))
         if strength > 0:
             route = _minimised if walkable(W) else _minimised_by_torch
-            x, _ = route(x, steps, cover, strength * cover.weight, over_atoms, tolerance, None, ROUNDS)
+            x, distance = route(x, steps, cover, strength * cover.weight, over_atoms, tolerance, None, ROUNDS)
+            if distance > tolerance:
+                _tell(cover, distance, tolerance)
             x = torch.where(cover.scatter(dead) > 0, 0.0, x)
         return x
 
