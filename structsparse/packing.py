@@ -311,17 +311,10 @@ def heard(
     return _decoded(_stream(tensors, name), name, width, count, contexts, chained).astype(np.int64)
 
 
-def _decoded(
-    stored: np.ndarray,
-    name: str,
-    width: int,
-    count: int,
-    contexts: np.ndarray | None = None,
-    chained: np.ndarray | None = None,
-) -> np.ndarray:
-    """The same from bytes: uint8 where that is enough, else int32"""
+def _decoded(stored: np.ndarray, name: str, width: int, count: int, *learning: np.ndarray | None) -> np.ndarray:
+    """The same from bytes: uint8 where that is enough, else int32. `learning`: contexts and what is chained"""
     symbols = np.empty(count, np.uint8 if width <= 8 else np.int32)
-    contexts, chained, seen = _learning(count, width, contexts, chained)
+    contexts, chained, seen = _learning(count, width, *learning)
     if coder.decode(stored, contexts, chained, width, seen, symbols) < len(stored):
         raise UserError(f"tensor {name} has {len(stored):,} bytes, which are more than {count:,} symbols need")
     return symbols
@@ -340,7 +333,7 @@ def heard_any(tensors: dict, name: str, count: int, contexts: np.ndarray | None 
     return heard({name: stored[1:]}, name, int(stored[0]), count, contexts)
 
 
-def _learning(count: int, width: int, contexts: np.ndarray | None, chained: np.ndarray | None) -> tuple:
+def _learning(count: int, width: int, contexts: np.ndarray | None = None, chained: np.ndarray | None = None) -> tuple:
     contexts = np.broadcast_to(np.int32(0), count) if contexts is None else contexts.astype(np.int32)
     chained = np.broadcast_to(np.False_, count) if chained is None else chained
     more = (1 << width) if chained.any() else 0
