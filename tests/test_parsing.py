@@ -204,8 +204,8 @@ def test_the_whole_grammar_trains(tmp_path):
     few = ("task=parsing", "data.train=25", "data.dev=8", "data.test=8", "reg.budget=60", "trainer.max_epochs=2")
     run = run_here(*few, folder=tmp_path / "run", data=(), base=())
     assert run.status == 0, run.errors
-    assert (run.result["groups"], run.result["groups_alive"]) == (684, 60)
-    assert 55 <= run.result["templates_alive"] <= 60  # one that no wrong tree moves in the refit weighs nothing
+    assert run.result["groups"] == 684
+    assert 55 <= run.result["groups_alive"] <= 60  # those at the border that are alike die together
     assert 0.3 < run.result["las"] < run.result["uas"]
 
 
