@@ -31,15 +31,20 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from rich.console import Console
 
-from structsparse import artifact, course, grid, path, recipe, report, rounds
-from structsparse.callbacks.monitor import SparsityMonitor
-from structsparse.callbacks.progress import EpochLines
-from structsparse.callbacks.saving import Stopped, WholeFiles
-from structsparse.errors import UserError
-from structsparse.pages import keep_pages
-from structsparse.rounding import Small
-from structsparse.runs import decides, first_process, resume_into
-from structsparse.terms import Term
+from structsparse.artifacts.quantization import Small
+from structsparse.base.errors import UserError
+from structsparse.base.large_arrays import keep_pages
+from structsparse.report import tables as report
+from structsparse.tasks.tagging import artifact
+from structsparse.training import run_folder as course
+from structsparse.training import stage as recipe
+from structsparse.training.callbacks.checkpoints import Stopped, WholeFiles
+from structsparse.training.callbacks.monitor import SparsityMonitor
+from structsparse.training.callbacks.progress import EpochLines
+from structsparse.training.run_folder import decides, first_process, resume_into
+from structsparse.training.search import grid, path
+from structsparse.training.search import reweighting as rounds
+from structsparse.training.terms import Term
 
 MOST_VALUES = 5_000_000  # weights whose different values are counted
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

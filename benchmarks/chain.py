@@ -11,7 +11,7 @@ import torch_struct
 import torchcrf
 from timing import arguments, compare, print_table, write_json
 
-from structsparse.losses import CRF
+from structsparse.losses.structured import CRF
 from structsparse.structures.chain import Chain, ChainScores, TorchRoute
 
 SENTENCES, SHORTEST, LONGEST = 128, 10, 40

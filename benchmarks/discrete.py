@@ -15,17 +15,17 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-from structsparse.callbacks.outer import Admm  # noqa: E402
+from structsparse.base.errors import UserError  # noqa: E402
 from structsparse.corpora.splits import known, planted  # noqa: E402
-from structsparse.errors import UserError  # noqa: E402
-from structsparse.losses import CRF  # noqa: E402
-from structsparse.models import Tagger  # noqa: E402
-from structsparse.pairs import PairScorer  # noqa: E402
+from structsparse.losses.structured import CRF  # noqa: E402
 from structsparse.penalties import L1, Copied, Discrete  # noqa: E402
 from structsparse.penalties.discrete import learn, settle  # noqa: E402
-from structsparse.solvers.quasinewton import ProximalQuasiNewton  # noqa: E402
-from structsparse.tasks.taggers import _curvatures  # noqa: E402
-from structsparse.tasks.tagging import Tagging, prepare  # noqa: E402
+from structsparse.solvers.quasi_newton import ProximalQuasiNewton  # noqa: E402
+from structsparse.tasks.tagging.data import Tagging, prepare  # noqa: E402
+from structsparse.tasks.tagging.model import Tagger  # noqa: E402
+from structsparse.tasks.tagging.task import _curvatures  # noqa: E402
+from structsparse.training.callbacks.outer import Admm  # noqa: E402
+from structsparse.weights.observed_pairs import PairScorer  # noqa: E402
 
 TEMPLATES = ["1-grams of word[-2..2]", "2-grams of word[-1..1]", "1-3-grams of pos[-2..2]"]
 INNER, WARM = 2, 30  # iterations of the solver in an outer one; those before anything is timed

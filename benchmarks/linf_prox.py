@@ -1,7 +1,7 @@
 """One proximal step of the largest-entry norm over subtrees of contexts: Figure 3 of Nelakanti et al. (2013).
 
     python benchmarks/linf_prox.py algorithm=merged_heap order=9 words=100000
-    python -m structsparse.experiments nelakanti2013/prox        every algorithm, by order and by words
+    python -m benchmarks.harness.runner nelakanti2013/prox        every algorithm, by order and by words
 
 The step is that of all words' gradient from the weights where training begins, each over its count, and what the
 penalty takes is 0.65 counts; only the prox is timed. Beside the trie stands the tree in which chains of contexts have
@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 from timing import set_threads
 
-from structsparse.corpora import texts
-from structsparse.features.contexts import ContextTree, by_suffix
-from structsparse.language.model import NgramModel
+from benchmarks.paper_prox import ALGORITHMS
+from structsparse.corpora.known import texts
 from structsparse.penalties import TreeGroupLassoMax
-from structsparse.prox.projections import ALGORITHMS
-from structsparse.report import write_metrics
+from structsparse.report.tables import write_metrics
+from structsparse.tasks.lm.contexts import ContextTree, by_suffix
+from structsparse.tasks.lm.model import NgramModel
 
 DEFAULTS = {"algorithm": "merged_heap", "tree": "collapsed", "corpus": "ptb", "order": 9, "words": 100_000, "seed": 0}
 COUNTS = 0.65

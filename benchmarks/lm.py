@@ -23,10 +23,10 @@ from prox_trees import exponent
 from timing import arguments, compare, print_table, write_json
 
 from structsparse.corpora.text import Coded, Reading, read_coded
-from structsparse.features.contexts import ContextTree, Places, by_suffix
 from structsparse.groups import by_parents
 from structsparse.penalties import L1, SquaredL2, TreeGroupLasso, TreeGroupLassoMax
 from structsparse.structures.contexts import Contexts
+from structsparse.tasks.lm.contexts import ContextTree, Places, by_suffix
 
 CORPUS = "gutenberg-17m.txt.gz"
 ORDER, MIN_COUNT = 12, 5

@@ -20,16 +20,17 @@ from omegaconf import OmegaConf
 from prox_trees import exponent
 from timing import arguments, compare, print_table, write_json
 
-from structsparse.corpora.treebanks import planted, ud
-from structsparse.errors import UserError
-from structsparse.features.filters import all_of
-from structsparse.growing_arcs import GrowingArcScorer
-from structsparse.kernels import key_walk, tree_walk
-from structsparse.kernels.parses import room, solve
-from structsparse.losses import Hinge
-from structsparse.parser import ArcScorer, Parser
+from structsparse.base.errors import UserError
+from structsparse.corpora.known.treebanks import planted, ud
+from structsparse.features.information import all_of
+from structsparse.kernels.solvers import online_trees as tree_walk
+from structsparse.kernels.solvers import online_trees_by_keys as key_walk
+from structsparse.kernels.structures.best_trees import room, solve
+from structsparse.losses.structured import Hinge
 from structsparse.solvers.online import OnlineMIRA
-from structsparse.tasks import parsing
+from structsparse.tasks.parsing import data as parsing
+from structsparse.tasks.parsing.growing import GrowingArcScorer
+from structsparse.tasks.parsing.model import ArcScorer, Parser
 
 try:
     from ufal.chu_liu_edmonds import chu_liu_edmonds

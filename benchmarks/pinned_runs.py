@@ -3,7 +3,8 @@
     python benchmarks/pinned_runs.py record before.json
     python benchmarks/pinned_runs.py compare before.json
 
-A record holds the figures of each run's `metrics.json`, times and memory left out, and a digest of each file of its model.
+A record holds the figures of each run's `metrics.json`, without times and memory, and a digest of each file of its
+model.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ import prox_trees
 import torch
 from timing import arguments, clock, compare, print_table, write_json
 
-from structsparse.bags import BagGradient
 from structsparse.groups import by_row, by_row_blocks
 from structsparse.penalties import L1, GroupLasso, SparseGroupLasso
-from structsparse.solvers.rows import RowSGD
 from structsparse.solvers.scaled import ScaledSGD
+from structsparse.solvers.sgd import RowSGD
+from structsparse.weights.bags import BagGradient
 
 WEIGHTS = 80_000_000
 LABELS = 22

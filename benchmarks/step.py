@@ -14,19 +14,20 @@ import torch
 from timing import QUICK_ROUNDS, ROUNDS, arguments, clock, compare, print_table, write_json
 from torch import nn
 
-from structsparse.bags import row_sums
+from structsparse.base.errors import UserError
 from structsparse.corpora.columns import read_columns
-from structsparse.corpora.known import locate
-from structsparse.corpora.planted import planted_tagging
-from structsparse.errors import UserError
+from structsparse.corpora.known.catalog import locate
+from structsparse.corpora.planted.tagging import planted_tagging
 from structsparse.features import attributes
-from structsparse.features.index import FeatureIndex
-from structsparse.features.templates import expand
-from structsparse.losses import CRF
-from structsparse.models import Sizes, SparseScorer, Tagger
-from structsparse.solvers.rows import RowAdagrad, RowSGD
+from structsparse.features.keys import FeatureIndex
+from structsparse.losses.structured import CRF
+from structsparse.solvers.sgd import RowAdagrad, RowSGD
 from structsparse.structures.chain import Chain
-from structsparse.tasks.batches import Batches, TokenArrays
+from structsparse.tasks.tagging.features.templates import expand
+from structsparse.tasks.tagging.model import SparseScorer, Tagger
+from structsparse.training.batches import Batches, TokenArrays
+from structsparse.weights.bags import row_sums
+from structsparse.weights.batch import Sizes
 
 TEMPLATES = ["1-5-grams of pos[-5..5]", "1-3-grams of word[-5..5]", "1-2-grams of shape[-5..5]"]
 SENTENCES = 64  # in a step

@@ -26,14 +26,15 @@ from lightning import Callback
 from rich.console import Console
 from timing import print_table, set_threads, write_json
 
-from structsparse import artifact, recipe
+from structsparse.artifacts.quantization import Small
+from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
-from structsparse.corpora.known import locate
-from structsparse.errors import UserError
+from structsparse.corpora.known.catalog import locate
 from structsparse.features.attributes import attribute
-from structsparse.models import Tagger
-from structsparse.rounding import Small
-from structsparse.tasks import tagging
+from structsparse.tasks.tagging import artifact
+from structsparse.tasks.tagging import data as tagging
+from structsparse.tasks.tagging.model import Tagger
+from structsparse.training import stage as recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))

@@ -30,17 +30,17 @@ from skglm.utils.jit_compilation import compiled_clone
 from sklearn.linear_model import LogisticRegression
 from timing import arguments, clock, compare, print_table, write_json
 
-from structsparse.corpora.newsgroups import newsgroups
-from structsparse.corpora.planted_documents import planted_documents
-from structsparse.errors import UserError
+from structsparse.base.errors import UserError
+from structsparse.corpora.known.newsgroups import newsgroups
+from structsparse.corpora.planted.documents import planted_documents
 from structsparse.features import word_groups, words
 from structsparse.groups.cover import cover_rows
-from structsparse.kernels.word_groups import count_distinct, distinct
+from structsparse.kernels.features.word_groups import count_distinct, distinct
 from structsparse.penalties import L1, StructuredElasticNet
-from structsparse.solvers.designs import Design
 from structsparse.solvers.linear import fit_linear
-from structsparse.solvers.text import Majorizer, Problem
-from structsparse.tasks.documents import DocumentData
+from structsparse.solvers.overlaps import Majorizer, Problem
+from structsparse.solvers.overlaps.design import Design
+from structsparse.tasks.textcat.data import DocumentData
 
 GAP, KKT = 1e-6, 1e-9
 AGREE = 1e-6  # difference of objectives

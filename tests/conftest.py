@@ -19,7 +19,7 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is there: a worker for each core is enough
 settings.register_profile("untimed", deadline=None)  # a test times nothing, and machines are shared
 settings.load_profile("untimed")
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
 # Whatever a test rests on is said here or by the test, so that other defaults change nothing.
 PLANTED = ("data=planted", "data.train=120", "data.dev=40", "data.test=40")
 SMALL = (
@@ -128,7 +128,7 @@ def run_program(*overrides: str, folder: Path, seconds: float = 120, **options) 
 def at_step(monkeypatch, number: int, action: Callable, kind: type | None = None) -> None:
     """Do something after the loss of the training batch of this number has been computed, counted from 1 over all
     epochs and stages, of a kind of module (taggers); what it returns, if anything, becomes the loss."""
-    from structsparse.tasks.tagging import Tagging
+    from structsparse.tasks.tagging.data import Tagging
 
     kind = kind or Tagging
     step, numbers = kind.training_step, count(1)

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from structsparse.errors import UserError
+from structsparse.base.errors import UserError
 
 DOCUMENT_START = "-DOCSTART-"
 

@@ -16,10 +16,10 @@ from typing import BinaryIO
 
 import numpy as np
 
+from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column
-from structsparse.corpora.stream import pieces_of, whole_lines
+from structsparse.corpora.columns_streamed import pieces_of, whole_lines
 from structsparse.corpora.treebank import COLUMNS, UNKNOWN, Treebank
-from structsparse.errors import UserError
 
 FIELDS = "id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc"
 ID, HEAD, DEPREL, DEPS, MISC = (FIELDS.index(name) for name in ("id", "head", "deprel", "deps", "misc"))

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from structsparse.corpora.sentences import sentence_begins
-from structsparse.errors import UserError
+from structsparse.base.errors import UserError
+from structsparse.corpora.sentence_splitter import sentence_begins
 
 TOKENS = {"words": re.compile(r"\w+"), "letters": re.compile(r"[a-zA-Z]\w*"), "spaces": re.compile(r"\S+")}
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from structsparse.base.errors import UserError
 from structsparse.corpora.conllu import TreeReader
 from structsparse.corpora.documents import Constituents, Documents
-from structsparse.errors import UserError
 
 _PART = re.compile(r"\(\s*([^\s()]*)|(\))|([^\s()]+)")
 _BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences, read_columns
-from structsparse.corpora.known import locate
-from structsparse.corpora.planted import planted_tagging
-from structsparse.errors import UserError
+from structsparse.corpora.known.catalog import locate
+from structsparse.corpora.planted.tagging import planted_tagging
 
 PARTS = "train", "dev", "test"
 Items = TypeVar("Items")  # what has a length, and selects some of itself: documents, sentences, trees

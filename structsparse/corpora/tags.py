@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
-from structsparse.errors import UserError
 
 SCHEMES = ("iob2", "iob1", "iobes")  # the first wins a tie in `detect_scheme`
 PREFIXES = "OBIES"

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from structsparse.errors import UserError
+from structsparse.base.errors import UserError
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 NUMBER, PROPER_NOUN = "#n", "<proper_noun>"

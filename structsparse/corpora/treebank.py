@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Sentences
-from structsparse.errors import UserError
 
 COLUMNS = "word", "lemma", "upos", "xpos", "deprel"  # functions of the word look for the form under that name
 UNKNOWN = -1  # in the place of a head

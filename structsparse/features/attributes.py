@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
-from structsparse.errors import UserError
 
 _DIGITS = re.compile(r"00+")
 _RUNS = re.compile(r"(.)\1+")

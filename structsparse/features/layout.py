@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structsparse.errors import UserError
-from structsparse.features import arc_templates
-from structsparse.features.templates import parse
+from structsparse.base.errors import UserError
 from structsparse.groups import Cover, Forest, Partition, by_column, by_row_blocks
 from structsparse.groups.orders import coarse_to_fine
 from structsparse.groups.partition import RowNames
+from structsparse.tasks.parsing.features import templates as arc_templates
+from structsparse.tasks.tagging.features.templates import parse
 
 if TYPE_CHECKING:
-    from structsparse.pairs import Pairs
+    from structsparse.weights.observed_pairs import Pairs
 
 
 class Layout(NamedTuple):

@@ -9,12 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from structsparse.corpora import cache
+from structsparse.base import cache
+from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Sentences
-from structsparse.errors import UserError
-from structsparse.features import arc_templates, arcs, attributes, index, templates
-from structsparse.features.index import Bags, FeatureIndex, Rows
-from structsparse.kernels import arc_keys, keys
+from structsparse.features import attributes
+from structsparse.features import keys as index
+from structsparse.features.keys import Bags, FeatureIndex, Rows
+from structsparse.kernels.features import arc_keys, keys
+from structsparse.tasks.parsing.features import index as arcs
+from structsparse.tasks.parsing.features import templates as arc_templates
+from structsparse.tasks.tagging.features import templates
 
 WORTH = 10_000_000  # occurrences from which on making them takes longer than looking for them, and a tenth of a second
 _CODE = (attributes, index, templates, keys, arcs, arc_templates, arc_keys)  # what decides, beside the arguments

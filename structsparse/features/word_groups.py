@@ -26,16 +26,16 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from structsparse.clusters import topics as topic_models
-from structsparse.clusters.brown import WordTree
-from structsparse.clusters.brown import brown as brown_tree
-from structsparse.clusters.vectors import ward as ward_tree
+from structsparse.base.errors import UserError
 from structsparse.corpora.documents import running
-from structsparse.errors import UserError
+from structsparse.features.clusters import topics as topic_models
+from structsparse.features.clusters.brown import WordTree
+from structsparse.features.clusters.brown import brown as brown_tree
+from structsparse.features.clusters.ward import ward as ward_tree
 from structsparse.features.words import WordLayout
 from structsparse.groups import files
 from structsparse.groups.cover import Cover, cover_rows
-from structsparse.kernels import word_groups as kernels
+from structsparse.kernels.features import word_groups as kernels
 
 WEIGHTS, PERMUTATIONS = ("one", "sqrt_size", "overlap"), ("none", "frequency", "all")
 NEUTRAL = 2  # of the sentiments from 0 to 4

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy import sparse
 
+from structsparse.base.errors import UserError
 from structsparse.corpora.documents import Documents, Labelled, Reading
-from structsparse.errors import UserError
 
 WEIGHTINGS, VOCABULARIES = ("counts", "log", "tfidf"), ("train", "all")
 

@@ -8,10 +8,10 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from structsparse.errors import UserError
+from structsparse.base.errors import UserError
+from structsparse.groups.group_weights import checked_weights
 from structsparse.groups.partition import Partition, by_row
-from structsparse.groups.weights import checked_weights
-from structsparse.kernels import overlaps as kernels
+from structsparse.kernels.prox import overlaps as kernels
 
 FAMILIES = 1024  # beyond so many, taking one after the other is no method any more
 

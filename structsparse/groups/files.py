@@ -21,7 +21,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from structsparse.errors import UserError
+from structsparse.base.errors import UserError
 from structsparse.groups.cover import cover_rows
 from structsparse.groups.forest import Forest
 from structsparse.groups.partition import Partition

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from structsparse.errors import UserError
+from structsparse.base.errors import UserError
+from structsparse.groups.group_weights import checked_weights
 from structsparse.groups.partition import Partition, RowNames
-from structsparse.groups.weights import checked_weights
-from structsparse.kernels import forest as kernels
-from structsparse.memory import flat_array, walkable
+from structsparse.kernels.groups import forest as kernels
+from structsparse.kernels.memory import flat_array, walkable
 
 MOST_NAMES = 8  # of a cycle that a message spells out
 CHUNKS = 64  # of whole trees, at most: what threads share

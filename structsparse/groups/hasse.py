@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from structsparse.errors import UserError
+from structsparse.base.errors import UserError
 
 LARGEST = 400  # groups: beyond that nobody can read a picture, and finding the order takes groups^3 steps
 _ABREAST = 12  # groups side by side in a picture before a new line begins

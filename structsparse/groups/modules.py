@@ -2,7 +2,8 @@
 
 Each unit comes twice. From a shape alone, as `groups(shape, layout, parameter=name)` for one parameter (what
 conf/groups/module_*.yaml names), and from a model, as {parameter name: Partition} over all its layers of that kind
-(`BY_MODULE`, what `structsparse.attach.attach` takes). Biases stay free: a unit whose weights are zero is a constant.
+(`BY_MODULE`, what `structsparse.networks.attach.attach` takes). Biases stay free: a unit whose weights are zero is a
+constant.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
-from structsparse.errors import UserError
+from structsparse.base.errors import UserError
 from structsparse.groups.partition import Partition
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from structsparse.errors import UserError
+from structsparse.base.errors import UserError
 from structsparse.groups.cover import Cover
 from structsparse.groups.partition import by_row_blocks
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from structsparse.errors import UserError
-from structsparse.groups.weights import checked_weights
-from structsparse.kernels import prox as kernels
-from structsparse.memory import flat_array, walkable
+from structsparse.base.errors import UserError
+from structsparse.groups.group_weights import checked_weights
+from structsparse.kernels.memory import flat_array, walkable
+from structsparse.kernels.prox import blocks as kernels
 
 
 class Partition(nn.Module):

@@ -5,9 +5,10 @@ A penalty knows nothing of data and never adds to a gradient: `prox_` follows th
 
 from structsparse.penalties.base import Penalty
 from structsparse.penalties.blocks import GroupLasso, GroupLassoMax, SparseGroupLasso
-from structsparse.penalties.constraints import Nonnegative, Ridged
 from structsparse.penalties.discrete import Copied, Discrete
+from structsparse.penalties.elastic_overlaps import StructuredElasticNet
 from structsparse.penalties.entries import L1, ElasticNet, NoPenalty, SquaredL2
+from structsparse.penalties.forest import TreeGroupLasso, TreeGroupLassoMax
 from structsparse.penalties.nonconvex import L0, GroupMCP, LogSum, Reweighting
 from structsparse.penalties.overlaps import (
     ConsensusGroupLasso,
@@ -16,8 +17,7 @@ from structsparse.penalties.overlaps import (
     SequentialGroupLasso,
 )
 from structsparse.penalties.sequences import OSCAR, SLOPE, FusedLasso
-from structsparse.penalties.structured import StructuredElasticNet
-from structsparse.penalties.trees import TreeGroupLasso, TreeGroupLassoMax
+from structsparse.penalties.wrappers import Nonnegative, Ridged
 
 __all__ = [
     "L0",

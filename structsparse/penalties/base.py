@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from structsparse.errors import UserError
+from structsparse.base.errors import UserError
 from structsparse.groups import Partition
 from structsparse.prox import Steps
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from structsparse import prox
 from structsparse.groups import Partition
-from structsparse.memory import power_sum
+from structsparse.kernels.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, checked_partition, past_signs, residual
 from structsparse.prox import Steps
 

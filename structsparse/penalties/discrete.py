@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from structsparse import prox
-from structsparse.errors import UserError
-from structsparse.memory import power_sum
+from structsparse.base.errors import UserError
+from structsparse.kernels.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, checked_positive, past_signs, residual, row_norms
-from structsparse.prox import Steps, levels
+from structsparse.prox import Steps
+from structsparse.prox import few_values as levels
 
 KMEANS, TEMPLATE = "kmeans", "template"
 

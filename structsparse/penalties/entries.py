@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from structsparse import prox
-from structsparse.errors import UserError
-from structsparse.memory import power_sum
+from structsparse.base.errors import UserError
+from structsparse.kernels.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, checked_entry_weights, past_signs, row_norms
 from structsparse.prox import Steps
 from structsparse.prox.steps import thresholds

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from structsparse.errors import UserError
+from structsparse.base.errors import UserError
 from structsparse.groups import Partition
 from structsparse.penalties.base import Penalty, checked_partition, checked_positive, row_norms
 from structsparse.penalties.blocks import Blocks
 from structsparse.prox import Steps
-from structsparse.prox.radial import Movement, drop_groups_, firm, hard, log_sum, move_entries_, move_groups_
+from structsparse.prox.nonconvex import Movement, drop_groups_, firm, hard, log_sum, move_entries_, move_groups_
 from structsparse.prox.steps import refuse_entry_steps
 
 FOREVER = 1e30  # times its weight: what is dead stays dead, and yet 0 * FOREVER is 0

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from structsparse import prox
-from structsparse.errors import UserError
+from structsparse.base.errors import UserError
 from structsparse.groups import Cover, Partition
 from structsparse.groups.cover import cover_families
-from structsparse.memory import power_sum
+from structsparse.kernels.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, past_signs
 from structsparse.prox import Steps
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from structsparse import prox
-from structsparse.errors import UserError
+from structsparse.base.errors import UserError
 from structsparse.penalties.base import Penalty, checked, checked_entry_weights, positive_, residual, row_norms
 from structsparse.prox import Steps
 from structsparse.prox.steps import refuse_entry_steps

@@ -6,9 +6,10 @@ Contiguous CPU memory goes to the numba kernels; all else takes the torch route,
 """
 
 from structsparse.prox.blocks import group_shrink_, sparse_group_shrink_
+from structsparse.prox.blocks_max import group_clip_, group_maxima
 from structsparse.prox.entries import shrink_, soft_threshold_
-from structsparse.prox.maxima import group_clip_, group_maxima
-from structsparse.prox.nested import cut_nested_
+from structsparse.prox.forest import tree_clip_, tree_shrink_
+from structsparse.prox.forest_critical import cut_nested_
 from structsparse.prox.overlaps import (
     TOLERANCE,
     Choose,
@@ -24,7 +25,6 @@ from structsparse.prox.overlaps import (
 )
 from structsparse.prox.sequences import smooth_, sorted_shrink_
 from structsparse.prox.steps import Steps
-from structsparse.prox.trees import tree_clip_, tree_shrink_
 
 __all__ = [
     "TOLERANCE",

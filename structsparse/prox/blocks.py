@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from structsparse.groups import Partition
-from structsparse.kernels import prox as kernels
-from structsparse.memory import flat_array
+from structsparse.kernels.memory import flat_array
+from structsparse.kernels.prox import blocks as kernels
 from structsparse.prox.entries import soft_threshold_
 from structsparse.prox.steps import Steps, changed, is_scalar, number, steps_array, thresholds
 

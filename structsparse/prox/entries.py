@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from structsparse.kernels import prox as kernels
-from structsparse.memory import flat_array, walkable
+from structsparse.kernels.memory import flat_array, walkable
+from structsparse.kernels.prox import blocks as kernels
 from structsparse.prox.steps import Steps, changed, is_scalar, number, steps_array, thresholds
 
 

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from structsparse.groups.cover import Cover
-from structsparse.kernels import overlaps as kernels
-from structsparse.memory import flat_array, walkable
+from structsparse.kernels.memory import flat_array, walkable
+from structsparse.kernels.prox import overlaps as kernels
 from structsparse.prox.entries import soft_threshold_
-from structsparse.prox.interior import Found, fits, shrink_by_pulls
+from structsparse.prox.overlaps_interior import Found, fits, shrink_by_pulls
 from structsparse.prox.steps import Steps, changed, is_scalar, number, thresholds
 
 TOLERANCE = 1e-13  # of the norm of W: as near as float64 comes

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from structsparse.kernels import sequences as kernels
-from structsparse.memory import walkable
+from structsparse.kernels.memory import walkable
+from structsparse.kernels.prox import sequences as kernels
 from structsparse.prox.steps import Steps, changed, is_scalar, refuse_entry_steps, thresholds
 
 

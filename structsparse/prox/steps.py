@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from structsparse.errors import UserError
-from structsparse.memory import flat_array
+from structsparse.base.errors import UserError
+from structsparse.kernels.memory import flat_array
 
 Steps = float | Tensor
 

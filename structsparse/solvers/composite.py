@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from structsparse.errors import UserError
-from structsparse.kernels.quasinewton import dot
-from structsparse.memory import flat_array, walkable
+from structsparse.base.errors import UserError
+from structsparse.kernels.memory import flat_array, walkable
+from structsparse.kernels.solvers.quasi_newton import dot
 from structsparse.penalties import Penalty
 from structsparse.penalties.base import takes_a_metric
 

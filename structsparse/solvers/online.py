@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from structsparse.errors import UserError
-from structsparse.losses import Hinge, Perceptron
-from structsparse.solvers.walks import Rule, Walk, walk_of
+from structsparse.base.errors import UserError
+from structsparse.losses.structured import Hinge, Perceptron
+from structsparse.tasks.parsing.sweeps import Rule, Walk, walk_of
 
 
 class Online(Optimizer):

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from structsparse.bags import BagGradient, RowScale, concatenated, row_sums, subtract_
-from structsparse.errors import UserError
-from structsparse.kernels import scaled as kernels
-from structsparse.memory import walkable
+from structsparse.base.errors import UserError
+from structsparse.kernels.memory import walkable
+from structsparse.kernels.weights import scaled as kernels
 from structsparse.penalties import GroupLasso, Penalty
 from structsparse.prox.steps import changed
-from structsparse.solvers.rows import Rows
+from structsparse.solvers.sgd import Rows
+from structsparse.weights.bags import BagGradient, RowScale, concatenated, row_sums, subtract_
 
 SAVED = ("factors", "squares", "doubt", "touched", "counts")  # of a table: what a checkpoint must hold of it
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from structsparse.kernels.quasinewton import merge
+from structsparse.kernels.solvers.quasi_newton import merge
 
 FLAT = 1e-10  # cosine of step and change of gradient below which a pair says nothing of the curvature
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from structsparse.errors import UserError
-from structsparse.kernels import chain as kernels
-from structsparse.kernels import lanes
+from structsparse.base.errors import UserError
+from structsparse.kernels.structures import chain as kernels
+from structsparse.kernels.structures import chain_simd as lanes
 
 
 class ChainScores(NamedTuple):

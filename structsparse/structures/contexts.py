@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from structsparse.errors import UserError
-from structsparse.kernels import careful_contexts as careful
-from structsparse.kernels import contexts as kernels
+from structsparse.base.errors import UserError
+from structsparse.kernels.structures import contexts as kernels
+from structsparse.kernels.structures import contexts_stable as careful
 
 if TYPE_CHECKING:
-    from structsparse.features.contexts import ContextTree
+    from structsparse.tasks.lm.contexts import ContextTree
 
 NOTHING = torch.empty(0)
 LOST = 2.0**-26  # of the mass of a context above: below it torch takes a mass for one of the context's own entries

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from structsparse.errors import UserError
-from structsparse.kernels import edges as kernels
+from structsparse.base.errors import UserError
+from structsparse.kernels.structures import edges as kernels
 
 
 class EdgeScores(NamedTuple):

@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from structsparse.kernels import elimination
-from structsparse.structures import dependency
-from structsparse.structures.dependency import DependencyTree, tokens_inside
+from structsparse.kernels.structures import matrix_tree as elimination
+from structsparse.structures import trees as dependency
+from structsparse.structures.trees import DependencyTree, tokens_inside
 
 
 class TorchRoute:

@@ -1,1 +1,1 @@
-"""One file a task: its data, its Lightning module, its metric."""
+"""What the program does, by the kind of model; imported once the arguments are understood."""

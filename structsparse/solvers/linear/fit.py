@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structsparse.errors import UserError
-from structsparse.kernels import linear as kernels
-from structsparse.kernels.descent import solve
-from structsparse.kernels.linear import Problem
+from structsparse.base.errors import UserError
+from structsparse.kernels.solvers import linear_problem as kernels
+from structsparse.kernels.solvers.linear_newton import solve
+from structsparse.kernels.solvers.linear_problem import Problem
 from structsparse.penalties import Penalty
 from structsparse.solvers.linear.problem import make_blocks, make_problem, numbers
 

@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from structsparse.errors import UserError
-from structsparse.kernels.linear import Problem, compress
+from structsparse.base.errors import UserError
+from structsparse.kernels.solvers.linear_problem import Problem, compress
 from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, Penalty, SparseGroupLasso, SquaredL2
 
 LOSSES = ("logistic", "squared")

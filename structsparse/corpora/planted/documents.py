@@ -1,0 +1,136 @@
+"""Planted documents: drawn from a seeded model in which only some groups of words decide the label.
+
+A group of words shares its stem. Each sentence is about one group: most of its words are of that group, the others
+are common words and words of any group. Some groups decide, the same number for each class (for numbers: up and down);
+the others, the most, are silent. A share of the sentences is about deciding groups, mostly about those of the class of
+their document:
+
+    p(group g | class k)  ~  loud  if g decides for k,   1 - loud  shared by the others that decide
+
+A number is the sum of the effects of a document's deciding sentences, and noise. A single word is rare, and what it
+says is the same as what its whole group says: who knows the groups needs fewer documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from structsparse.base.errors import UserError
+from structsparse.corpora.documents import Labelled, tokenize
+
+CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
+COMMON = 100  # words of no group
+DECIDING_SHARE = 0.4  # of the sentences
+LOUD = 0.95  # of the deciding sentences of a document, for its own class
+OF_GROUP, OF_ANY = 0.4, 0.1  # of the words of a sentence; the others are common
+SENTENCES, LENGTH = 8, 8  # of a document, of a sentence; both at least 1, these on average
+EXPONENT = 0.5  # of word frequencies inside a group: the k-th word has k ** -EXPONENT
+NOISE = 0.5  # standard deviation, of numbers; an effect is 1 or -1
+
+
+def planted_documents(
+    seed: int, train: int, dev: int, test: int, classes: int, groups: int, size: int, deciding: int
+) -> Labelled:
+    """`groups` groups of `size` words, of which `deciding` decide for each class; classes=0: labels are numbers."""
+    _check(classes, groups, size, deciding)
+    words_seed, topics_seed, texts_seed, numbers_seed = np.random.SeedSequence(seed).spawn(4)
+    stems, words = _words(np.random.default_rng(words_seed), groups, size)
+    documents = train + dev + test
+    rng = np.random.default_rng(topics_seed)
+    kinds = max(classes, 2)  # numbers have groups for up and groups for down
+    decides = rng.permutation(groups)[: kinds * deciding].reshape(kinds, deciding)  # [kinds, deciding]
+    sizes = 1 + rng.poisson(SENTENCES - 1, documents)  # [documents]
+    kind, topic, speaks = _topics(rng, sizes, decides, groups, classes == 0)
+    if classes:
+        labels, names = kind, tuple(f"class{k}" for k in range(classes))
+    else:
+        owner, effect = np.repeat(np.arange(documents), sizes), np.where(speaks == 0, -1.0, speaks)
+        noise = np.random.default_rng(numbers_seed).normal(0, NOISE, documents)
+        labels, names = np.bincount(owner, np.where(speaks < 0, 0.0, effect), documents) + noise, None
+    texts, sentences = _texts(np.random.default_rng(texts_seed), sizes, topic, words, size)
+    source = f"planted documents (seed {seed})"
+    whole = tokenize([f"{source}:{k + 1}" for k in range(documents)], texts, labels, names)
+    whole = replace(whole, sentence_offsets=sentences)
+    bounds = np.cumsum([0, train, dev, test])
+    parts = [whole.select(np.arange(*bounds[k : k + 2])) for k in range(3)]
+    members = {
+        f"{stem}-": tuple(sorted(words[COMMON + k * size : COMMON + (k + 1) * size])) for k, stem in enumerate(stems)
+    }
+    truth = tuple(f"{stems[k]}-" for k in np.sort(decides.ravel()).tolist())
+    return Labelled("planted_documents", *parts, truth=truth, groups=members)
+
+
+def _check(classes: int, groups: int, size: int, deciding: int) -> None:
+    if classes < 0 or classes == 1:
+        raise UserError(f"data.classes is {classes}, expected at least 2, or 0 for numbers")
+    most = (len(CONSONANTS) * len(VOWELS)) ** 2
+    if not 1 <= groups <= most:
+        raise UserError(f"data.groups is {groups}, expected from 1 to {most:,}")
+    endings = len(VOWELS) * len(CONSONANTS)
+    if not 1 <= size <= endings:
+        raise UserError(f"data.size is {size}, expected from 1 to {endings} words in a group")
+    if deciding < 1 or deciding * max(classes, 2) >= groups:
+        raise UserError(
+            f"data.deciding is {deciding}, expected at least 1, and for {max(classes, 2)} classes less than "
+            f"data.groups={groups} in all"
+        )
+
+
+def _words(rng: np.random.Generator, groups: int, size: int) -> tuple[list[str], list[str]]:
+    """The stems of the groups, and all words: common ones, then group after group."""
+    syllables = [c + v for c in CONSONANTS for v in VOWELS]
+    endings = [v + c for v in VOWELS for c in CONSONANTS]
+    stems = [syllables[k // len(syllables)] + syllables[k % len(syllables)]
+             for k in rng.permutation(len(syllables) ** 2)[:groups]]  # fmt: skip
+    words = [f"{c}{v}{d}" for c in CONSONANTS for v in VOWELS for d in CONSONANTS]
+    words = [words[k] for k in rng.permutation(len(words))[:COMMON]]  # three letters, where others have six
+    for stem in stems:
+        words += [stem + endings[k] for k in rng.permutation(len(endings))[:size]]
+    return stems, words
+
+
+def _topics(
+    rng: np.random.Generator, sizes: np.ndarray, decides: np.ndarray, groups: int, mixed: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The kind of each document, and of each of its sentences the group it is about and the kind that group decides
+    for, -1 for none. `mixed`: documents have no kind, their sentences have."""
+    kinds, deciding = decides.shape
+    silent = np.setdiff1d(np.arange(groups), decides)
+    kind = rng.integers(kinds, size=len(sizes))
+    sentences = int(sizes.sum())
+    own = rng.integers(kinds, size=sentences) if mixed else np.repeat(kind, sizes)
+    other = (own + 1 + rng.integers(kinds - 1, size=sentences)) % kinds
+    said = np.where(rng.random(sentences) < LOUD, own, other)
+    loud = decides[said, rng.integers(deciding, size=sentences)]
+    quiet = silent[rng.integers(len(silent), size=sentences)]
+    speaks = rng.random(sentences) < DECIDING_SHARE
+    return kind, np.where(speaks, loud, quiet), np.where(speaks, said, -1)
+
+
+def _texts(
+    rng: np.random.Generator, sizes: np.ndarray, topic: np.ndarray, words: Sequence[str], size: int
+) -> tuple[list[str], np.ndarray]:
+    """The text of each document, and where sentences begin among the tokens: int64 [sentences + 1]"""
+    lengths = 1 + rng.poisson(LENGTH - 1, len(topic))  # [sentences]
+    about, tokens = np.repeat(topic, lengths), int(lengths.sum())
+    share = rng.random(tokens)
+    group = np.where(share < OF_GROUP, about, rng.integers((len(words) - COMMON) // size, size=tokens))
+    member = _ranked(rng, size, tokens)
+    code = np.where(share < OF_GROUP + OF_ANY, COMMON + group * size + member, _ranked(rng, COMMON, tokens))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    spelled = [words[k] for k in code.tolist()]
+    for k in offsets[:-1].tolist():
+        spelled[k] = spelled[k].capitalize()
+    ends = offsets.tolist()
+    sentences = [" ".join(spelled[a:b]) + "." for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    bounds = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+    return [" ".join(sentences[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True)], offsets
+
+
+def _ranked(rng: np.random.Generator, words: int, draws: int) -> np.ndarray:
+    """So many draws of one of the words, the first the most frequent."""
+    mass = np.cumsum(np.arange(1, words + 1) ** -EXPONENT)
+    return np.minimum(np.searchsorted(mass, rng.random(draws) * mass[-1], side="right"), words - 1)

@@ -1,0 +1,27 @@
+"""Where the sentences of a text begin, as the rules of sentencex have it (the extra `text`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import numpy as np
+
+from structsparse.base.errors import UserError
+
+
+def can_split() -> bool:
+    return find_spec("sentencex") is not None
+
+
+def sentence_begins(texts: Sequence[str], language: str = "en") -> list[np.ndarray]:
+    """Where the sentences of each text begin, in characters: int64 [sentences] each."""
+    try:
+        from sentencex import get_sentence_boundaries
+    except ImportError:
+        raise UserError(
+            "sentences are found by the library sentencex, which is not installed; "
+            "expected the extra `text`: pip install 'structsparse[text]'"
+        ) from None
+    found = (get_sentence_boundaries(language, text) for text in texts)
+    return [np.array([sentence["start_index"] for sentence in sentences], np.int64) for sentences in found]

@@ -1,0 +1,297 @@
+"""The proximal steps of trees on the CPU; twins of the torch routes in `prox.trees`.
+
+In place on flat contiguous float32 or float64 memory; `kernels.forest` says in which orders the nodes come, and what
+`units`, `starts` and `width` say of the memory that each owns. Numbers of nodes are float64.
+"""
+
+import numpy as np
+from numba import njit, prange
+
+from structsparse.kernels.groups.forest import own_squares
+from structsparse.kernels.prox.blocks import ALONE, PARALLEL, SERIAL
+
+HEAP = np.dtype([("value", np.float64), ("count", np.float64), ("child", np.int32), ("next", np.int32)])
+STRETCH = 1 << 12  # nodes of a level whose numbers stay in the first-level cache between two loops
+
+
+# Euclidean norms: from the leaves to the roots each subtree is multiplied by 1 - reach / norm, or by 0; what that
+# leaves of its squared norm is added to its parent's. From the roots to the leaves the factors are multiplied.
+
+
+@njit(**SERIAL)
+def shrink_trees(x, units, starts, width, above, levels, weight, threshold, cut, squares, factor):
+    """Prox of threshold * sum_k weight[k] ||V_k|| + cut * ||V||_1, nodes in level order; squares, factor: scratch."""
+    own_squares(x, units, starts, width, cut, squares)
+    for level in range(levels.size - 2, -1, -1):
+        for a in range(levels[level], levels[level + 1], STRETCH):
+            b = min(a + STRETCH, levels[level + 1])
+            _factors(squares[a:b], weight[a:b], threshold, factor[a:b])
+            if level > 0:
+                _add_to_parents(squares[a:b], above[a:b], squares)
+    _multiply_downwards(factor[levels[1] :], above[levels[1] :], factor)
+    _scale_own(x, units, starts, width, cut, factor)
+
+
+@njit(**SERIAL)
+def _factors(squares, weight, threshold, factor):
+    for k in range(squares.size):
+        norm, reach = np.sqrt(squares[k]), threshold * weight[k]
+        share = 1 - reach / norm
+        share = 0.0 if norm <= reach else share  # what is not a number stays so
+        factor[k] = share if reach > 0 else 1.0  # 0 * inf is no reach either
+        squares[k] *= factor[k] * factor[k]
+
+
+@njit(**SERIAL)
+def _add_to_parents(squares, above, parents):
+    for k in range(squares.size):
+        parents[above[k]] += squares[k]
+
+
+@njit(**SERIAL)
+def _multiply_downwards(factor, above, parents):
+    for k in range(factor.size):
+        factor[k] *= parents[above[k]]
+
+
+@njit(**SERIAL)
+def _scale_own(x, units, starts, width, cut, factor):
+    if width == 1 and starts.size == 0:
+        if units.size == 0:
+            _scale_each(x, cut, factor)
+        else:
+            _scale_scattered(x, units, cut, factor)
+        return
+    for k in range(factor.size):
+        a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
+        for u in range(a, b):
+            unit = units[u] if units.size > 0 else u
+            _scale(x[unit * width : (unit + 1) * width], cut, x.dtype.type(factor[k]))
+
+
+@njit(**SERIAL)
+def _scale(x, cut, factor):
+    zero = x.dtype.type(0)
+    for i in range(x.size):
+        scaled = (x[i] - min(max(x[i], -cut), cut)) * factor
+        x[i] = zero if factor == 0 else scaled
+
+
+@njit(**SERIAL)
+def _scale_each(x, cut, factor):
+    zero = x.dtype.type(0)
+    for k in range(factor.size):
+        scaled = (x[k] - min(max(x[k], -cut), cut)) * x.dtype.type(factor[k])
+        x[k] = zero if factor[k] == 0 else scaled
+
+
+@njit(**SERIAL)
+def _scale_scattered(x, units, cut, factor):
+    zero = x.dtype.type(0)
+    for k in range(factor.size):
+        u = units[k]
+        scaled = (x[u] - min(max(x[u], -cut), cut)) * x.dtype.type(factor[k])
+        x[u] = zero if factor[k] == 0 else scaled
+
+
+# Largest entries: from the leaves to the roots each subtree is clipped at the r with sum_e (|v_e| - r)+ / step_e =
+# strength * weight, where the |v_e| come from the top of a heap of the subtree. Entries clipped together stay equal
+# for ever, so they go back as one element, with the sum of their counts (1 / step): each node puts back at most one,
+# so no more are ever taken than twice the number of entries. Of a subtree whose mass sum |v_e| / step_e is not above
+# strength * weight nothing is left. It is a pairing heap: to join two, hang the lower below the higher.
+
+
+@njit(**PARALLEL)
+def clip_trees(x, steps, units, starts, width, depth, weight, chunks, strength, cut, heap, limit):
+    """Prox of strength * sum_k weight[k] max|V_k| + cut * ||V||_1; nodes in preorder, whole trees in a chunk.
+
+    `steps` has one per entry of x, or is empty: then strength and cut have been multiplied by the step. `heap` (one
+    element per entry of the trees) and `limit` (one number per node) are scratch.
+    """
+    memory, trees = (units, starts, width), (depth, weight, limit)
+    if x.size <= ALONE:
+        for chunk in range(chunks.size - 1):
+            _clip_chunk(chunks[chunk], chunks[chunk + 1], x, steps, memory, trees, strength, cut, heap)
+        return
+    for chunk in prange(chunks.size - 1):
+        _clip_chunk(chunks[chunk], chunks[chunk + 1], x, steps, memory, trees, strength, cut, heap)
+
+
+@njit(**SERIAL)
+def clip_levels(x, steps, width, above, weight, strength, cut, heap, tops, mass, limit):
+    """The same where the node at each place of level order owns the `width` entries at that place: memory is walked
+    from end to end, which is three times as fast as in preorder. `tops`, `mass` and `limit` (one per node) are
+    scratch."""
+    tops[:], mass[:] = -1, 0.0
+    for k in range(above.size - 1, -1, -1):
+        top = tops[k]
+        for e in range(k * width, (k + 1) * width):
+            top, own = _with_entry(heap, top, e, x, steps, cut, e)
+            mass[k] += own
+        limit[k], top, mass[k] = _limit(heap, top, mass[k], strength * weight[k])
+        p = above[k]
+        if p >= 0 and top >= 0:
+            tops[p] = top if tops[p] < 0 else _link(heap, tops[p], top)
+            mass[p] += mass[k]
+    for k in range(above.size):
+        if above[k] >= 0 and limit[above[k]] < limit[k]:
+            limit[k] = limit[above[k]]
+        for e in range(k * width, (k + 1) * width):
+            _clip_entry(x, e, steps, cut, x.dtype.type(limit[k]))
+
+
+@njit(**SERIAL)
+def _clip_chunk(a, b, x, steps, memory, trees, strength, cut, heap):
+    """The trees from place a to place b."""
+    (units, starts, width), (depth, weight, limit) = memory, trees
+    first, last = (starts[a] * width, starts[b] * width) if starts.size > 0 else (a * width, b * width)
+    if starts.size > 0:
+        starts = starts[a : b + 1]
+    elif units.size > 0:
+        units = units[a:b]
+    else:  # their memory is one stretch
+        x, steps = x[first:last], steps[first:last]
+    memory, trees = (units, starts, width), (depth[a:b], weight[a:b], limit[a:b])
+    _limits(x, steps, memory, trees, strength, cut, heap[first:last])
+    _clip_own(x, steps, memory, trees, cut)
+
+
+@njit(**SERIAL)
+def _limits(x, steps, memory, trees, strength, cut, heap):
+    """limit[k] <- where the subtree of k is clipped on its own account."""
+    (units, starts, width), (depth, weight, limit) = memory, trees
+    deepest = depth.max() + 2
+    tops, masses = np.full(deepest, -1, np.int32), np.zeros(deepest)  # of the children, by depth
+    slot = heap.size
+    for k in range(depth.size - 1, -1, -1):
+        d = depth[k]
+        top, mass = tops[d + 1], masses[d + 1]
+        tops[d + 1], masses[d + 1] = -1, 0.0
+        a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
+        for u in range(a, b):
+            unit = units[u] if units.size > 0 else u
+            for e in range(unit * width, (unit + 1) * width):
+                slot -= 1
+                top, own = _with_entry(heap, top, slot, x, steps, cut, e)
+                mass += own
+        limit[k], top, mass = _limit(heap, top, mass, strength * weight[k])
+        if top >= 0:
+            tops[d] = top if tops[d] < 0 else _link(heap, tops[d], top)
+            masses[d] += mass
+
+
+@njit(**SERIAL)
+def _with_entry(heap, top, slot, x, steps, cut, e):
+    """The heap with |soft(x[e])| in this slot, and what it weighs."""
+    value, count = abs(np.float64(x[e])), 1.0
+    if steps.size > 0:
+        count = 1 / np.float64(steps[e])
+    value = _less(value, steps, e, cut)
+    if not (value > 0 and count > 0):  # an infinite step leaves an entry no say in the limit
+        return top, 0.0
+    slot = np.int32(slot)
+    heap[slot].value, heap[slot].count, heap[slot].child = value, count, -1
+    return (slot if top < 0 else _link(heap, top, slot)), value * count
+
+
+@njit(**SERIAL)
+def _limit(heap, top, mass, reach):
+    """Where a subtree with this heap is clipped, the heap after that, and what it then weighs."""
+    if not reach > 0:
+        return np.inf, top, mass
+    if not mass > reach:
+        return 0.0, np.int32(-1), 0.0
+    limit, top = _lower_top(heap, top, reach)
+    return (limit, top, mass - reach) if limit > 0 else (limit, np.int32(-1), 0.0)
+
+
+@njit(**SERIAL)
+def _less(value, steps, e, cut):
+    """|soft(x, cut * step)| for value = |x|."""
+    if cut == 0:
+        return value
+    reach = cut * steps[e] if steps.size > 0 else cut
+    return value - min(value, reach)
+
+
+@njit(**SERIAL)
+def _lower_top(heap, top, reach):
+    """The r that takes `reach` off the heap, and the heap after that."""
+    first, mass, count, limit = top, 0.0, 0.0, -1.0
+    while top >= 0:
+        value = heap[top].value
+        if count > 0 and mass - reach >= value * count:
+            break
+        mass += value * heap[top].count
+        count += heap[top].count
+        top = _without_top(heap, top)
+        if count == np.inf:  # an entry with step 0: it stays, and none can be clipped below it
+            limit = value
+            break
+    limit = limit if limit >= 0 else (mass - reach) / count
+    heap[first].value, heap[first].count, heap[first].child = limit, count, top
+    if top >= 0:
+        heap[top].next = -1
+    return limit, first
+
+
+@njit(**SERIAL)
+def _link(heap, a, b):
+    """Two heaps as one."""
+    if heap[a].value < heap[b].value:
+        a, b = b, a
+    heap[b].next = heap[a].child
+    heap[a].child = b
+    return a
+
+
+@njit(**SERIAL)
+def _without_top(heap, top):
+    """The children of the top as one heap: linked in pairs, then pair by pair from the last to the first."""
+    a, pairs = heap[top].child, np.int32(-1)
+    while a >= 0:
+        b = heap[a].next
+        if b < 0:
+            heap[a].next = pairs
+            pairs = a
+            break
+        following = heap[b].next
+        a = _link(heap, a, b)
+        heap[a].next = pairs
+        pairs = a
+        a = following
+    if pairs < 0:
+        return pairs
+    top, pairs = pairs, heap[pairs].next
+    while pairs >= 0:
+        following = heap[pairs].next
+        top = _link(heap, top, pairs)
+        pairs = following
+    return top
+
+
+@njit(**SERIAL)
+def _clip_own(x, steps, memory, trees, cut):
+    """Every entry <- soft(x, cut), clipped at the least limit on its path."""
+    (units, starts, width), (depth, _, limit) = memory, trees
+    path = np.full(depth.max() + 1, np.inf)
+    for k in range(depth.size):
+        d = depth[k]
+        path[d] = limit[k] if d == 0 else min(limit[k], path[d - 1])
+        most = x.dtype.type(path[d])
+        a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
+        for u in range(a, b):
+            unit = units[u] if units.size > 0 else u
+            for e in range(unit * width, (unit + 1) * width):
+                _clip_entry(x, e, steps, cut, most)
+
+
+@njit(**SERIAL)
+def _clip_entry(x, e, steps, cut, most):
+    if cut > 0:
+        reach = x.dtype.type(cut * steps[e] if steps.size > 0 else cut)
+        x[e] -= min(max(x[e], -reach), reach)
+    if x[e] > most:
+        x[e] = most
+    elif x[e] < -most:
+        x[e] = -most if most > 0 else most

@@ -1,0 +1,80 @@
+"""The passes over memory of an accelerated proximal gradient step, each made once: twins of `solvers.moves`.
+
+All flat contiguous arrays of one precision. `step` has one number per entry, or one for all. Sums are float64, one for
+each stretch of STRETCH entries, so that they do not depend on the number of threads.
+"""
+
+import numpy as np
+from numba import njit, prange
+
+from structsparse.kernels.prox.blocks import PARALLEL, SUMS
+
+STRETCH = 1 << 15  # entries
+ALONE = 1 << 18  # entries: up to here one thread has done it before the others are awake
+
+
+@njit(**SUMS)
+def _ahead(x, before, here, point, momentum):
+    for i in range(x.size):
+        here[i] = x[i]
+        x[i] += momentum * (x[i] - before[i])
+        point[i] = x[i]
+
+
+@njit(**PARALLEL)
+def ahead(x, before, here, point, momentum):
+    """here <- x; x and point <- x + momentum * (x - before)."""
+    if x.size <= ALONE:
+        _ahead(x, before, here, point, momentum)
+        return
+    for tile in prange((x.size + STRETCH - 1) // STRETCH):
+        a, b = tile * STRETCH, (tile + 1) * STRETCH
+        _ahead(x[a:b], before[a:b], here[a:b], point[a:b], momentum)
+
+
+@njit(**SUMS)
+def _down(x, point, gradient, step, scale, metric):
+    for i in range(x.size):
+        metric[i] = scale * step[i]
+        x[i] = point[i] - metric[i] * gradient[i]
+
+
+@njit(**PARALLEL)
+def down(x, point, gradient, step, scale, metric):
+    """metric <- scale * step; x <- point - metric * gradient."""
+    if x.size <= ALONE:
+        _down(x, point, gradient, step, scale, metric)
+        return
+    for tile in prange((x.size + STRETCH - 1) // STRETCH):
+        a, b = tile * STRETCH, (tile + 1) * STRETCH
+        _down(x[a:b], point[a:b], gradient[a:b], step[a:b], scale, metric[a:b])
+
+
+@njit(**SUMS)
+def _sums(x, point, here, gradient, step, sums):
+    length = along = turn = 0.0
+    for i in range(x.size):
+        move = np.float64(x[i]) - point[i]
+        scaled = move / np.float64(step[i])
+        length += move * scaled
+        along += move * gradient[i]
+        turn -= scaled * (np.float64(x[i]) - here[i])
+    sums[0], sums[1], sums[2] = length, along, turn
+
+
+@njit(**PARALLEL)
+def sums(x, point, here, gradient, step):
+    """With the move x - point: sum move^2 / step, sum move * gradient, and sum -move / step * (x - here)."""
+    tiles = max(1, (x.size + STRETCH - 1) // STRETCH)
+    found = np.zeros((tiles, 3))
+    if x.size <= ALONE:
+        _sums(x, point, here, gradient, step, found[0])
+    else:
+        for tile in prange(tiles):
+            a, b = tile * STRETCH, (tile + 1) * STRETCH
+            _sums(x[a:b], point[a:b], here[a:b], gradient[a:b], step[a:b], found[tile])
+    total = np.zeros(3)
+    for tile in range(tiles):
+        for k in range(3):
+            total[k] += found[tile, k]
+    return total

@@ -1,0 +1,372 @@
+"""Proximal Newton for the Problems of `kernels.linear`.
+
+The loss is replaced by its second-order model at the scores, and coordinate descent walks over the blocks of the
+model. Within a block the curvature X_g' H X_g is bounded by the diagonal of its absolute row sums: a bound always, and
+near the truth where the features of a block seldom occur in one item, as words do. In that metric a block has a
+closed form but for one scalar root. `pull` is the slope of the model [items].
+"""
+
+import numpy as np
+from numba import njit
+
+from structsparse.kernels.solvers.linear_problem import (
+    ROUNDS,
+    SERIAL,
+    SUMS,
+    add_columns,
+    dot,
+    dual_value,
+    features_of,
+    gauge,
+    gradient,
+    penalty_value,
+    soft,
+    total_loss,
+)
+
+PASSES, SLACK = 20, 0.1  # of descent in a round of Newton; a pass that gains less than this share of the first is last
+DENSE_PASSES, DENSE_SLACK = 100, 1e-3  # where passes are cheap
+DENSE = 16  # products of a pass over second derivatives that cost as much as an entry of a sparse one
+MEMORY = 5  # moves that extrapolation mixes
+HALVINGS = 30  # of a step: what does not help by then is rounding
+FLOOR = 1e-14  # of a curvature, relative to the largest: below it a column says nothing
+ENOUGH = 1e-4  # of the promised decrease (Armijo)
+ROUNDING = 1e-15  # of the objective: a smaller increase is none. The gap is of first order in the distance to the
+STUCK = 3  # optimum and the objective of second, so some rounds help the gap when they no longer show in the objective
+
+
+@njit(**SERIAL)
+def solve(problem, w, scores, goal, rounds):
+    """Minimise over all blocks to a duality gap of `goal`, or for some rounds of Newton; w and scores change in place.
+
+    Returns the passes of descent.
+    """
+    count, blocks = scores.size, np.arange(problem.cut.size)
+    slope, curvature, ahead = np.empty(count), np.empty(count), np.empty(count)
+    grad, bound, new = np.empty(w.size), np.empty(w.size), w.copy()
+    objective = total_loss(problem, scores, slope, curvature) + penalty_value(problem, w, blocks)
+    passes, stuck = 0, 0
+    for _ in range(rounds):
+        gradient(problem, slope, blocks, grad)
+        if shortfall(problem, objective, slope, grad, w, blocks, curvature) <= goal:
+            break
+        curvatures(problem, curvature, blocks, bound)
+        pull, buffer = slope.copy(), np.empty(w.size)
+        descend(problem, blocks, new, pull, curvature, bound, buffer)
+        living = _living(problem, new, blocks)
+        if _is_dense(problem, living):
+            passes += 1 + _descend_dense(problem, living, new, pull, curvature, bound, buffer)
+        else:
+            passes += 1 + _descend_sparse(problem, living, new, pull, w, grad, slope, curvature, bound, buffer)
+        ahead[:] = 0
+        add_columns(problem, new - w, blocks, ahead)
+        value = _search(problem, w, new, scores, ahead, blocks, slope, curvature, objective)
+        stuck = 0 if value < objective else stuck + 1
+        if stuck == STUCK:
+            break
+        objective = value
+        new[:] = w
+    return passes
+
+
+@njit(**SERIAL)
+def shortfall(problem, objective, slope, grad, w, blocks, curvature):
+    """The duality gap of these blocks, had the free features no slope; what a step along each alone would gain on top.
+
+    By Fenchel and Young the gap is a sum of terms of at least 0, but for w * slope of the free features."""
+    scale = 1 / max(gauge(problem, grad, w, blocks), 1.0)
+    gap = objective - dual_value(problem, slope, scale, grad, w, blocks)
+    for g in blocks:
+        j = problem.members[problem.bounds[g]]
+        if problem.cut[g] == 0 and problem.reach[g] == 0 and problem.ridge[j] == 0 and grad[j] != 0:
+            total = 0.0
+            for k in range(problem.starts[j], problem.starts[j + 1]):
+                total += curvature[problem.items[k]] * problem.values[k] * problem.values[k]
+            gap += grad[j] * grad[j] * slope.size / (2 * total) - scale * grad[j] * w[j] if total > 0 else 0.0
+    return gap
+
+
+@njit(**SERIAL)
+def _search(problem, w, new, scores, ahead, blocks, slope, curvature, objective):
+    """Go from w towards `new` as far as it helps; w and scores change in place. The objective there."""
+    promised = penalty_value(problem, new, blocks) - penalty_value(problem, w, blocks) + slope @ ahead / slope.size
+    step, before, start = 1.0, 0.0, w.copy()
+    for _ in range(HALVINGS):
+        scores += (step - before) * ahead
+        w[:] = new if step == 1 else start + step * (new - start)
+        value = total_loss(problem, scores, slope, curvature) + penalty_value(problem, w, blocks)
+        if value <= objective + ENOUGH * step * promised + ROUNDING * abs(objective):
+            return value
+        before, step = step, step / 2
+    scores -= before * ahead
+    w[:] = start
+    return objective
+
+
+# --- one pass
+
+
+@njit(**SERIAL)
+def curvatures(problem, curvature, blocks, bound):
+    """bound[j] <- diagonal bound of the curvature of the model in these blocks."""
+    touched, largest = np.zeros(curvature.size), 0.0
+    for g in blocks:
+        members = problem.members[problem.bounds[g] : problem.bounds[g + 1]]
+        if members.size > 1:
+            _touch(problem, members, touched)
+        for j in members:
+            total = 0.0
+            for k in range(np.uint64(problem.starts[j]), np.uint64(problem.starts[j + 1])):
+                i, value = np.uint64(problem.items[k]), abs(problem.values[k])
+                total += curvature[i] * value * (touched[i] if members.size > 1 else value)
+            bound[j] = total / curvature.size + problem.ridge[j]
+            largest = max(largest, bound[j])
+        for j in members:
+            for k in range(problem.starts[j], problem.starts[j + 1]):
+                touched[problem.items[k]] = 0.0
+    for j in features_of(problem, blocks):
+        bound[j] = max(bound[j], FLOOR * largest)
+
+
+@njit(**SERIAL)
+def _touch(problem, members, touched):
+    """touched += the absolute row sums of these columns."""
+    for j in members:
+        for k in range(problem.starts[j], problem.starts[j + 1]):
+            touched[problem.items[k]] += abs(problem.values[k])
+
+
+@njit(**SERIAL)
+def descend(problem, blocks, w, pull, curvature, bound, buffer):
+    """One pass of block coordinate descent; the decrease of the bounds it minimised one after the other."""
+    values, items, starts, members, bounds, cut, reach, ridge = problem[:8]
+    decrease = 0.0
+    for g in blocks:
+        a, b = bounds[g], bounds[g + 1]
+        aims = buffer[: b - a]
+        for m in range(a, b):
+            j = members[m]
+            slope = dot(values, items, starts[j], starts[j + 1], pull) / pull.size + ridge[j] * w[j]
+            aims[m - a] = soft(bound[j] * w[j] - slope, cut[g])
+        ratio = norm_ratio(aims, bound, members[a:b], reach[g]) if reach[g] > 0 else 0.0
+        for m in range(a, b):
+            j = members[m]
+            change = _minimiser(aims[m - a], bound[j], ratio, w[j]) - w[j]
+            if change != 0:
+                for k in range(np.uint64(starts[j]), np.uint64(starts[j + 1])):
+                    i = np.uint64(items[k])
+                    pull[i] += curvature[i] * values[k] * change
+                w[j] += change
+                decrease += bound[j] * change * change / 2
+    return decrease
+
+
+@njit(**SERIAL)
+def _minimiser(aim, bound, ratio, weight):
+    """Of bound / 2 * v^2 - aim * v under the ratio; a weight without curvature stays."""
+    return aim / (bound + ratio) + 0.0 if bound > 0 else weight  # -0.0 + 0.0 = 0.0
+
+
+@njit(**SUMS)
+def norm_ratio(aims, bound, members, reach):
+    """reach / |v| of the minimiser v = aims / (bound + reach / |v|) of a block; infinite where that is zero.
+
+    With theta = |v| the root of |aims / (bound * theta + reach)| = 1: one over the left-hand side is increasing and
+    concave in theta, so Newton climbs to it from any point left of it.
+    """
+    squares, largest = 0.0, 0.0
+    for c in range(aims.size):
+        squares += aims[c] * aims[c]
+        largest = max(largest, bound[members[c]])
+    if squares <= reach * reach:
+        return np.inf
+    theta = (np.sqrt(squares) - reach) / largest  # the root, were all curvatures the largest
+    for _ in range(ROUNDS):
+        squares, slope = 0.0, 0.0
+        for c in range(aims.size):
+            inverse = 1 / (bound[members[c]] * theta + reach)
+            part = aims[c] * inverse
+            squares += part * part
+            slope += part * part * inverse * bound[members[c]]
+        norm = np.sqrt(squares)
+        if norm <= 1 + 1e-14:
+            break
+        theta += (norm - 1) * (squares / slope)
+    return reach / theta
+
+
+# --- many passes over the living blocks
+#
+# They are few, and take most passes. Where their features are few too, a pass over the second derivatives between them
+# costs less than one over their columns. Every few passes the points are extrapolated, which keeps what is zero.
+
+
+@njit(**SERIAL)
+def _living(problem, w, blocks):
+    living, count = np.empty_like(blocks), 0
+    for g in blocks:
+        if np.any(w[problem.members[problem.bounds[g] : problem.bounds[g + 1]]] != 0):
+            living[count] = g
+            count += 1
+    return living[:count]
+
+
+@njit(**SERIAL)
+def _is_dense(problem, living):
+    features, entries = features_of(problem, living), 0
+    for j in features:
+        entries += problem.starts[j + 1] - problem.starts[j]
+    return features.size**2 <= DENSE * entries
+
+
+@njit(**SERIAL)
+def _descend_sparse(problem, living, w, pull, start, grad, slope, curvature, bound, buffer):
+    """Passes over columns. `start` and `slope` are where the model was made, with gradient `grad`."""
+    features = features_of(problem, living)
+    points, pulls = np.empty((MEMORY + 1, features.size)), np.empty((MEMORY + 1, pull.size))
+    other, first, held = w.copy(), 0.0, 0
+    for passes in range(PASSES):
+        decrease = descend(problem, living, w, pull, curvature, bound, buffer)
+        first = max(first, decrease)
+        if decrease <= SLACK * first:
+            return passes + 1
+        points[held], pulls[held] = w[features], pull
+        held = (held + 1) % (MEMORY + 1)
+        mix = anderson(points) if held == 0 else np.empty(0)
+        if mix.size > 0:
+            other[:] = w
+            other[features], its_pull = mix @ points[1:], mix @ pulls[1:]
+            here = _model(problem, living, features, w, pull, start, grad, slope, curvature)
+            if _model(problem, living, features, other, its_pull, start, grad, slope, curvature) < here:
+                w[:], pull[:] = other, its_pull
+    return PASSES
+
+
+@njit(**SERIAL)
+def _model(problem, living, features, w, pull, start, grad, slope, curvature):
+    """The model at w, but for a constant."""
+    value = 0.0
+    for i in range(pull.size):
+        if curvature[i] > 1e-200:
+            value += (pull[i] - slope[i]) * (pull[i] - slope[i]) / curvature[i]
+    value /= 2 * pull.size
+    for j in features:
+        value += grad[j] * (w[j] - start[j])
+    return value + penalty_value(problem, w, living)
+
+
+@njit(**SERIAL)
+def _descend_dense(problem, living, w, pull, curvature, bound, buffer):
+    """Passes over second derivatives, with the slope of each feature kept up to date."""
+    features = features_of(problem, living)
+    second = second_derivatives(problem, features, curvature)
+    slope, start = np.empty(features.size), w[features]
+    for a in range(features.size):
+        j = features[a]
+        first, last = problem.starts[j], problem.starts[j + 1]
+        slope[a] = dot(problem.values, problem.items, first, last, pull) / pull.size + problem.ridge[j] * w[j]
+    first_slope, first, held = slope.copy(), 0.0, 0
+    points, slopes = np.empty((MEMORY + 1, features.size)), np.empty((MEMORY + 1, features.size))
+    for passes in range(DENSE_PASSES):
+        decrease = _dense_pass(problem, living, features, w, slope, second, bound, buffer)
+        first = max(first, decrease)
+        if decrease <= DENSE_SLACK * first:
+            return passes + 1
+        points[held], slopes[held] = w[features], slope
+        held = (held + 1) % (MEMORY + 1)
+        mix = anderson(points) if held == 0 else np.empty(0)
+        if mix.size > 0:  # slopes are affine: they mix alike
+            point, its_slope = mix @ points[1:], mix @ slopes[1:]
+            here = (w[features] - start) @ (first_slope + slope) / 2 + _norms_at(problem, living, w[features])
+            if (point - start) @ (first_slope + its_slope) / 2 + _norms_at(problem, living, point) < here:
+                w[features], slope[:] = point, its_slope
+    return DENSE_PASSES
+
+
+@njit(**SERIAL)
+def second_derivatives(problem, features, curvature):
+    """X' H X / N + ridge of these features, row by row of X."""
+    count, size = curvature.size, features.size
+    starts = np.zeros(count + 1, np.int64)
+    for j in features:
+        for k in range(problem.starts[j], problem.starts[j + 1]):
+            starts[problem.items[k] + 1] += 1
+    starts = np.cumsum(starts)
+    ends, columns, values = starts[:-1].copy(), np.empty(starts[-1], np.uint64), np.empty(starts[-1])
+    for a in range(size):
+        for k in range(problem.starts[features[a]], problem.starts[features[a] + 1]):
+            end = ends[problem.items[k]]
+            columns[end], values[end] = a, problem.values[k]
+            ends[problem.items[k]] += 1
+    second = np.zeros((size, size))
+    for i in range(count):
+        first = np.uint64(starts[i])
+        for k in range(first, np.uint64(starts[i + 1])):
+            row, part = second[columns[k]], values[k] * curvature[i] / count
+            for l in range(first, k + np.uint64(1)):
+                row[columns[l]] += part * values[l]
+    for a in range(size):
+        second[a, a] += problem.ridge[features[a]]
+        for b in range(a):
+            second[b, a] = second[a, b]
+    return second
+
+
+@njit(**SERIAL)
+def _dense_pass(problem, living, features, w, slope, second, bound, buffer):
+    decrease, a = 0.0, 0
+    for g in living:
+        b = a + problem.bounds[g + 1] - problem.bounds[g]
+        aims = buffer[: b - a]
+        for c in range(a, b):
+            j = features[c]
+            aims[c - a] = soft(bound[j] * w[j] - slope[c], problem.cut[g])
+        ratio = norm_ratio(aims, bound, features[a:b], problem.reach[g]) if problem.reach[g] > 0 else 0.0
+        for c in range(a, b):
+            j = features[c]
+            change = _minimiser(aims[c - a], bound[j], ratio, w[j]) - w[j]
+            if change != 0:
+                _add_multiple(slope, change, second[c])
+                w[j] += change
+                decrease += bound[j] * change * change / 2
+        a = b
+    return decrease
+
+
+@njit(**SUMS)
+def _add_multiple(x, factor, y):
+    for i in range(x.size):
+        x[i] += factor * y[i]
+
+
+@njit(**SERIAL)
+def _norms_at(problem, blocks, point):
+    """The penalty without the ridge, where `point` holds the features block after block."""
+    total, c = 0.0, 0
+    for g in blocks:
+        absolute, squares = 0.0, 0.0
+        for _ in range(problem.bounds[g], problem.bounds[g + 1]):
+            absolute += abs(point[c])
+            squares += point[c] * point[c]
+            c += 1
+        total += problem.cut[g] * absolute + problem.reach[g] * np.sqrt(squares)
+    return total
+
+
+@njit(**SERIAL)
+def anderson(points):
+    """The affine mix of points[1:] whose mix of last moves is shortest; none where these change what is zero."""
+    none, last = np.empty(0), points.shape[0] - 1
+    for k in range(last):
+        for c in range(points.shape[1]):
+            if (points[k, c] != 0) != (points[last, c] != 0):
+                return none
+    moves = points[1:] - points[:-1]
+    gram = moves @ moves.T
+    trace = np.trace(gram)
+    if not trace > 0:
+        return none
+    for k in range(last):
+        gram[k, k] += 1e-10 * trace
+    mix = np.linalg.solve(gram, np.ones(last))
+    return mix / mix.sum()

@@ -1,0 +1,164 @@
+"""Newton on the entries that live, with the norms of overlapping groups as they are (`rows`, `row_groups`). Float64."""
+
+import numpy as np
+from numba import njit
+
+from structsparse.kernels.solvers.linear_problem import SERIAL, dot
+from structsparse.kernels.solvers.overlaps_problem import (
+    ENOUGH,
+    HALVINGS,
+    ROUNDING,
+    SOFTMAX,
+    add_column,
+    bend_of,
+    losses,
+    own_bends,
+)
+
+
+@njit(**SERIAL)
+def true_penalty(sets, W, rows, cut, squares, norms, eps=0.0):
+    """The value over these rows, all others zero; norms[g] <- ||W_g||. With eps, sqrt(||W_g||^2 + eps^2) - eps counts
+    for each norm."""
+    norms[:] = 0
+    total = 0.0
+    for j in rows:
+        own = 0.0
+        for k in range(W.shape[1]):
+            own += W[j, k] * W[j, k]
+            total += cut * abs(W[j, k])
+        total += squares[j] / 2 * own
+        if own > 0:
+            for a in range(np.uint64(sets.starts[j]), np.uint64(sets.starts[j + 1])):
+                norms[np.uint64(sets.groups[a])] += own
+    for g in range(norms.size):
+        if norms[g] > 0:
+            total += sets.reach[g] * (np.sqrt(norms[g] + eps * eps) - eps)
+            norms[g] = np.sqrt(norms[g])
+    return total
+
+
+@njit(**SERIAL)
+def _curve(data, sets, W, entries, norms, ridge, bend, moves_bias, d, d_bias, out, ahead, mean, along):
+    """out <- second derivative of loss and living norms times d; returns its bias part."""
+    outputs, count = ahead.shape
+    ahead[:], mean[:], along[:] = 0, 0, 0
+    for c in range(d.size):
+        j, k = entries[c]
+        add_column(data, j, d[c], ahead[k])
+        part = W[j, k] * d[c]
+        for a in range(np.uint64(sets.starts[j]), np.uint64(sets.starts[j + 1])):
+            along[np.uint64(sets.groups[a])] += part
+    for g in range(along.size):
+        if norms[g] > 0:
+            along[g] *= sets.reach[g] / (norms[g] * norms[g] * norms[g])
+    if moves_bias:
+        for k in range(outputs):
+            ahead[k] += d_bias[k]
+    if data.kind == SOFTMAX:
+        for k in range(outputs):
+            mean += bend[k] * ahead[k]
+    out_bias = np.zeros(outputs)
+    for k in range(outputs):
+        ahead[k] = bend[k] * (ahead[k] - mean)
+        out_bias[k] = ahead[k].sum() / count if moves_bias else 0.0
+    for c in range(d.size):
+        j, k = entries[c]
+        total = dot(data.values, data.items, data.starts[j], data.starts[j + 1], ahead[k]) / count
+        turned = 0.0
+        for a in range(np.uint64(sets.starts[j]), np.uint64(sets.starts[j + 1])):
+            turned += along[np.uint64(sets.groups[a])]
+        out[c] = total + ridge[j] * d[c] - W[j, k] * turned
+    return out_bias
+
+
+@njit(**SERIAL)
+def _direction(data, sets, W, entries, start, start_bias, norms, ridge, bend, own, moves_bias, rounds, accuracy):
+    """Newton's step from the slopes downwards in `start` [entries], by conjugate gradients in the metric of the second
+    derivatives' diagonal; `own` is the bend of each item by itself. Returns it and its bias part."""
+    size, (outputs, count) = start.size, own.shape
+    scale, scale_bias = np.empty(size), np.ones(outputs)
+    for c in range(size):
+        j, k = entries[c]
+        scale[c] = 1 / max(bend_of(data, j, own[k]) + ridge[j], 1e-300)
+    if moves_bias:
+        for k in range(outputs):
+            scale_bias[k] = 1 / max(own[k].sum() / count, 1e-12)
+    d, d_bias = np.zeros(size), np.zeros(outputs)
+    out, ahead, mean, along = np.empty(size), np.empty_like(own), np.empty(count), np.empty(norms.size)
+    rest, rest_bias = start.copy(), start_bias.copy()
+    p, p_bias = scale * rest, scale_bias * rest_bias
+    total = rest @ p + rest_bias @ p_bias
+    first = total
+    for _ in range(rounds):
+        if not total > accuracy * accuracy * first:
+            break
+        out_bias = _curve(data, sets, W, entries, norms, ridge, bend, moves_bias, p, p_bias, out, ahead, mean, along)
+        along_p = p @ out + p_bias @ out_bias
+        if not along_p > 1e-300:
+            break
+        length = total / along_p
+        d += length * p
+        d_bias += length * p_bias
+        rest -= length * out
+        rest_bias -= length * out_bias
+        latest = rest @ (scale * rest) + rest_bias @ (scale_bias * rest_bias)
+        p = scale * rest + latest / total * p
+        p_bias = scale_bias * rest_bias + latest / total * p_bias
+        total = latest
+    return d, d_bias
+
+
+@njit(**SERIAL)
+def polish(
+    data, sets, W, bias, F, slope, bend, G, cut, ridge, squares, norms, rows, moves_bias, rounds, accuracy, eps=0.0
+):
+    """One Newton step with conjugate gradients on the entries of these rows that are not zero, signs kept.
+
+    `accuracy` is that of the gradients, as a share of the first. `ridge` [rows] holds squares and the sum of
+    reach / norm over the groups of a row, `norms` [groups] theirs; with eps each norm is sqrt(||W_g||^2 + eps^2). F,
+    slope and bend follow. Where no length of the step lowers the objective nothing changes.
+    """
+    outputs, count = F.shape
+    entries, size = np.empty((rows.size * outputs, 2), np.int64), 0
+    for j in rows:
+        for k in range(outputs):
+            if W[j, k] != 0:
+                entries[size, 0], entries[size, 1] = j, k
+                size += 1
+    entries = entries[:size]
+    down, before, down_bias = np.empty(size), np.empty(size), np.zeros(outputs)
+    for c in range(size):
+        j, k = entries[c]
+        before[c] = W[j, k]
+        down[c] = -(G[j, k] + ridge[j] * W[j, k] + cut * np.sign(W[j, k]))
+    if moves_bias:
+        for k in range(outputs):
+            down_bias[k] = -slope[k].sum() / count
+    own = own_bends(data, bend)
+    d, d_bias = _direction(
+        data, sets, W, entries, down, down_bias, norms, ridge, bend, own, moves_bias, rounds, accuracy
+    )
+    promised, work = -(down @ d + down_bias @ d_bias), norms.copy()
+    old = losses(data, F, slope, bend) + true_penalty(sets, W, rows, cut, squares, work, eps)
+    start, step = F.copy(), 1.0
+    for _ in range(HALVINGS):
+        F[:] = start
+        for c in range(size):
+            j, k = entries[c]
+            new = before[c] + step * d[c]
+            if cut > 0 and new * before[c] < 0:
+                new = 0.0
+            W[j, k] = new
+            add_column(data, j, new - before[c], F[k])
+        for k in range(outputs):
+            F[k] += step * d_bias[k]
+        value = losses(data, F, slope, bend) + true_penalty(sets, W, rows, cut, squares, work, eps)
+        if value <= old + ENOUGH * step * promised + ROUNDING * abs(old):
+            bias += step * d_bias
+            return
+        step /= 2
+    F[:] = start
+    for c in range(size):
+        W[entries[c, 0], entries[c, 1]] = before[c]
+    losses(data, F, slope, bend)

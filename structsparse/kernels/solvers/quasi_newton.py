@@ -1,0 +1,72 @@
+"""Coordinate descent on a quadratic model with a penalty on entries: the inner problem of a proximal Newton step.
+
+And sums of products, in float64 without a copy of what is multiplied."""
+
+import numpy as np
+from numba import njit
+
+from structsparse.kernels.prox.blocks import SERIAL, SUMS
+
+
+@njit(**SUMS)
+def dot(x, y):
+    total = 0.0
+    for k in range(x.size):
+        total += np.float64(x[k]) * np.float64(y[k])
+    return total
+
+
+@njit(**SERIAL)
+def _add(x, y, factor):
+    for k in range(x.size):
+        x[k] += factor * y[k]
+
+
+@njit(**SERIAL)
+def merge(old, kept, new, places, of_old, of_new):
+    """places [old + new] begins with the union of the old places that are kept and of the new ones, all ascending;
+    of_old and of_new say where in it each is, -1 for one that is not kept. Returns how many there are."""
+    i = j = many = 0
+    while i < old.size or j < new.size:
+        place = new[j] if i == old.size or (j < new.size and new[j] < old[i]) else old[i]
+        both = i < old.size and j < new.size and old[i] == new[j]
+        if i < old.size and old[i] == place:
+            of_old[i] = many if kept[i] or both else -1
+            i += 1
+            if of_old[i - 1] < 0:
+                continue
+        if j < new.size and new[j] == place:
+            of_new[j] = many
+            j += 1
+        places[many] = place
+        many += 1
+    return many
+
+
+@njit(**SERIAL)
+def coordinate_descent(V, W, gradient, base, Q, R, diagonal, cut, ridge, sweeps, tolerance):
+    """V <- argmin  <gradient, V - W> + 1/2 (V - W)' B (V - W) + sum cut |V| + ridge / 2 V^2,  B = diag(base) - Q R'.
+
+    All float64: V, W, gradient, base, cut, ridge [entries]; Q, R [entries, columns], R = Q M with a symmetric M;
+    diagonal [entries] of B, positive. V is W, or nearer the solution, before. Ends after so many sweeps, or when no
+    entry lowers the model by more than the tolerance times what the best did in the first. Returns the sweeps made."""
+    product = np.zeros(Q.shape[1])  # Q' (V - W)
+    for j in range(V.size):
+        if V[j] != W[j]:
+            _add(product, Q[j], V[j] - W[j])
+    first = 0.0
+    for sweep in range(sweeps):
+        most = 0.0
+        for j in range(V.size):
+            slope = gradient[j] + base[j] * (V[j] - W[j]) - dot(R[j], product)
+            free = diagonal[j] * V[j] - slope
+            moved = (free - min(max(free, -cut[j]), cut[j])) / (diagonal[j] + ridge[j])
+            change = moved - V[j]
+            if change != 0:
+                V[j] = moved
+                _add(product, Q[j], change)
+                most = max(most, change * change * diagonal[j])
+        first = max(first, most)
+        if most <= tolerance * first:
+            return sweep + 1
+    return sweeps

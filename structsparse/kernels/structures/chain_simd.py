@@ -1,0 +1,350 @@
+"""The CRF loss of many sentences on the CPU, its gradient on the way: 16 sentences of like length side by side.
+
+All arithmetic runs along the sentences, so a step of the recursions fills the vector registers whatever the number of
+labels, and nothing is padded but the ends of the shorter ones of 16. Everything is in float32 probabilities, each
+step scaled to sum to one. With transitions that spread over at most REACH, and emissions of a token that do, no entry
+of a step is below exp(-2 * REACH) of the largest, which float32 holds to full precision. Sentences beyond that are
+told of and left to the kernels of `chain`. Totals are summed in float64.
+
+Groups are dealt to chunks, whose number depends on the batch alone, and chunks are summed in order: results do not
+depend on the number of threads.
+"""
+
+import math
+
+import numpy as np
+from numba import njit, prange
+
+from structsparse.kernels.logspace import PLAIN
+from structsparse.kernels.simd import (
+    LANES,
+    add,
+    divide,
+    largest,
+    load,
+    multiply,
+    multiply_add,
+    power_of_two,
+    smallest,
+    spread,
+    store,
+    subtract,
+    total,
+)
+
+REACH = 40.0  # exp(-2 * REACH) = 2e-35
+MOST_CHUNKS = 16
+_DEEP = 8  # scales that are multiplied before a logarithm is taken: exp(-8 * 2 * REACH) is still a float64
+
+_one, _zero = np.float32(1.0), np.float32(0.0)
+_TO_BINARY = np.float32(1.4426950408889634)  # 1 / log 2
+_LOG_2, _LOG_2_REST = np.float32(0.693359375), np.float32(-2.12194440e-4)  # log 2 in two parts
+_ROUNDER = np.float32(1.5 * 2.0**23)  # adding it leaves the rounded integer in the low bits
+_TAYLOR = tuple(np.float32(1.0 / math.factorial(k)) for k in range(7, -1, -1))
+
+
+@njit(**PLAIN)
+def _exp(flat, place):
+    """flat[place : place + LANES] becomes its exp, to some units in the last place, for numbers from -87 to 0."""
+    x, rounder = load(flat, place), spread(_ROUNDER)
+    shifted = multiply_add(x, spread(_TO_BINARY), rounder)
+    power = subtract(shifted, rounder)
+    rest = multiply_add(power, spread(-_LOG_2), x)
+    rest = multiply_add(power, spread(-_LOG_2_REST), rest)
+    value = spread(_TAYLOR[0])
+    for k in range(1, 8):
+        value = multiply_add(value, rest, spread(_TAYLOR[k]))
+    store(flat, place, multiply(value, power_of_two(shifted)))
+
+
+# --- what all sentences share
+
+
+@njit(**PLAIN)
+def _tables(transitions, start, end):
+    """Exponentials of the shared scores, each over its largest, in float32: to <- from and from <- to [width, width],
+    start and end [width]; the logarithms of the divisors of a step and of both ends; whether all lie within REACH."""
+    labels = len(start)
+    width = (labels + 7) // 8 * 8  # what fills it stays zero
+    step, back = np.zeros((width, width), np.float32), np.zeros((width, width), np.float32)
+    first, last = np.zeros(width, np.float32), np.zeros(width, np.float32)
+    peak, first_peak, last_peak = transitions.max(), start.max(), end.max()
+    near = _near(transitions, peak) and _near(start, first_peak) and _near(end, last_peak)
+    for i in range(labels):
+        first[i], last[i] = math.exp(start[i] - first_peak), math.exp(end[i] - last_peak)
+        for j in range(labels):
+            step[i, j] = back[j, i] = math.exp(transitions[i, j] - peak)
+    return back, step, first, last, peak, first_peak + last_peak, near
+
+
+@njit(**PLAIN)
+def _near(scores, peak):
+    return peak < np.inf and peak - scores.min() <= REACH  # not so for NaN
+
+
+# --- 16 sentences; arrays [width, LANES] are flat, row after row
+
+
+@njit(**PLAIN)
+def _lift(flat, labels, begins, lengths, t, weights, peaks):
+    """weights [labels, LANES] = exp(emission - largest of the token), ones beyond the end; peaks [LANES] the largest.
+
+    Returns whether all of them lie within REACH."""
+    for lane in range(LANES):
+        place = (begins[lane] + t) * labels
+        if t < lengths[lane]:
+            for j in range(labels):
+                weights[j * LANES + lane] = flat[place + j]
+        else:
+            for j in range(labels):
+                weights[j * LANES + lane] = _zero
+    peak = lowest = load(weights, 0)
+    for j in range(1, labels):
+        values = load(weights, j * LANES)
+        peak, lowest = largest(values, peak), smallest(values, lowest)
+    store(peaks, 0, subtract(peak, lowest))
+    for lane in range(LANES):
+        if not peaks[lane] <= REACH:  # NaN is far too
+            return False
+    store(peaks, 0, peak)
+    for j in range(labels):
+        store(weights, j * LANES, subtract(load(weights, j * LANES), peak))
+        _exp(weights, j * LANES)
+    return True
+
+
+@njit(**PLAIN)
+def _mix(matrix, values, labels, out):
+    """out = matrix @ values for each lane: matrix [width, width], values and out [width, LANES]."""
+    width = len(matrix)
+    for j in range(0, width, 8):
+        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = spread(_zero)
+        for i in range(labels):
+            value = load(values, i * LANES)
+            s0 = multiply_add(spread(matrix[j, i]), value, s0)
+            s1 = multiply_add(spread(matrix[j + 1, i]), value, s1)
+            s2 = multiply_add(spread(matrix[j + 2, i]), value, s2)
+            s3 = multiply_add(spread(matrix[j + 3, i]), value, s3)
+            s4 = multiply_add(spread(matrix[j + 4, i]), value, s4)
+            s5 = multiply_add(spread(matrix[j + 5, i]), value, s5)
+            s6 = multiply_add(spread(matrix[j + 6, i]), value, s6)
+            s7 = multiply_add(spread(matrix[j + 7, i]), value, s7)
+        place = j * LANES
+        store(out, place, s0)
+        store(out, place + LANES, s1)
+        store(out, place + 2 * LANES, s2)
+        store(out, place + 3 * LANES, s3)
+        store(out, place + 4 * LANES, s4)
+        store(out, place + 5 * LANES, s5)
+        store(out, place + 6 * LANES, s6)
+        store(out, place + 7 * LANES, s7)
+
+
+@njit(**PLAIN)
+def _product(left, right, labels, out, sums):
+    """out = left * right, entry by entry; sums [LANES] of it over the labels."""
+    found = spread(_zero)
+    for j in range(labels):
+        value = multiply(load(left, j * LANES), load(right, j * LANES))
+        store(out, j * LANES, value)
+        found = add(found, value)
+    store(sums, 0, found)
+
+
+@njit(**PLAIN)
+def _divide(values, labels, sums):
+    factor = divide(spread(_one), load(sums, 0))
+    for j in range(labels):
+        store(values, j * LANES, multiply(load(values, j * LANES), factor))
+
+
+@njit(**PLAIN)
+def _forward(flat, labels, begins, lengths, shared, lifted, alphas, totals):
+    """Fill lifted [time, width * LANES], alphas likewise, and totals [LANES] with log Z; False beyond REACH."""
+    back, _, first, last, step_peak, ends_peak, _ = shared
+    peaks, sums, products = np.empty(LANES, np.float32), np.empty(LANES, np.float32), np.ones(LANES)
+    for lane in range(LANES):
+        totals[lane] = ends_peak + (lengths[lane] - 1) * step_peak
+    for t in range(lengths[0]):
+        weights, alpha = lifted[t], alphas[t]
+        if not _lift(flat, labels, begins, lengths, t, weights, peaks):
+            return False
+        for lane in range(LANES):
+            if t == lengths[lane] - 1:
+                for j in range(labels):
+                    weights[j * LANES + lane] *= last[j]
+        if t == 0:
+            for j in range(labels):
+                store(alpha, j * LANES, spread(first[j]))
+        else:
+            _mix(back, alphas[t - 1], labels, alpha)
+        _product(alpha, weights, labels, alpha, sums)
+        _divide(alpha, labels, sums)
+        for lane in range(LANES):
+            if t < lengths[lane]:
+                totals[lane] += peaks[lane]
+                products[lane] *= sums[lane]
+        if t % _DEEP == _DEEP - 1:
+            for lane in range(LANES):
+                totals[lane] += math.log(products[lane])
+                products[lane] = 1.0
+    for lane in range(LANES):
+        totals[lane] += math.log(products[lane])
+    return True
+
+
+@njit(**PLAIN)
+def _backward(flat, labels, begins, lengths, shared, lifted, alphas, rights):
+    """Fill flat with the probability of each label at each token, and rights [time, width * LANES] so that
+    step[i, j] * sum over times and lanes of alphas[t, i] * rights[t, j] is the expected number of steps i -> j."""
+    step = shared[1]
+    beta, node = np.zeros(len(step) * LANES, np.float32), np.empty(len(step) * LANES, np.float32)
+    sums = np.empty(LANES, np.float32)
+    for j in range(labels):
+        store(beta, j * LANES, spread(_one))
+    for t in range(lengths[0] - 1, -1, -1):
+        for lane in range(LANES):
+            if t == lengths[lane] - 1:
+                for j in range(labels):
+                    beta[j * LANES + lane] = _one
+        _product(alphas[t], beta, labels, node, sums)
+        _divide(node, labels, sums)
+        for lane in range(LANES):
+            if t < lengths[lane]:
+                place = (begins[lane] + t) * labels
+                for j in range(labels):
+                    flat[place + j] = node[j * LANES + lane]
+        if t == 0:
+            break
+        right = rights[t - 1]
+        _product(beta, lifted[t], labels, right, sums)
+        _divide(right, labels, sums)
+        _mix(step, right, labels, beta)
+        _product(alphas[t - 1], beta, labels, node, sums)
+        for lane in range(LANES):
+            if t >= lengths[lane]:
+                sums[lane] = np.inf  # no step there
+        _divide(right, labels, sums)
+
+
+@njit(**PLAIN)
+def _outer_sum(lefts, rights, time, width, sums):  # [time, width * LANES] twice -> [width, width]
+    """sums[i, j] = the sum over times and lanes of lefts[t, i] * rights[t, j]."""
+    for i in range(0, width, 4):
+        for j in range(0, width, 4):
+            s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = spread(_zero)
+            s20 = s21 = s22 = s23 = s30 = s31 = s32 = s33 = spread(_zero)
+            for t in range(time):
+                left, right = lefts[t], rights[t]
+                a0, a1 = load(left, i * LANES), load(left, (i + 1) * LANES)
+                a2, a3 = load(left, (i + 2) * LANES), load(left, (i + 3) * LANES)
+                b0, b1 = load(right, j * LANES), load(right, (j + 1) * LANES)
+                b2, b3 = load(right, (j + 2) * LANES), load(right, (j + 3) * LANES)
+                s00, s01 = multiply_add(a0, b0, s00), multiply_add(a0, b1, s01)
+                s02, s03 = multiply_add(a0, b2, s02), multiply_add(a0, b3, s03)
+                s10, s11 = multiply_add(a1, b0, s10), multiply_add(a1, b1, s11)
+                s12, s13 = multiply_add(a1, b2, s12), multiply_add(a1, b3, s13)
+                s20, s21 = multiply_add(a2, b0, s20), multiply_add(a2, b1, s21)
+                s22, s23 = multiply_add(a2, b2, s22), multiply_add(a2, b3, s23)
+                s30, s31 = multiply_add(a3, b0, s30), multiply_add(a3, b1, s31)
+                s32, s33 = multiply_add(a3, b2, s32), multiply_add(a3, b3, s33)
+            sums[i, j], sums[i, j + 1], sums[i, j + 2], sums[i, j + 3] = total(s00), total(s01), total(s02), total(s03)
+            i1, i2, i3 = i + 1, i + 2, i + 3
+            sums[i1, j], sums[i1, j + 1], sums[i1, j + 2], sums[i1, j + 3] = (
+                total(s10),
+                total(s11),
+                total(s12),
+                total(s13),
+            )
+            sums[i2, j], sums[i2, j + 1], sums[i2, j + 2], sums[i2, j + 3] = (
+                total(s20),
+                total(s21),
+                total(s22),
+                total(s23),
+            )
+            sums[i3, j], sums[i3, j + 1], sums[i3, j + 2], sums[i3, j + 3] = (
+                total(s30),
+                total(s31),
+                total(s32),
+                total(s33),
+            )
+
+
+# --- all of them
+
+
+@njit(**PLAIN)
+def _gold(emissions, begin, gold, transitions, start, end, nodes, steps, ends, wanted):
+    """The score of the gold labels of one sentence; its counts are taken off the gradient."""
+    last = len(gold) - 1
+    total = start[gold[0]] + end[gold[last]]
+    for t in range(len(gold)):
+        total += emissions[begin + t, gold[t]]
+        if t > 0:
+            total += transitions[gold[t - 1], gold[t]]
+    if wanted:
+        for t in range(len(gold)):
+            nodes[begin + t, gold[t]] -= _one
+            if t > 0:
+                steps[gold[t - 1], gold[t]] -= 1.0
+        for j in range(len(start)):
+            ends[0, j] += nodes[begin, j]
+            ends[1, j] += nodes[begin + last, j]
+    return total
+
+
+@njit(**PLAIN)
+def _chunk(mine, order, emissions, begins, lengths, gold, scores, shared, losses, nodes, steps, ends, wanted):
+    labels, width, longest = emissions.shape[1], len(shared[0]), lengths[order[0]]
+    transitions, start, end = scores
+    flat, gradient = emissions.reshape(emissions.size), nodes.reshape(nodes.size)
+    lifted, alphas, rights = np.zeros((3, longest, width * LANES), np.float32)
+    totals, edges = np.empty(LANES), np.empty((width, width))
+    group_begins, group_lengths = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
+    for group in mine:
+        first = group * LANES
+        many = min(LANES, len(order) - first)
+        for lane in range(LANES):
+            group_lengths[lane] = lengths[order[first + lane]] if lane < many else 0
+            group_begins[lane] = begins[order[first + lane]] if lane < many else 0
+        if not _forward(flat, labels, group_begins, group_lengths, shared, lifted, alphas, totals):
+            for b in order[first : first + many]:
+                losses[b] = np.nan
+            continue
+        if wanted:
+            _backward(gradient, labels, group_begins, group_lengths, shared, lifted, alphas, rights)
+            _outer_sum(alphas, rights, group_lengths[0] - 1, width, edges)
+            for i in range(labels):
+                for j in range(labels):
+                    steps[i, j] += edges[i, j] * shared[1][i, j]
+        for lane in range(many):
+            b = order[first + lane]
+            own = gold[b, : lengths[b]]
+            score = _gold(emissions, begins[b], own, transitions, start, end, nodes, steps, ends, wanted)
+            losses[b] = totals[lane] - score
+
+
+def chunk_count(sentences):
+    return max(1, min(MOST_CHUNKS, sentences // (8 * LANES)))
+
+
+@njit(parallel=True, **PLAIN)
+def crf(order, emissions, begins, lengths, gold, transitions, start, end, losses, nodes, steps, ends, wanted):
+    """losses [sentences] = log Z - score(gold), NaN for a sentence that these kernels cannot do; if wanted, the
+    gradient of their sum: nodes [tokens, labels], and what is added to steps [chunks, labels, labels] and to ends
+    [chunks, 2, labels].
+
+    order: the sentences by falling length; emissions float32 [tokens, labels], of sentence b from begins[b] on;
+    gold int64 [sentences, time]; transitions, start and end in float64."""
+    chunks, groups = len(steps), (len(order) + LANES - 1) // LANES
+    scores, shared = (transitions, start, end), _tables(transitions, start, end)
+    if not shared[-1]:
+        losses[:] = np.nan
+        return
+    if chunks == 1:
+        mine = range(groups)
+        _chunk(mine, order, emissions, begins, lengths, gold, scores, shared, losses, nodes, steps[0], ends[0], wanted)
+        return
+    for c in prange(chunks):
+        mine = range(c, groups, chunks)
+        _chunk(mine, order, emissions, begins, lengths, gold, scores, shared, losses, nodes, steps[c], ends[c], wanted)

@@ -1,0 +1,105 @@
+"""Scores and normalisers of a language model's living contexts, laid out as `structsparse.tasks.lm.trie.Trie` says."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from structsparse.kernels.features.suffixes import search
+
+PLAIN = {"cache": True, "nogil": True}
+_MOST = 1e150  # what a difference may come to
+_WORTH = 2.0**-12  # the share of the mass above that a context must keep for a difference to be precise
+
+
+@njit(**PLAIN)
+def entries_above(above, starts, entry_word, entry_above):
+    """Fill in, for every entry, the one of the same word after the nearest context above that has one.
+
+    above [nodes]; of the entries of node 0, which are all words, there are none above."""
+    for entry in range(starts[1]):
+        entry_above[entry] = -1
+    for node in range(1, len(above)):
+        for entry in range(starts[node], starts[node + 1]):
+            place, over = above[node], -1
+            while over < 0:  # ends at node 0
+                over = search(entry_word, starts[place], starts[place + 1], entry_word[entry])
+                place = above[place]
+            entry_above[entry] = over
+
+
+@njit(**PLAIN)
+def spread(own, same, entry_above, values):
+    """values [entries]: that above where `same` says so, else the next of own."""
+    taken = 0
+    for entry in range(len(values)):
+        if same[entry]:
+            values[entry] = values[entry_above[entry]]
+        else:
+            values[entry] = own[taken]
+            taken += 1
+
+
+@njit(**PLAIN)
+def score(increments, entry_above, scores):
+    """scores [entries], sums of the increments from node 0 on."""
+    for entry in range(len(scores)):
+        over = entry_above[entry]
+        scores[entry] = increments[entry] + (scores[over] if over >= 0 else 0.0)
+
+
+@njit(**PLAIN)
+def scores_after(node, above, starts, entry_word, scores, words):
+    """words [V] becomes the score of every word after this context."""
+    words[:] = scores[: starts[1]]
+    depth, place = 0, node
+    while place > 0:
+        depth, place = depth + 1, above[place]
+    path = np.empty(depth, np.int64)
+    for k in range(depth - 1, -1, -1):
+        path[k], node = node, above[node]
+    for k in range(depth):
+        for entry in range(starts[path[k]], starts[path[k] + 1]):
+            words[entry_word[entry]] = scores[entry]
+
+
+@njit(**PLAIN)
+def normalise(scores, above, starts, entry_word, entry_above, log_z):
+    """log_z [nodes] = log sum over all words of exp score, at the cost of the entries.
+
+    Z of a context is that above and what its own entries change of it. Where too small a share would be left of the
+    largest Z on the way, negative increments having taken mass away, or all others would be nothing beside the new
+    ones, it is added up over all words instead."""
+    words, shares = np.empty(starts[1]), np.ones(len(above))
+    for node in range(len(above)):
+        change = 0.0  # relative to Z above
+        if node > 0:
+            over = log_z[above[node]]
+            for entry in range(starts[node], starts[node + 1]):
+                change += np.exp(scores[entry] - over) - np.exp(scores[entry_above[entry]] - over)
+            shares[node] = min(1.0, shares[above[node]] * (1.0 + change))
+            log_z[node] = over + np.log1p(change)
+        if node == 0 or not (shares[node] >= _WORTH and change < _MOST):
+            scores_after(node, above, starts, entry_word, scores, words)
+            largest = words.max()
+            log_z[node] = np.log(np.exp(words - largest).sum()) + largest
+            shares[node] = 1.0
+
+
+@njit(**PLAIN)
+def propose(scores, above, starts, entry_above, shift, cooling, bound, gain, gains):
+    """What a draw after every context needs, the mass of an entry being exp((score - shift) * cooling).
+
+    gain [entries], what each adds to the mass of its word above it, never negative, as running sums within a node;
+    gains [nodes], their totals; bound [entries], the sum of what an entry and those above it add, at least its mass."""
+    for node in range(len(above)):
+        total = 0.0
+        for entry in range(starts[node], starts[node + 1]):
+            over = entry_above[entry]
+            added = np.exp((scores[entry] - shift) * cooling)
+            if over >= 0:
+                added = max(added - np.exp((scores[over] - shift) * cooling), 0.0)
+            bound[entry] = added + (bound[over] if over >= 0 else 0.0)
+            total += added
+            gain[entry] = total
+        gains[node] = total

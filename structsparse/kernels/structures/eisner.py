@@ -1,0 +1,194 @@
+"""Projective dependency trees on the CPU: Eisner's charts over the positions 0 (root) to n.
+
+A span i..j is *complete* if one of its ends is the head of all the rest, and *joined* if an arc links its ends:
+
+    gap[i, j]      = sum over k in i..j-1 of right[i, k] * left[k + 1, j]
+    arc i -> j     = gap[i, j] * weight[j, i],  arc j -> i  = gap[i, j] * weight[i, j]
+    right[i, j]    = sum over k in i+1..j of (arc i -> k) * right[k, j]          headed by i
+    left[i, j]     = sum over k in i..j-1 of left[i, k] * (arc j -> k)           headed by j
+
+Every tree is put together in one way. With a single root its first arc must be its last: gap[0, j] has k = 0 alone.
+The left ends i go down, and for each of them k goes up: what is complete at [i, k] is added to all [i, j] that it is
+a part of at once, along rows, so that no loop reduces.
+
+Sums are in float64 weights, those of a token divided by the largest. What falls out of range below is less than
+1e-307 each time, and there are fewer than 7^n trees that it could have been a part of: it is lost beside a total of
+FLOOR * 7^n or more. A sentence with less is answered with NaN and left to log-space: slower, and right for any scores.
+"""
+
+import math
+
+import numpy as np
+from numba import njit, prange
+
+from structsparse.kernels.logspace import PLAIN, SUMS
+from structsparse.kernels.structures.chain import chunk_count
+from structsparse.kernels.structures.matrix_tree import load
+
+RIGHT, LEFT, RIGHTWARD, LEFTWARD, GAP = range(5)  # the charts
+CHARTS = 5
+FLOOR, MOST_TREES = 1e-280, 7.0  # and no gradient of log Z by a chart is above 1 / FLOOR
+
+
+@njit(**SUMS)
+def _add(factor, terms, k, sums, i, low):
+    """sums[i, j] += factor * terms[k, j] from j = low on. To cut the rows out first would take longer."""
+    for j in range(low, sums.shape[1]):
+        sums[i, j] += factor * terms[k, j]
+
+
+@njit(**SUMS)
+def _add_back(factor, terms, k, by_terms, by_sums, i, low):
+    """The same for gradients: adds to those by the terms, returns that by the factor."""
+    total = 0.0
+    for j in range(low, by_sums.shape[1]):
+        by_terms[k, j] += factor * by_sums[i, j]
+        total += by_sums[i, j] * terms[k, j]
+    return total
+
+
+@njit(**PLAIN)
+def _inside(n, weights, single, charts):
+    """Fill the charts [5, n + 1, n + 1]; returns the total weight of all trees."""
+    right, left, rightward, leftward, gap = charts
+    charts[:] = 0.0
+    for i in range(n, -1, -1):
+        right[i, i] = left[i, i] = 1.0
+        for k in range(i, n + 1):
+            if k > i:
+                rightward[i, k] = gap[i, k] * weights[k, i]
+                _add(rightward[i, k], right, k, right, i, k)
+            if k < n and not (single and i == 0 and k > 0):
+                _add(right[i, k], left, k + 1, gap, i, k + 1)
+        if i > 0:
+            for j in range(i + 1, n + 1):
+                leftward[i, j] = gap[i, j] * weights[i, j]
+            for k in range(i, n):
+                _add(left[i, k], leftward, k, left, i, k + 1)
+    return right[0, n]
+
+
+@njit(**PLAIN)
+def _outside(n, weights, single, charts, gradients, marginals):
+    """Fill marginals [n + 1, n + 1] from the gradients of log Z by the charts: every step of `_inside`, backwards."""
+    right, left, rightward, leftward, _ = charts
+    by_right, by_left, by_rightward, by_leftward, by_gap = gradients
+    gradients[:] = 0.0
+    by_right[0, n] = 1.0 / right[0, n]
+    for i in range(n + 1):
+        if i > 0:
+            for k in range(n - 1, i - 1, -1):
+                by_left[i, k] += _add_back(left[i, k], leftward, k, by_leftward, by_left, i, k + 1)
+            for j in range(i + 1, n + 1):
+                by_gap[i, j] += by_leftward[i, j] * weights[i, j]
+                marginals[i, j] = by_leftward[i, j] * leftward[i, j]
+        for k in range(n, i - 1, -1):
+            if k < n and not (single and i == 0 and k > 0):
+                by_right[i, k] += _add_back(right[i, k], left, k + 1, by_left, by_gap, i, k + 1)
+            if k > i:
+                by_rightward[i, k] = _add_back(rightward[i, k], right, k, by_right, by_right, i, k)
+                by_gap[i, k] += by_rightward[i, k] * weights[k, i]
+                marginals[k, i] = by_rightward[i, k] * rightward[i, k]
+
+
+@njit(**PLAIN)
+def _sum_chunk(mine, scores, lengths, single, wanted, totals, marginals):
+    space = np.empty((1 + 2 * CHARTS) * scores.shape[1] ** 2)
+    for b in mine:
+        n = lengths[b]
+        room = space[: (1 + 2 * CHARTS) * (n + 1) ** 2].reshape(-1, n + 1, n + 1)  # without gaps: it goes in vectors
+        weights, charts = room[0], room[1 : 1 + CHARTS]
+        scale = load(scores[b], single, weights[1:, 1:], weights[1:, 0])
+        total = _inside(n, weights, single, charts)
+        totals[b] = scale + math.log(total) if FLOOR * MOST_TREES**n <= total < np.inf else np.nan
+        if wanted and totals[b] > -np.inf:
+            _outside(n, weights, single, charts, room[1 + CHARTS :], marginals[b])
+
+
+@njit(parallel=True, **PLAIN)
+def sums(scores, lengths, single, wanted, totals, marginals):
+    """Fill totals [batch] with log Z, NaN where it has to be looked for in log-space; and, where `wanted`, the
+    marginals [batch, n + 1, n + 1], which come as zeros."""
+    chunks = chunk_count(len(lengths))
+    if chunks == 1:  # waking the threads would cost more than they save
+        _sum_chunk(range(len(lengths)), scores, lengths, single, wanted, totals, marginals)
+        return
+    for c in prange(chunks):
+        _sum_chunk(range(c, len(lengths), chunks), scores, lengths, single, wanted, totals, marginals)
+
+
+# --- the best tree
+
+
+@njit(**PLAIN)
+def room(size):
+    """Work space for `best` of up to size - 1 tokens: charts, and spans to be opened."""
+    return np.empty(CHARTS * size**2), np.empty((4 * size, 3), np.int64)
+
+
+@njit(**PLAIN)
+def _raise(score, terms, k, highest, i, low):
+    """highest[i, j] = max(highest[i, j], score + terms[k, j]) from j = low on."""
+    for j in range(low, highest.shape[1]):
+        total = score + terms[k, j]
+        highest[i, j] = total if total > highest[i, j] else highest[i, j]
+
+
+@njit(**PLAIN)
+def best(scores, single, heads, space):
+    """Fill heads [n + 1] with the best tree of scores [n + 1, n + 1]; whether there is one. Of equals, split early."""
+    n = len(heads) - 1
+    charts = space[0][: CHARTS * (n + 1) ** 2].reshape(CHARTS, n + 1, n + 1)
+    right, left, rightward, leftward, gap = charts
+    charts[:] = -np.inf
+    for i in range(n, -1, -1):
+        right[i, i] = left[i, i] = 0.0
+        for k in range(i, n + 1):
+            if k > i:
+                rightward[i, k] = gap[i, k] + scores[k, i]
+                _raise(rightward[i, k], right, k, right, i, k)
+            if k < n and not (single and i == 0 and k > 0):
+                _raise(right[i, k], left, k + 1, gap, i, k + 1)
+        if i > 0:
+            for j in range(i + 1, n + 1):
+                leftward[i, j] = gap[i, j] + scores[i, j]
+            for k in range(i, n):
+                _raise(left[i, k], leftward, k, left, i, k + 1)
+    found = right[0, n] > -np.inf
+    if found:
+        _open(n, charts, space[1], heads)
+    return found
+
+
+@njit(**PLAIN)
+def _first(highest, xs, i, ys, j, low, shift):
+    """The first k where xs[i, k] + ys[k + shift, j] is the highest."""
+    k = low
+    while xs[i, k] + ys[k + shift, j] != highest:
+        k += 1
+    return k
+
+
+@njit(**PLAIN)
+def _open(n, charts, spans, heads):
+    """Read off the heads, from the whole to its parts."""
+    right, left, rightward, leftward, gap = charts
+    heads[0], count = 0, 1
+    spans[0] = RIGHT, 0, n
+    while count > 0:
+        count -= 1
+        kind, i, j = spans[count]
+        if i == j:
+            continue
+        if kind == RIGHT:
+            k = _first(right[i, j], rightward, i, right, j, i + 1, 0)
+            heads[k] = i
+            spans[count], spans[count + 1] = (GAP, i, k), (RIGHT, k, j)
+        elif kind == LEFT:
+            k = _first(left[i, j], left, i, leftward, j, i, 0)
+            heads[k] = j
+            spans[count], spans[count + 1] = (LEFT, i, k), (GAP, k, j)
+        else:
+            k = _first(gap[i, j], right, i, left, j, i, 1)
+            spans[count], spans[count + 1] = (RIGHT, i, k), (LEFT, k + 1, j)
+        count += 2

@@ -1,0 +1,174 @@
+"""Multi-head attention with fewer heads than its width has room for: what is left of one whose dead heads are gone."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from structsparse.base.errors import UserError
+
+
+class SlimAttention(nn.Module):
+    """nn.MultiheadAttention where heads * head_dim may be less than embed_dim, with the same inputs and outputs.
+
+    `living` are the numbers its heads had among the `full` ones of the attention it was cut out of, so that a mask
+    per head, [batch * full, targets, sources], still finds the right one. The attention weights that it returns when
+    asked to are those of the living heads, or their average.
+    """
+
+    # Where nn.TransformerEncoderLayer looks: these send it the slow way, which calls `forward`.
+    in_proj_weight = None
+    in_proj_bias = None
+    _qkv_same_embed_dim = False
+
+    def __init__(
+        self,
+        embed_dim: int,
+        head_dim: int,
+        living: list[int],
+        full: int,
+        kdim: int,
+        vdim: int,
+        bias: bool = True,
+        out_bias: bool = True,
+        dropout: float = 0.0,
+        batch_first: bool = False,
+    ):
+        super().__init__()
+        self.embed_dim, self.head_dim, self.num_heads = embed_dim, head_dim, len(living)
+        self.living, self.full, self.dropout, self.batch_first = list(living), full, dropout, batch_first
+        width = self.num_heads * head_dim
+        self.query = nn.Linear(embed_dim, width, bias)
+        self.key = nn.Linear(kdim, width, bias)
+        self.value = nn.Linear(vdim, width, bias)
+        self.out_proj = nn.Linear(width, embed_dim, out_bias)
+
+    def options(self) -> dict[str, object]:
+        """What it takes to make another of the same shape."""
+        return {
+            "embed_dim": self.embed_dim, "head_dim": self.head_dim, "living": self.living, "full": self.full,
+            "kdim": self.key.in_features, "vdim": self.value.in_features, "bias": self.query.bias is not None,
+            "out_bias": self.out_proj.bias is not None, "dropout": self.dropout, "batch_first": self.batch_first,
+        }  # fmt: skip
+
+    def extra_repr(self) -> str:
+        return f"{self.num_heads} of {self.full} heads, head_dim={self.head_dim}, batch_first={self.batch_first}"
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        if is_causal and attn_mask is None:
+            raise UserError("is_causal=True only says of what kind attn_mask is; give attn_mask as well")
+        if query.is_nested:
+            raise UserError("SlimAttention takes padded tensors; set enable_nested_tensor=False in the encoder")
+        batched = query.dim() == 3
+        turned = batched and not self.batch_first
+        if not batched:
+            query, key, value = (x.unsqueeze(0) for x in (query, key, value))
+        if turned:
+            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        heads = self._split(self.query(query)), self._split(self.key(key)), self._split(self.value(value))
+        mask = self._mask(attn_mask, key_padding_mask, query, batched)
+        mixed, weights = self._attend(*heads, mask, need_weights)
+        output = self.out_proj(mixed.transpose(1, 2).flatten(2))  # [batch, targets, embed_dim]
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(1)
+        if turned:
+            output = output.transpose(0, 1)
+        if not batched:
+            output, weights = output.squeeze(0), None if weights is None else weights.squeeze(0)
+        return output, weights
+
+    def _attend(self, query, key, value, mask, need_weights: bool) -> tuple[Tensor, Tensor | None]:
+        dropout = self.dropout if self.training else 0.0
+        if not need_weights:
+            return F.scaled_dot_product_attention(query, key, value, mask, dropout), None
+        scores = query @ key.transpose(2, 3) / math.sqrt(self.head_dim)
+        weights = F.dropout(torch.softmax(scores if mask is None else scores + mask, dim=3), dropout)
+        return weights @ value, weights
+
+    def _split(self, x: Tensor) -> Tensor:
+        """[batch, time, heads * head_dim] -> [batch, heads, time, head_dim]"""
+        return x.view(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
+
+    def _mask(self, attn_mask, key_padding_mask, query: Tensor, batched: bool) -> Tensor | None:
+        """One number to add to each score, broadcastable to [batch, heads, targets, sources]."""
+        mask = None
+        if attn_mask is not None:
+            mask = _added(attn_mask, query)
+            if mask.dim() == 3:  # one for each head
+                mask = mask.view(query.shape[0], self.full, *mask.shape[1:])[:, self.living]
+        if key_padding_mask is not None:
+            padding = _added(key_padding_mask if batched else key_padding_mask.unsqueeze(0), query)[:, None, None]
+            mask = padding if mask is None else mask + padding
+        return mask
+
+
+def _added(mask: Tensor, like: Tensor) -> Tensor:
+    """True means "not this one"; a float is added as it is."""
+    if mask.dtype != torch.bool:
+        return mask.to(like.dtype)
+    return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill_(mask, -math.inf)
+
+
+def _by_head(attention: nn.Module) -> tuple[list[Tensor], list[Tensor | None], Tensor]:
+    """Query, key and value weights and biases [heads, head_dim, ...], output weights [embed_dim, heads, head_dim]."""
+    if isinstance(attention, SlimAttention):
+        parts = attention.query, attention.key, attention.value
+        weights, biases = [part.weight for part in parts], [part.bias for part in parts]
+    else:
+        apart = attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight
+        weights = apart if attention.in_proj_weight is None else attention.in_proj_weight.chunk(3)
+        biases = [None] * 3 if attention.in_proj_bias is None else attention.in_proj_bias.chunk(3)
+    biases = [None if bias is None else bias.detach() for bias in biases]
+    heads = attention.num_heads, attention.head_dim
+    output = attention.out_proj.weight.unflatten(1, heads)
+    split = [None if bias is None else bias.unflatten(0, heads) for bias in biases]
+    return [weight.unflatten(0, heads) for weight in weights], split, output
+
+
+def dead_heads(attention: nn.Module) -> Tensor:
+    """Heads whose value is a constant, or whose output nobody reads: bool [heads]."""
+    (_, _, value), _, output = _by_head(attention)
+    return (value == 0).flatten(1).all(1) | (output == 0).all(2).all(0)
+
+
+@torch.no_grad()
+def without_heads(m: nn.Module, dead: Tensor) -> SlimAttention:
+    """A copy without the dead heads. The weights of an attention add up to one, so a head whose value is the constant b
+    brings output @ b, which goes into the bias."""
+    weights, biases, output = _by_head(m)
+    living = (~dead).nonzero()[:, 0]
+    bias, out_bias = biases[0] is not None, m.out_proj.bias is not None
+    brings = None
+    if bias:
+        brings = torch.einsum("ehd,hd->e", output[:, dead].double(), biases[2][dead].double())
+        out_bias = out_bias or bool((brings != 0).any())
+    numbers, full = getattr(m, "living", range(m.num_heads)), getattr(m, "full", m.num_heads)
+    slim = SlimAttention(
+        m.embed_dim, m.head_dim, [numbers[k] for k in living.tolist()], full, weights[1].shape[2], weights[2].shape[2],
+        bias, out_bias, m.dropout, m.batch_first,
+    ).to(output)  # fmt: skip
+    for layer, weight, given in zip((slim.query, slim.key, slim.value), weights, biases, strict=True):
+        layer.weight.copy_(weight[living].flatten(0, 1))
+        if bias:
+            layer.bias.copy_(given[living].flatten())
+    slim.out_proj.weight.copy_(output[:, living].flatten(1))
+    if out_bias:
+        slim.out_proj.bias.copy_(0.0 if m.out_proj.bias is None else m.out_proj.bias)
+        if brings is not None:
+            slim.out_proj.bias.copy_(slim.out_proj.bias.double() + brings)
+    for new in slim.parameters():
+        new.requires_grad_(m.out_proj.weight.requires_grad)
+    return slim.train(m.training)

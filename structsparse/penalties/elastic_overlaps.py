@@ -1,0 +1,164 @@
+"""Overlapping groups, entries and squares at once, each with a number of its own."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from structsparse import prox
+from structsparse.base.errors import UserError
+from structsparse.groups import Cover
+from structsparse.kernels.memory import power_sum
+from structsparse.penalties.base import Penalty, checked, checked_entry_weights, past_signs, row_norms
+from structsparse.penalties.overlaps import _checked_cover, climb
+from structsparse.prox import Steps
+from structsparse.prox.steps import thresholds
+
+FREQUENCIES = ("documents", "counts")  # of a word in train: columns of its layout
+
+
+class StructuredElasticNet(Penalty):
+    """strength * (group * sum_g weight_g ||W_g|| + lasso * sum_i |W_i| + squares / 2 * sum_i frequency_i W_i^2)
+
+    over groups that may overlap, and over all entries. W is [rows] or [rows, classes], and a group of rows spans their
+    classes. `frequency` [rows], one without it, is how heavy the squares of a row are; a name, `documents` or `counts`,
+    stands for that column of the layout of words, which `fit` brings. With group=0 groups are named and counted but
+    bear nothing. `prox_` is exact: soft threshold, then the prox of the groups, to `tolerance` as in
+    OverlappingGroupLasso; squares divide W and shorten the steps.
+    """
+
+    groups: Cover | None
+
+    def __init__(
+        self,
+        strength: float = 1.0,
+        groups: Cover | None = None,
+        group: float = 0.0,
+        lasso: float = 0.0,
+        squares: float = 0.0,
+        frequency: Tensor | str | None = None,
+        tolerance: float = prox.TOLERANCE,
+    ):
+        super().__init__(strength, None if groups is None else _checked_cover(groups, type(self).__name__))
+        name = type(self).__name__
+        self.group, self.lasso = checked(group, f"the group of {name}"), checked(lasso, f"the lasso of {name}")
+        self.squares, self.tolerance = checked(squares, f"the squares of {name}"), checked(tolerance, "tolerance", 1)
+        if groups is None and self.group > 0:
+            raise UserError(f"{name} has group={self.group:g} but no groups: expected groups, or group=0")
+        self.source = frequency if isinstance(frequency, str) else None
+        if self.source is not None and self.source not in FREQUENCIES:
+            raise UserError(f"unknown frequency {frequency!r} of {name}: expected {', '.join(FREQUENCIES)} or null")
+        given = None if self.source else checked_entry_weights(frequency, f"the frequency of {name}")
+        self.register_buffer("frequency", given)
+
+    def fit(self, layout) -> None:
+        """Take the frequency that was named from the layout of the rows."""
+        if self.source is not None:
+            if not hasattr(layout, self.source):
+                raise UserError(f"{type(self).__name__}: frequency={self.source} is for words, this layout has none")
+            self.frequency = torch.as_tensor(getattr(layout, self.source), dtype=torch.float64)
+
+    def value(self, W: Tensor) -> Tensor:
+        omega = W.new_zeros((), dtype=torch.float64)
+        if self.group > 0:
+            omega = omega + self.group * (self.groups.weight * self.groups.norms(W)).sum()
+        if self.lasso > 0:
+            omega = omega + self.lasso * power_sum(W, 1)
+        if self.squares > 0:
+            weights = self._frequency(W)
+            omega = omega + self.squares / 2 * (power_sum(W, 2) if weights is None else (weights * W * W).sum())
+        return self.strength * omega
+
+    @torch.no_grad()
+    def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        steps = self._past_squares_(W, steps)
+        if self.lasso > 0:
+            prox.soft_threshold_(W, self.strength * self.lasso, steps)
+        if self.group > 0:
+            prox.overlapping_shrink_(W, self.groups, self.strength * self.group, 0.0, steps, self.tolerance)
+        return W
+
+    @torch.no_grad()
+    def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """For each group (row, if there are none) the norm of what `rest` leaves; rows in no group are not told of."""
+        rest = self.rest(W, grad)
+        return row_norms(rest) if self.groups is None else self.groups.norms(rest)
+
+    @torch.no_grad()
+    def rest(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The nearest to zero of all  gradient + subgradient, in every entry: zero where W is optimal.
+
+        Groups that live and squares have a gradient; what then is left, moved by as much as the signs of zeros and the
+        dead groups can hold, is what a prox over these alone leaves of it (Moreau).
+        """
+        rest = grad.clone()
+        if self.squares > 0:
+            weights = self._frequency(W)
+            rest += self.strength * self.squares * (W if weights is None else weights.to(W.dtype) * W)
+        dead = None
+        if self.group > 0:
+            norms, reach = self.groups.norms(W), self.strength * self.group
+            pull = self.groups.scatter(torch.where(norms > 0, reach * self.groups.weight / norms, 0.0))
+            rest += self.groups.expand(pull, fill=0.0).to(W.dtype) * W
+            dead = torch.where(norms > 0, 0.0, self.groups.weight)
+        rest = past_signs(rest, W, torch.as_tensor(self.strength * self.lasso).to(W.dtype))
+        if dead is not None:
+            prox.overlapping_shrink_(rest, self.groups, reach, 0.0, 1.0, self.tolerance, weight=dead)
+        return rest
+
+    @torch.no_grad()
+    def critical(self, grad_at_zero: Tensor) -> Tensor | None:
+        """The dual norm of the gradient without the squares, as in OverlappingGroupLasso; None for squares alone."""
+        if self.lasso == 0 and self.group == 0:
+            return None
+        size = grad_at_zero.abs().double()
+        if self.group == 0:
+            return (size.max() if size.numel() else size.new_zeros(())) / self.lasso
+        if self.lasso == 0:
+            reached = self.groups.covered() & self.groups.expand(self._reached(), fill=False)
+            size = torch.where(reached, size, 0.0)
+        return climb(size, self._norm, self._shrunk, prox.new_dual(self.groups, 1.0, size.device))
+
+    def survivors(self, W: Tensor) -> Tensor:
+        """Entries that are not zero; where nothing but groups makes zeros, those of no dead group."""
+        if self.lasso > 0 or self.group == 0:
+            return W != 0
+        return self.groups.spared(W).expand_as(W)
+
+    def _norm(self, V: Tensor) -> Tensor:
+        return self.group * (self.groups.weight * self.groups.norms(V)).sum() + self.lasso * V.abs().sum()
+
+    def _shrunk(self, size: Tensor, strength: Tensor, **how) -> Tensor:
+        V = (size - strength * self.lasso).clamp(min=0)
+        return prox.overlapping_shrink_(V, self.groups, strength * self.group, 0.0, 1.0, **how)
+
+    def _reached(self) -> Tensor:
+        """Which atoms lie in a group that weighs something."""
+        return self.groups.scatter(self.groups.weight > 0) > 0
+
+    def _past_squares_(self, W: Tensor, steps: Steps) -> Steps:
+        """W as the squares leave it, and the steps that what is beside them has."""
+        if self.squares == 0:
+            return steps
+        ridge, weights = self.strength * self.squares, self._frequency(W)
+        if weights is not None:
+            ridge = ridge * weights
+        shrink = 1 + thresholds(ridge, steps, W)
+        W.div_(shrink)
+        return torch.as_tensor(steps, dtype=torch.float64) / shrink
+
+    def _frequency(self, W: Tensor) -> Tensor | None:
+        """What broadcasts against W, if it is for such a parameter."""
+        if self.frequency is None:
+            if self.source is not None:
+                raise UserError(f"{type(self).__name__} has frequency={self.source} but was not fitted to a layout")
+            return None
+        if self.frequency.shape != W.shape[:1]:
+            raise UserError(
+                f"{type(self).__name__} has {tuple(self.frequency.shape)} frequencies for {tuple(W.shape)} weights; "
+                f"expected one for each of {W.shape[0] if W.dim() else 0} rows"
+            )
+        return self.frequency.view(-1, *[1] * (W.dim() - 1))
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, group={self.group:g}, lasso={self.lasso:g}, squares={self.squares:g}"

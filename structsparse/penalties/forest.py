@@ -1,0 +1,150 @@
+"""Sums over the subtrees of a forest: where a node dies, all below it die."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from structsparse import prox
+from structsparse.base.errors import UserError
+from structsparse.groups import Forest, Partition
+from structsparse.kernels.memory import power_sum
+from structsparse.penalties.base import Penalty, checked, past_signs, residual
+from structsparse.prox import Steps
+from structsparse.prox.forest import shrink_subtrees_
+
+ROUNDS = 200  # of Newton towards a critical strength; it ends by itself long before
+
+
+class _TreePenalty(Penalty):
+    """What does not depend on how a subtree is measured."""
+
+    groups: Forest
+
+    def __init__(self, groups: Forest, strength: float, mix: float = 0.0):
+        if not isinstance(groups, Forest):
+            kind = "Partition" if isinstance(groups, Partition) else type(groups).__name__  # not of which sort
+            raise UserError(
+                f"{type(self).__name__} is a sum over a Forest, got a {kind}; "
+                "take groups=template_tree, or a file that tells parents"
+            )
+        super().__init__(strength, groups)
+        self.mix = checked(mix, f"the mix of {type(self).__name__}", most=1)
+
+    @abstractmethod
+    def _measures(self, W: Tensor) -> Tensor:
+        """How large each subtree is: [nodes], float64."""
+
+    @abstractmethod
+    def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
+        """The prox at another strength."""
+
+    def value(self, W: Tensor) -> Tensor:
+        return self.strength * self._omega(W)
+
+    def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        return self._prox_(W, self.strength, steps)
+
+    @torch.no_grad()
+    def critical(self, grad_at_zero: Tensor) -> Tensor | None:
+        bound = torch.ones_like(self.groups.weight) if self.mix > 0 else (self.groups.weight > 0).double()
+        penalised = self.groups.expand(self.groups.add_down(bound), fill=0.0) > 0
+        pull = torch.where(penalised, -grad_at_zero.double(), 0.0)
+        return critical_by_newton(self._omega, lambda V, strength: self._prox_(V, strength, 1.0), pull)
+
+    def survivors(self, W: Tensor) -> Tensor:
+        alive = self.groups.expand(self.groups.alive(W), fill=True).expand_as(W)
+        return alive & ((W != 0) | (self.groups.ids < 0)) if self._selects_entries() else alive
+
+    def _selects_entries(self) -> bool:
+        return self.mix > 0
+
+    def _omega(self, W: Tensor) -> Tensor:
+        omega = (1 - self.mix) * (self.groups.weight * self._measures(W)).sum()
+        if self.mix > 0:
+            grouped = torch.where(self.groups.ids >= 0, W, 0.0) if self.groups.free else W
+            omega = omega + self.mix * power_sum(grouped, 1)
+        return omega
+
+
+class TreeGroupLasso(_TreePenalty):
+    """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|) over the subtrees g of a forest and their
+    entries i; each entry may have a step of its own, which takes Newton where they differ within a tree
+
+    `accuracy` is the share of the value by which such a prox may err; 0: as little as rounding allows."""
+
+    accuracy = 0.0
+
+    def __init__(self, groups: Forest, strength: float, mix: float = 0.0):
+        super().__init__(groups, strength, mix)
+        if groups.counts is not None and bool((groups.counts != 1).any()):
+            raise UserError(
+                f"TreeGroupLasso cannot take collapsed nodes ({groups.parameter} has counts above 1): the norms along "
+                f"a chain are not a multiple of one norm; write the chains out (model.collapse=false), or take "
+                f"TreeGroupLassoMax (reg=tree_linf)"
+            )
+
+    def _measures(self, W: Tensor) -> Tensor:
+        return self.groups.norms(W)
+
+    def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
+        return prox.tree_shrink_(W, self.groups, strength * (1 - self.mix), strength * self.mix, steps, self.accuracy)
+
+    @torch.no_grad()
+    def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """For each subtree the norm of what is left of its part of the gradient.
+
+        The norms of living subtrees have a gradient, which is added; what the others leave of the rest is, by Moreau,
+        the prox of their part of the penalty.
+        """
+        norms, reach = self.groups.norms(W), self.strength * (1 - self.mix) * self.groups.weight
+        pull = self.groups.add_down(torch.where(norms > 0, reach / norms, 0.0))
+        rest = grad + self.groups.expand(pull, fill=0.0).to(W.dtype) * W
+        cut = self.strength * self.mix
+        if self.mix > 0:
+            cut = torch.where(self.groups.ids >= 0, cut, 0.0)  # free entries bear none
+        rest = past_signs(rest, W, torch.as_tensor(cut).to(W.dtype))
+        return self.groups.norms(shrink_subtrees_(rest, self.groups, torch.where(norms > 0, 0.0, reach), 1.0, 0.0))
+
+
+class TreeGroupLassoMax(_TreePenalty):
+    """strength * ((1 - mix) * sum_g weight_g max|W_g| + mix * sum |W_i|) over the subtrees g of a forest and their
+    entries i; each entry may have a step of its own"""
+
+    def _measures(self, W: Tensor) -> Tensor:
+        return self.groups.maxima(W)
+
+    def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
+        return prox.tree_clip_(W, self.groups, strength * (1 - self.mix), strength * self.mix, steps)
+
+    def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """For each subtree the norm of W - prox(W - grad): no distance, but zero where the distance is."""
+        return self.groups.norms(residual(self.prox_, W, grad))
+
+    def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        return self.groups.norms(residual(self.nonnegative_prox_, W, grad))
+
+    def _selects_entries(self) -> bool:
+        return True
+
+
+def critical_by_newton(
+    omega: Callable[[Tensor], Tensor], prox_: Callable[[Tensor, Tensor], Tensor], pull: Tensor
+) -> Tensor:
+    """The smallest strength whose prox, of strength * omega with steps of 1, makes `pull` zero; omega a norm.
+
+    V = prox(pull) is what lies between pull and the ball of the dual norm with radius `strength`. Its length is
+    convex in the strength with slope -omega(V) / ||V||, so Newton from zero climbs to the root and never passes it.
+    """
+    critical = torch.zeros((), dtype=torch.float64, device=pull.device)
+    for _ in range(ROUNDS):
+        V = prox_(pull.clone(), critical)
+        size = omega(V)
+        move = torch.where(size > 0, V.square().sum() / size, 0.0)
+        if move <= torch.finfo(torch.float64).eps * critical:
+            break
+        critical = critical + move
+    return critical

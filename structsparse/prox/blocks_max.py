@@ -1,0 +1,57 @@
+"""Disjoint groups under the largest of their entries."""
+
+import torch
+from torch import Tensor
+
+from structsparse.groups import Partition
+from structsparse.kernels.memory import flat_array
+from structsparse.kernels.prox import blocks_max as kernels
+from structsparse.prox.steps import Steps, changed, is_scalar, steps_array, thresholds
+
+ROUNDS = 40  # of Newton without asking the device whether it has converged; random trials take a dozen
+
+
+def group_maxima(X: Tensor, groups: Partition) -> Tensor:
+    """The largest of each group's entries, at least 0: [groups], float64; ties share its gradient."""
+    groups.check(X)
+    largest = (X.amax(groups.shared, keepdim=True) if groups.shared else X).double().flatten()
+    if groups.aligned:
+        return largest.clamp(min=0)
+    ids = groups.ids.flatten()
+    slots = ids.remainder(len(groups) + 1) if groups.free else ids  # free entries meet in one slot too many
+    return largest.new_zeros(len(groups) + 1).scatter_reduce(0, slots, largest, "amax")[: len(groups)]
+
+
+@torch.no_grad()
+def group_clip_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -> Tensor:
+    """Prox of strength * sum_g weight_g max |V_g|: each group is clipped at a height, in any diagonal metric."""
+    if not groups.in_blocks(W):
+        return _clip_entries_(W, groups, strength, steps)
+    blocks = groups.offsets.numpy(), groups.shape[1:].numel(), groups.weight.double().numpy()
+    if is_scalar(steps):
+        kernels.clip_blocks(flat_array(W), *blocks, float(thresholds(strength, steps, W)))
+    else:
+        kernels.clip_blocks_metric(flat_array(W), steps_array(steps, W), *blocks, float(strength))
+    return changed(W)
+
+
+def _clip_entries_(W, groups, strength, steps) -> Tensor:
+    """In float64 but for the weights: `kernels.maxima` says why Newton climbs to the height."""
+    reach = strength * groups.weight
+    if is_scalar(steps):
+        reach, steps = thresholds(reach, steps, W), 1.0
+    steps = (W.new_zeros(groups.ids.shape) + steps).double()
+    inverse, size = steps.reciprocal(), W.abs().double()
+    least = size - thresholds(groups.expand(reach, fill=0.0), steps, steps)
+    height = group_maxima(least, groups)
+    for _ in range(ROUNDS):
+        above = torch.where(size > groups.expand(height, fill=torch.inf), inverse, 0.0)
+        count = groups.sums(above)
+        climbed = (groups.sums(size * above) - reach) / count
+        climbs = climbed > height  # not where nothing is above: no number, or minus infinity
+        if W.device.type == "cpu" and not climbs.any():
+            break
+        height = torch.where(climbs, climbed, height)
+    height = torch.where(reach > 0, height, torch.inf)
+    height = groups.expand(height, fill=torch.inf).to(W.dtype)
+    return W.clamp_(-height, height).add_(0.0)

@@ -1,0 +1,163 @@
+"""Subtrees of a forest, each as a whole: one step per subtree, from the leaves to the roots, is the exact prox.
+
+What is done to the entries (entry_strength) is done first: they are the leaves' leaves.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structsparse.groups.forest import Forest
+from structsparse.kernels.memory import flat_array, walkable
+from structsparse.kernels.prox import forest as kernels
+from structsparse.prox.entries import soft_threshold_
+from structsparse.prox.forest_metric import shrink_bent_
+from structsparse.prox.steps import Steps, changed, is_scalar, number, steps_array, thresholds
+
+
+@torch.no_grad()
+def tree_shrink_(
+    W: Tensor, groups: Forest, strength: Steps, entry_strength: Steps, steps: Steps, accuracy: float = 0.0
+) -> Tensor:
+    """Prox of strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over the entries of the forest.
+
+    Where all entries of a tree share one step, one after the other is exact. In any other diagonal metric a subtree's
+    own steps turn it in another direction than that of its parent's norm: then Newton finds what `prox.bent` says, to
+    the last digits, or to a share of the value that `accuracy` allows.
+    """
+    groups.check(W)
+    if is_scalar(steps):
+        cut = thresholds(entry_strength, steps, W)
+        return shrink_subtrees_(W, groups, groups.weight, thresholds(strength, steps, W), cut)
+    soft_threshold_(W, entry_strength, _grouped(groups, steps, W))
+    return shrink_bent_(W, groups, strength, steps, accuracy)
+
+
+@torch.no_grad()
+def shrink_subtrees_(W: Tensor, groups: Forest, weight: Tensor, threshold: Steps, cut: Steps) -> Tensor:
+    """Prox of threshold * sum_g weight[g] ||V_g|| + cut * ||V||_1 at steps of 1, where 0 * inf = 0."""
+    if not walkable(W):
+        reach = (threshold * weight.double()).nan_to_num(nan=0.0, posinf=torch.inf)
+        return _shrink_levels_(soft_threshold_(W, cut, _grouped(groups, 1.0, W)), groups, reach)
+    memory, weight, threshold = groups.level_memory(), weight.double().numpy(), float(threshold)
+    squares, factor = (groups.scratch.array(name, len(groups)) for name in ("squares", "factor"))
+    if len(memory.nodes):
+        weight = weight.take(memory.nodes, out=groups.scratch.array("weight", len(groups)), mode="clip")
+    tree = groups.above.numpy(), groups.levels, weight, threshold, number(cut, W)
+    kernels.shrink_trees(flat_array(W), *memory.owned, *tree, squares, factor)
+    return changed(W)
+
+
+@torch.no_grad()
+def tree_clip_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Steps, steps: Steps) -> Tensor:
+    """Prox of strength * sum_g weight_g max|V_g| + entry_strength * ||V||_1 over the entries of the forest.
+
+    Exact in any diagonal metric: a subtree is clipped at the r at which sum_e (|w_e| - r)+ / step_e is its strength *
+    weight. The torch route waits for the device, as the data decide how many rounds each level takes.
+    """
+    groups.check(W)
+    if not walkable(W):
+        soft_threshold_(W, entry_strength, _grouped(groups, steps, W))
+        return _clip_levels_(W, groups, strength, steps)
+    if is_scalar(steps):
+        each, strength = flat_array(W)[:0], float(thresholds(strength, steps, W))
+        cut = number(thresholds(entry_strength, steps, W), W)
+    else:
+        each, strength, cut = steps_array(steps, W), float(strength), number(entry_strength, W)
+    _clip_in_memory(W, groups, each, strength, cut)
+    return changed(W)
+
+
+def _clip_in_memory(W: Tensor, groups: Forest, each, strength: float, cut) -> None:
+    level, weight = groups.level_memory(), groups.weight.double().numpy()
+    limit = groups.scratch.array("limit", len(groups))
+    if not len(level.units) and not len(level.starts):
+        heap = groups.scratch.array("heap", W.numel(), kernels.HEAP)
+        tops, mass = groups.scratch.array("tops", len(groups), np.int32), groups.scratch.array("mass", len(groups))
+        scratch = heap, tops, mass, limit
+        kernels.clip_levels(flat_array(W), each, level.width, groups.above.numpy(), weight, strength, cut, *scratch)
+        return
+    plan = groups.preorder()
+    entries = plan.memory.starts[-1] * plan.memory.width if len(plan.memory.starts) else W.numel()
+    heap = groups.scratch.array("heap", entries, kernels.HEAP)
+    if len(plan.memory.nodes):
+        weight = weight.take(plan.memory.nodes, out=groups.scratch.array("weight", len(groups)), mode="clip")
+    tree = *plan.memory.owned, plan.depth, weight, plan.chunks
+    kernels.clip_trees(flat_array(W), each, *tree, strength, cut, heap, limit)
+
+
+def _grouped(groups: Forest, steps: Steps, W: Tensor) -> Steps:
+    """Steps that leave free entries where they are."""
+    return (W.new_zeros(groups.ids.shape) + steps).masked_fill(groups.ids < 0, 0.0) if groups.free else steps
+
+
+def _shrink_levels_(W: Tensor, groups: Forest, reach: Tensor) -> Tensor:
+    squares, reach = groups.in_levels(groups.own.sums(W * W)).clone(), groups.in_levels(reach)
+    factor, between = torch.empty_like(squares), groups.steps_between_levels()
+    for a, b in [*reversed(between), (0, int(groups.levels[1]))]:
+        norm = squares[a:b].sqrt()
+        share = torch.where(norm <= reach[a:b], 0.0, 1 - reach[a:b] / norm)
+        factor[a:b] = torch.where(reach[a:b] == 0, 1.0, share)
+        if a > 0:
+            squares[:a].index_add_(0, groups.above[a:b], squares[a:b] * factor[a:b].square())
+    for a, b in between:
+        factor[a:b] *= factor[:a].index_select(0, groups.above[a:b])
+    share = groups.expand(groups.in_nodes(factor), fill=1.0).to(W.dtype)
+    return W.mul_(share).add_(0.0)  # -0 + 0 = 0
+
+
+def _clip_levels_(W: Tensor, groups: Forest, strength: Steps, steps: Steps) -> Tensor:
+    """Level by level; the elements are entries not yet clipped and, for each node, one for those clipped together."""
+    if W.is_meta:
+        return W  # the data decide on all shapes in here
+    nodes = len(groups)
+    value, count = W.abs().double().flatten(), torch.ones((), dtype=torch.float64, device=W.device)
+    if is_scalar(steps):
+        strength = thresholds(strength, steps, W)
+    else:
+        count = 1 / steps.double()
+    count = count.expand(groups.shape).flatten()
+    reach = groups.in_levels((strength * groups.weight).nan_to_num(nan=0.0, posinf=torch.inf))
+    place = torch.arange(nodes, device=W.device) if groups.place is None else groups.place.long()
+    place = groups.expand(place, fill=-1).expand(groups.shape).flatten()
+    there = (place >= 0) & (value > 0) & (count > 0)
+    own, order = place[there].sort()
+    value, count = value[there][order], count[there][order]
+    firsts = torch.searchsorted(own, torch.as_tensor(groups.levels, device=W.device)).tolist()
+    limit = torch.full((nodes,), torch.inf, dtype=torch.float64, device=W.device)
+    pool = own[:0], value[:0], count[:0]
+    for level in reversed(range(groups.height)):
+        a, b = groups.levels[level], groups.levels[level + 1]
+        mine = slice(firsts[level], firsts[level + 1])
+        joined = zip(pool, (own[mine] - a, value[mine], count[mine]), strict=True)
+        element = tuple(torch.cat(parts) for parts in joined)
+        limit[a:b], pool = _clip_level(*element, reach[a:b])
+        if level > 0:
+            pool = groups.above[a:b].long()[pool[0]] - groups.levels[level - 1], *pool[1:]
+    for a, b in groups.steps_between_levels():
+        torch.minimum(limit[a:b], limit[:a].index_select(0, groups.above[a:b]), out=limit[a:b])
+    most = groups.expand(groups.in_nodes(limit), fill=torch.inf).to(W.dtype)
+    return W.copy_(torch.clamp(W, -most, most)).add_(0.0)
+
+
+def _clip_level(node: Tensor, value: Tensor, count: Tensor, reach: Tensor):
+    """The limit of each node of a level, by Michelot's rounds, and the elements that are left after clipping."""
+    fixed = count.isinf()  # entries with step 0: they stay, and none can be clipped below them
+    floor = torch.zeros_like(reach).scatter_reduce(0, node[fixed], value[fixed], "amax")
+    above, values, counts = node[~fixed], value[~fixed], count[~fixed]
+    limit = torch.zeros_like(reach)
+    while True:
+        mass = torch.zeros_like(reach).index_add_(0, above, values * counts)
+        total = torch.zeros_like(reach).index_add_(0, above, counts)
+        limit = torch.maximum(limit, torch.where(mass > reach, (mass - reach) / total, 0.0))  # it only ever rises
+        kept = values > limit[above]
+        if kept.all():
+            break
+        above, values, counts = above[kept], values[kept], counts[kept]
+    limit = torch.where(reach > 0, torch.maximum(limit, floor), torch.inf)
+    clipped = value >= limit[node]
+    total = torch.zeros_like(reach).index_add_(0, node[clipped], count[clipped])
+    merged = ((total > 0) & (limit > 0)).nonzero()[:, 0]
+    kept = ~clipped
+    left = (merged, node[kept]), (limit[merged], value[kept]), (total[merged], count[kept])
+    return limit, tuple(torch.cat(parts) for parts in left)

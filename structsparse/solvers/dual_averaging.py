@@ -1,0 +1,109 @@
+"""Regularised dual averaging: the weights follow from all gradients so far, and the penalty acts on them as a whole.
+
+What a mini-batch wakes goes back to zero by itself, where composite gradient steps must shrink it away bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from structsparse.base.errors import UserError
+from structsparse.solvers.sgd import Rows
+from structsparse.weights.bags import adagrad_, concatenated, subtract_
+
+
+class RDA(Rows):
+    """After t steps  W = argmin_V  <sum of gradients / t, V> + value(V) + ||V - start||^2 / (2 * lr * sqrt(t)).
+
+    Its step is that from the start, lr * sqrt(t): W = prox(start - lr * sum / sqrt(t)). A parameter under a prox is
+    held: a step adds to its sum alone, at the cost of the rows it touches, and the weights rest until the prox."""
+
+    from_start = True
+
+    def __init__(self, params, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr, "taken": 0})
+        self.held: set[Tensor] = set()
+
+    def hold(self, parameters: Iterable[Tensor]) -> None:
+        """These move when `place_` is called, the others at each step."""
+        self.held = set(parameters)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = super().step(closure)
+        for group in self.param_groups:
+            group["taken"] += 1
+            for parameter in group["params"]:
+                if parameter not in self.held:
+                    self.place_(group, parameter)
+        return loss
+
+    @torch.no_grad()
+    def place_(self, group: dict, parameter: Tensor) -> None:
+        """W <- start - step * mean gradient"""
+        state = self.state[parameter]
+        if "sum" not in state:
+            return
+        parameter.copy_(state["sum"]).mul_(self.metric(group, parameter)).mul_(-self.rate(group) / group["taken"])
+        if "start" in state:
+            parameter.add_(state["start"])
+
+    def rate(self, group: dict) -> float:
+        return group["lr"] * group["taken"] ** 0.5
+
+    def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
+        """Step over rate."""
+        return 1.0
+
+    def _dense(self, group: dict, parameter: Tensor) -> None:
+        self._sums(parameter)["sum"].add_(parameter.grad)
+
+    def _bags(self, group: dict, parameter: Tensor) -> None:
+        for gradient in parameter.pending:
+            subtract_(self._sums(parameter)["sum"], gradient, -1.0)
+
+    def _sums(self, parameter: Tensor) -> dict[str, Tensor]:
+        state = self.state[parameter]
+        if "sum" not in state:
+            state["sum"] = torch.zeros_like(parameter)
+            if parameter.is_meta or parameter.any():  # asked once, to spare a table of zeros its copy
+                state["start"] = parameter.detach().clone()
+        return state
+
+
+class AdagradRDA(RDA):
+    """The same in AdaGrad's metric H = delta + sqrt(sum of gradient^2), per entry:
+
+    W = argmin_V  <sum of gradients / t, V> + value(V) + sum (V - start)^2 * H / (2 * lr * t)"""
+
+    def __init__(self, params, lr: float = 0.3, delta: float = 0.1) -> None:
+        if not delta > 0:
+            raise UserError(f"solver.delta is {delta}; it must be positive")
+        super().__init__(params, lr)
+        self.delta = delta
+
+    def rate(self, group: dict) -> float:
+        return group["lr"] * group["taken"]
+
+    def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
+        state = self.state.get(parameter, {})
+        return state["squares"].sqrt().add_(self.delta).reciprocal_() if "squares" in state else 1 / self.delta
+
+    def _dense(self, group: dict, parameter: Tensor) -> None:
+        super()._dense(group, parameter)
+        self._sums(parameter)["squares"].addcmul_(parameter.grad, parameter.grad)
+
+    def _bags(self, group: dict, parameter: Tensor) -> None:
+        super()._bags(group, parameter)
+        state = self._sums(parameter)
+        gradient = concatenated(parameter.pending)
+        adagrad_(state["sum"], state["squares"], gradient, 0.0, self.delta, self._slot(parameter))  # squares alone
+
+    def _sums(self, parameter: Tensor) -> dict[str, Tensor]:
+        state = super()._sums(parameter)
+        if "squares" not in state:
+            state["squares"] = torch.zeros_like(parameter)
+        return state

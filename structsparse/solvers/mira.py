@@ -1,0 +1,68 @@
+"""Steps as long as the loss asks for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from structsparse.base.errors import UserError
+from structsparse.solvers.sgd import Rows
+from structsparse.weights.bags import BagGradient, concatenated, row_sums, subtract_
+
+
+class MIRA(Rows):
+    """w -= lr * min(cap, loss / ||gradient||^2) * gradient: passive-aggressive.
+
+    With lr 1 and no cap, a loss that is linear where it is positive, as the hinge of one item, is zero after the step.
+    The loss is what the closure returns, and the gradient that of all parameters together; without one, no step."""
+
+    evaluates = True
+
+    def __init__(self, params, cap: float = 1.0, lr: float = 1.0) -> None:
+        if not cap > 0:
+            raise UserError(f"solver.cap is {cap}; it must be positive")
+        super().__init__(params, {"lr": lr, "taken": 0.0})
+        self.cap = cap
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        if closure is None:
+            raise UserError("MIRA's step follows from the loss: call step(closure) with what computes it")
+        with torch.enable_grad():
+            loss = closure()
+        members = [(group, parameter) for group in self.param_groups for parameter in group["params"]]
+        pending = {p: concatenated(p.pending) for _, p in members if p.pending}
+        length = self._length(loss, [p for _, p in members], pending)
+        for group in self.param_groups:
+            group["taken"] = group["lr"] * length
+        for group, parameter in members:
+            if parameter.grad is not None:
+                parameter.sub_(parameter.grad * group["taken"])
+            if parameter in pending:
+                _subtract_(parameter, pending[parameter], group["taken"])
+        return loss
+
+    def _length(self, loss, parameters: list[Tensor], pending: dict[Tensor, BagGradient]) -> Tensor:
+        """min(cap, loss / ||gradient||^2), a float64 scalar; no device waits for it."""
+        squares = [p.grad.square().sum(dtype=torch.float64) for p in parameters if p.grad is not None]
+        squares += [row_sums(gradient)[1].square().sum(dtype=torch.float64) for gradient in pending.values()]
+        total = torch.stack([s.to(squares[0].device) for s in squares]).sum() if squares else torch.zeros(())
+        loss = torch.as_tensor(loss, dtype=torch.float64, device=total.device).detach()
+        return torch.where(total > 0, (loss / total).clamp(max=self.cap), 0.0)
+
+    def rate(self, group: dict) -> float | Tensor:
+        """The step taken last."""
+        return group["taken"]
+
+    def metric(self, group: dict, parameter: Tensor) -> float:
+        """Step over rate."""
+        return 1.0
+
+
+def _subtract_(table: Tensor, gradient: BagGradient, rate: Tensor) -> None:
+    """table -= rate * X'R, where the rate is known to the device alone."""
+    if table.device.type == "cpu":
+        subtract_(table, gradient, float(rate))
+        return
+    rows, sums = row_sums(gradient)
+    table.index_add_(0, rows, sums * -rate.to(sums.dtype))

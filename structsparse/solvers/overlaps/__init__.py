@@ -1,0 +1,8 @@
+"""Linear models of words under overlapping groups: majorize and minimise, and ADMM as Yogatama (2015) has it."""
+
+from structsparse.solvers.overlaps.admm import Admm
+from structsparse.solvers.overlaps.majorize import Majorizer
+from structsparse.solvers.overlaps.optimizers import ADMM, Majorize, StoppedEarly
+from structsparse.solvers.overlaps.problem import Certificate, Problem
+
+__all__ = ["ADMM", "Admm", "Certificate", "Majorize", "Majorizer", "Problem", "StoppedEarly"]

@@ -1,0 +1,131 @@
+"""The alternating directions method of multipliers, as Algorithm 2 of Yogatama (2015, chapter 5) has it.
+
+Each group has a copy v_g of its rows, bound to the table W by multipliers u:  v = M W. In turn
+
+    W <- argmin  loss + lasso + squares + rho / 2 * sum_j N_j |W_j - mu_j|^2,   mu_j the mean of v + u / rho over the
+                                                                              N_j copies of row j,
+    v_g <- group prox of  M W - u / rho  with reach_g / rho,  all groups at once,
+    u <- u + rho (v - M W).
+
+The first is solved by proximal Newton, or approached by a few of its steps (inexact ADMM). rho is that of the summed
+loss, as in the paper. Stopped early with a large rho this is a proximal point method in the metric N_j (how many groups
+a row is in), whatever the groups bear.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from structsparse.base.errors import UserError
+from structsparse.kernels.solvers import overlaps_groups as row_groups
+from structsparse.solvers.overlaps.problem import Certificate, Problem
+
+STOPS = ("change", "dual", "gap")
+PASSES = 20  # of descent in each step of a w-step
+SLACK = 0.03
+BALANCE, MOST = 2.0, 10.0  # ratio of residuals from which rho moves, and by how much at most
+
+
+class Admm:
+    """The state: W, copies and scaled multipliers u / rho [copies, outputs]; `iterate` until `done`.
+
+    `stop`: "change" is ||W - W before|| <= tolerance * ||W||, the paper's; "dual": the primal residual ||v - M W|| and
+    the dual one rho ||M'(v - v before)|| are both within the tolerance of what they are measured by; "gap": the duality
+    gap, from the multipliers, is within it. The two last imply the optimum, the first does not.
+    """
+
+    def __init__(
+        self, problem: Problem, weights=None, bias=None, rho: float = 1.0, adaptive: bool = False, relax: float = 1.0,
+        stop: str = "change", tolerance: float = 1e-3, inner: float = 1e-6, newton: int = 50,
+    ):  # fmt: skip
+        if stop not in STOPS:
+            raise UserError(f"solver.stop={stop}: expected {', '.join(STOPS)}")
+        self.problem, self.stop, self.tolerance = problem, stop, tolerance
+        self.inner, self.newton = inner, newton
+        self.point = problem.begin(weights, bias)
+        self.rho, self.adaptive, self.relax = rho / problem.items, adaptive, relax
+        shape = problem.rows, problem.outputs
+        self.copies, self.duals = (np.zeros((len(problem.order), shape[1])) for _ in range(2))
+        self.sums, self.moved = np.zeros(shape), np.zeros(shape)
+        self.counts = np.diff(problem.sets.starts).astype(np.float64)  # N
+        self.iterations, self.done = 0, False
+        self.change = self.primal = self.dual = np.inf  # relative residuals
+        if weights is not None:
+            self.copies[:] = self.point.W[problem.order]
+            np.add.at(self.sums, problem.order, self.copies)
+
+    def solve(self, iterations: int = 100) -> Certificate:
+        while not self.done and self.iterations < iterations:
+            self.iterate()
+        return self.certify()
+
+    def iterate(self) -> None:
+        self.iterations += 1
+        before = self.point.W.copy()
+        self._weights()
+        problem, W = self.problem, self.point.W
+        self.change = _relative(norm(W - before), norm(W))
+        apart, size, there, self.zeros = row_groups.move_copies(
+            problem.sets, problem.order, problem.bounds, W, self.copies, self.duals, self.rho, self.relax, self.sums,
+            self.moved,
+        )  # fmt: skip
+        multipliers = self._gathered(self.duals)
+        self.primal = _relative(np.sqrt(apart), np.sqrt(max(size, there)))
+        self.dual = _relative(norm(self.moved), norm(multipliers))
+        self.done = self._is_done()
+        if self.adaptive and not self.done:
+            self._balance(multipliers)
+
+    def certify(self) -> Certificate:
+        """Of W as the iteration leaves it; the gap is the better of what W itself and the multipliers prove."""
+        found = self.point.certify()
+        return found._replace(gap=min(found.gap, self.bound()))
+
+    def bound(self) -> float:
+        """The gap at W that the multipliers prove: those of a group lie within its ball once its copy has moved."""
+        self.point.refresh()
+        return self.point.gap(-self.rho * self._gathered(self.duals))
+
+    def _weights(self) -> None:
+        """The w-step, to `inner` of the steepest entry of the gradient at zero or for `newton` steps."""
+        problem, point = self.problem, self.point
+        ridge = problem.squares + self.rho * self.counts
+        pulled = self.rho * self.sums
+        centre = np.divide(pulled, ridge[:, None], out=np.zeros_like(pulled), where=ridge[:, None] > 0)
+        if problem.mask is not None:
+            centre *= problem.mask
+        for _ in range(self.newton):
+            point.refresh()
+            worst = point.step(problem.every, ridge, centre, PASSES, SLACK)
+            if worst <= self.inner * problem.steepest:
+                break
+
+    def _is_done(self) -> bool:
+        if self.stop == "change":
+            return self.iterations > 1 and self.change <= self.tolerance
+        if self.stop == "dual":
+            return max(self.primal, self.dual) <= self.tolerance
+        return self.iterations % 5 == 0 and self.bound() <= self.tolerance
+
+    def _balance(self, multipliers: np.ndarray) -> None:
+        """rho towards equal relative residuals; rho times the scaled multipliers stays what it is."""
+        factor = float(np.clip(np.sqrt(self.primal / max(self.dual, 1e-300)), 1 / MOST, MOST))
+        if 1 / BALANCE < factor < BALANCE:
+            return
+        self.rho *= factor
+        self.duals /= factor
+        self.sums += (1 / factor - 1) * multipliers
+
+    def _gathered(self, copies: np.ndarray) -> np.ndarray:
+        """Sum over the copies of each row: [rows, outputs]."""
+        order, rows = self.problem.order, self.problem.rows
+        return np.stack([np.bincount(order, column, rows) for column in copies.T], axis=1)
+
+
+def norm(x: np.ndarray) -> float:
+    """Without BLAS, whose threads wait for each other on a busy machine."""
+    return float(np.sqrt(np.square(x).sum()))
+
+
+def _relative(size: float, unit: float) -> float:
+    return float(size / unit) if unit > 0 else (0.0 if size == 0 else np.inf)

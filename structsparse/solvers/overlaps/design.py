@@ -1,0 +1,71 @@
+"""What a compiled solver reads of the data, in the place of a closure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from structsparse.base.errors import UserError
+from structsparse.solvers.linear.problem import checked_columns, numbers
+
+LOSSES = ("logistic", "squared", "squared_hinge")
+
+
+@dataclass
+class Design:
+    """The mean over N items of a loss of the scores  matrix @ table + bias.
+
+    Losses: "logistic" is log(1 + exp(-y f)) for y in {-1, +1} or, for more than two classes, the softmax's
+    -log p(class); "squared" is (f - y)^2 / 2; "squared_hinge" is max(0, 1 - y f)^2; with K > 2 classes the last two are
+    sums over the classes, one against the rest. `targets` float64 [N]: -1 and +1, numbers, or codes of classes where
+    `bias` has K > 2 outputs. The solver moves the table and the bias, which is not penalised.
+    A plain attribute of the parameter: `table.design = Design(...)`.
+    """
+
+    matrix: scipy.sparse.csc_array  # float64 [N, V]; whatever scipy.sparse or a dense matrix is turned into it
+    targets: np.ndarray  # float64 [N]
+    loss: str
+    bias: Tensor | None  # [outputs]; None: no bias
+
+    def __post_init__(self):
+        self.matrix = checked_columns(self.matrix)
+        self.targets = numbers(self.targets, "the targets of a design", self.items, "one for each item")
+        if self.loss == "softmax":
+            self.loss = "logistic"
+        if self.loss not in LOSSES:
+            raise UserError(f"unknown loss {self.loss!r} of a design, expected {', '.join(LOSSES)}")
+
+    @property
+    def items(self) -> int:
+        return self.matrix.shape[0]
+
+    def outputs(self, table: Tensor) -> int:
+        """One for two classes and for numbers, else how many classes; targets are checked to be of that kind."""
+        if table.shape[0] != self.matrix.shape[1] or table.dim() > 2:
+            raise UserError(
+                f"a table {tuple(table.shape)} does not fit a matrix of {self.matrix.shape[1]} columns: expected a row "
+                "for each"
+            )
+        outputs = table.shape[1] if table.dim() == 2 else 1
+        if self.bias is not None and self.bias.numel() != outputs:
+            raise UserError(f"a bias {tuple(self.bias.shape)} does not fit a table of {outputs} outputs")
+        if outputs > 1:
+            wrong = (self.targets < 0) | (self.targets >= outputs) | (self.targets != np.floor(self.targets))
+            wanted = f"a class from 0 to {outputs - 1}"
+        else:
+            wrong, wanted = (np.abs(self.targets) != 1) & (self.loss != "squared"), "-1 or 1"
+        if wrong.any():
+            place = int(np.flatnonzero(wrong)[0])
+            raise UserError(f"the target of item {place} is {self.targets[place]:g}, expected {wanted}")
+        return outputs
+
+    @torch.no_grad()
+    def write_(self, table: Tensor, weights: np.ndarray, bias: np.ndarray) -> None:
+        """What a solver found, into the parameters."""
+        table.copy_(torch.from_numpy(weights).view(table.shape))
+        if self.bias is not None:
+            self.bias.copy_(torch.from_numpy(bias).view(self.bias.shape))

@@ -1,0 +1,223 @@
+"""The compiled solvers as torch Optimizers: they read `parameter.design` and write the table and its bias."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from structsparse.base.errors import UserError
+from structsparse.penalties import NoPenalty, Penalty, StructuredElasticNet
+from structsparse.solvers.overlaps.admm import Admm
+from structsparse.solvers.overlaps.design import Design
+from structsparse.solvers.overlaps.majorize import Majorizer
+from structsparse.solvers.overlaps.problem import Certificate, Problem
+
+
+class DesignOptimizer(Optimizer):
+    """Minimises the mean loss of `table.design` plus the table's penalty, from where table and bias are.
+
+    A step makes up to `inner` iterations and ends with one call of the closure, for the loss there. `certificate` is
+    that of the last step's end (made when somebody asks), `gap` its relative duality gap, `excess` the gap itself;
+    `converged` says that there is nothing left to do.
+    """
+
+    evaluates = True
+    full_batch = True
+
+    def __init__(self, params, inner: int, lr: float = 1.0, **defaults) -> None:
+        if not (isinstance(inner, int) and inner > 0):
+            raise UserError(f"solver.inner is {inner}; it must be a whole number above 0")
+        super().__init__(params, {"lr": lr, "inner": inner, **defaults})
+        self.penalties: dict[Tensor, Penalty] = {}
+        self.support: dict[Tensor, Tensor] = {}
+        self.search = None
+        self._latest, self._certificate = None, None  # what has been searched last, and what certifies it
+
+    def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
+        """The penalty of the table; entries outside its support stay zero."""
+        members = {id(parameter) for group in self.param_groups for parameter in group["params"]}
+        for parameter in (*penalties, *(support or {})):
+            if id(parameter) not in members:
+                raise UserError(
+                    f"a penalised parameter {tuple(parameter.shape)} is not among those that {type(self).__name__} "
+                    "moves"
+                )
+        self.penalties, self.support, self.search = dict(penalties), dict(support or {}), None
+
+    @property
+    def converged(self) -> bool:
+        return self.search is not None and self.search.done
+
+    @property
+    def certificate(self) -> Certificate | None:
+        if self._certificate is None and self._latest is not None:
+            self._certificate = self._certified(self._latest)
+        return self._certificate
+
+    @property
+    def excess(self) -> float | None:
+        return None if self.certificate is None else self.certificate.gap * self._latest.problem.unit
+
+    @property
+    def kkt(self) -> float | None:
+        return None if self.certificate is None else self.certificate.kkt
+
+    @property
+    def gap(self) -> float | None:
+        return None if self.certificate is None else self.certificate.gap
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None):
+        if closure is None:
+            raise UserError(f"{type(self).__name__} evaluates the loss within a step: call step(closure)")
+        table = self._table()
+        if self.search is None:
+            self.search = self._begin(table, table.design)
+        for _ in range(self.param_groups[0]["inner"]):
+            if self.search.done:
+                break
+            self.search.iterate()
+        self._latest, self._certificate = self.search, None
+        self._settle()
+        table.design.write_(table, *self._found())
+        with torch.enable_grad():
+            loss = closure()
+        for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
+            parameter.grad = None
+        return loss
+
+    def _settle(self) -> None:
+        """What is left to do at the end of a step."""
+
+    def _found(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.search.point.W, self.search.point.bias
+
+    def _table(self) -> Tensor:
+        tables = [p for group in self.param_groups for p in group["params"] if getattr(p, "design", None) is not None]
+        if len(tables) != 1:
+            raise UserError(
+                f"{type(self).__name__} needs one parameter with a design (task=textcat gives one), got {len(tables)}; "
+                "choose another solver, such as solver=fista"
+            )
+        return tables[0]
+
+    def _problem(self, table: Tensor, design: Design, penalty: Penalty) -> Problem:
+        return Problem(design, table, penalty, self.support.get(table))
+
+    def _penalty(self, table: Tensor) -> Penalty:
+        return self.penalties.get(table) or NoPenalty()
+
+    def _begin(self, table: Tensor, design: Design):
+        raise NotImplementedError
+
+    def _certified(self, search) -> Certificate:
+        raise NotImplementedError
+
+    def _start(self, table: Tensor, design: Design) -> tuple[np.ndarray, np.ndarray]:
+        bias = np.zeros(design.outputs(table)) if design.bias is None else design.bias.detach().cpu().double().numpy()
+        return table.detach().cpu().double().numpy(), bias
+
+
+class Majorize(DesignOptimizer):
+    """Majorize and minimise with proximal Newton, to zeros that the duals of dead groups prove (see `majorize`).
+
+    `kkt`: where it ends, as a share of the steepest gradient at zero; `gap`: or where a duality gap of at most this
+    share of the objective at zero weights is proven. Without groups it is `fit_linear`, then Newton.
+    """
+
+    def __init__(self, params, inner: int = 10, kkt: float = 1e-9, gap: float = 0.0, lr: float = 1.0) -> None:
+        if not (kkt > 0 and math.isfinite(kkt)):
+            raise UserError(f"solver.kkt is {kkt}; it must be a positive number")
+        if not 0 <= gap < math.inf:
+            raise UserError(f"solver.gap is {gap}; it must be a number of at least 0")
+        super().__init__(params, inner, lr, kkt=kkt, gap=float(gap))
+
+    def _begin(self, table: Tensor, design: Design) -> Majorizer:
+        problem = self._problem(table, design, self._penalty(table))
+        group = self.param_groups[0]
+        return Majorizer(problem, *self._start(table, design), group["kkt"], group["gap"])
+
+    def _certified(self, search: Majorizer) -> Certificate:
+        return search.certificate if search.done and search.certificate else search.certify()
+
+
+class ADMM(DesignOptimizer):
+    """Algorithm 2 of the paper (see `admm`), stopped by `stop` at `tolerance` or after `iterations`.
+
+    The table is the paper's w: zeros in it are those that the lasso makes. Once it is done, rows of groups whose copy
+    v_g is zero are zero as well (`zeros`), as v = w at the optimum; `gap` is that of the table so made.
+    """
+
+    def __init__(
+        self, params, inner: int = 10, rho: float = 1.0, adaptive: bool = False, relax: float = 1.0,
+        stop: str = "change", tolerance: float = 1e-3, iterations: int = 100, w_tolerance: float = 1e-6,
+        w_steps: int = 50, zeros: bool = True, lr: float = 1.0,
+    ) -> None:  # fmt: skip
+        for name, value in (("rho", rho), ("tolerance", tolerance), ("w_tolerance", w_tolerance)):
+            if not (value > 0 and math.isfinite(value)):
+                raise UserError(f"solver.{name} is {value}; it must be a positive number")
+        for name, count in (("iterations", iterations), ("w_steps", w_steps)):
+            if not (isinstance(count, int) and count > 0):
+                raise UserError(f"solver.{name} is {count}; it must be a whole number above 0")
+        if not 0 < relax < 2:
+            raise UserError(f"solver.relax is {relax}; it must lie between 0 and 2")
+        options = {"rho": rho, "adaptive": adaptive, "relax": relax, "stop": stop, "tolerance": tolerance}
+        options |= {"iterations": iterations, "w_tolerance": w_tolerance, "w_steps": w_steps, "zeros": zeros}
+        super().__init__(params, inner, lr, **options)
+
+    @property
+    def converged(self) -> bool:
+        return super().converged or (
+            self.search is not None and self.search.iterations >= self.param_groups[0]["iterations"]
+        )
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None):
+        if self.search is not None and self.converged:
+            self.search.done = True
+        return super().step(closure)
+
+    def _begin(self, table: Tensor, design: Design) -> Admm:
+        group = self.param_groups[0]
+        options = {key: group[key] for key in ("rho", "adaptive", "relax", "stop", "tolerance")}
+        problem = self._problem(table, design, self._penalty(table))
+        options |= {"inner": group["w_tolerance"], "newton": group["w_steps"]}
+        return Admm(problem, *self._start(table, design), **options)
+
+    def _settle(self) -> None:
+        if self.converged and self.param_groups[0]["zeros"] and self.search.problem.grouped:
+            self.search.point.W[self._dead_rows()] = 0
+            self.search.point.rescore()
+
+    def _certified(self, search: Admm) -> Certificate:
+        return search.certify()
+
+    def _dead_rows(self) -> np.ndarray:
+        """Rows of a group whose copy is zero."""
+        search = self.search
+        lengths = np.diff(search.problem.bounds)
+        living = np.add.reduceat(search.copies.any(1).astype(np.int64), search.problem.bounds[:-1]) > 0
+        rows = np.zeros(search.problem.rows, np.bool_)
+        rows[search.problem.order[np.repeat(~living, lengths)]] = True
+        return rows
+
+
+class StoppedEarly(ADMM):
+    """No minimiser of the penalty: ADMM with the groups' strength at zero, ended after few iterations.
+
+    What is left is the loss under lasso and squares, approached by a proximal point method in the metric N_j, the
+    number of groups a word is in: frequent words move little, rare ones far. rho and iterations decide the model.
+    """
+
+    def _penalty(self, table: Tensor) -> Penalty:
+        penalty = super()._penalty(table)
+        if not isinstance(penalty, StructuredElasticNet) or penalty.groups is None:
+            raise UserError("solver=early takes its metric from groups: expected a penalty such as reg=sentences")
+        return StructuredElasticNet(
+            float(penalty.strength), penalty.groups, 0.0, penalty.lasso, penalty.squares, penalty.frequency
+        )

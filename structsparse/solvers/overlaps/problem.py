@@ -1,0 +1,286 @@
+"""A design and a penalty as arrays, a point among its weights, and what proves a point.
+
+minimise over W and b:  mean loss(X W + b)  +  sum_g reach_g ||W_g||  +  cut * |W|_1  +  1/2 sum_j squares_j |W_j|^2
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structsparse.base.errors import UserError
+from structsparse.groups import Cover
+from structsparse.kernels.solvers import overlaps_groups as row_groups
+from structsparse.kernels.solvers import overlaps_newton as row_polish
+from structsparse.kernels.solvers import overlaps_problem as row_kernels
+from structsparse.kernels.solvers.overlaps_groups import Sets
+from structsparse.kernels.solvers.overlaps_problem import HINGE, LOGISTIC, SOFTMAX, SQUARED, Data
+from structsparse.penalties import L1, ElasticNet, NoPenalty, Penalty, SquaredL2, StructuredElasticNet
+from structsparse.solvers.overlaps.design import Design
+
+KINDS = {"logistic": LOGISTIC, "squared": SQUARED, "squared_hinge": HINGE}
+BY_ENTRY = (L1, ElasticNet, SquaredL2, NoPenalty)
+HOLD_ROUNDS = 3000  # of descent over the duals of dead groups
+FREE_ROUNDS = 60  # of Newton for the bias alone
+
+
+class Certificate(NamedTuple):
+    """How good a point is. `gap`: the duality gap over the objective at zero weights and the best bias. `kkt`: the
+    largest entry of the nearest to zero of gradient + subgradients, over the largest of the gradient at zero weights.
+    `woken`: bool [groups], those that are zero and should not be."""
+
+    objective: float
+    gap: float
+    kkt: float
+    woken: np.ndarray
+
+
+class Problem:
+    """Everything that stays. Where entries may not live (`support`) their gradient counts as zero."""
+
+    def __init__(self, design: Design, table: Tensor, penalty: Penalty, support: Tensor | None = None):
+        self.outputs = design.outputs(table)
+        X, kind = design.matrix, KINDS[design.loss]
+        kind = SOFTMAX if kind == LOGISTIC and self.outputs > 1 else kind
+        self.design, self.penalty, self.moves_bias = design, penalty, design.bias is not None
+        self.data = Data(X.data, X.indices, X.indptr, design.targets, kind)
+        self.items, self.rows = X.shape
+        self.every = np.arange(self.rows)
+        self.mask = None
+        if support is not None:
+            self.mask = np.broadcast_to(support.cpu().numpy(), tuple(table.shape)).reshape(self.rows, self.outputs)
+        self.cut, self.squares, cover, reach = _parts(penalty, self.rows)
+        self.sets, self.order, self.bounds = _sets(cover, reach, self.rows)
+        self.grouped = len(reach) > 0 and bool((reach > 0).any())
+        self._check_bound()
+
+    def _check_bound(self) -> None:
+        """What bears no penalty at all has no dual to speak of."""
+        if self.cut > 0 or not self.grouped:
+            return
+        bears = np.zeros(self.rows)
+        row_groups.pulls(self.sets, self.sets.reach, self.every, self.squares, bears)
+        bare = (bears == 0) & (np.diff(self.data.starts) > 0)
+        if bare.any():
+            raise UserError(
+                f"{int(bare.sum())} rows of the table lie in no group and bear neither lasso nor squares: expected "
+                "reg.lasso or reg.squares above 0"
+            )
+
+    def begin(self, weights: np.ndarray | None = None, bias: np.ndarray | None = None) -> Point:
+        """A point; the unit of gaps and of gradients is taken at zero weights and the best bias first."""
+        zero = Point(self)
+        zero.fit_bias()
+        zero.refresh()
+        self.unit = max(zero.loss, np.finfo(float).tiny)
+        self.steepest = max(float(np.abs(zero.G).max(initial=0)), np.finfo(float).tiny)
+        if weights is None or not weights.any():
+            return zero
+        point = Point(self, weights, bias)
+        point.refresh()
+        return point
+
+
+class Point:
+    """Weights [rows, outputs] and bias, with scores, loss and gradient there."""
+
+    def __init__(self, problem: Problem, weights: np.ndarray | None = None, bias: np.ndarray | None = None):
+        self.problem = problem
+        shape = problem.rows, problem.outputs
+        self.W = np.zeros(shape) if weights is None else weights.reshape(shape).astype(np.float64)
+        if problem.mask is not None:
+            self.W *= problem.mask
+        self.bias = np.zeros(shape[1]) if bias is None else bias.reshape(-1).astype(np.float64)
+        self.F, self.slope, self.bend = (np.empty((shape[1], problem.items)) for _ in range(3))
+        self.G, self.loss = np.zeros(shape), np.inf
+        self.rescore()
+
+    def copy(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.W.copy(), self.bias.copy()
+
+    def restore(self, kept: tuple[np.ndarray, np.ndarray]) -> None:
+        self.W[:], self.bias[:] = kept
+        self.rescore()
+
+    def rescore(self) -> None:
+        """Scores and losses anew, without the rounding of many steps."""
+        row_kernels.scores(self.problem.data, self.W, self.bias, self.F)
+        self.loss = row_kernels.losses(self.problem.data, self.F, self.slope, self.bend)
+
+    def refresh(self) -> None:
+        """The gradient; slope and bend are those of the scores already."""
+        self.gradient_of(self.slope)
+
+    def gradient_of(self, slope: np.ndarray) -> None:
+        row_kernels.gradient(self.problem.data, slope, self.G)
+        if self.problem.mask is not None:
+            self.G[~self.problem.mask] = 0
+
+    def fit_bias(self) -> None:
+        """The best bias for these weights."""
+        nothing = np.empty(0, np.int64)
+        for _ in range(FREE_ROUNDS if self.problem.moves_bias else 0):
+            before = self.loss
+            self.step(nothing, self.problem.squares, passes=20 * self.problem.outputs, slack=1e-3)
+            if not self.loss < before:
+                break
+
+    def step(self, rows: np.ndarray, ridge: np.ndarray, centre=None, passes: int = 5, slack: float = 0.03) -> float:
+        """A step of proximal Newton on these rows; how far from optimal the steepest entry was before it."""
+        problem = self.problem
+        self.loss, worst = row_kernels.newton(
+            problem.data, self.W, self.bias, self.F, self.slope, self.bend, self.G, problem.cut, ridge,
+            _zeros(self.W.shape) if centre is None else centre, rows, problem.moves_bias, passes, slack,
+        )  # fmt: skip
+        return worst
+
+    def norms(self) -> np.ndarray:  # [groups]
+        squares = np.empty(len(self.problem.sets.reach))
+        row_groups.group_squares(self.problem.sets, self.W, squares)
+        return np.sqrt(squares)
+
+    def objective(self) -> float:
+        problem = self.problem
+        norms = np.empty(len(problem.sets.reach))
+        living = np.flatnonzero(self.W.any(1))
+        return self.loss + row_polish.true_penalty(problem.sets, self.W, living, problem.cut, problem.squares, norms)
+
+    def certify(
+        self,
+        held: tuple[np.ndarray, np.ndarray] | None = None,
+        tolerance: float = 1e-13,
+        rounds: int = HOLD_ROUNDS,
+    ) -> Certificate:
+        """What proves the point. `held`: where the duals of groups that are zero start from, factors [groups] of the
+        sizes [rows] of other weights; so many `rounds` over them at most. The gradient afterwards is that of the dual
+        point."""
+        problem, norms = self.problem, self.norms()
+        self.refresh()
+        slope_of_bias = float(np.abs(self.slope.mean(1)).max()) if problem.moves_bias else 0.0
+        pull = self._pull(norms)
+        dead, living = (norms == 0) & (problem.sets.reach > 0), self.W != 0
+        rest = self.G + (pull + problem.squares)[:, None] * self.W
+        rest = _past_cut(rest, self.W, problem.cut)
+        left, woken = self._held(rest, dead, held, tolerance, rounds)
+        kkt = max(float(np.abs(left).max(initial=0)), slope_of_bias) / problem.steepest
+        taken = np.where(living, pull[:, None] * self.W, left - rest)  # sum of the duals of groups
+        return Certificate(self.objective(), self.gap(taken), kkt, woken)
+
+    def bound(self, eps: float) -> tuple[float, float]:
+        """The gap that the duals reach_g W_g / sqrt(||W_g||^2 + eps^2) prove, and what of it is due to eps."""
+        norms = self.norms()
+        wide = np.sqrt(norms**2 + eps**2)
+        blur = float((self.problem.sets.reach * norms * (1 - norms / wide)).sum()) / self.problem.unit
+        return self.gap(self._pull(wide)[:, None] * self.W), blur
+
+    def _pull(self, norms: np.ndarray) -> np.ndarray:
+        problem, pull = self.problem, np.zeros(self.problem.rows)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factors = np.where(norms > 0, problem.sets.reach / norms, 0.0)
+        row_groups.pulls(problem.sets, factors, np.flatnonzero(self.W.any(1)), np.zeros(problem.rows), pull)
+        return pull
+
+    def _held(self, rest, dead, held, tolerance, rounds) -> tuple[np.ndarray, np.ndarray]:
+        """What the dead groups leave of the rest, and which of them should live."""
+        sizes = np.where(self.W.any(1), 0.0, np.linalg.norm(rest, axis=1))
+        before = sizes.copy()
+        factors, guess = held if held is not None else (np.zeros(len(dead)), np.zeros(len(sizes)))
+        woken = row_groups.hold(
+            self.problem.sets, dead, sizes, guess, factors, tolerance * self.problem.steepest, rounds
+        )
+        share = np.divide(sizes, before, out=np.ones_like(sizes), where=before > 0)
+        return rest * share[:, None], woken
+
+    def gap(self, taken: np.ndarray) -> float:
+        """By weak duality, of the slope of the loss made orthogonal to the bias, scaled until the penalty's ball holds
+        it; squares take what the rest of their row leaves."""
+        problem = self.problem
+        objective, slope = self.objective(), self._orthogonal()
+        self.gradient_of(slope)
+        total, cut = self.G + taken, problem.cut
+        has_squares = problem.squares > 0
+        excess = np.maximum(np.abs(total) - cut, 0)[~has_squares]
+        scale = 1.0
+        if cut > 0:
+            scale = 1 / (1 + float(excess.max(initial=0)) / cut)
+        elif problem.grouped and excess.any():
+            scale = 1 / (1 + self._excess_of_groups(np.where(has_squares[:, None], 0.0, total)))
+        dual = -row_kernels.conjugates(problem.data, slope, scale)
+        over = np.maximum(scale * np.abs(total) - cut, 0)[has_squares]
+        dual -= float((over**2 / (2 * problem.squares[has_squares][:, None])).sum())
+        return max(objective - dual, 0.0) / problem.unit if np.isfinite(dual) else np.inf
+
+    def _excess_of_groups(self, total: np.ndarray) -> float:
+        """Each row's rest goes to the group of its that bears most: by how large a share its ball must grow."""
+        sets, lengths = self.problem.sets, np.diff(self.problem.sets.starts)
+        bearers = np.flatnonzero((lengths > 0) & total.any(1))
+        rank = np.argsort(sets.reach[sets.groups], kind="stable")
+        owner = np.repeat(np.arange(len(lengths)), lengths)
+        heaviest = np.zeros(len(lengths), np.int64)
+        heaviest[owner[rank]] = sets.groups[rank]
+        squares = np.bincount(heaviest[bearers], (total[bearers] ** 2).sum(1), len(sets.reach))
+        given = squares > 0
+        return float((np.sqrt(squares[given]) / sets.reach[given]).max(initial=0)) if given.any() else 0.0
+
+    def _orthogonal(self) -> np.ndarray:
+        """The slope [outputs, items] after a Newton step of the bias; twice, as the first leaves rounding."""
+        slope, bend = self.slope.copy(), self.bend
+        if not self.problem.moves_bias:
+            return slope
+        for _ in range(2):
+            sums = slope.sum(1)
+            if self.problem.data.kind == SOFTMAX:
+                move = np.linalg.lstsq(np.diag(bend.sum(1)) - bend @ bend.T, sums, rcond=None)[0]
+                slope -= bend * (move[:, None] - move @ bend)
+            else:
+                total = bend.sum(1)
+                slope -= bend * np.divide(sums, total, out=np.zeros_like(sums), where=total > 0)[:, None]
+        return slope
+
+
+def _past_cut(rest: np.ndarray, W: np.ndarray, cut: float) -> np.ndarray:
+    """The nearest to zero of rest + cut * sign(W), where the sign of zero is anything from -1 to 1."""
+    return np.where(W != 0, rest + cut * np.sign(W), rest - np.clip(rest, -cut, cut))
+
+
+def _zeros(shape) -> np.ndarray:
+    return np.zeros(shape)
+
+
+def _parts(penalty: Penalty, rows: int) -> tuple[float, np.ndarray, Cover | None, np.ndarray]:
+    """cut, squares [rows], the cover, and reach [groups]."""
+    strength = float(penalty.strength)
+    if isinstance(penalty, StructuredElasticNet):
+        table = torch.zeros(rows)
+        frequency = penalty._frequency(table) if penalty.squares > 0 else None
+        squares = np.ones(rows) if frequency is None else frequency.cpu().numpy().astype(np.float64)
+        cover = penalty.groups
+        reach = np.zeros(0) if cover is None else strength * penalty.group * cover.weight.cpu().numpy()
+        return strength * penalty.lasso, strength * penalty.squares * squares, cover, reach
+    if type(penalty) in BY_ENTRY and penalty.weights is None:
+        cut, ridge = strength * penalty.mix, strength * (1 - penalty.mix)
+        return cut, np.full(rows, ridge), None, np.zeros(0)
+    raise UserError(
+        f"this solver knows no solution for {type(penalty).__name__}; expected StructuredElasticNet (reg=structured), "
+        "L1, SquaredL2 or an ElasticNet without weights"
+    )
+
+
+def _sets(cover: Cover | None, reach: np.ndarray, rows: int) -> tuple[Sets, np.ndarray, np.ndarray]:
+    """The groups by rows; and by groups: their rows one after the other, and where each starts."""
+    if cover is None:
+        empty = np.zeros(0, np.int32)
+        return Sets(np.zeros(rows + 1, np.int64), empty, reach), empty, np.zeros(1, np.int64)
+    whole = cover.atoms.shape[0] == rows == len(cover.atoms) and cover.atoms.aligned
+    if not whole:
+        raise UserError(
+            f"the groups of {cover.parameter} are not of whole rows of a table of {rows}: this solver takes groups of "
+            "rows"
+        )
+    members, bounds = cover.members.cpu().numpy(), cover.offsets.cpu().numpy()
+    owner = np.repeat(np.arange(len(cover), dtype=np.int32), np.diff(bounds))
+    starts = np.concatenate([[0], np.bincount(members, minlength=rows).cumsum()]).astype(np.int64)
+    return Sets(starts, owner[np.argsort(members, kind="stable")], reach), members, bounds

@@ -1,0 +1,121 @@
+"""OWL-QN: L-BFGS that stays within one orthant a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from structsparse.base.errors import UserError
+from structsparse.penalties.base import past_signs
+from structsparse.solvers.composite import Composite, inner
+from structsparse.solvers.quasi_newton import by_entry, cut_and_ridge
+from structsparse.solvers.secants import FLAT
+
+ENOUGH = 1e-4  # share of the gain to first order that a step must bring
+TRIES = 40  # of shorter steps
+
+
+class OWLQN(Composite):
+    """Andrew and Gao (2007), for penalties cut * |W_i| + ridge / 2 * W_i^2: L1, elastic net, squared l2, none.
+
+    The direction is minus the L-BFGS inverse of the last `history` steps times the pseudo-gradient (the least
+    subgradient), without the entries that go against it. A step from a weight past zero ends at zero, and is halved
+    until the objective falls enough. The ridge counts as part of the loss. The history is of all entries."""
+
+    def __init__(self, params, lr: float = 1.0, history: int = 10, tolerance: float = 1e-7) -> None:
+        if history < 1:
+            raise UserError(f"solver.history is {history}; it must be at least 1")
+        super().__init__(params, lr, tolerance)
+        self.history = history
+
+    def attach(self, penalties, support=None) -> None:
+        for penalty in penalties.values():
+            if not by_entry(penalty):
+                raise UserError(
+                    f"OWLQN knows L1, ElasticNet, SquaredL2 and NoPenalty, got {type(penalty).__name__}; "
+                    "choose FISTA or ProximalQuasiNewton for it"
+                )
+        super().attach(penalties, support)
+
+    def _begin(self, closure: Callable) -> None:
+        super()._begin(closure)
+        self._forget()
+
+    def _forget(self) -> None:
+        for parameter in self.members:
+            self.state[parameter].update(steps=[], changes=[])
+        self.shared["products"] = []  # of step and change, the oldest first
+
+    def _step(self, closure: Callable) -> None:
+        here, slopes = [p.clone() for p in self.members], self._slopes(self._gradients())
+        pseudo = [past_signs(g, p, p.new_tensor(c)) for g, p, c in zip(slopes, here, self._cuts(), strict=True)]
+        if inner(pseudo, pseudo) == 0:
+            self._stall()
+            return
+        direction = self._direction(pseudo)
+        length, pairs = self.param_groups[0]["lr"], len(self.shared["products"])
+        if pairs == 0:
+            length /= max(1.0, math.sqrt(inner(pseudo, pseudo)))
+        for _ in range(TRIES):
+            self._walk(here, pseudo, direction, length)
+            moves = [p - start for p, start in zip(self.members, here, strict=True)]
+            loss, gradients = self._evaluate(closure)
+            if loss + self._penalty() < self.shared["objective"] + ENOUGH * inner(pseudo, moves):
+                self._remember(moves, [a - b for a, b in zip(self._slopes(gradients), slopes, strict=True)])
+                self._accept(loss, gradients)
+                return
+            length /= 2
+        self._move(here)
+        if pairs == 0:
+            self._stall()
+        self._forget()
+
+    def _walk(self, here: list[Tensor], pseudo: list[Tensor], direction: list[Tensor], length: float) -> None:
+        """Along the direction, as far as the orthant reaches."""
+        for parameter, start, pull, way, cut in zip(self.members, here, pseudo, direction, self._cuts(), strict=True):
+            parameter.copy_(start).add_(way, alpha=length)
+            if cut > 0:
+                side = torch.where(start != 0, start.sign(), -pull.sign())
+                parameter.mul_(parameter.sign() == side).add_(0.0)  # plain zeros
+
+    def _direction(self, pseudo: list[Tensor]) -> list[Tensor]:
+        """Minus the L-BFGS inverse times the pseudo-gradient, where it agrees with its sign."""
+        products, way = self.shared["products"], [-v for v in pseudo]
+        steps, changes = ([self.state[p][key] for p in self.members] for key in ("steps", "changes"))
+        shares = []
+        for k in reversed(range(len(products))):
+            share = inner([s[k] for s in steps], way) / products[k]
+            shares.append(share)
+            for w, y in zip(way, changes, strict=True):
+                w.sub_(y[k], alpha=share)
+        if products:
+            last = [y[-1] for y in changes]
+            way = [w.mul_(products[-1] / inner(last, last)) for w in way]
+        for k, share in enumerate(reversed(shares)):
+            back = inner([y[k] for y in changes], way) / products[k]
+            for w, s in zip(way, steps, strict=True):
+                w.add_(s[k], alpha=share - back)
+        cuts = self._cuts()
+        return [w.mul_(w * v < 0) if cut > 0 else w for w, v, cut in zip(way, pseudo, cuts, strict=True)]
+
+    def _remember(self, moves: list[Tensor], changes: list[Tensor]) -> None:
+        product = inner(moves, changes)
+        if product <= FLAT * math.sqrt(inner(moves, moves) * inner(changes, changes)):
+            return
+        self.shared["products"].append(product)
+        del self.shared["products"][: -self.history]
+        for parameter, move, change in zip(self.members, moves, changes, strict=True):
+            for key, latest in (("steps", move), ("changes", change)):
+                self.state[parameter][key].append(latest)
+                del self.state[parameter][key][: -self.history]
+
+    def _cuts(self) -> list[float]:
+        return [cut_and_ridge(self.penalties.get(parameter))[0] for parameter in self.members]
+
+    def _slopes(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Of loss and ridge, where the parameters are and the gradients were taken."""
+        ridges = [cut_and_ridge(self.penalties.get(parameter))[1] for parameter in self.members]
+        return [g.add(p, alpha=ridge) for g, p, ridge in zip(gradients, self.members, ridges, strict=True)]

@@ -1,0 +1,97 @@
+"""SGD and Adagrad that take a table's gradient unformed: a step costs the rows it touches, not the table."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from structsparse.base.errors import UserError
+from structsparse.weights.bags import adagrad_, concatenated, subtract_
+
+
+class Rows(Optimizer):
+    """Parameters with an ordinary gradient take the ordinary step; those summed in bags leave it on `pending`."""
+
+    def __init__(self, params, defaults: dict) -> None:
+        if not defaults["lr"] >= 0:
+            raise UserError(f"solver.lr is {defaults['lr']}; it must be zero or positive")
+        super().__init__(params, defaults)
+        self.slots: dict[Tensor, Tensor] = {}
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.pending = []
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.pending.clear()
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._dense(group, parameter)
+                if parameter.pending:
+                    self._bags(group, parameter)
+        return loss
+
+    def _slot(self, parameter: Tensor) -> Tensor:
+        """Scratch memory of the AdaGrad kernel: int32 [rows]."""
+        if parameter not in self.slots:
+            self.slots[parameter] = torch.full(parameter.shape[:1], -1, dtype=torch.int32, device=parameter.device)
+        return self.slots[parameter]
+
+
+class RowSGD(Rows):
+    """w -= lr * gradient"""
+
+    prox_every = 8  # a step costs the rows it touches, a prox all of them
+
+    def __init__(self, params, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    def _dense(self, group: dict, parameter: Tensor) -> None:
+        parameter.sub_(parameter.grad, alpha=group["lr"])
+
+    def _bags(self, group: dict, parameter: Tensor) -> None:
+        for gradient in parameter.pending:
+            subtract_(parameter, gradient, group["lr"])
+
+    def metric(self, group: dict, parameter: Tensor) -> float:
+        """Step over learning rate."""
+        return 1.0
+
+
+class RowAdagrad(Rows):
+    """sum += gradient^2; w -= lr * gradient / (sqrt(sum) + eps): torch.optim.Adagrad without decay, row by row."""
+
+    prox_every = 8
+
+    def __init__(self, params, lr: float = 0.1, eps: float = 1e-10, initial_accumulator_value: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "eps": eps, "initial": initial_accumulator_value})
+
+    def _dense(self, group: dict, parameter: Tensor) -> None:
+        total = self._sum(group, parameter).addcmul_(parameter.grad, parameter.grad)
+        parameter.addcdiv_(parameter.grad, total.sqrt().add_(group["eps"]), value=-group["lr"])
+
+    def _bags(self, group: dict, parameter: Tensor) -> None:
+        total = self._sum(group, parameter)
+        gradient = concatenated(parameter.pending)
+        adagrad_(parameter, total, gradient, group["lr"], group["eps"], self._slot(parameter))
+
+    def _sum(self, group: dict, parameter: Tensor) -> Tensor:
+        state = self.state[parameter]
+        if "sum" not in state:
+            state["sum"] = torch.full_like(parameter, group["initial"])
+        return state["sum"]
+
+    def metric(self, group: dict, parameter: Tensor) -> Tensor:
+        """Step over learning rate, per entry."""
+        return 1.0 / (self._sum(group, parameter).sqrt() + group["eps"])

@@ -1,0 +1,145 @@
+"""What dependency trees have in common, whether their arcs may cross or not."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from structsparse.base.errors import UserError
+from structsparse.kernels.structures import best_trees as parses
+
+
+class DependencyTree:
+    """Trees over the tokens 1 to n of a sentence and the root 0. A tree gives every token m a head h, and scores
+
+        sum_m scores[m, heads[m]].
+
+    Scores are [batch, n + 1, n + 1], modifiers by heads; minus infinity forbids. The row of the root, the diagonal
+    and what lies beyond a length are ignored. Lengths are int64 [batch], each from 1 to n. Heads, gold ones too, are
+    int64 [batch, n], those of token 1 first. With `single_root` only one token has the root as its head.
+
+    Totals (`log_partition`, `score`) are float64 whatever the scores are, because a loss is a small difference of
+    two large totals. Scores on the CPU are summed by the compiled kernels, all others by torch.
+    """
+
+    native: type  # its routes know how to `sum` and to find the `best`
+
+    def __init__(self, single_root: bool = False):
+        self.single_root = single_root
+
+    def log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:  # [batch]
+        """log of the sum of exp(score) over all trees, minus infinity where there is none; its gradient, once, is
+        the marginals."""
+        _check(scores, lengths)
+        return _LogPartition.apply(self._route(scores), self.single_root, lengths, scores)
+
+    @torch.no_grad()
+    def best(self, scores: Tensor, lengths: Tensor) -> Tensor:  # [batch, n]
+        """Heads of the best tree, 0 beyond the length; of equals always the same.
+
+        A sentence without a tree is an error on the CPU; on other devices a projective one gets heads of 0."""
+        _check(scores, lengths)
+        return self._route(scores).best(scores, lengths, self.single_root)
+
+    @torch.no_grad()
+    def best_k(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The k best trees, the best first: heads [batch, k, n], 0 beyond the length, and scores [batch, k].
+
+        Where there are fewer, the scores left over are minus infinity. The search is done on the CPU."""
+        if k < 1:
+            raise UserError(f"k is {k}, expected a number of trees from 1 on")
+        _check(scores, lengths)
+        arrays = _arrays(scores.cpu(), lengths.cpu())
+        batch, n = len(scores), scores.shape[1] - 1
+        heads, totals = torch.empty(batch, k, n, dtype=torch.int64), torch.empty(batch, k, dtype=torch.float64)
+        parses.best_k(*arrays, self.native.projective, self.single_root, heads.numpy(), totals.numpy())
+        return heads.to(scores.device), totals.to(scores.device)
+
+    def score(self, scores: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
+        _check(scores, lengths)
+        arcs = scores[:, 1:].gather(2, gold.unsqueeze(2)).squeeze(2).double()  # [batch, n]
+        return torch.where(tokens_inside(lengths, gold.shape[1]), arcs, 0.0).sum(1)
+
+    @torch.no_grad()
+    def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:  # [batch, n + 1, n + 1]
+        """Probability of each arc, zero where scores are ignored."""
+        _check(scores, lengths)
+        return self._route(scores).sum(scores, lengths, self.single_root, True)[1].to(scores.dtype)
+
+    def add_cost(self, scores: Tensor, gold: Tensor, lengths: Tensor, cost: float = 1.0) -> Tensor:
+        """The scores with `cost` added to every wrong arc, so that a tree gains cost * the heads that it has wrong."""
+        _check(scores, lengths)
+        heads = torch.arange(scores.shape[2], device=gold.device)
+        wrong = (heads != gold.unsqueeze(2)).to(scores.dtype)  # [batch, n, n + 1]
+        return scores + cost * F.pad(wrong, (0, 0, 1, 0))
+
+    def _route(self, scores: Tensor):
+        return self.native if scores.device.type == "cpu" else self.native.general
+
+
+def tokens_inside(lengths: Tensor, n: int) -> Tensor:  # [batch, n]
+    return torch.arange(n, device=lengths.device) < lengths.unsqueeze(1)
+
+
+class _LogPartition(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, route, single_root, lengths, scores):
+        totals, marginals = route.sum(scores, lengths, single_root, ctx.needs_input_grad[3])
+        ctx.kind = scores.dtype
+        ctx.save_for_backward(marginals)
+        return totals
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, weights):  # [batch]
+        (marginals,) = ctx.saved_tensors
+        return None, None, None, (weights.double()[:, None, None] * marginals).to(ctx.kind)
+
+
+class NativeRoute:
+    """By the compiled kernels, on scores in main memory."""
+
+    projective: bool
+    kernel = None  # (scores, lengths, single_root, wanted, totals, marginals), the last two to be filled
+    general: type  # takes over where weights are out of range
+
+    @classmethod
+    def sum(cls, scores: Tensor, lengths: Tensor, single_root: bool, wanted: bool):
+        """log Z [batch] in float64, and the marginals where they are `wanted`."""
+        totals = torch.empty(len(scores), dtype=torch.float64)
+        marginals = torch.zeros(scores.shape if wanted else (1, 1, 1), dtype=torch.float64)
+        cls.kernel(*_arrays(scores, lengths), single_root, wanted, totals.numpy(), marginals.numpy())
+        again = totals.isnan().nonzero()[:, 0]
+        if len(again):
+            totals[again], found = cls.general.sum(scores[again], lengths[again], single_root, wanted)
+            if wanted:
+                marginals[again] = found
+        return totals, marginals if wanted else None
+
+    @classmethod
+    def best(cls, scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
+        heads = torch.empty(len(scores), scores.shape[1] - 1, dtype=torch.int64)
+        found = torch.empty(len(scores), dtype=torch.bool)
+        parses.best(*_arrays(scores, lengths), cls.projective, single_root, heads.numpy(), found.numpy())
+        if not found.all():
+            kind = ("projective " if cls.projective else "") + "tree" + (" with a single root" if single_root else "")
+            none = int((~found).nonzero()[0])
+            raise UserError(f"Sentence {none} of the batch has no {kind}: too many arcs are forbidden or not a number.")
+        return heads
+
+
+def _arrays(scores: Tensor, lengths: Tensor):
+    """numpy views of the scores, in float64 but for float32, and of the lengths."""
+    sizes, n = lengths.to(torch.int64).contiguous().numpy(), scores.shape[1] - 1
+    if len(sizes) and not (sizes.min() >= 1 and sizes.max() <= n):
+        raise UserError(f"lengths run from {sizes.min()} to {sizes.max()}, expected from 1 to {n} (tokens).")
+    scores = scores.detach() if scores.dtype == torch.float32 else scores.detach().double()
+    return scores.contiguous().numpy(), sizes
+
+
+def _check(scores: Tensor, lengths: Tensor):
+    shape = tuple(scores.shape)
+    if len(shape) != 3 or shape[1] != shape[2] or shape[1] < 2:
+        raise UserError(f"scores have shape {shape}, expected [batch, n + 1, n + 1] for sentences of n tokens.")
+    if tuple(lengths.shape) != shape[:1]:
+        raise UserError(f"lengths have shape {tuple(lengths.shape)}, expected {shape[:1]} beside scores of {shape}.")

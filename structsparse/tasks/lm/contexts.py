@@ -1,0 +1,350 @@
+"""The contexts of a text, all suffixes of what stands before its words, as a trie or as a tree of collapsed chains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from structsparse.base.errors import UserError
+from structsparse.corpora.text import Text, Vocabulary
+from structsparse.groups.forest import Forest
+from structsparse.kernels.features import suffixes as kernels
+
+_MOST = np.iinfo(np.int32).max
+_NODES = ("above", "word", "depth", "chain", "count")
+_ENTRIES = ("entry_node", "entry_word", "entry_above", "entry_count")
+
+
+class Places(NamedTuple):
+    """Where targets stand in a tree."""
+
+    node: np.ndarray  # int32 [targets], the deepest known context of each
+    entry: np.ndarray  # int32 [targets], its deepest entry
+
+    def take(self, targets: np.ndarray) -> Places:
+        """Those of some targets, given by number or as a mask."""
+        return Places(self.node[targets], self.entry[targets])
+
+
+@dataclass(frozen=True)
+class ContextTree:
+    """The last 0 .. order - 1 words before each target, and which words followed them.
+
+    Nodes are contexts, parents before children, node 0 the empty context. Entries are (context, next word) pairs seen
+    in training, sorted by (node, word), parents before children; entries 0 .. V - 1 are all words after the empty
+    context, even if never seen. A collapsed tree lets one node stand for a chain of contexts that all have the same
+    targets: its depth is that of the longest, its word the nearest of the new ones. Node 0 stands for itself alone,
+    because it has entries that nobody saw."""
+
+    words: int  # V; code V is <s>, which stands in contexts only
+    order: int
+    collapsed: bool
+    above: np.ndarray  # int32 [nodes], the context without its farthest word; -1 for node 0
+    word: np.ndarray  # int32 [nodes], that farthest word; -1 for node 0
+    depth: np.ndarray  # int32 [nodes], words in the longest context
+    chain: np.ndarray  # int32 [nodes], how many contexts of the trie it stands for
+    count: np.ndarray  # int32 [nodes], targets in this context
+    ends: np.ndarray  # int32 [nodes], targets whose longest context it is
+    entry_node: np.ndarray  # int32 [entries]
+    entry_word: np.ndarray  # int32 [entries]
+    entry_above: np.ndarray  # int32 [entries], the same word after the parent context; -1 for the first V
+    entry_count: np.ndarray  # int32 [entries], how often it was seen
+    entry_ends: np.ndarray  # int32 [entries], targets whose deepest entry it is
+    node_levels: np.ndarray  # int64 [order + 1], level k holds the nodes of round k; parents lie in earlier levels
+    entry_levels: np.ndarray  # int64 [order + 1]
+    vocabulary: Vocabulary | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def build(cls, text: Text, order: int, collapse: bool = False) -> ContextTree:
+        """The trie of a text, or the tree in which contexts with the targets of the one above them have joined it."""
+        return _build(text, order, collapse)
+
+    @property
+    def nodes(self) -> int:
+        return len(self.above)
+
+    @property
+    def entries(self) -> int:
+        return len(self.entry_node)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """int32 [nodes + 1], the entries of node n are starts[n] : starts[n + 1]"""
+        return kernels.offsets(self.entry_node, self.nodes)
+
+    @cached_property
+    def children(self) -> np.ndarray:
+        """int32 [nodes + 1], the children of node n of a trie are children[n] : children[n + 1]"""
+        return kernels.offsets(self.above, self.nodes)
+
+    @property
+    def entry_depth(self) -> np.ndarray:
+        """int32 [entries], words in the longest context of each"""
+        return self.depth[self.entry_node]
+
+    @property
+    def entry_chain(self) -> np.ndarray:
+        """int32 [entries], how many entries of the trie each stands for"""
+        return self.chain[self.entry_node]
+
+    def up_to(self, order: int) -> ContextTree:
+        """The trie of a lower order."""
+        self._only_a_trie("cut to a lower order")
+        if not 1 <= order <= self.order:
+            raise UserError(f"a trie of order {self.order} has no part of order {order}, expected 1 to {self.order}")
+        return self._of(
+            {name: getattr(self, name)[: self.node_levels[order]] for name in _NODES},
+            {name: getattr(self, name)[: self.entry_levels[order]] for name in _ENTRIES},
+            order=order,
+            node_levels=self.node_levels[: order + 1],
+            entry_levels=self.entry_levels[: order + 1],
+        )
+
+    def locate(self, text: Text) -> Places:
+        """The deepest known context of each target of a text, and the deepest entry with its word."""
+        self._only_a_trie("searched")
+        if len(text.vocabulary) != self.words:
+            raise UserError(
+                f"{text.source} has a vocabulary of {len(text.vocabulary):,} words, the contexts one of "
+                f"{self.words:,}: read it with the vocabulary of training"
+            )
+        places = Places(*(np.empty(len(text.targets), np.int32) for _ in range(2)))
+        kernels.locate(
+            text.codes, text.targets, self.words, self.order, self.above, self.word, self.children,
+            self.entry_word, self.starts, *places,
+        )  # fmt: skip
+        return places
+
+    def collapsed_of(self) -> tuple[ContextTree, np.ndarray]:
+        """The collapsed tree of a trie, and the number in it of each entry: int32 [entries]."""
+        self._only_a_trie("collapsed")
+        node_of, of = np.empty(self.nodes, np.int32), np.empty(self.entries, np.int32)
+        depth, chain = np.empty(self.nodes, np.int32), np.empty(self.nodes, np.int32)
+        trie = self.above, self.count, self.depth, self.starts, self.entry_above
+        nodes, entries = kernels.collapse(*trie, node_of, of, depth, chain)
+        first, first_entry = _firsts(node_of, nodes), _firsts(of, entries)
+        above, over = self.above[first], self.entry_above[first_entry]
+        tree = self._of(
+            {
+                "above": np.where(above < 0, -1, node_of[above]), "word": self.word[first],
+                "depth": depth[:nodes], "chain": chain[:nodes], "count": self.count[first],
+            },
+            {
+                "entry_node": node_of[self.entry_node[first_entry]], "entry_word": self.entry_word[first_entry],
+                "entry_above": np.where(over < 0, -1, of[over]), "entry_count": self.entry_count[first_entry],
+            },
+            collapsed=True,
+            node_levels=np.searchsorted(first, self.node_levels),
+            entry_levels=np.searchsorted(first_entry, self.entry_levels),
+        )  # fmt: skip
+        return tree, of
+
+    def tops(self) -> np.ndarray:
+        """Words of the shortest context in the chain that each node belongs to, joined or not: int32 [nodes]"""
+        tops = self.depth + np.int32(1) - self.chain
+        return tops if self.collapsed else kernels.tops(self.above, self.count, tops)
+
+    def prune(self, alive: np.ndarray) -> tuple[ContextTree, np.ndarray]:
+        """The trie of the living entries and the rows that they had: int64.
+
+        The first V entries stay, and every node above a living entry. The entry above is the nearest living one, so
+        that sums along the paths stay what they are if the dead ones are zero."""
+        alive = np.array(alive, bool)
+        if alive.shape != (self.entries,):
+            raise UserError(f"alive has shape {alive.shape}, expected one for each of {self.entries:,} entries")
+        alive[: self.words] = True
+        node_alive, link = np.zeros(self.nodes, bool), np.empty(self.entries, np.int32)
+        kernels.keep_living(alive, self.above, self.entry_node, self.entry_above, node_alive, link)
+        kept, rows = np.flatnonzero(node_alive), np.flatnonzero(alive)
+        number = np.cumsum(node_alive, dtype=np.int32) - np.int32(1)
+        nodes = {name: getattr(self, name)[kept] for name in _NODES}
+        entries = {name: getattr(self, name)[rows] for name in _ENTRIES}
+        nodes["above"] = np.where(nodes["above"] < 0, -1, number[nodes["above"]])
+        entries["entry_node"] = number[entries["entry_node"]]
+        entries["entry_above"] = np.where(entries["entry_above"] < 0, -1, link[entries["entry_above"]])
+        levels = {
+            "node_levels": np.searchsorted(kept, self.node_levels),
+            "entry_levels": np.searchsorted(rows, self.entry_levels),
+        }
+        return self._of(nodes, entries, **levels), rows
+
+    def restrict(self, places: Places) -> tuple[ContextTree, np.ndarray]:
+        """What some targets touch, and its rows in the whole: int64. All nodes on the paths of their contexts with all
+        their entries; counts are those of the whole, `ends` and `entry_ends` those of these targets.
+
+        It costs what it gives, however large the whole is."""
+        touched = self._paths(places.node)
+        parent = np.searchsorted(touched, self.above[touched]).astype(np.int32)  # 0 for node 0, which has no use for it
+        begins = np.zeros(len(touched) + 1, np.int64)
+        np.cumsum(self.starts[touched + 1] - self.starts[touched], out=begins[1:])
+        rows = np.empty(begins[-1], np.int64)
+        node, word, over = (np.empty(len(rows), np.int32) for _ in range(3))
+        whole = self.above, self.starts, self.entry_above, self.entry_word
+        kernels.cut_out(touched, parent, begins, *whole, rows, node, word, over)
+        nodes = {name: getattr(self, name)[touched] for name in _NODES}
+        nodes["above"] = parent
+        parent[0] = -1
+        at = np.searchsorted(touched, places.node)
+        its = np.searchsorted(touched, self.entry_node[places.entry])
+        entry = begins[its] + places.entry - self.starts[touched[its]]
+        tree = replace(
+            self, **nodes, entry_node=node, entry_word=word, entry_above=over, entry_count=self.entry_count[rows],
+            ends=np.bincount(at, minlength=len(touched)).astype(np.int32),
+            entry_ends=np.bincount(entry, minlength=len(rows)).astype(np.int32),
+            node_levels=np.searchsorted(touched, self.node_levels),
+            entry_levels=begins[np.searchsorted(touched, self.node_levels)],
+        )  # fmt: skip
+        return tree, rows
+
+    def context(self, node: int) -> str:
+        """The words of a context in the order of the text; what a chain has more of is "..."."""
+        parts = []
+        while node > 0:
+            word = int(self.word[node])
+            name = str(word) if self.vocabulary is None else self.vocabulary.name(word)
+            parts.append(f"... {name}" if self.chain[node] > 1 else name)
+            node = self.above[node]
+        return " ".join(parts)
+
+    def _paths(self, nodes: np.ndarray) -> np.ndarray:
+        """These nodes and all above them, ascending: int64."""
+        levels = [np.zeros(1, np.int64)]
+        while len(nodes):
+            nodes = np.unique(nodes).astype(np.int64)
+            levels.append(nodes)
+            nodes = self.above[nodes[nodes > 0]]
+        return np.unique(np.concatenate(levels))
+
+    def _of(self, nodes: dict, entries: dict, **rest) -> ContextTree:
+        """The same with other nodes and entries."""
+        ends = kernels.left_over(nodes["count"], nodes["above"])
+        entry_ends = kernels.left_over(entries["entry_count"], entries["entry_above"])
+        return replace(self, **nodes, **entries, ends=ends, entry_ends=entry_ends, **rest)
+
+    def _only_a_trie(self, what: str) -> None:
+        if self.collapsed:
+            raise UserError(f"only a trie of contexts can be {what}, this one is collapsed")
+
+
+class EntryNames(Sequence):
+    """`the chief -> executive`: each entry's context and word, spelt out when asked for."""
+
+    def __init__(self, tree: ContextTree):
+        self.tree = tree
+
+    def __len__(self) -> int:
+        return self.tree.entries
+
+    def __getitem__(self, entry):
+        if isinstance(entry, slice):
+            return [self[i] for i in range(*entry.indices(len(self)))]
+        tree, entry = self.tree, range(len(self))[entry]
+        word = int(tree.entry_word[entry])
+        name = str(word) if tree.vocabulary is None else tree.vocabulary.name(word)
+        return f"{tree.context(int(tree.entry_node[entry]))} -> {name}".strip()
+
+
+def by_suffix(
+    shape: Sequence[int], layout: ContextTree, weights: str | torch.Tensor = "one", parameter: str = ""
+) -> Forest:
+    """A tree for each word: under (context, word) the same word after all longer contexts. Those of a collapsed tree
+    stand for chains of equal values, each counted."""
+    if tuple(shape) != (layout.entries,):
+        raise UserError(
+            f"groups=contexts does not fit {parameter} {tuple(shape)}: expected a vector with the {layout.entries:,} "
+            "entries of the contexts; choose another groups or reg.parameters"
+        )
+    above, ids = torch.from_numpy(layout.entry_above), torch.arange(layout.entries)
+    counts = torch.from_numpy(layout.entry_chain) if layout.collapsed else None
+    return Forest(above, ids, EntryNames(layout), shape, weights, parameter, counts)
+
+
+by_suffix.serves = "language models"
+
+
+def _firsts(numbers: np.ndarray, count: int) -> np.ndarray:
+    """Where each of 0 .. count - 1, which are met in this order, is met first: int64"""
+    running = np.maximum.accumulate(numbers)
+    return np.flatnonzero(np.diff(running, prepend=-1)) if count else np.empty(0, np.int64)
+
+
+def _build(text: Text, order: int, collapse: bool) -> ContextTree:
+    V, codes, tokens = len(text.vocabulary), text.codes, len(text.targets)
+    if order < 1:
+        raise UserError(f"the order of a model is {order}, expected at least 1 (no context)")
+    if not tokens:
+        raise UserError(f"{text.source} has no words: nothing to build contexts from")
+    group = np.where(codes == V, kernels.NONE, 0).astype(np.int32)
+    rounds = _Rounds(codes, V, order, collapse, kernels.by_code(codes, V + 1), group, codes.copy())
+    roots = np.array([[-1], [-1], [0], [1], [tokens]], np.int32)
+    seen = np.bincount(codes, minlength=V)[:V]
+    unigrams = np.array([np.zeros(V), np.arange(V), np.full(V, -1), seen], np.int32)
+    nodes, entries, joined = [roots], [unigrams], []
+    node_levels, entry_levels = [0, 1], [0, V]
+    sizes, node_of = roots[4], np.zeros(1, np.int32)
+    for k in range(1, order):
+        made, merged, said, sizes, node_of = rounds.go_on(k, sizes, node_of, node_levels[-1], entry_levels[-1])
+        nodes.append(made)
+        entries.append(said)
+        joined.append(merged)
+        node_levels.append(node_levels[-1] + made.shape[1])
+        entry_levels.append(entry_levels[-1] + said.shape[1])
+        if entry_levels[-1] > _MOST:
+            raise UserError(f"{text.source} has over {_MOST:,} contexts with their words; choose a lower model.order")
+    del rounds
+    above, word, depth, chain, count = _side_by_side(nodes)
+    entry_node, entry_word, entry_above, entry_count = _side_by_side(entries)
+    longer = np.bincount(np.concatenate([*joined, [0]]).astype(np.int64), minlength=len(above)).astype(np.int32)
+    longer[0] = 0
+    return ContextTree(
+        V, order, collapse, above, word, depth + longer, chain + longer, count, kernels.left_over(count, above),
+        entry_node, entry_word, entry_above, entry_count, kernels.left_over(entry_count, entry_above),
+        np.array(node_levels), np.array(entry_levels), text.vocabulary,
+    )  # fmt: skip
+
+
+class _Rounds(NamedTuple):
+    """What the rounds of building go on with."""
+
+    codes: np.ndarray  # int32 [positions]
+    V: int
+    order: int
+    collapse: bool
+    listed: np.ndarray  # int32 [positions], the positions by their code
+    group: np.ndarray  # int32 [positions], which targets share their last k - 1 words and go on
+    entry: np.ndarray  # int32 [positions], the deepest entry of each target so far
+
+    def go_on(self, k: int, sizes: np.ndarray, node_of: np.ndarray, first_node: int, first_entry: int):
+        """Contexts of k words: new nodes [5, nodes], nodes that others have joined, new entries [4, entries], and the
+        sizes and nodes of the groups that go on."""
+        codes, group = self.codes, self.group
+        members = int(sizes.sum())
+        slots, owner, places = (np.empty(members + extra, np.int32) for extra in (0, 0, 1))
+        kernels.sort_groups(self.listed, k, group, sizes, slots)
+        classes = kernels.split_groups(codes, k, slots, group, owner, places)
+        owner, places = owner[:classes], places[: classes + 1]
+        made, grows, parts = np.empty(classes, np.int32), np.empty(classes, bool), np.empty((5, classes), np.int32)
+        rest = owner, sizes, node_of, parts, made, grows
+        nodes = kernels.make_nodes(codes, self.V, k, self.order, self.collapse, slots, places, *rest)
+        parts = parts[:, :nodes].copy()
+        slots = slots[: kernels.sort_words(self.listed, group, made, places, slots)]
+        said = np.empty((4, len(slots)), np.int32)
+        rest = first_node, first_entry, self.entry, said
+        said = said[:, : kernels.make_entries(codes, slots, group, made, *rest)].copy()
+        new = made >= 0
+        merged = node_of[owner[~new]]
+        node_of = np.where(new, made + first_node, node_of[owner]).astype(np.int32)[grows]
+        kernels.regroup(group, np.where(grows, np.cumsum(grows) - 1, kernels.NONE).astype(np.int32))
+        return parts, merged, said, np.diff(places)[grows], node_of
+
+
+def _side_by_side(parts: list[np.ndarray]) -> list[np.ndarray]:
+    """Rows of all the parts [rows, some]; the parts are used up, one row's copy at a time."""
+    rows = [np.concatenate([part[row] for part in parts]) for row in range(len(parts[0]))]
+    parts.clear()
+    return rows

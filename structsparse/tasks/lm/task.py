@@ -1,0 +1,197 @@
+"""How the stages of a run build m-gram models, and what a run leaves behind of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from structsparse.base.errors import UserError
+from structsparse.corpora.known.texts import Texts
+from structsparse.features import information as filters
+from structsparse.report import tables as report
+from structsparse.tasks.lm import artifact
+from structsparse.tasks.lm.contexts import ContextTree
+from structsparse.tasks.lm.data import Counted, Language, LanguageData
+from structsparse.tasks.lm.kneser_ney import KneserNey
+from structsparse.tasks.lm.model import NgramModel
+from structsparse.tasks.lm.predictor import LanguageModel
+from structsparse.training.stage import Outcome, Stage
+from structsparse.training.task import Placed, Task, check_parts, fingerprint
+from structsparse.training.terms import borne, place
+
+PRECISIONS = "float32", "float64"
+MOST_ENTRIES = 10_000  # in the report
+
+
+def prepare(texts: Texts, features: Mapping, choose: Callable, cache: int) -> LanguageData:
+    """The data of a language model: all its features are contexts, none of which is chosen or kept beforehand."""
+    if not isinstance(texts, Texts):
+        raise UserError("task=lm reads running text: take data=text, ptb or another corpus of it")
+    if "templates" in features or getattr(choose, "func", choose) is not filters.all_of:
+        raise UserError("task=lm has contexts and no templates: leave out features=... and filter=...")
+    return LanguageData(texts)
+
+
+def ngram(data: LanguageData, order: int, collapse: bool, alpha: float, base: str, precision: str) -> NgramModel:
+    """The log-linear model, on the trie of all contexts or with chains of them joined; words begin with their shares of
+    the text."""
+    if collapse and alpha != 1:
+        raise UserError(
+            f"model.collapse=true joins contexts that have equal weights, which model.alpha={alpha} takes from them; "
+            "set model.alpha=1"
+        )
+    if precision not in PRECISIONS:
+        raise UserError(f"model.precision is {precision}; expected one of {', '.join(PRECISIONS)}")
+    trie = data.trie(order)
+    model = NgramModel(trie.collapsed_of()[0] if collapse else trie, alpha, base).to(getattr(torch, precision))
+    with torch.no_grad():
+        model.table.copy_(model.start())
+    return model
+
+
+def kneser_ney(data: LanguageData, order: int, modified: bool) -> KneserNey:
+    """The yardstick: counted, not trained."""
+    return KneserNey(data.trie(order), modified=modified)
+
+
+ngram.serves = kneser_ney.serves = "language models"
+
+
+class LanguageTask(Task):
+    def build(self, stage: Stage, data: LanguageData) -> tuple[Language | Counted, Placed]:
+        check_parts(stage, "language models")
+        model = stage.scorer(data)
+        identity = fingerprint(stage, *_identity(data))
+        if isinstance(model, KneserNey):
+            return Counted(model, data.texts.parts, identity), []
+        parameters = {f"model.{name}": parameter for name, parameter in model.named_parameters()}
+        placed = place(stage.terms, parameters, model.tree)
+        loss = stage.loss(model.structure)
+        trie = data.trie(model.tree.order) if model.tree.collapsed else None
+        module = Language(model, trie, loss, stage.optimizer, data.texts.parts, [*parameters], stage.final_lr, identity)
+        return module, placed
+
+    def foresee(self, stage: Stage, data: LanguageData, optimizer: torch.optim.Optimizer) -> None:
+        check_parts(stage, "language models")
+        borne(stage.terms, ["model.table"])
+
+    def check(self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]) -> None:
+        if hasattr(optimizer, "sweep"):
+            raise UserError(
+                "solver: one that goes from sentence to sentence is for taggers; take fista, or accelerated_sgd with "
+                "batch=400"
+            )
+
+    def narrow(self, before: Outcome, support: dict[str, Tensor]) -> tuple[LanguageData, dict[str, Tensor]]:
+        """All contexts stay, as others are found through them; what is dead is kept so."""
+        return before.data, {name: mask for name, mask in support.items() if not mask.all()}
+
+    @torch.no_grad()
+    def inherit(self, module: Language, before: Outcome, support: dict[str, Tensor]) -> None:
+        old, new = before.module.model.table, module.model.table
+        if old.shape != new.shape:
+            raise UserError("warm=true: this model cannot start from the weights of the stage before; set it to false")
+        new.copy_(old)
+        for mask in support.values():
+            new.mul_(mask)
+
+    def alive(self, outcome: Outcome) -> bool:
+        return isinstance(outcome.module, Counted) or bool((outcome.module.model.table != 0).any())
+
+    def sparsity(self, data: LanguageData, first: Outcome, last: Outcome) -> dict[str, object]:
+        if isinstance(last.module, Counted):
+            model = last.module.model
+            return {"features": model.nodes, "weights": model.entries, "nonzero": model.entries}
+        model = last.module.model
+        tree, table = model.tree, model.table.detach().cpu()
+        living = (table != 0).numpy()
+        counts = {
+            "features": tree.nodes,
+            "weights": tree.entries,
+            "nonzero": int(living.sum()),
+            "parameters": distinct(tree, table.numpy()),
+            "rows_alive": len(np.unique(tree.entry_node[living])),
+        }
+        groups = {name: p.groups for name, p in first.penalties.items() if p.groups is not None}
+        if groups:
+            weights = dict(first.module.named_parameters())
+            alive = [group.alive(weights[name].detach()) for name, group in groups.items()]
+            counts |= {"groups": sum(map(len, alive)), "groups_alive": sum(int(a.sum()) for a in alive)}
+        return counts
+
+    def write_report(
+        self, folder: Path, data: LanguageData, outcomes: Sequence[Outcome], last: Outcome
+    ) -> report.Table | None:
+        _write_surprise(folder / "log_probabilities.npy", data, last.module)
+        if isinstance(last.module, Counted):
+            return None
+        tree, weights = last.module.model.tree, last.module.model.table.detach().cpu().numpy()
+        table = by_depth(tree, weights)
+        report.write_text(folder / "contexts.tsv", report.tsv(heaviest(tree, weights)))
+        report.write_text(folder / "depths.tsv", report.tsv(table))
+        report.write_text(folder / "depths.md", report.markdown(table))
+        return table
+
+    def export(self, folder: Path, outcome: Outcome, console: Console) -> int | None:
+        if isinstance(outcome.module, Counted):
+            return None
+        model, reading = outcome.module.written_out(), outcome.data.texts.reading
+        table, base = model.table.detach().cpu().numpy(), None if model.base is None else model.base.cpu().numpy()
+        return artifact.save(folder, LanguageModel.of(model.tree, table, model.alpha, base, reading))
+
+
+def distinct(tree: ContextTree, table: np.ndarray) -> int:
+    """Parameters that have a value of their own: living entries less those that continue a path without branches at the
+    same value (Nelakanti et al. 2013, definition 3)."""
+    living = table != 0
+    above, below = tree.entry_above[tree.words :], slice(tree.words, None)
+    children = np.bincount(above[living[below]], minlength=tree.entries)  # that live
+    same = living[below] & (children[above] == 1) & _equal(table[below], table[above])
+    return int(living.sum() - same.sum())
+
+
+def _equal(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return np.abs(left - right) <= 1e-6 * np.maximum(np.abs(left), np.abs(right))
+
+
+def by_depth(tree: ContextTree, table: np.ndarray) -> report.Table:
+    """How much lives among the contexts of each length."""
+    depth, living = tree.depth[tree.entry_node], table != 0
+    contexts = np.zeros(tree.nodes, bool)
+    contexts[tree.entry_node[living]] = True
+    rows = []
+    for k in range(int(tree.depth.max()) + 1):
+        at, nodes = depth == k, tree.depth == k
+        own = table[at & living]
+        numbers = int(nodes.sum()), int((nodes & contexts).sum()), int(at.sum()), len(own)
+        rows.append((k, *numbers, float(np.abs(own).mean()) if len(own) else 0.0, float(np.linalg.norm(own))))
+    header = "words of context", "contexts", "living", "entries", "living entries", "mean size", "norm"
+    return report.Table(header, rows)
+
+
+def _write_surprise(path: Path, data: LanguageData, module: Language | Counted) -> None:
+    """Natural logarithms of the probabilities of the test targets that the vocabulary knows, in the order of the text:
+    by them two models are compared target by target."""
+    text = data.texts.test
+    with report.written_whole(path) as file:
+        np.save(file, module.log_probabilities("test")[text.known[text.targets]])
+
+
+def heaviest(tree: ContextTree, table: np.ndarray) -> report.Table:
+    """The living entries in words, first those that gain the most: weight times how often training has them."""
+    gains = np.abs(table) * tree.entry_count
+    entries = np.argsort(-gains, kind="stable")[: min(int((table != 0).sum()), MOST_ENTRIES)]
+    names = (tree.context(node) for node in tree.entry_node[entries].tolist())
+    words = (tree.vocabulary.name(word) for word in tree.entry_word[entries].tolist())
+    numbers = table[entries].tolist(), tree.entry_count[entries].tolist()
+    return report.Table(("context", "word", "weight", "count"), list(zip(names, words, *numbers, strict=True)))
+
+
+def _identity(data: LanguageData) -> tuple:
+    """What tells these data from others."""
+    return data.texts.name, list(data.texts.vocabulary.words), data.texts.train.codes

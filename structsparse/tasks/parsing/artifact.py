@@ -1,0 +1,143 @@
+"""A parser as a folder: `model.json` has its templates and relations, `weights.safetensors` the keys and the weights of
+living features.
+
+Words are nowhere in it: a feature is its key, which its values are hashed to.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+import torch
+from scipy import sparse
+
+from structsparse.artifacts.folder import (
+    COMMON,
+    DESCRIPTION,
+    KEYS,
+    PARSER,
+    WEIGHTS,
+    Fields,
+    are_keys,
+    blaming,
+    check_fields,
+    read_tensors,
+    write,
+)
+from structsparse.artifacts.tables import check_numbers, index_of, keep_living_, packed, unpacked
+from structsparse.base.errors import UserError
+from structsparse.corpora.treebank import RULES
+from structsparse.structures.projective import ProjectiveTree
+from structsparse.tasks.parsing.features.index import ArcIndex, check_attributes
+from structsparse.tasks.parsing.features.templates import ArcTemplate, parse
+from structsparse.tasks.parsing.model import ArcScorer, Parser
+from structsparse.tasks.parsing.predictor import DependencyParser
+from structsparse.tasks.parsing.relations import Relations
+from structsparse.weights.batch import Sizes
+
+
+def unfit(parser: Parser) -> str | None:
+    """Why this parser cannot be put into an artifact; None if it can."""
+    if type(parser.scorer) is ArcScorer:
+        return None
+    return f"{type(parser.scorer)} cannot be put into an artifact, ArcScorer (model=arcs) can"
+
+
+def save(folder: Path, model: DependencyParser) -> int:
+    """Write the living part of a parser, whole or not at all, in float32; the bytes of the folder."""
+    if (reason := unfit(model.parser)) is not None:
+        raise UserError(reason)
+    state = {"table": model.parser.scorer.table.detach().cpu().float().numpy()}
+    templates, keys = keep_living_(state, ["table"], model.index)
+    state["table"] = state["table"][:, 0]
+    tensors, described = {"keys": keys}, None
+    if model.relations is not None:
+        state["relations.table"] = model.relations.weights.toarray()
+        own, tensors["relations.keys"] = keep_living_(state, ["relations.table"], model.relations.index)
+        described = {"names": list(model.relations.names), "templates": own}
+    for name, array in state.items():
+        with blaming(folder):
+            _check_finite(name, array)
+        tensors |= packed(name, array)
+    description = {
+        "kind": PARSER,
+        "projective": isinstance(model.parser.structure, ProjectiveTree),
+        "single_root": model.parser.structure.single_root,
+        "punctuation": model.rule,
+        "templates": templates,
+        "relations": described,
+    }
+    tensors = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    return write(folder, description, safetensors.numpy.save(tensors))
+
+
+def loaded(folder: Path, known: dict) -> DependencyParser:
+    """What `save` has written, or which file is wrong and why; `known` is what `model.json` says."""
+    with blaming(folder / DESCRIPTION):
+        check_fields(known, _FIELDS)
+        for line in [*known["templates"], *(known["relations"] or {"templates": ()})["templates"]]:
+            _check_template(line)
+    with blaming(folder / WEIGHTS):
+        tensors = read_tensors((folder / WEIGHTS).read_bytes(), known["sha256"])
+        index = index_of(ArcIndex, _one, known["templates"], tensors)
+        table = unpacked(tensors, "table", (len(index),))
+        _check_finite("table", table)
+        relations = None if known["relations"] is None else _relations(known["relations"], tensors)
+        if tensors:
+            raise UserError(f"tensor {min(tensors)} has no place in a parser")
+    with torch.device("meta"):
+        parser = Parser(ArcScorer(Sizes(len(index), 1, 0, ())), known["projective"], known["single_root"])
+    parser.load_state_dict({"scorer.table": torch.tensor(table)[:, None]}, assign=True)
+    return DependencyParser(index, parser.requires_grad_(False).eval(), relations, known["punctuation"])
+
+
+def _relations(described: dict, tensors: dict) -> Relations:
+    names = tuple(described["names"])
+    index = index_of(ArcIndex, _one, described["templates"], tensors, "relations.keys")
+    table = unpacked(tensors, "relations.table", (len(index), len(names)))
+    _check_finite("relations.table", table)
+    return Relations(names, index, sparse.csr_array(table))
+
+
+def _one(line: str) -> list[ArcTemplate]:
+    return [parse(line)]
+
+
+def _check_template(line: str) -> None:
+    template = parse(line)
+    if template.name != line:
+        raise UserError(f"template {line!r} is not the name of one template, expected {template.name!r}")
+    check_attributes([template])
+
+
+def _check_finite(name: str, array: np.ndarray) -> None:
+    check_numbers(name, array)
+    if array.size and array.min() == -np.inf:
+        raise UserError(f"{name} holds a weight that is infinite, expected numbers")
+
+
+def _names(value: object) -> bool:
+    return isinstance(value, list) and all(map(_name, value)) and len({*value}) == len(value) > 0
+
+
+def _name(value: object) -> bool:
+    """Whether it can stand in a column."""
+    return isinstance(value, str) and value != "" and not {*value} & {*"\t\n\r"}
+
+
+def _are_relations(value: object) -> bool:
+    if not isinstance(value, dict):
+        return value is None
+    return {*value} == {"names", "templates"} and _names(value["names"]) and are_keys(value["templates"])
+
+
+_FIELDS: Fields = COMMON | {
+    "kind": (lambda value: value == PARSER, f'"{PARSER}"'),
+    "projective": (lambda value: type(value) is bool, "true or false"),
+    "single_root": (lambda value: type(value) is bool, "true or false"),
+    "punctuation": (lambda value: value in RULES, f"one of {', '.join(RULES)}"),
+    "templates": (lambda value: bool(value) and are_keys(value), KEYS),
+    "relations": (_are_relations, f"null, or distinct names and templates with {KEYS}"),
+}

@@ -1,0 +1,101 @@
+"""Arc-factored parsers: a score for every arc from a head to a modifier, and trees over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from structsparse.base.arrays import ranges
+from structsparse.base.large_arrays import roomy_zeros
+from structsparse.kernels.solvers.online_trees_by_keys import Says
+from structsparse.structures.nonprojective import NonprojectiveTree
+from structsparse.structures.projective import ProjectiveTree
+from structsparse.weights.bags import bag_sum
+from structsparse.weights.batch import Kept, Sizes
+
+
+class Source(Protocol):
+    """The corpus that a batch is of. Whichever of the two ways to features a model takes, the other costs nothing."""
+
+    says: Says  # what makes the keys of any sentence
+
+    def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The active rows of all arcs of these sentences, and where those of each arc begin."""
+
+
+@dataclass
+class ArcBatch:
+    """Some sentences. Arcs are laid end to end: by sentence, by modifier, by head; heads are padded."""
+
+    source: Source
+    chosen: np.ndarray  # int64 [batch] which sentences of the corpus these are
+    places: (
+        Tensor  # int64 [arcs] where each arc stands in [batch * size * size], size one more than the longest sentence
+    )
+    gold: Tensor  # int64 [batch, size - 1] heads
+    punctuation: Tensor  # bool [words]
+    lengths: Tensor  # int64 [batch]
+    sentences: Tensor  # int64 [batch] the same
+    items: int  # sentences in the whole step, over all processes
+    kept: Kept | None = None  # if the same batch comes again
+    part: str = ""  # of the corpus
+
+    @cached_property
+    def _bag(self) -> tuple[Tensor, Tensor]:
+        found = self.source.bag(self.chosen)
+        return tuple(torch.from_numpy(array).to(self.gold.device) for array in found)
+
+    @property
+    def ids(self) -> Tensor:
+        """Active rows of all arcs: int32 [occurrences]"""
+        return self._bag[0]
+
+    @property
+    def offsets(self) -> Tensor:
+        """Into ids: int64 [arcs + 1]"""
+        return self._bag[1]
+
+    def pad(self, arcs: Tensor) -> Tensor:
+        """[arcs] -> [batch, size, size], modifiers by heads"""
+        batch, longest = self.gold.shape
+        padded = arcs.new_zeros(batch * (longest + 1) ** 2)
+        return padded.index_copy(0, self.places, arcs).view(batch, longest + 1, longest + 1)
+
+
+def places_of_arcs(lengths: np.ndarray, size: int) -> np.ndarray:
+    """Where the arcs of sentences of so many words stand in [sentences * size * size]: int64 [arcs]"""
+    squares = lengths.astype(np.int64) ** 2
+    sentence = np.repeat(np.arange(len(lengths)), squares)
+    modifier, head = np.divmod(ranges(np.zeros_like(squares), squares), np.repeat(lengths, squares))
+    return (sentence * size + modifier + 1) * size + head + (head > modifier)  # a word's arc to itself is left out
+
+
+class ArcScorer(nn.Module):
+    """score[arc] = sum over the features of the arc of table[feature]"""
+
+    linear = True
+    serves = "parsers"
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.table = nn.Parameter(roomy_zeros(sizes.rows, 1))  # [rows, 1]
+
+    def forward(self, batch: ArcBatch) -> Tensor:  # [batch, size, size]
+        return batch.pad(bag_sum(self.table, batch.ids, batch.offsets).squeeze(1))
+
+
+class Parser(nn.Module):
+    """A scorer of arcs, and which trees there are."""
+
+    def __init__(self, scorer: nn.Module, projective: bool = False, single_root: bool = False) -> None:
+        super().__init__()
+        self.scorer, self.linear = scorer, getattr(scorer, "linear", False)
+        self.structure = (ProjectiveTree if projective else NonprojectiveTree)(single_root)
+
+    def forward(self, batch: ArcBatch) -> Tensor:
+        return self.scorer(batch)

@@ -1,0 +1,122 @@
+"""Relations of arcs: a linear classifier learnt from gold arcs, applied to predicted ones, one arc at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from structsparse.artifacts.quantization import Small, round_
+from structsparse.corpora.columns import Column, Sentences
+from structsparse.corpora.treebank import Treebank
+from structsparse.features.keys import occurring
+from structsparse.kernels.solvers import online_relations as kernels
+from structsparse.tasks.parsing.features.index import ArcIndex
+from structsparse.tasks.parsing.features.templates import ArcTemplate
+
+EPOCHS = 10
+CAP = 0.01  # of a move, so that no arc is fitted at all costs
+
+
+@dataclass(frozen=True, eq=False)
+class Relations:
+    """score[arc, relation] = sum over the features of the arc of weights[feature, relation]"""
+
+    names: tuple[str, ...]
+    index: ArcIndex  # of features that live
+    weights: sparse.csr_array  # float32 [features, relations]
+
+    def predict(self, sentences: Sentences, heads: np.ndarray) -> Column:
+        """The best relation of the arc to each word from its head: heads [tokens], 0 the root."""
+        return Column(list(self.names), self.scores(sentences, heads).argmax(axis=1).astype(np.int32))
+
+    def scores(self, sentences: Sentences, heads: np.ndarray) -> np.ndarray:
+        """float32 [tokens, relations]"""
+        if not len(self.index):
+            return np.zeros((len(heads), len(self.names)), np.float32)
+        bags = self.index.bags_chosen(sentences, heads.astype(np.int64))
+        ones, shape = np.ones(len(bags.ids), np.float32), (len(heads), len(self.index))
+        return (sparse.csr_array((ones, bags.ids, bags.offsets), shape) @ self.weights).toarray()
+
+    def small(self, small: Small, treebank: Treebank) -> Relations:
+        """As they are told in an artifact that is made small, by what is in a treebank."""
+        weights, index = self.weights.copy(), self.index
+        if small.bits is not None:
+            round_(torch.from_numpy(weights.data), small.bits)
+            weights.eliminate_zeros()
+            alive = np.diff(weights.indptr) > 0
+            weights, (index, _) = weights[np.flatnonzero(alive)], index.keep(alive)
+        if small.guard is not None:
+            index = index.shortened_on(treebank, small.guard, treebank.heads.astype(np.int64))
+        return replace(self, index=index, weights=weights)
+
+
+def fitted(
+    treebank: Treebank, templates: Sequence[ArcTemplate], min_count: int = 1, seed: int = 0
+) -> tuple[Relations, int]:
+    """Learnt from gold arcs, to the mean of the weights after each of them. Features and relations that never were in
+    doubt keep a weight of zero; rows of zeros are left out. Also, how many features there were before."""
+    heads, gold = treebank.heads.astype(np.int64), occurring(treebank.columns["deprel"])
+    index = ArcIndex.fit_chosen(treebank, heads, templates, min_count)
+    bags, codes = index.bags_chosen(treebank, heads), gold.codes.astype(np.int64)
+    table = averaged(bags.ids, bags.offsets, codes, (len(index), len(gold.values)), seed)
+    alive = (table != 0).any(axis=1)
+    living, _ = index.keep(alive)
+    return Relations(tuple(gold.values), living, sparse.csr_array(table[alive])), len(index)
+
+
+def averaged(
+    ids: np.ndarray, offsets: np.ndarray, gold: np.ndarray, shape: tuple[int, int], seed: int = 0, epochs: int = EPOCHS
+) -> np.ndarray:
+    """Weights float32 [features, relations] of arcs of which arc a has the features ids[offsets[a] : offsets[a + 1]]
+    and the relation gold[a]."""
+    weights, past = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    if shape[1] < 2:
+        return weights
+    draw, clock = np.random.default_rng(seed), 0
+    for _ in range(epochs):
+        order = draw.permutation(len(gold))
+        moves = kernels.sweep(ids, offsets, gold, order, CAP, weights, past, clock)
+        clock += len(order)
+        if not moves:
+            break
+    past /= clock
+    weights -= past
+    return weights
+
+
+@dataclass(frozen=True, eq=False)
+class Labelling:
+    """What tells relations, and the parts of the corpus that it is scored on."""
+
+    model: Relations
+    parts: Mapping[str, Treebank]
+    features: int  # before those without weights were left out
+    seconds: float  # that it took to learn
+
+    @classmethod
+    def learnt(cls, parts: Mapping[str, Treebank], templates: Sequence[ArcTemplate], min_count: int) -> Self:
+        begin = time.perf_counter()
+        model, features = fitted(parts["train"], templates, min_count)
+        return cls(model, parts, features, time.perf_counter() - begin)
+
+    def codes(self, part: str, sentences: np.ndarray, heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Gold and predicted relations of some sentences with these heads, in one code: [tokens] each"""
+        treebank = self.parts[part].select(sentences)
+        gold = treebank.columns["deprel"].recoded(self.model.names)
+        return gold.codes, self.model.predict(treebank, heads).codes
+
+    def figures(self) -> dict[str, object]:
+        weights = self.model.weights
+        return {
+            "label_features": self.features,
+            "label_rows_alive": weights.shape[0],
+            "label_nonzero": weights.nnz,
+            "label_relations": weights.shape[1],
+            "seconds_labels": self.seconds,
+        }

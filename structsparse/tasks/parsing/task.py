@@ -1,0 +1,241 @@
+"""How the stages of a run build parsers, and what one stage hands to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from structsparse.artifacts.quantization import Small
+from structsparse.base.errors import UserError
+from structsparse.features.keys import WORD
+from structsparse.report import tables as report
+from structsparse.tasks.parsing import artifact
+from structsparse.tasks.parsing import report as parsing_report
+from structsparse.tasks.parsing.data import Parsing, ParsingData
+from structsparse.tasks.parsing.features.index import ArcIndex
+from structsparse.tasks.parsing.growing import GrowingArcScorer
+from structsparse.tasks.parsing.model import ArcScorer, Parser
+from structsparse.tasks.parsing.predictor import DependencyParser
+from structsparse.tasks.parsing.relations import Labelling
+from structsparse.training.stage import Outcome, Stage
+from structsparse.training.task import Placed, Task, check_parts, fingerprint
+from structsparse.training.terms import borne, place
+from structsparse.weights.batch import Sizes
+
+TABLE = "parser.scorer.table"
+
+
+class ParserTask(Task):
+    keyed = True
+
+    def build(self, stage: Stage, data: ParsingData) -> tuple[Parsing, Placed]:
+        check_parts(stage, "parsers")
+        parser = _parser(stage, data)
+        growing = isinstance(parser.scorer, GrowingArcScorer)
+        parameters = {f"parser.{name}": p for name, p in parser.named_parameters()}
+        grouped = any(term.groups is not None for term in stage.terms)
+        layout = None if not grouped else data.counted() if growing else data.layout
+        placed = place(stage.terms, parameters, layout, {})
+        names = [name for _, penalties in placed for name in penalties]
+        loss = stage.loss(parser.structure)
+        identity = fingerprint(stage, *_identity(data, growing))
+        module = Parsing(parser, loss, stage.optimizer, data.score, names, stage.final_lr, identity)
+        if isinstance(parser.scorer, ArcScorer):
+            curvature = np.empty(len(data.index), np.float32)
+            np.divide(data.arrays["train"].bags.counts(len(curvature)), data.items, out=curvature, casting="unsafe")
+            parser.scorer.table.curvature = torch.from_numpy(curvature)[:, None]
+        return module, placed
+
+    def foresee(self, stage: Stage, data: ParsingData, optimizer: torch.optim.Optimizer) -> None:
+        check_parts(stage, "parsers")
+        with torch.device("meta"):
+            parser = Parser(stage.scorer(Sizes(0, 1, 0, ())), data.projective, data.single_root)
+        _check_fit(optimizer, parser, stage.loss(parser.structure))
+        borne(stage.terms, [f"parser.{name}" for name, _ in parser.named_parameters()])
+
+    def check(self, stage: Stage, module: Parsing, optimizer: torch.optim.Optimizer, support: Mapping) -> None:
+        _check_fit(optimizer, module.parser, module.loss)
+
+    def narrow(self, before: Outcome, support: dict[str, Tensor]) -> tuple[ParsingData, dict[str, Tensor]]:
+        """Rows that are dead leave the data; a row is one weight, so that no support is left to watch over."""
+        if TABLE not in support:
+            return before.data, {}
+        data, scorer, kept = before.data, before.module.parser.scorer, _kept(before, support[TABLE])
+        if not isinstance(scorer, GrowingArcScorer):
+            return data.keep(kept.numpy()), {}
+        scorer.rest()
+        if not data.open or data.closed or not _whole(before):
+            living = kept & (scorer.table.detach().view(-1) != 0)
+            return data.of_features(_index(data, scorer, _order(scorer, living))), {}
+        return data.of_templates(_templates_of(data, scorer, kept)), {}
+
+    @torch.no_grad()
+    def inherit(self, module: Parsing, before: Outcome, support: dict[str, Tensor]) -> None:
+        """Start from the weights of the stage before, dead rows left out."""
+        old, scorer, support = before.module.parser.scorer, module.parser.scorer, before.survivors()
+        growing = [isinstance(one, GrowingArcScorer) for one in (old, scorer)]
+        if growing[0] != growing[1]:
+            raise UserError("warm=true: model=arcs and arcs_growing cannot start from each other; set it to false")
+        kept = _kept(before, support[TABLE]) if TABLE in support else torch.ones(len(old.table), dtype=torch.bool)
+        if not growing[0]:
+            scorer.table.copy_(old.table[kept] if len(old.table) != len(scorer.table) else old.table)
+            return
+        _warm(scorer, old, kept & (old.table.detach().view(-1) != 0))
+
+    def alive(self, outcome: Outcome) -> bool:
+        return all(bool(mask.any()) for mask in outcome.survivors().values())
+
+    def settled(self, outcome: Outcome) -> Outcome:
+        """A parser whose table grows, as one that has the features that live. Relations are learnt once it is trained,
+        from gold arcs."""
+        found = self._grown(outcome) if isinstance(outcome.module.parser.scorer, GrowingArcScorer) else outcome
+        data, module = found.data, found.module
+        if data.label_templates and module.labelling is None:
+            module.labelling = Labelling.learnt(data.splits.parts, data.label_templates, data.min_count)
+        return found
+
+    def _grown(self, outcome: Outcome) -> Outcome:
+        module, scorer = outcome.module, outcome.module.parser.scorer
+        scorer.rest()
+        order = _order(scorer, scorer.table.detach().view(-1) != 0)
+        data = outcome.data.of_features(_index(outcome.data, scorer, order))
+        parser = Parser(ArcScorer(data.sizes), data.projective, data.single_root)
+        with torch.no_grad():
+            parser.scorer.table.copy_(scorer.table[torch.from_numpy(order)])
+        same = module.make_optimizer, module.make_score, module.penalised, module.final_lr, module.fingerprint
+        return Outcome(data, Parsing(parser, module.loss, *same), {}, outcome.figures)
+
+    def rounded(self, outcome: Outcome, small: Small) -> Outcome:
+        outcome = super().rounded(outcome, small)
+        module, data = outcome.module, outcome.data
+        if module.labelling is not None:
+            relations = module.labelling.model.small(small, data.splits.parts["train"])
+            module.labelling = replace(module.labelling, model=relations)
+        if small.guard is None or artifact.unfit(module.parser) is not None:
+            return outcome
+        alive = module.parser.scorer.table.detach().cpu().numpy()[:, 0] != 0
+        return replace(outcome, data=data.shortened(small.guard, alive))
+
+    def sparsity(self, data: ParsingData, first: Outcome, last: Outcome) -> dict[str, object]:
+        return parsing_report.sparsity(data, first, last)
+
+    def write_report(
+        self, folder: Path, data: ParsingData, outcomes: Sequence[Outcome], last: Outcome
+    ) -> report.Table | None:
+        return parsing_report.write_report(folder, data, outcomes, last)
+
+    def export(self, folder: Path, outcome: Outcome, console: Console) -> int | None:
+        module, data = outcome.module, outcome.data
+        if (reason := artifact.unfit(module.parser)) is not None:
+            console.print(f"no artifact: {reason}")
+            return None
+        relations = None if module.labelling is None else module.labelling.model
+        return artifact.save(
+            folder, DependencyParser(data.told or data.index, module.parser, relations, data.splits.rule)
+        )
+
+
+def _parser(stage: Stage, data: ParsingData) -> Parser:
+    kind = getattr(stage.scorer, "func", stage.scorer)
+    if kind is not GrowingArcScorer:
+        return Parser(stage.scorer(data.sizes), data.projective, data.single_root)
+    if data.bits < WORD:
+        raise UserError(f"features.bits={data.bits}: model=arcs_growing knows features by whole keys; take model=arcs")
+    scorer = stage.scorer()
+    if data.closed:  # no others than these can come into being
+        index = data.index
+        owners = np.repeat(np.arange(len(index.templates)), np.diff(index.offsets))
+        keys = torch.from_numpy(index.keys.view(np.int64).copy())
+        scorer.become(torch.zeros(len(index), 1), keys, torch.from_numpy(owners))
+        scorer.open = False
+    elif data.min_count > 1:
+        raise UserError(
+            f"features.min_count={data.min_count}: model=arcs_growing does not know how often a feature occurs; "
+            "take model=arcs, or 1"
+        )
+    return Parser(scorer, data.projective, data.single_root)
+
+
+def _check_fit(optimizer: torch.optim.Optimizer, parser: Parser, loss: nn.Module) -> None:
+    """Whether a solver can move this model under this loss."""
+    if hasattr(optimizer, "sweep"):
+        if parser.scorer.table.device.type != "meta":
+            optimizer.check(parser, loss)
+    elif isinstance(parser.scorer, GrowingArcScorer):
+        raise UserError(
+            "model=arcs_growing grows under solver=online_perceptron or online_mira alone; or take model=arcs"
+        )
+
+
+def _identity(data: ParsingData, growing: bool) -> tuple:
+    """What tells these data from others."""
+    names, train = [template.name for template in data.templates], data.arrays["train"]
+    if growing and not data.closed:
+        return names, data.projective, data.single_root, train.says.values, train.says.starts, train.gold
+    return names, data.projective, data.single_root, np.ascontiguousarray(data.index.keys)
+
+
+# --- which features are left
+
+
+def _warm(scorer: GrowingArcScorer, old: GrowingArcScorer, living: Tensor) -> None:
+    """Start from the weights of another one. What it may hold already, it holds at zero."""
+    order = _order(old, living)
+    weights, keys = old.table.detach()[torch.from_numpy(order)], old.keys[torch.from_numpy(order)]
+    if scorer.open:
+        _, numbers = np.unique(old.templates.numpy()[order], return_inverse=True)  # without those that have died
+        scorer.become(weights, keys, torch.from_numpy(numbers))
+    else:
+        scorer.table.copy_(weights)
+        scorer.stale()
+
+
+def _whole(outcome: Outcome) -> bool:
+    """Whether the penalty has chosen templates as wholes."""
+    penalty, weights = outcome.penalties[TABLE], outcome.module.parser.scorer.table.detach()
+    if penalty.groups is None:
+        return False
+    alive = penalty.groups.expand(penalty.groups.alive(weights), fill=True)
+    return bool((penalty.survivors(weights) == alive).all())
+
+
+def _kept(before: Outcome, support: Tensor) -> Tensor:
+    """Of the rows that the penalty lets live those that the next stage gets: bool [rows]"""
+    kept = support.view(-1).cpu()
+    return kept if before.data.open else kept & (before.module.parser.scorer.table.detach().view(-1).cpu() != 0)
+
+
+def _templates_of(data: ParsingData, scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
+    """Those that have a living feature among the rows that are kept: bool [templates]"""
+    living = kept & (scorer.table.detach().view(-1) != 0)
+    return np.bincount(scorer.templates[living].numpy(), minlength=len(data.templates)) > 0
+
+
+def _order(scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
+    """The rows that are kept, by template and key: int64 [kept]"""
+    rows = kept.nonzero().flatten().numpy()
+    templates = scorer.templates.numpy()[rows]
+    most = int(templates.max(initial=0))
+    rows = rows[np.argsort(templates.astype(np.min_scalar_type(most)), kind="stable")]  # by radix where there are few
+    keys, begin = scorer.keys.numpy().view(np.uint64), 0
+    for count in np.bincount(templates).tolist():
+        own = rows[begin : begin + count]
+        own[:] = own[np.argsort(keys[own])]
+        begin += count
+    return rows
+
+
+def _index(data: ParsingData, scorer: GrowingArcScorer, order: np.ndarray) -> ArcIndex:
+    """An index of these rows, without the templates that have none."""
+    counts = np.bincount(scorer.templates.numpy()[order], minlength=len(data.templates))
+    templates = tuple(t for t, count in zip(data.templates, counts, strict=True) if count)
+    offsets = np.concatenate([[0], np.cumsum(counts[counts > 0])])
+    return ArcIndex(
+        templates, offsets, scorer.keys.numpy().view(np.uint64)[order], np.arange(len(order), dtype=np.int32)
+    )

@@ -1,0 +1,92 @@
+"""Feature templates: a small readable language, and what each template's name means.
+
+    word[0]                      one template: the word here
+    suffix3[0] & pos[-1]         a conjunction
+    pos[-1..0]                   the same attribute over consecutive offsets, conjoined (an n-gram)
+    1-grams of word[-2..2]       every n-gram inside the window: here five templates
+    1-3-grams of pos[-2..2]      all 1-, 2- and 3-grams inside it: 5 + 4 + 3 templates
+
+A template's name is its canonical form, so a name can be pasted back as a template.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from structsparse.base.errors import UserError
+
+_NAME = r"[A-Za-z_][A-Za-z_0-9]*"
+_ATOM = re.compile(rf"({_NAME})\[\s*([+-]?\d+)\s*(?:\.\.\s*([+-]?\d+)\s*)?\]")
+_GRAMS = re.compile(rf"(\d+)(?:-(\d+))?-grams\s+of\s+({_NAME})\[\s*([+-]?\d+)\s*\.\.\s*([+-]?\d+)\s*\]")
+
+
+@dataclass(frozen=True)
+class Template:
+    """A conjunction of (attribute, offset) pairs."""
+
+    atoms: tuple[tuple[str, int], ...]
+
+    @property
+    def name(self) -> str:
+        parts, atoms = [], list(self.atoms)
+        while atoms:
+            attribute, first = atoms[0]
+            run = 1
+            while run < len(atoms) and atoms[run] == (attribute, first + run):
+                run += 1
+            last = first + run - 1
+            parts.append(f"{attribute}[{first}]" if run == 1 else f"{attribute}[{first}..{last}]")
+            atoms = atoms[run:]
+        return " & ".join(parts)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def parse(line: str) -> list[Template]:
+    """The templates one line stands for."""
+    grams = _GRAMS.fullmatch(line.strip())
+    if grams:
+        return _ngrams(line, *grams.groups())
+    atoms: list[tuple[str, int]] = []
+    for part in line.split("&"):
+        atom = _ATOM.fullmatch(part.strip())
+        if not atom:
+            raise UserError(
+                f"template {line!r}: {part.strip()!r} is not understood; write word[0], suffix3[0] & pos[-1], "
+                "pos[-1..0] or 1-3-grams of pos[-2..2]"
+            )
+        attribute, first, last = atom[1], int(atom[2]), int(atom[3] or atom[2])
+        if last < first:
+            raise UserError(f"template {line!r}: {part.strip()!r} runs backwards; the smaller offset goes first")
+        atoms += [(attribute, offset) for offset in range(first, last + 1)]
+    if len(set(atoms)) < len(atoms):
+        raise UserError(f"template {line!r} names the same attribute and offset twice")
+    return [Template(tuple(atoms))]
+
+
+def _ngrams(line: str, shortest: str, longest: str | None, attribute: str, first: str, last: str) -> list[Template]:
+    low, high = int(shortest), int(longest or shortest)
+    begin, end = int(first), int(last)
+    if not 1 <= low <= high <= end - begin + 1:
+        raise UserError(f"template {line!r}: no {low}- to {high}-grams fit a window of {end - begin + 1} offsets")
+    return [
+        Template(tuple((attribute, offset) for offset in range(start, start + size)))
+        for size in range(low, high + 1)
+        for start in range(begin, end - size + 2)
+    ]
+
+
+def expand(lines: Iterable[str]) -> list[Template]:
+    """All templates of a list of lines, in order; the same template twice is an error that names it."""
+    templates = [template for line in lines for template in parse(str(line))]
+    if not templates:
+        raise UserError("features.templates is empty; at least one template is needed, for example word[0]")
+    seen: set[str] = set()
+    for template in templates:
+        if template.name in seen:
+            raise UserError(f"template {template.name!r} is given twice")
+        seen.add(template.name)
+    return templates

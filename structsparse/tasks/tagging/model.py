@@ -1,0 +1,126 @@
+"""Scorers: from what is known of each token to a score for each of its labels.
+
+A scorer is any nn.Module that takes a TokenBatch and returns scores [batch, time, labels], or [tokens, labels] where
+`batch.flat` says so; it may name the label pairs that are scored at all (`links`, `ends`: see `Tagger`). One whose
+scores are linear in its parameters says so by `linear = True`: then the objective is convex, and a run ends with a
+bound. `SparseScorer` is the reason this framework exists; the others stand beside it or in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from structsparse.base.errors import UserError
+from structsparse.structures.chain import Chain, ChainScores
+from structsparse.weights.bags import bag_sum
+from structsparse.weights.batch import Sizes, TokenBatch
+
+if TYPE_CHECKING:
+    from structsparse.structures.edges import EdgeChain, EdgeScores
+    from structsparse.tasks.tagging.edges import EdgeScorer
+
+
+class SparseScorer(nn.Module):
+    """score[token, label] = sum over the features active at the token of table[feature, label]"""
+
+    linear = True
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(sizes.rows, sizes.labels))  # [rows, labels]
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        return batch.lay(bag_sum(self.table, batch.ids, batch.offsets))
+
+
+class DenseScorer(nn.Module):
+    """score[token, label] = dense[token] . weights[label]; numeric columns of the corpus, given by `features.dense`"""
+
+    linear = True
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        if sizes.dense == 0:
+            raise UserError("model DenseScorer needs numeric columns; name them in features.dense")
+        self.weights = nn.Parameter(torch.zeros(sizes.dense, sizes.labels))  # [columns, labels]
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        return batch.lay(batch.dense.to(self.weights.dtype) @ self.weights)
+
+
+class RecurrentScorer(nn.Module):
+    """Embeddings of coded attributes (`features.codes`), an LSTM in each direction, a linear layer.
+
+    Each direction starts at its own end of the sentence, never in the padding: what a sentence gets does not depend
+    on its neighbours in the batch."""
+
+    def __init__(self, sizes: Sizes, embedding: int = 32, hidden: int = 64) -> None:
+        super().__init__()
+        if not sizes.vocabularies:
+            raise UserError("model RecurrentScorer needs coded attributes; name them in features.codes")
+        self.embeddings = nn.ModuleList(nn.Embedding(size, embedding) for size in sizes.vocabularies)
+        width = embedding * len(sizes.vocabularies)
+        self.forwards = nn.LSTM(width, hidden, batch_first=True)
+        self.backwards = nn.LSTM(width, hidden, batch_first=True)
+        self.output = nn.Linear(2 * hidden, sizes.labels)
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        embedded = [table(batch.codes[:, k]) for k, table in enumerate(self.embeddings)]
+        inputs = batch.pad(torch.cat(embedded, dim=1))  # [batch, time, width]
+        left, _ = self.forwards(inputs)
+        right, _ = self.backwards(batch.reverse(inputs))
+        scores = self.output(torch.cat([left, batch.reverse(right)], dim=2))
+        return scores.flatten(0, 1)[batch.places] if batch.flat(scores) else scores
+
+
+class SumScorer(nn.Module):
+    """Several scorers side by side; their scores add up."""
+
+    def __init__(self, sizes: Sizes, parts: Sequence[Callable[[Sizes], nn.Module]]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(part(sizes) for part in parts)
+        self.linear = all(getattr(part, "linear", False) for part in self.parts)
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        scores = [part(batch) for part in self.parts]
+        if len({each.dim() for each in scores}) > 1:  # some are of a kind that is padded
+            scores = [batch.pad(each) if each.dim() == 2 else each for each in scores]
+        return torch.stack(scores).sum(0)
+
+
+class Tagger(nn.Module):
+    """A scorer and the scores of label pairs: a first-order chain.
+
+    A scorer's `links` (bool [labels, labels]) says which pairs of neighbours have a score, its `ends` whether starts
+    and ends have; what has none stays zero. `edges` adds to the score of a pair what the token says of it."""
+
+    def __init__(self, scorer: nn.Module, labels: int, edges: EdgeScorer | None = None) -> None:
+        super().__init__()
+        self.scorer = scorer
+        self.edges = edges
+        self.transitions = nn.Parameter(torch.zeros(labels, labels))  # from, to
+        self.start = nn.Parameter(torch.zeros(labels))
+        self.end = nn.Parameter(torch.zeros(labels))
+        self.linear = getattr(scorer, "linear", False)
+        self.register_buffer("links", getattr(scorer, "links", None), persistent=False)
+        self.ends = getattr(scorer, "ends", True)
+
+    @property
+    def structure(self) -> Chain | EdgeChain:
+        """What its scores are scores of."""
+        return Chain() if self.edges is None else self.edges.chain
+
+    def forward(self, batch: TokenBatch) -> ChainScores | EdgeScores:
+        transitions, start, end = self.transitions, self.start, self.end
+        if self.links is not None:
+            transitions = transitions * self.links
+        if not self.ends:
+            start, end = start * 0.0, end * 0.0
+        emissions = self.scorer(batch)
+        if self.edges is not None:
+            return self.edges(batch, emissions, transitions, start, end)
+        return ChainScores(emissions, transitions, start, end)

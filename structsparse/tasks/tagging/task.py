@@ -1,0 +1,196 @@
+"""How the stages of a run build taggers, and what one stage hands to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from structsparse.artifacts.quantization import Small
+from structsparse.base.errors import UserError
+from structsparse.corpora.splits import Splits
+from structsparse.features.layout import Layout
+from structsparse.report import tables as report
+from structsparse.tasks.tagging import artifact
+from structsparse.tasks.tagging import data as tagging
+from structsparse.tasks.tagging import report as tagging_report
+from structsparse.tasks.tagging.data import Tagging, TaggingData
+from structsparse.tasks.tagging.growing import GrowingScorer
+from structsparse.tasks.tagging.model import SparseScorer, Tagger
+from structsparse.training.stage import Outcome, Stage
+from structsparse.training.task import Placed, Task, check_parts, fingerprint
+from structsparse.training.terms import borne, place
+from structsparse.weights.observed_pairs import Pairs, PairScorer, on_rows, pairs_of, rows_of
+
+EDGES = "tagger.edges.table"  # weights of features that are conjoined with a step from label to label
+
+
+def prepare(splits: Splits, features: Mapping, choose: Callable, cache: int, *, tag: str, scheme: str | None):
+    """The data of a tagger as the options describe them."""
+    if not isinstance(splits, Splits) or "templates" not in features:
+        raise UserError("a tagger needs labelled tokens and templates; these data or features are for other tasks")
+    return tagging.prepare(
+        splits, features["templates"], tag=tag, scheme=scheme, min_count=features["min_count"], dense=features["dense"],
+        codes=features["codes"], choose=choose, edges=features["edges"], cache=cache,
+    )  # fmt: skip
+
+
+class TaggerTask(Task):
+    keyed = True
+
+    def build(self, stage: Stage, data: TaggingData) -> tuple[Tagging, Placed]:
+        check_parts(stage, "taggers")
+        tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
+        parameters = {f"tagger.{name}": p for name, p in tagger.named_parameters()}
+        layout = Layout(data.index.names, data.index.offsets, data.labels, data.reduced, pairs_of(tagger.scorer))
+        of_edges = {} if data.edges is None else {EDGES: data.edges.layout(data.labels)}
+        placed = place(stage.terms, parameters, layout, of_edges)
+        names = [name for _, penalties in placed for name in penalties]
+        loss, identity = stage.loss(tagger.structure), fingerprint(stage, *_identity(data))
+        module = Tagging(tagger, loss, stage.optimizer, data.score, names, stage.final_lr, identity)
+        for name, curvature in _curvatures(data, layout.pairs).items():
+            if name in parameters:
+                parameters[name].curvature = curvature
+        return module, placed
+
+    def foresee(self, stage: Stage, data: TaggingData, optimizer: torch.optim.Optimizer) -> None:
+        check_parts(stage, "taggers")
+        tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
+        borne(stage.terms, [f"tagger.{name}" for name, _ in tagger.named_parameters()])
+        _check_fit(optimizer, tagger, stage.loss(tagger.structure))
+
+    def check(self, stage: Stage, module: Tagging, optimizer: torch.optim.Optimizer, support: Mapping) -> None:
+        _check_fit(optimizer, module.tagger, module.loss)
+        if isinstance(module.tagger.scorer, GrowingScorer) and table_name(support):
+            raise UserError(
+                f"stage {stage.name}: model=growing cannot keep single entries of living rows dead; take model=sparse"
+            )
+
+    def narrow(self, before: Outcome, support: dict[str, Tensor]) -> tuple[TaggingData, dict[str, Tensor]]:
+        """Rows without a surviving entry leave the data; the support is kept where it still forbids anything."""
+        rows, table = {}, table_name(support)
+        for name in {table, EDGES} & {*support}:
+            scorer = _owner(before.module, name)
+            rows[name] = rows_of(scorer, support[name])
+            support = {**support, name: on_rows(scorer, support[name], rows[name])}
+        living = (rows[name].cpu().numpy() if name in rows else None for name in (table, EDGES))
+        return before.data.keep(*living), {name: mask for name, mask in support.items() if not mask.all()}
+
+    @torch.no_grad()
+    def inherit(self, module: Tagging, before: Outcome, support: dict[str, Tensor]) -> None:
+        """Start from the weights of the stage before, dead rows left out."""
+        old = dict(before.module.named_parameters())
+        survivors = before.survivors()
+        for name, parameter in module.named_parameters():
+            value, scorer = old[name], _owner(before.module, name)
+            if hasattr(value, "grows"):
+                value = value.grows.dense(survivors[name].any(dim=1))
+            elif isinstance(scorer, PairScorer) and parameter.dim() == 2:
+                value = scorer.dense()[rows_of(scorer, survivors[name])]
+            elif value.shape != parameter.shape:
+                value = on_rows(scorer, value, rows_of(scorer, survivors[name]))
+            if hasattr(parameter, "grows"):
+                parameter.grows.fill(value)
+                continue
+            if value.shape != parameter.shape:
+                raise UserError(
+                    "warm=true: this model cannot start from the weights of the stage before; set it to false"
+                )
+            parameter.copy_(value)
+            if name in support:
+                parameter.mul_(support[name])
+
+    def alive(self, outcome: Outcome) -> bool:
+        """Whether anything is left to refit, or to be a model."""
+        support = outcome.survivors()
+        tables = [name for name in (table_name(support), EDGES) if name in support]
+        return any(mask.any() for name, mask in support.items() if name in tables or not tables)
+
+    def settled(self, outcome: Outcome) -> Outcome:
+        """A model whose table grows, as one that has the rows that live."""
+        module, scorer = outcome.module, outcome.module.tagger.scorer
+        if not isinstance(scorer, GrowingScorer):
+            return outcome
+        rows = torch.zeros(scorer.rows, dtype=torch.bool)
+        rows[scorer.features.cpu()[(scorer.table != 0).any(dim=1).cpu()]] = True
+        data = outcome.data.keep(rows.numpy())
+        tagger = Tagger(SparseScorer(data.sizes), data.sizes.labels).to(scorer.table.dtype)
+        with torch.no_grad():
+            tagger.scorer.table.copy_(scorer.dense(rows.to(scorer.features.device)))
+            for name in ("transitions", "start", "end"):
+                getattr(tagger, name).copy_(getattr(module.tagger, name))
+        same = module.make_optimizer, module.make_score, module.penalised, module.final_lr, module.fingerprint
+        return Outcome(data, Tagging(tagger, module.loss, *same), {}, outcome.figures)
+
+    def rounded(self, outcome: Outcome, small: Small) -> Outcome:
+        outcome = super().rounded(outcome, small)
+        if small.guard is None or artifact.unfit(outcome.module.tagger) is not None:
+            return outcome
+        data = outcome.data
+        alive = artifact.living(outcome.module.tagger, len(data.index))
+        return replace(outcome, data=data.shortened(small.guard, *alive))
+
+    def sparsity(self, data: TaggingData, first: Outcome, last: Outcome) -> dict[str, object]:
+        return tagging_report.sparsity(data, first, last)
+
+    def write_report(
+        self, folder: Path, data: TaggingData, outcomes: Sequence[Outcome], last: Outcome
+    ) -> report.Table | None:
+        return tagging_report.write_report(folder, data, outcomes, last)
+
+    def export(self, folder: Path, outcome: Outcome, console: Console) -> int | None:
+        reason = artifact.unfit(outcome.module.tagger)
+        if reason is not None:
+            console.print(f"no artifact: {reason}")
+            return None
+        return artifact.save(folder, outcome.module.tagger, outcome.data)
+
+
+def _curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
+    """How often each weight of a sparse tagger has a say in a sentence, on average: up to one factor a bound of the
+    second derivatives of the loss, for solvers that ask for one."""
+    train = data.arrays["train"]
+    items = len(train)
+    rows = (np.bincount(train.bags.ids, minlength=len(data.index)) / items).clip(1 / items)  # [rows]
+    table = rows[:, None] if pairs is None else rows[pairs.rows]
+    labels, (first, last) = len(data.labels), (train.offsets[:-1], train.offsets[1:] - 1)
+    inner = np.ones(len(train.gold), bool)
+    inner[first] = False
+    steps = np.bincount(train.gold[:-1][inner[1:]] * labels + train.gold[1:][inner[1:]], minlength=labels**2)
+    start, end = (np.bincount(train.gold[tokens], minlength=labels) for tokens in (first, last))
+    shared = {"transitions": steps.reshape(labels, labels), "start": start, "end": end}
+    # what training lacks the model expects all the same, at first as often as anything else
+    expected = {name: np.where(c > 0, c, max(1.0, c.mean())) / items for name, c in shared.items()}
+    found = {"scorer.table": table, **expected}
+    if data.edges is not None:
+        found["edges.table"] = (data.edges.counts / items).clip(1 / items)[data.edges.pairs.rows]
+    return {f"tagger.{name}": torch.as_tensor(c, dtype=torch.float32) for name, c in found.items()}
+
+
+def _check_fit(optimizer: torch.optim.Optimizer, tagger: Tagger, loss: nn.Module) -> None:
+    """Whether a solver can move this model under this loss."""
+    if hasattr(optimizer, "sweep"):
+        optimizer.check(tagger, loss)
+    elif isinstance(tagger.scorer, GrowingScorer):
+        raise UserError("model=growing grows under solver=online_perceptron or online_mira alone; or take model=sparse")
+
+
+def table_name(names: Iterable[str]) -> str | None:
+    """The weights of the sparse features of labels among these parameters, if any are."""
+    return next((name for name in names if name.endswith("table") and name != EDGES), None)
+
+
+def _owner(module: Tagging, name: str) -> nn.Module:
+    """Whose parameter it is."""
+    return module.get_submodule(name.rpartition(".")[0])
+
+
+def _identity(data: TaggingData) -> tuple:
+    """What tells these data from others."""
+    edges = [] if data.edges is None else data.edges.index.names
+    return data.index.names, edges, data.labels, np.ascontiguousarray(data.index.keys)

@@ -1,0 +1,96 @@
+"""What the program does with a classifier of documents."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from structsparse.base.console import note, source, write_output
+from structsparse.base.errors import UserError
+from structsparse.corpora.document_files import Raw, content_of, read
+
+if TYPE_CHECKING:
+    from structsparse.tasks.textcat.predictor import Classifier
+
+
+def predict(options: argparse.Namespace, model: Classifier) -> None:
+    if options.files and options.input is not None:
+        raise UserError(f"--input {options.input} has a document in each line, FILEs are documents; give one of them")
+    with write_output(options) as output:
+        for name, text in _files(options.files) if options.files else _lines(source(options)):
+            scores = model.scores(model.read([text]))
+            line = f"{_said(model, scores)}\n"
+            output.write((f"{name}\t{line}" if options.files else line).encode())
+            output.flush()
+
+
+def _files(paths: list[Path]) -> Iterator[tuple[str, str]]:
+    for path in paths:
+        yield str(path), content_of(path)
+
+
+def _lines(source: Path | io.BufferedIOBase) -> Iterator[tuple[str, str]]:
+    """A document a line, as they arrive; an empty line is an empty document."""
+    if isinstance(source, Path):
+        source = io.BytesIO(content_of(source).encode())
+    for number, line in enumerate(source, start=1):
+        try:
+            yield str(number), line.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise UserError(f"line {number} of the input is no UTF-8 ({error.reason})") from None
+
+
+def _said(model: Classifier, scores: np.ndarray) -> str:
+    """The label and, in the order of the classes, how probable each is or, under other losses, what it scores."""
+    if model.classes is None:
+        return f"{scores[0]:.6g}"
+    numbers = model.chances(scores)[0] if model.probable else np.atleast_1d(scores[0])
+    label = model.classes[int(model.decide(scores)[0])]
+    names = model.classes if len(numbers) == len(model.classes) else model.classes[1:]
+    return "\t".join([label, *(f"{name}={value:.6f}" for name, value in zip(names, numbers.tolist(), strict=True))])
+
+
+def evaluate(options: argparse.Namespace, model: Classifier) -> None:
+    if not options.file.exists():
+        raise UserError(f"{options.file}: no such file or folder")
+    raw = read(options.file, options.text or "text", options.label or "label")
+    begin = time.perf_counter()
+    documents, score = model.read(raw.texts, raw.names), model.empty_score()
+    score.add(_gold(model, raw), model.predict(documents))
+    seconds = time.perf_counter() - begin
+    figures = {**score.result(), "documents": len(documents), "documents_per_second": len(documents) / seconds}
+    print(json.dumps(figures, indent=2) if options.json else _table(figures))
+
+
+def _gold(model: Classifier, raw: Raw) -> np.ndarray:
+    """Numbers, or codes; labels that the model lacks get one that it never predicts."""
+    if model.classes is None:
+        try:
+            return np.array(raw.labels, float)
+        except ValueError as error:
+            raise UserError(f"{error}; expected numbers as labels, which the model predicts") from None
+    codes = {name: code for code, name in enumerate(model.classes)}
+    for name in sorted({*raw.labels} - {*codes}):
+        note(f"label {name} is unknown to the model, every one of its documents counts as wrong")
+    return np.array([codes.get(label, len(codes)) for label in raw.labels], np.int64)
+
+
+def _table(figures: dict) -> str:
+    size = f"{figures['documents']:,} documents, {figures['documents_per_second']:,.0f} per second"
+    if "mse" in figures:
+        return f"mse {figures['mse']:.6g}\n{size}"
+    kinds = figures["types"]
+    width = max(map(len, [*kinds, "class"]))
+    lines = [f"{'class':<{width}}  precision  recall      f1      gold  predicted"]
+    for name, of in kinds.items():
+        ratios = f"{of['precision']:9.4f}  {of['recall']:6.4f}  {of['f1']:6.4f}"
+        lines.append(f"{name:<{width}}  {ratios}  {of['gold']:8,}  {of['predicted']:9,}")
+    lines.append(f"accuracy {figures['accuracy']:.4f}, macro f1 {figures['macro_f1']:.4f}, {size}")
+    return "\n".join(lines)

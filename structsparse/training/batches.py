@@ -1,0 +1,191 @@
+"""Sentences as arrays, and the loader that lays them into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from structsparse.base.arrays import ranges
+from structsparse.base.errors import UserError
+from structsparse.features.keys import Bags
+from structsparse.weights.batch import Kept, TokenBatch
+
+_POOL = 16  # batches shuffled together, then sorted by length: little padding, still random
+
+
+class InParts:
+    """What data with the arrays of each part say of the corpus they are made of."""
+
+    @property
+    def name(self) -> str:
+        return self.splits.name
+
+    @property
+    def truth(self) -> tuple[str, ...]:
+        return self.splits.truth
+
+    @property
+    def items(self) -> int:
+        return len(self.arrays["train"])
+
+
+@dataclass(frozen=True)
+class TokenArrays:
+    """A corpus ready to train on; everything is indexed by token, sentence s is offsets[s] : offsets[s + 1]."""
+
+    bags: Bags
+    gold: np.ndarray  # int64 [tokens]
+    offsets: np.ndarray  # int64 [sentences + 1]
+    dense: np.ndarray  # float32 [tokens, dense columns]
+    codes: np.ndarray  # int64 [tokens, coded attributes]
+    edges: Bags | None = None  # features that are conjoined with a step from label to label
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.offsets)
+
+    def batch(self, sentences: np.ndarray, items: int) -> TokenBatch:
+        lengths = self.lengths[sentences]
+        time = int(lengths.max())
+        tokens = ranges(self.offsets[sentences], lengths)
+        ids, offsets = _at(self.bags, tokens)
+        edge_ids, edge_offsets = (None, None) if self.edges is None else _at(self.edges, tokens)
+        places = ranges(np.arange(len(sentences)) * time, lengths)
+        gold = np.zeros(len(sentences) * time, np.int64)
+        gold[places] = self.gold[tokens]
+        return TokenBatch(
+            ids=ids,
+            offsets=offsets,
+            places=torch.from_numpy(places),
+            dense=torch.from_numpy(self.dense[tokens]),
+            codes=torch.from_numpy(self.codes[tokens]),
+            gold=torch.from_numpy(gold.reshape(len(sentences), time)),
+            lengths=torch.from_numpy(lengths),
+            sentences=torch.from_numpy(np.asarray(sentences, np.int64)),
+            items=items,
+            edge_ids=edge_ids,
+            edge_offsets=edge_offsets,
+        )
+
+
+def _at(bags: Bags, tokens: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """The bags of some tokens, end to end, and where each begins."""
+    sizes = np.diff(bags.offsets)[tokens]
+    ids = bags.ids[ranges(bags.offsets[tokens], sizes)]
+    return torch.from_numpy(ids), torch.from_numpy(np.r_[0, np.cumsum(sizes)])
+
+
+@dataclass
+class Passage:
+    """Some sentences, to be gone through one after another. Nothing is copied: the arrays are those of the corpus."""
+
+    ids: torch.Tensor  # int32 [occurrences] active rows of all tokens of the corpus
+    offsets: torch.Tensor  # int64 [tokens + 1] into ids
+    begins: torch.Tensor  # int64 [sentences + 1] of the corpus
+    gold: torch.Tensor  # int64 [tokens]
+    sentences: torch.Tensor  # int64 [sentences of the passage], in order
+    epoch: int
+
+
+class Progress:
+    """How far a loader is: a run stopped inside an epoch goes on with the next batch."""
+
+    def __init__(self) -> None:
+        self.sampler, self.batch_sampler = self, None  # whom Lightning tells the epoch
+        self.epoch = self.done = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch, self.done = epoch, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "done": self.done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.done = state["epoch"], state["done"]
+
+
+class Batches(Progress):
+    """Batches of sentences in an order that depends on the seed and the epoch alone.
+
+    Every process takes its share of each step's sentences, so a step means the same on any number of devices."""
+
+    def __init__(
+        self, arrays: TokenArrays, size: int | None, *, shuffle: bool, seed: int = 0, rank: int = 0, world: int = 1
+    ) -> None:
+        if size is not None and size < world:
+            raise UserError(f"batch={size} cannot be shared by {world} processes; each needs a sentence of every step")
+        self.arrays, self.shuffle, self.seed, self.rank, self.world = arrays, shuffle, seed, rank, world
+        self.size = min(size or len(arrays), len(arrays))
+        super().__init__()
+        self.whole: TokenBatch | None = None  # the batch of a corpus that is a single step, made once
+
+    def __len__(self) -> int:
+        """The sentences left over after the last full batch join it when they are too few to share."""
+        full, rest = divmod(len(self.arrays), self.size)
+        return max(1, full + (rest >= self.world))
+
+    def __iter__(self) -> Iterator[TokenBatch]:
+        if self.done >= len(self):
+            self.done = 0
+        order = self.order()
+        while self.done < len(order):
+            step = order[self.done]
+            self.done += 1
+            yield self._whole(step) if len(order) == 1 else self._batch(step)
+
+    def _batch(self, step: np.ndarray) -> TokenBatch:
+        return self.arrays.batch(step[self.rank :: self.world], items=len(step))
+
+    def _whole(self, step: np.ndarray) -> TokenBatch:
+        if self.whole is None:
+            self.whole = replace(self._batch(step), kept=Kept())
+        return self.whole
+
+    def order(self) -> list[np.ndarray]:
+        """The sentences of each step of this epoch."""
+        lengths = self.arrays.lengths
+        if not self.shuffle or len(self) == 1:
+            return self._cut(np.argsort(-lengths, kind="stable"))
+        draw = np.random.default_rng([self.seed, self.epoch])
+        shuffled = draw.permutation(len(lengths))
+        pools = np.arange(len(lengths)) // (self.size * _POOL)
+        by_length = shuffled[np.lexsort((lengths[shuffled], pools))]
+        steps = self._cut(by_length)
+        return [steps[k] for k in draw.permutation(len(steps))]
+
+    def _cut(self, order: np.ndarray) -> list[np.ndarray]:
+        return np.split(order, np.arange(1, len(self)) * self.size)
+
+
+class Passages(Batches):
+    """Sentences in random order, some at a time, for a solver that takes them one by one."""
+
+    def __iter__(self) -> Iterator[Passage]:
+        if self.done >= len(self):
+            self.done = 0
+        order = self.order()
+        while self.done < len(order):
+            sentences = order[self.done]
+            self.done += 1
+            yield self.passage(sentences)
+
+    def passage(self, sentences: np.ndarray) -> Passage:
+        return Passage(*self._corpus, torch.from_numpy(sentences), self.epoch)
+
+    @cached_property
+    def _corpus(self) -> list[torch.Tensor]:
+        arrays = self.arrays
+        whole = arrays.bags.ids, arrays.bags.offsets, arrays.offsets, arrays.gold
+        return [torch.from_numpy(np.ascontiguousarray(array)) for array in whole]
+
+    def order(self) -> list[np.ndarray]:
+        draw = np.random.default_rng([self.seed, self.epoch])
+        return self._cut(draw.permutation(len(self.arrays)))

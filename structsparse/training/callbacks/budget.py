@@ -1,0 +1,125 @@
+"""So many groups and no more: the strength follows from the budget, not the budget from the strength."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import lightning
+import torch
+from torch import Tensor
+
+from structsparse.base.errors import UserError
+from structsparse.penalties import Penalty
+from structsparse.prox import Steps
+from structsparse.training.callbacks.proximal import ProximalStep
+
+
+class Budget(ProximalStep):
+    """At every `every`-th step, before validation and at the end, each parameter's penalty takes the smallest strength
+    that leaves it at most `budget` living groups: halfway between those at which the last group to live and the first
+    one to die would die. Where no more live than that, nothing is shrunk. Groups that overlap (SequentialGroupLasso)
+    are cut family by family, each family with the budget to itself, or (`shared`) with its share of it, by its number
+    of groups, at least one: then no more than the budget live of the atoms whose groups are nested, as coarse to fine.
+    NestedGroupLasso cuts them exactly; a group that dies takes those within it along, so that fewer may be left.
+
+    After `freeze` epochs the living groups are settled: the dead stay dead, the living are shrunk no more.
+
+    `sequence` holds (step, parameter, strength) of every time that groups were shrunk; the penalty keeps the last, of
+    several families the largest."""
+
+    def __init__(
+        self,
+        penalties: Mapping[str, Penalty],
+        budget: int,
+        every: int = 1,
+        freeze: int | None = None,
+        support: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        super().__init__(penalties, every, 0, support)
+        if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+            raise UserError(f"reg.budget={budget}: expected a number of groups, at least 1")
+        if freeze is not None and not (isinstance(freeze, int) and freeze >= 1):
+            raise UserError(f"reg.freeze={freeze}: expected a number of epochs, at least 1, or null")
+        self.budget, self.freeze, self.frozen = budget, freeze, False
+        self.most = {name: self._most(name, penalty) for name, penalty in self.penalties.items()}
+        self.sequence: list[tuple[int, str, float]] = []
+
+    def _most(self, name: str, penalty: Penalty) -> list[int]:
+        """How many groups may live in each family of disjoint ones."""
+        if not hasattr(penalty, "cut_") or (len(penalty.families) > 1 and penalty.mix > 0):
+            raise UserError(
+                f"reg.budget={self.budget}: {type(penalty).__name__} of {name} has no disjoint groups to count; "
+                "choose group_lasso, sparse_group_lasso, group_linf, nested or overlap_sequential"
+            )
+        families = penalty.families
+        if not getattr(penalty, "shared", False):
+            return [self.budget] * len(families)
+        if self.budget < len(families):
+            raise UserError(
+                f"reg.budget={self.budget} is shared by {len(families)} families; expected at least one for each"
+            )
+        most = [1] * len(families)
+        for _ in range(self.budget - len(families)):  # to the one that has least for its size
+            most[max(range(len(families)), key=lambda k: families[k] / most[k])] += 1
+        return most
+
+    def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        (optimizer,) = trainer.optimizers
+        if hasattr(optimizer, "attach"):
+            raise UserError(
+                f"{type(optimizer).__name__} needs its strength before a step, and a budget tells it after; "
+                "choose another solver, or a path of strengths"
+            )
+        if self.freeze is not None and any(hasattr(p, "grows") for p in module.parameters()):
+            raise UserError(f"reg.freeze={self.freeze}: rows of model=growing come and go; take model=sparse, or null")
+        for name, penalty in self.penalties.items():  # that of the last cut, none before the first
+            penalty.strength = max(
+                (s for _, cut, s in self.sequence[-len(self.most[name]) :] if cut == name), default=0.0
+            )
+        super().on_train_start(trainer, module)
+
+    @torch.no_grad()
+    def shrink(self, name: str, parameter: Tensor, steps: Steps) -> None:
+        if self.frozen:
+            return
+        taken = []
+
+        def choose(family: int, strengths: Tensor) -> tuple[float, Tensor]:
+            most = self.most[name][family]
+            strength, lives = float(self.needed(strengths, most)), torch.zeros_like(strengths, dtype=torch.bool)
+            if strength > 0:
+                self.sequence.append((self.count, name, strength))
+                taken.append(strength)
+                lives[strengths.topk(most).indices] = True  # ties are for rounding to decide
+            return strength, ~lives
+
+        self.penalties[name].cut_(parameter, steps, choose)
+        if taken:
+            self.penalties[name].strength = max(taken)
+
+    def needed(self, strengths: Tensor, most: int) -> Tensor:
+        """The strength that leaves no more than `most` alive, of those at which each group would die; 0 where there are
+        no more."""
+        if len(strengths) <= most:
+            return strengths.new_zeros(())
+        first = strengths.topk(most + 1).values[-2:]
+        return torch.where(first[1] > 0, first.mean(), 0.0)
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        super().on_train_epoch_end(trainer, module)
+        if self.freeze is not None and trainer.current_epoch + 1 >= self.freeze and not self.frozen:
+            self._freeze()
+
+    def _freeze(self) -> None:
+        self.frozen = True
+        for name, (_, _, parameter) in self.targets.items():
+            mask = self.penalties[name].survivors(parameter.detach())
+            self.support[name] = mask & self.support[name] if name in self.support else mask
+
+    def state_dict(self) -> dict:
+        return {**super().state_dict(), "frozen": self.frozen, "support": self.support, "sequence": self.sequence}
+
+    def load_state_dict(self, state: dict) -> None:
+        super().load_state_dict(state)
+        self.frozen, self.support = state["frozen"], dict(state["support"])
+        self.sequence = [tuple(entry) for entry in state["sequence"]]

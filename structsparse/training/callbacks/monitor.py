@@ -1,0 +1,100 @@
+"""Sparsity on view while it trains, in TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import lightning
+import torch
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+from structsparse.penalties import Penalty
+from structsparse.report import tables as report
+
+_WIDEST = 1e19  # of the weights that TensorBoard's histograms have a bin for
+_PICTURES = 5  # in a stage: drawing one takes longer than a short epoch
+
+
+class SparsityMonitor(lightning.Callback):
+    """Per step (every `log_every_n_steps`): loss and learning rate. Per epoch: mean loss, penalty, objective, living
+    rows and groups, a histogram of the living weights, the norms of all groups over time as one picture, and the
+    living groups as a table."""
+
+    def __init__(self, penalties: Mapping[str, Penalty], stage: str) -> None:
+        self.penalties, self.stage = dict(penalties), stage
+        self.latest: dict[str, float] = {}  # the scalars of the last epoch
+        self.total = torch.zeros(())  # loss over the epoch, kept on the device
+        self.batches = 0
+        self.norms: dict[str, list[list[float]]] = {name: [] for name in self.penalties}  # [epochs, groups]
+
+    def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self.total, self.batches = torch.zeros(()), 0
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
+        loss = outputs["loss"].detach() * trainer.accumulate_grad_batches  # Lightning has divided it
+        self.total = loss + self.total.to(module.device)
+        self.batches += 1
+        if trainer.global_step % trainer.log_every_n_steps == 0:
+            scalars = {"loss": loss, "learning_rate": trainer.optimizers[0].param_groups[0]["lr"]}
+            self._log(trainer, {f"step/{key}": float(value) for key, value in scalars.items()})
+
+    @torch.no_grad()
+    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        parameters = dict(module.named_parameters())
+        total = trainer.strategy.reduce(self.total.to(module.device), reduce_op="mean")  # over processes
+        loss = float(total) / max(1, self.batches)
+        penalty = sum(float(p.value(parameters[name])) for name, p in self.penalties.items())
+        scalars = {"loss": loss, "penalty": penalty, "objective": loss + penalty}
+        for name, p in self.penalties.items():
+            living = parameters[name] != 0
+            if living.dim() > 1:
+                scalars[f"rows_alive/{name}"] = int(living.flatten(1).any(dim=1).sum())
+            scalars[f"weights_alive/{name}"] = int(living.sum())
+            if p.groups is not None:
+                norms = p.groups.norms(parameters[name])
+                if len(norms) <= report.MOST_GROUPS:
+                    self.norms[name].append(norms.tolist())
+                scalars[f"groups_alive/{name}"] = int((norms > 0).sum())
+        self.latest = scalars
+        self._log(trainer, {f"epoch/{key}": value for key, value in scalars.items()})
+        epoch, last = trainer.current_epoch + 1, trainer.max_epochs
+        if epoch % max(1, (last or 1) // _PICTURES) == 0 or epoch == last or trainer.should_stop:
+            self._pictures(trainer, parameters)
+
+    def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._log(trainer, {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("dev/")})
+
+    def _pictures(self, trainer: lightning.Trainer, parameters: Mapping[str, Tensor]) -> None:
+        board = self._board(trainer)
+        if board is None:
+            return
+        for name, penalty in self.penalties.items():
+            weights = parameters[name]
+            living = weights[weights != 0]
+            if living.numel():
+                shown = living.clamp(-_WIDEST, _WIDEST)
+                board.add_histogram(f"{self.stage}/weights/{name}", shown, trainer.current_epoch)
+            groups = penalty.groups
+            if groups is None or len(groups.names) > report.MOST_GROUPS:
+                continue
+            figure = report.norms_over_time(self.norms[name], groups.names)
+            board.add_figure(f"{self.stage}/group_norms/{name}", figure, trainer.current_epoch)
+            table = report.markdown(report.group_table(groups, weights))
+            board.add_text(f"{self.stage}/living_groups/{name}", table, trainer.current_epoch)
+
+    def _log(self, trainer: lightning.Trainer, scalars: dict[str, float]) -> None:
+        for logger in trainer.loggers:
+            logger.log_metrics({f"{self.stage}/{key}": value for key, value in scalars.items()}, trainer.global_step)
+
+    def _board(self, trainer: lightning.Trainer) -> SummaryWriter | None:
+        if not trainer.is_global_zero or trainer.logger is None:
+            return None
+        return trainer.logger.experiment
+
+    def state_dict(self) -> dict:
+        return {"total": float(self.total), "batches": self.batches, "norms": self.norms}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.total = torch.tensor(state["total"], dtype=torch.float64)
+        self.batches, self.norms = state["batches"], state["norms"]

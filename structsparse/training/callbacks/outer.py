@@ -1,0 +1,186 @@
+"""Penalties on copies of the weights: the outer iterations of ADMM around the steps of any solver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import lightning
+import torch
+from torch import Tensor
+
+from structsparse.base.errors import UserError
+from structsparse.penalties import Copied, Penalty
+from structsparse.penalties.base import checked, checked_positive
+from structsparse.penalties.discrete import learn
+from structsparse.training.callbacks.proximal import ProximalStep
+
+
+@dataclass(frozen=True)
+class Admm:
+    """How outer iterations go. Strengths and rho are those of the summed loss, counts how often a weight has a say."""
+
+    inner: int = 2  # epochs between two
+    rho: float = 0.3  # an entry is pulled by rho * count^exponent
+    exponent: float = 0.8
+    growth: float = 1.0  # of rho, from one to the next
+    rate: float = 1.0  # of the multipliers
+    lasso: float = 0.0  # l1 on the weights beside their copies
+    tolerance: float = 0.0  # of both residuals, mean squares; at or below it training ends
+
+    @classmethod
+    def of(cls, options: Mapping) -> Admm:
+        names = [field.name for field in fields(cls)]
+        unknown = sorted(set(options) - set(names))
+        if unknown:
+            raise UserError(f"reg.admm.{unknown[0]} is not understood; there are {', '.join(names)}")
+        inner = options.get("inner", 2)
+        if isinstance(inner, bool) or not isinstance(inner, int) or inner < 1:
+            raise UserError(f"reg.admm.inner is {inner!r}, expected a number of epochs, at least 1")
+        for name in ("rho", "growth", "rate"):
+            checked_positive(options.get(name, 1.0), f"reg.admm.{name}")
+        for name in ("exponent", "lasso", "tolerance"):
+            checked(options.get(name, 0.0), f"reg.admm.{name}")
+        return cls(**options)
+
+    def pull(self, parameter: Tensor, items: int) -> Tensor:
+        """Of the mean loss, broadcastable to the parameter."""
+        often = getattr(parameter, "curvature", None)  # on average over the items
+        often = parameter.new_ones(()) if often is None else often.to(parameter)
+        return self.rho / items * (often * items) ** self.exponent
+
+
+class Outer(NamedTuple):
+    """An outer iteration: mean squares of what separates weights and copies and of what the copies moved by."""
+
+    epoch: int
+    primal: float
+    dual: float
+    flips: int
+    living: int
+
+
+class OuterIterations(ProximalStep):
+    """Puts copies beside the parameters of `copied`, which bear their penalties, and updates them every `inner` epochs,
+    or sooner if the solver has converged. Between epochs, in validation, in checkpoints and in the end the weights are
+    the copies. `history` holds what each outer iteration has changed."""
+
+    def __init__(
+        self,
+        penalties: Mapping[str, Penalty],
+        copied: Mapping[str, Penalty],
+        options: Admm,
+        items: int,
+        every: int | None = 1,
+        warmup: int = 0,
+        support: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        super().__init__(penalties, every, warmup, support)
+        self.copied, self.options, self.items = dict(copied), options, items
+        self.copies: dict[str, Copied] = {}
+        self.aside: dict[str, Tensor] | None = None  # the weights, where the parameters are copies
+        self.epochs, self.history = 0, []
+        self.saved: dict | None = None
+        self.parameters: dict[str, Tensor] = {}
+
+    def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._refuse(trainer)
+        parameters = dict(module.named_parameters())
+        self.parameters = {name: parameters[name] for name in self.copied}
+        for name, parameter in self.parameters.items():
+            self.copies[name] = self._copy(name, parameter)
+        self.penalties |= self.copies
+        self.rates = dict.fromkeys(self.penalties, 0.0) | self.rates
+        if self.saved is not None:
+            self._restore(self.saved)
+        super().on_train_start(trainer, module)
+
+    def _copy(self, name: str, parameter: Tensor) -> Copied:
+        if hasattr(parameter, "grows"):
+            raise UserError("reg.admm keeps a copy of every weight, and those of a growing table come and go")
+        options, penalty = self.options, self.copied[name].to(parameter.device)
+        with torch.no_grad():
+            if name in self.support:
+                parameter.mul_(self.support[name].to(parameter.device))
+            pull = options.pull(parameter, self.items)
+            return Copied(penalty, parameter, pull, options.lasso / self.items, options.rate, options.growth)
+
+    def _refuse(self, trainer: lightning.Trainer) -> None:
+        for optimizer in trainer.optimizers:
+            if hasattr(optimizer, "take_mean") and getattr(optimizer, "average", True):
+                raise UserError(f"{type(optimizer).__name__} ends with means, reg.admm with copies: choose one of them")
+
+    def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._show_weights()
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
+        if batch_idx + 1 < trainer.num_training_batches:
+            return
+        self.epochs += 1
+        if self.epochs >= self.options.inner or getattr(self.carrier, "converged", False):
+            self.epochs = 0
+            self._update(trainer)
+
+    def _update(self, trainer: lightning.Trainer) -> None:
+        self.flush()
+        learn(self.copies, self.parameters)
+        moved = [copy.outer_update(self.parameters[name]) for name, copy in self.copies.items()]
+        entries = sum(part.entries for part in moved)
+        apart, change, flips, living = torch.stack([torch.stack(part[1:]) for part in moved]).sum(0).tolist()
+        last = Outer(trainer.current_epoch, apart / entries, change / entries, int(flips), int(living))
+        self.history.append(last)
+        if self.carrier is not None:
+            self.carrier.renew()
+        if max(last.primal, last.dual) <= self.options.tolerance:
+            trainer.check_val_every_n_epoch = 1  # whichever epoch this is, its model may be the best
+            trainer.should_stop = True
+
+    def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        super().on_validation_start(trainer, module)
+        self._show_copies()
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        if self.aside is None:
+            super().on_train_epoch_end(trainer, module)
+        self._show_copies()
+
+    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._show_copies()
+        self._release()
+
+    def flush(self) -> None:
+        if self.aside is None:  # what the parameters show otherwise is no place for a prox
+            super().flush()
+
+    @torch.no_grad()
+    def _show_copies(self) -> None:
+        if self.aside is None and self.copies:
+            self.aside = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+            for name, parameter in self.parameters.items():
+                parameter.copy_(self.copies[name].copy)
+
+    @torch.no_grad()
+    def _show_weights(self) -> None:
+        if self.aside is not None:
+            for name, parameter in self.parameters.items():
+                parameter.copy_(self.aside[name])
+            self.aside = None
+
+    def state_dict(self) -> dict:
+        copies = {name: copy.state_dict() for name, copy in self.copies.items()}
+        own = {"copies": copies, "aside": self.aside, "epochs": self.epochs, "history": [*map(tuple, self.history)]}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: dict) -> None:
+        super().load_state_dict(state)
+        self.saved = state
+
+    def _restore(self, state: dict) -> None:
+        """Once there are copies to be restored."""
+        for name, copy in self.copies.items():
+            copy.load_state_dict(state["copies"][name])
+        self.aside = state["aside"]
+        if self.aside is not None:
+            self.aside = {name: value.to(self.parameters[name].device) for name, value in self.aside.items()}
+        self.epochs, self.history, self.saved = state["epochs"], [Outer(*line) for line in state["history"]], None

@@ -1,0 +1,163 @@
+"""The prox after each optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import lightning
+import torch
+from torch import Tensor
+
+from structsparse.base.errors import UserError
+from structsparse.penalties import NoPenalty, Penalty
+from structsparse.prox import Steps
+from structsparse.solvers import effective_steps as steps
+
+
+class ProximalStep(lightning.Callback):
+    """Applies each penalty's prox to its parameter, with the step the optimizer really took.
+
+    It hangs on the optimizer, not on the batch: accumulated gradients make fewer steps than batches. With `every` = k
+    the threshold of k steps is applied at once, at every k-th: less work, and less of the mini-batch noise that keeps
+    dead groups alive; None leaves k to the optimizer, which may know how cheap its steps are. What has accumulated is
+    applied before validation, at each epoch's end and at the end of training, and is saved with a checkpoint. During
+    `warmup` steps the threshold grows from nothing to its strength.
+
+    `support` holds, for a parameter, which of its entries may live at all; the others stay zero.
+
+    An optimizer that carries penalties itself is given them, and no prox follows its steps."""
+
+    def __init__(
+        self,
+        penalties: Mapping[str, Penalty],
+        every: int | None = 1,
+        warmup: int = 0,
+        support: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        for name, number in (("every", every), ("warmup", warmup)):
+            if number is not None and not isinstance(number, int):
+                raise UserError(f"reg.{name}={number!r} must be a number of steps")
+        if (every is not None and every < 1) or warmup < 0:
+            raise UserError(f"reg.every={every} must be at least 1 and reg.warmup={warmup} at least 0")
+        self.penalties, self.every, self.warmup = dict(penalties), every, warmup
+        self.support = dict(support or {})
+        self.count = 0
+        self.rates: dict[str, float | Tensor] = dict.fromkeys(self.penalties, 0.0)  # of steps not yet applied
+        self.targets: dict[str, tuple[torch.optim.Optimizer, dict, Tensor]] = {}
+        self.hook = None
+        self.carrier: torch.optim.Optimizer | None = None  # the optimizer, where it carries the penalties itself
+
+    def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        if trainer.gradient_clip_val:
+            raise UserError(
+                f"trainer.gradient_clip_val={trainer.gradient_clip_val} shortens the gradient but not the threshold of "
+                "the penalty, which then kills more than it should; switch one of them off"
+            )
+        (optimizer,) = trainer.optimizers
+        if self.every is None:
+            self.every = getattr(optimizer, "prox_every", 1)
+        self._check(trainer, optimizer)
+        parameters = dict(module.named_parameters())
+        for name, penalty in self.penalties.items():
+            penalty.to(parameters[name].device)
+            penalty.strength = trainer.strategy.broadcast(float(penalty.strength))  # to the last bit on all processes
+        steps.check(optimizer, [parameters[name] for name in self.penalties])
+        self.support = {name: mask.to(parameters[name].device) for name, mask in self.support.items()}
+        if hasattr(optimizer, "attach"):
+            optimizer.attach(
+                {parameters[name]: penalty for name, penalty in self.penalties.items()},
+                {parameters[name]: mask for name, mask in self.support.items()},
+            )
+            self.carrier = optimizer
+            return
+        for name in self.penalties:
+            group = next(g for g in optimizer.param_groups if any(p is parameters[name] for p in g["params"]))
+            self.targets[name] = optimizer, group, parameters[name]
+        if hasattr(optimizer, "hold"):
+            optimizer.hold([parameter for _, _, parameter in self.targets.values()])
+        self.hook = optimizer.register_step_post_hook(lambda *_: self._stepped())
+
+    def _check(self, trainer: lightning.Trainer, optimizer: torch.optim.Optimizer) -> None:
+        """What an optimizer cannot do together with an option."""
+        name = type(optimizer).__name__
+        if hasattr(optimizer, "attach") and (self.every > 1 or self.warmup):
+            raise UserError(
+                f"{name} carries the penalty within its steps, so reg.every={self.every} must be 1 "
+                f"and reg.warmup={self.warmup} must be 0"
+            )
+        if getattr(optimizer, "each_step", False) and self.every > 1:
+            raise UserError(
+                f"{name} builds each step on the prox of the one before, so reg.every={self.every} must be 1"
+            )
+        accumulated = trainer.accumulate_grad_batches
+        if getattr(optimizer, "evaluates", False) and accumulated > 1:
+            raise UserError(
+                f"{name} takes the loss within its step, of one batch: "
+                f"trainer.accumulate_grad_batches={accumulated} must be 1"
+            )
+        if getattr(optimizer, "full_batch", False) and trainer.num_training_batches > 1:
+            raise UserError(
+                f"{name} compares the losses of several steps, which must be of the whole corpus, but an epoch has "
+                f"{trainer.num_training_batches} batches; set batch=null"
+            )
+
+    def _stepped(self) -> None:
+        self.count += 1
+        ramp = min(1.0, self.count / self.warmup) if self.warmup else 1.0
+        for name, (optimizer, group, _) in self.targets.items():
+            latest = ramp * steps.rate(optimizer, group)
+            self.rates[name] = steps.accumulated(optimizer, self.rates[name], latest)
+        if self.count % self.every == 0:
+            self.flush()
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Apply what has accumulated."""
+        for name, (optimizer, group, parameter) in self.targets.items():
+            rate = self.rates[name]
+            if not isinstance(rate, Tensor) and rate == 0.0:  # of a tensor it is not asked: a device would wait
+                continue
+            if isinstance(self.penalties[name], NoPenalty) and name not in self.support:
+                continue
+            steps.place_(optimizer, group, parameter)
+            if name in self.support:  # what may not live must not swell the norm of its group
+                parameter.mul_(self.support[name])
+            self.shrink(name, parameter, rate * steps.metric(optimizer, group, parameter))
+            if name in self.support:
+                parameter.mul_(self.support[name])
+            self.rates[name] = 0.0
+        if hasattr(self.carrier, "flush"):
+            self.carrier.flush()
+
+    def shrink(self, name: str, parameter: Tensor, steps: Steps) -> None:
+        self.penalties[name].prox_(parameter, steps)
+
+    def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self.flush()
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self.flush()
+
+    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self.flush()
+        self._release()
+
+    def on_exception(self, trainer: lightning.Trainer, module: lightning.LightningModule, exception) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        if self.hook is not None:
+            self.hook.remove()
+            self.hook = None
+        for optimizer, _, _ in self.targets.values():
+            if hasattr(optimizer, "hold"):
+                optimizer.hold([])
+        if self.carrier is not None:
+            self.carrier.attach({})
+        self.targets, self.carrier = {}, None
+
+    def state_dict(self) -> dict:
+        return {"count": self.count, "rates": dict(self.rates)}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.count, self.rates = state["count"], dict(state["rates"])

@@ -1,0 +1,151 @@
+"""The penalties of an objective: which penalty, on which parameters, how strong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from structsparse.base.errors import UserError
+from structsparse.features.layout import Layout
+from structsparse.penalties import ElasticNet, Nonnegative, NoPenalty, Penalty, Ridged
+from structsparse.penalties.blocks import Blocks
+from structsparse.penalties.forest import TreeGroupLasso, TreeGroupLassoMax
+
+ITEMS = "items"  # of a strength that is one of the summed loss
+
+
+@dataclass
+class Term:
+    """One penalty, for all parameters that a pattern names. `name` is the part of the configuration it stands in."""
+
+    name: str
+    penalty: Callable[..., Penalty]
+    groups: Callable | None
+    strength: float
+    relative: bool | str  # to the critical strength; `items`: to one over the number of items; false: absolute
+    nonnegative: bool
+    parameters: Sequence[str]
+    ridge: float | None = None  # of squares beside the penalty, in the unit of its strength
+
+    def on(self, parameter: nn.Parameter, name: str, layout: Layout) -> Penalty:
+        """The penalty of one parameter, which its groups have been fitted to."""
+        growing = getattr(parameter, "grows", None)
+        if self.groups is None:
+            groups = None
+        elif growing is None:
+            groups = self.groups(tuple(parameter.shape), layout, parameter=name)
+        else:
+            groups = growing.groups_of(self.groups, layout, name)
+        penalty = self.penalty(strength=self.strength, **({} if groups is None else {"groups": groups}))
+        if hasattr(penalty, "fit"):
+            penalty.fit(layout)
+        if getattr(layout, "collapsed", False):
+            self._count(penalty, torch.from_numpy(layout.entry_chain).double())
+        if self.ridge is not None and not self.ridge >= 0:
+            raise UserError(f"{self.name}.ridge is {self.ridge}; expected a number, at least 0")
+        if self.ridge:
+            penalty = Ridged(penalty, self.ridge)
+        return Nonnegative(penalty) if self.nonnegative else penalty
+
+    @property
+    def binds_all(self) -> bool:
+        """Whether there is nothing wrong with penalising every parameter."""
+        return getattr(getattr(self.penalty, "func", self.penalty), "binds_all", False)
+
+    def foresee(self) -> None:
+        """Refuse options that the penalty does not understand, where no groups are needed to tell."""
+        if self.groups is None:
+            self.penalty(strength=self.strength)
+
+    def foresee_reweighting(self) -> None:
+        """Refuse it where the groups of this penalty cannot be weighed anew."""
+        kind = getattr(self.penalty, "func", self.penalty)
+        if self.nonnegative or self.ridge or not issubclass(kind, Blocks):
+            raise UserError(
+                f"{self.name}.reweight (recipe=reweighted, backward) is for {self.name}=group_lasso, group_linf or "
+                f"sparse_group_lasso, without {self.name}.nonnegative and {self.name}.ridge"
+            )
+
+    def _count(self, penalty: Penalty, counts: Tensor) -> None:
+        """A weight that stands for a chain of equal ones bears the penalty of all of them."""
+        if isinstance(penalty, ElasticNet) and not self.ridge:
+            penalty.weights = None if isinstance(penalty, NoPenalty) else counts
+        elif self.ridge or not isinstance(penalty, TreeGroupLasso | TreeGroupLassoMax) or penalty.mix > 0:
+            what = "a ridge" if self.ridge else type(penalty).__name__
+            raise UserError(
+                f"{self.name}: {what} does not count the weights that a collapsed one stands for; "
+                "set model.collapse=false"
+            )
+
+
+def place(
+    terms: Sequence[Term],
+    parameters: Mapping[str, nn.Parameter],
+    layout: Layout,
+    others: Mapping[str, Layout] | None = None,
+) -> list[tuple[Term, dict[str, Penalty]]]:
+    """Each term with its penalty on each of its parameters. `others`: the layouts of parameters that have one of their
+    own."""
+    layouts = others or {}
+    return [
+        (term, {name: term.on(parameters[name], name, layouts.get(name, layout)) for name in names})
+        for term, names in zip(terms, borne(terms, list(parameters)), strict=True)
+    ]
+
+
+def borne(terms: Sequence[Term], parameters: Sequence[str]) -> list[list[str]]:
+    """The parameters that each term is for. None bears two penalties."""
+    bearer: dict[str, str] = {}
+    for term in terms:
+        for name in penalised(term.parameters, parameters, term.name, term.binds_all):
+            if name in bearer:
+                brief = name.removeprefix("tagger.")
+                raise UserError(f"{term.name}.parameters: {brief} already bears the penalty of {bearer[name]}")
+            bearer[name] = term.name
+    return [[name for name in parameters if bearer.get(name) == term.name] for term in terms]
+
+
+def penalised(patterns: Sequence[str], names: Sequence[str], where: str = "reg", binds_all: bool = False) -> list[str]:
+    """The parameters a penalty is for. A pattern that matches nothing is a mistake, and, except where a penalty may
+    bind all, so are all of them together."""
+    short = [name.removeprefix("tagger.") for name in names]
+    chosen: set[str] = set()
+    for pattern in patterns:
+        found = {name for name, brief in zip(names, short, strict=True) if fnmatchcase(brief, pattern)}
+        if not found:
+            raise UserError(f"{where}.parameters: {pattern!r} matches no parameter; there are {', '.join(short)}")
+        chosen |= found
+    if not chosen:
+        raise UserError(f"{where}.parameters is empty; name those to be penalised, of {', '.join(short)}")
+    if len(chosen) == len(names) > 1 and not binds_all:
+        raise UserError(f"{where}.parameters={list(patterns)} matches every parameter; name those to be penalised")
+    return [name for name in names if name in chosen]
+
+
+def critical_strength(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Tensor]) -> float | None:
+    """The smallest strength at which every parameter of a term is zero."""
+    found = [penalty.critical(at_zero[name]) for name, penalty in penalties.items()]
+    return max((float(value) for value in found if value is not None), default=None)
+
+
+def set_strength(term: Term, penalties: Mapping[str, Penalty], critical: float | None, items: int) -> None:
+    """A relative strength becomes absolute."""
+    if term.relative not in (True, False, ITEMS):
+        raise UserError(f"{term.name}.relative={term.relative}: expected true, false or {ITEMS}")
+    if term.relative == ITEMS:
+        critical = 1 / items
+    elif not term.relative:
+        return
+    if critical is None:
+        raise UserError(
+            f"{term.name}.relative=true, but no strength of this penalty makes every weight zero; set it to false"
+        )
+    for penalty in penalties.values():
+        penalty.strength = term.strength * critical
+        if term.ridge:
+            ridged = penalty.penalty if term.nonnegative else penalty
+            ridged.ridge = term.ridge * critical

@@ -1,0 +1,131 @@
+"""Sums of table rows, one bag of rows per token, and the gradient in the form that suits the optimizer.
+
+Dense: what every torch optimizer understands. Factored: the pair (bags, residual rows), of which the dense gradient
+is the product; it is a thousandth of its size, and the solvers in `solvers/rows.py` apply it as it is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from structsparse.kernels.weights import bags as kernels
+from structsparse.kernels.weights import scaled as scaled_kernels
+
+
+class BagGradient(NamedTuple):
+    """The gradient X'R of a table, unformed."""
+
+    ids: Tensor  # int32 [occurrences], ascending within each bag
+    offsets: Tensor  # int64 [tokens + 1]
+    residuals: Tensor  # [tokens, labels]
+
+
+class RowScale(NamedTuple):
+    """What an optimizer may put on `table.scale`: the rows of group g stand for factors[g] times what they hold."""
+
+    factors: Tensor  # float64 [groups]
+    offsets: Tensor  # int64 [groups + 1] where each group's rows begin
+
+
+def bag_sum(table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
+    """The sum of the rows of each bag: [tokens, labels]. The rows of a bag ascend: the kernels rely on it.
+
+    Where an optimizer has put a list on `table.pending`, backward appends a BagGradient to it and leaves `table.grad`
+    alone. Processes that share gradients need the dense form. Under a `table.scale` it is the gradient of what the
+    rows stand for."""
+    pending, scale = getattr(table, "pending", None), getattr(table, "scale", None)
+    if torch.distributed.is_initialized():
+        pending = None
+    if pending is None and not _on_cpu(table):
+        return F.embedding_bag(ids, table, offsets, mode="sum", include_last_offset=True)
+    return _BagSum.apply(table, ids, offsets, pending, scale)
+
+
+class _BagSum(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx, table: Tensor, ids: Tensor, offsets: Tensor, pending: list[BagGradient] | None, scale: RowScale | None
+    ) -> Tensor:
+        ctx.save_for_backward(ids, offsets, table)
+        ctx.pending = pending
+        if _on_cpu(table):
+            sums = table.new_zeros(len(offsets) - 1, table.shape[1])
+            arrays, threads = (ids.numpy(), offsets.numpy(), table.numpy()), numba.get_num_threads()
+            if scale is None:
+                kernels.total(*arrays, sums.numpy(), threads)
+            else:
+                scaled_kernels.total(*arrays, scale.factors.numpy(), scale.offsets.numpy(), sums.numpy(), threads)
+            return sums
+        return F.embedding_bag(ids, table, offsets, mode="sum", include_last_offset=True)
+
+    @staticmethod
+    def backward(ctx, residuals: Tensor):
+        ids, offsets, table = ctx.saved_tensors
+        gradient = BagGradient(ids, offsets, residuals.contiguous())
+        if ctx.pending is None:
+            return subtract_(torch.zeros_like(table), gradient, -1.0), None, None, None, None
+        ctx.pending.append(gradient)
+        return None, None, None, None, None
+
+
+def subtract_(table: Tensor, gradient: BagGradient, rate: float) -> Tensor:
+    """table -= rate * X'R"""
+    ids, offsets, residuals = gradient
+    if _on_cpu(table):
+        arrays = ids.numpy(), offsets.numpy(), residuals.numpy(), table.detach().numpy()
+        kernels.subtract(*arrays, table.detach().numpy().dtype.type(rate), kernels.owners(arrays[0]))
+        return table
+    rows, sums = row_sums(gradient)
+    return table.index_add_(0, rows, sums, alpha=-rate)
+
+
+def adagrad_(table: Tensor, squares: Tensor, gradient: BagGradient, rate: float, eps: float, slot: Tensor) -> Tensor:
+    """squares += (X'R)^2; table -= rate * X'R / (sqrt(squares) + eps), on the touched rows only."""
+    ids, offsets, residuals = gradient
+    if _on_cpu(table):
+        weights = table.detach().numpy()
+        kind = weights.dtype.type
+        bounds = kernels.owners(ids.numpy())
+        arrays = ids.numpy(), offsets.numpy(), residuals.numpy(), weights, squares.numpy()
+        kernels.adagrad(*arrays, kind(rate), kind(eps), bounds, slot.numpy())
+        return table
+    rows, sums = row_sums(gradient)
+    squares.index_add_(0, rows, sums * sums)
+    return table.index_add_(0, rows, sums / (squares[rows].sqrt() + eps), alpha=-rate)
+
+
+def row_sums(gradient: BagGradient) -> tuple[Tensor, Tensor]:
+    """The touched rows and the sum of residuals of each: [occurrences], [occurrences, labels].
+
+    How many rows are touched is known to the data alone; asking would make a device wait. So both have a place for
+    every occurrence, and the places left over repeat some row with a sum of exactly zero."""
+    ids, offsets, residuals = gradient
+    many = ids.shape[0]
+    token_of = torch.repeat_interleave(offsets.diff(), output_size=many)  # [occurrences]
+    rows, order = torch.sort(ids, stable=True)
+    first = torch.ones_like(rows, dtype=torch.bool)
+    first[1:] = rows[1:] != rows[:-1]
+    place = torch.arange(many, device=ids.device)
+    begin = torch.full_like(place, many).scatter_reduce(0, first.cumsum(0) - 1, place, "amin")
+    sums = F.embedding_bag(token_of[order], residuals, begin, mode="sum")
+    return rows[begin.clamp(max=max(many - 1, 0))].long(), sums
+
+
+def concatenated(gradients: list[BagGradient]) -> BagGradient:
+    """Gradients of several backward passes as one."""
+    if len(gradients) == 1:
+        return gradients[0]
+    ids = torch.cat([g.ids for g in gradients])
+    shifts = [0, *torch.tensor([g.ids.shape[0] for g in gradients]).cumsum(0).tolist()]
+    ends = [g.offsets[1:] + shift for g, shift in zip(gradients, shifts, strict=False)]
+    offsets = torch.cat([gradients[0].offsets[:1], *ends])
+    return BagGradient(ids, offsets, torch.cat([g.residuals for g in gradients]))
+
+
+def _on_cpu(table: Tensor) -> bool:
+    return table.device.type == "cpu" and table.is_contiguous() and table.dtype in (torch.float32, torch.float64)

@@ -1,0 +1,188 @@
+"""A weight only for the pairs of feature and label that training holds: a pair that never occurs with the gold label
+would be told nothing but what not to predict, and there are 17 times as many of those."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from structsparse.base.errors import UserError
+from structsparse.kernels.weights import observed_pairs as kernels
+from structsparse.weights.batch import Sizes, TokenBatch
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Which labels each row occurs with: those of row r are labels[offsets[r] : offsets[r + 1]], ascending."""
+
+    offsets: np.ndarray  # int64 [rows + 1]
+    labels: np.ndarray  # [pairs], of the smallest kind of number that holds a label
+    links: np.ndarray  # bool [labels, labels] which labels follow each other
+
+    @classmethod
+    def seen(cls, arrays, rows: int, labels: int) -> Pairs:
+        """The pairs in some sentences (TokenArrays)."""
+        seen, counts = np.zeros((rows, -(-labels // kernels.WORD)), np.uint64), np.zeros(rows, np.int64)
+        kernels.mark(arrays.bags.ids, arrays.bags.offsets, arrays.gold, seen)
+        kernels.count(seen, counts)
+        offsets = np.r_[0, np.cumsum(counts)]
+        found = np.empty(offsets[-1], np.min_scalar_type(labels - 1))
+        kernels.spell(seen, found)
+        links = np.zeros((labels, labels), bool)
+        inner = np.ones(len(arrays.gold), bool)
+        inner[arrays.offsets[:-1]] = False  # the first of a sentence follows nothing
+        links[arrays.gold[:-1][inner[1:]], arrays.gold[1:][inner[1:]]] = True
+        return cls(offsets, found, links)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The row of each pair: int64 [pairs]"""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+    @property
+    def places(self) -> np.ndarray:
+        """Where each pair stands in a table [rows, labels]: int64 [pairs]"""
+        return self.rows * len(self.links) + self.labels
+
+    def any(self, mask: Tensor) -> Tensor:
+        """Rows with a pair that is true: bool [pairs] -> bool [rows]"""
+        before = np.r_[0, np.cumsum(mask.cpu().numpy())]
+        return torch.from_numpy(np.diff(before[self.offsets]) > 0)
+
+    def whole(self, ids: Tensor) -> bool:
+        """Whether all pairs of a row lie in the same group (ids [pairs])."""
+        ids = ids.cpu().numpy()
+        inner = np.ones(len(self), bool)
+        inner[self.offsets[:-1][np.diff(self.offsets) > 0]] = False
+        return ids.shape == (len(self),) and bool((ids[1:] == ids[:-1])[inner[1:]].all())
+
+    def of(self, rows: Tensor) -> Tensor:
+        """Pairs whose row is true: bool [rows] -> bool [pairs]"""
+        return torch.from_numpy(np.repeat(rows.cpu().numpy(), np.diff(self.offsets)))
+
+
+class PairTable(nn.Module):
+    """A weight for each pair: one long vector, row after row."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        super().__init__()
+        self.pairs = pairs
+        self.table = nn.Parameter(torch.zeros(len(pairs)))  # [pairs]
+        self.register_buffer("places", torch.from_numpy(pairs.places), persistent=False)  # [pairs]
+
+    def sum(self, batch: TokenBatch) -> Tensor:
+        """The sum of the weights of each token's features, label by label: [tokens, labels]"""
+        return pair_sum(self.table, self.pairs, self.places, batch)
+
+    def dense(self) -> Tensor:
+        """The weights as a table, zero where there is no pair: [rows, labels]"""
+        return _dense(self.table, self.pairs, self.places)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.pairs):,} pairs of {len(self.pairs.offsets) - 1:,} rows"
+
+
+class PairScorer(PairTable):
+    """score[token, label] = sum over the features active at the token of the weight of (feature, label), if it has one
+
+    `observed`: label pairs that do not follow each other in training have no score either, nor have starts and ends, so
+    that the model is the one of crfsuite."""
+
+    linear = True
+
+    def __init__(self, sizes: Sizes, observed: bool = False) -> None:
+        if sizes.pairs is None:
+            raise UserError("model PairScorer needs sentences to take its pairs from; these sizes come without")
+        super().__init__(sizes.pairs())
+        self.links = torch.from_numpy(self.pairs.links) if observed else None
+        self.ends = not observed
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        return batch.lay(self.sum(batch))
+
+
+def pairs_of(tagger: nn.Module) -> Pairs | None:
+    """The pairs that its weights are of, if they are."""
+    return next((module.pairs for module in tagger.modules() if isinstance(module, PairTable)), None)
+
+
+def rows_of(tagger: nn.Module, mask: Tensor) -> Tensor:
+    """Rows of the table with an entry that is true, whichever form the table has; a mask of rows is one: bool [rows]"""
+    pairs = pairs_of(tagger)
+    if pairs is not None:
+        return pairs.any(mask)
+    return mask.flatten(1).any(dim=1) if mask.dim() > 1 else mask
+
+
+def entries_of(tagger: nn.Module, rows: Tensor) -> Tensor:
+    """The entries that rows (bool [rows]) have in the table: bool, an index of its first dimension."""
+    pairs = pairs_of(tagger)
+    return rows if pairs is None else pairs.of(rows)
+
+
+def on_rows(tagger: nn.Module, values: Tensor, rows: Tensor) -> Tensor:
+    """What a table of that tagger is on some rows."""
+    return values[entries_of(tagger, rows).to(values.device)]
+
+
+def pair_sum(table: Tensor, pairs: Pairs, places: Tensor, batch: TokenBatch) -> Tensor:
+    """The sum of the weights of each token's features, label by label: [tokens, labels]"""
+    if table.device.type == "cpu" and table.is_contiguous() and table.dtype in (torch.float32, torch.float64):
+        return _PairSum.apply(table, pairs, batch)
+    dense = _dense(table, pairs, places)
+    return F.embedding_bag(batch.ids, dense, batch.offsets, mode="sum", include_last_offset=True)
+
+
+def _dense(table: Tensor, pairs: Pairs, places: Tensor) -> Tensor:
+    rows, labels = len(pairs.offsets) - 1, len(pairs.links)
+    return table.new_zeros(rows * labels).index_copy(0, places, table).view(rows, labels)
+
+
+class _PairSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, table: Tensor, pairs: Pairs, batch: TokenBatch) -> Tensor:
+        ctx.pairs, ctx.batch = pairs, batch
+        values, labels = table.detach().numpy(), len(pairs.links)
+        numbers = np.empty(len(pairs.offsets) - 1, np.int32)
+        living = kernels.number_living(values, pairs.offsets, numbers)
+        dense = np.zeros((living + 1, labels), values.dtype)
+        kernels.lay_out(values, pairs.offsets, pairs.labels, numbers, dense)
+        sums = table.new_zeros(len(batch.offsets) - 1, labels)
+        kernels.total(batch.ids.numpy(), batch.offsets.numpy(), numbers, dense, sums.numpy())
+        return sums
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, residuals: Tensor):
+        pairs, batch = ctx.pairs, ctx.batch
+        gradient = residuals.new_zeros(len(pairs))
+        arrays = residuals.contiguous().numpy(), pairs.offsets, pairs.labels, gradient.numpy()
+        if batch.kept is None:
+            kernels.gradient_of_tokens(batch.ids.numpy(), batch.offsets.numpy(), *arrays)
+        else:
+            rows = len(pairs.offsets) - 1
+            frequent, rare = batch.kept.get(f"order of {rows} rows", lambda: _order(batch, rows))
+            kernels.gradient_of_frequent(*frequent, *arrays)
+            kernels.gradient_of_rare(*rare, *arrays)
+        return gradient, None, None
+
+
+def _order(batch: TokenBatch, rows: int) -> tuple[tuple, tuple]:
+    """Where the frequent rows occur, token by token, and the others, row by row; worth it for what comes again."""
+    ids, offsets = batch.ids.numpy(), batch.offsets.numpy()
+    counts = np.bincount(ids, minlength=rows)
+    frequent = counts >= kernels.FREQUENT
+    inside, number = frequent[ids], (np.cumsum(frequent) - 1).astype(np.int32)
+    by_token = number[ids[inside]], np.r_[0, np.cumsum(inside)][offsets], np.flatnonzero(frequent)
+    counts[frequent] = 0
+    starts, tokens = np.empty(rows + 1, np.int64), np.empty(int(counts.sum()), np.int32)
+    kernels.by_row(ids, offsets, counts, starts, tokens)
+    return by_token, (starts, tokens)

@@ -1,0 +1,119 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+
+from structsparse.base.errors import UserError
+from structsparse.corpora.documents import Labelled, tokenize
+from structsparse.features.words import bag, extended
+
+PATTERN = r"(?u)\w+"
+TEXT = st.lists(st.sampled_from("a b c d e f A Äh x1 3 a-b , . _".split()), max_size=12).map(" ".join)
+
+
+def corpus(train, dev=(), test=()) -> Labelled:
+    texts = [*train, *dev, *test]
+    whole = tokenize([f"t{k}" for k in range(len(texts))], texts, np.zeros(len(texts), np.int64), ("no", "yes"))
+    bounds = np.cumsum([0, len(train), len(dev), len(test)])
+    return Labelled("toy", *(whole.select(np.arange(*bounds[k : k + 2])) for k in range(3)))
+
+
+@settings(max_examples=40)
+@given(
+    train=st.lists(TEXT, min_size=1, max_size=8),
+    test=st.lists(TEXT, max_size=4),
+    weighting=st.sampled_from(["counts", "log", "tfidf"]),
+    normalize=st.sampled_from([None, True, False]),
+    min_count=st.integers(1, 3),
+)
+def test_weights_are_those_of_scikit_learn(train, test, weighting, normalize, min_count):
+    peer = (TfidfVectorizer if weighting == "tfidf" else CountVectorizer)(
+        token_pattern=PATTERN, min_df=min_count, **({"norm": None} if weighting == "tfidf" else {})
+    )
+    try:
+        expected = peer.fit_transform(train).toarray().astype(float)
+    except ValueError:  # no word is frequent enough
+        with pytest.raises(UserError, match="no word is in"):
+            bag(corpus(train), weighting, normalize, min_count)
+        return
+    made = bag(corpus(train, test=test), weighting, normalize, min_count)
+    assert list(made.layout.words) == sorted(peer.get_feature_names_out())
+    documents = corpus(train, test=test)  # other arrays, and another row of words than the layout's
+    for part, texts in (("train", train), ("test", test)):
+        if not texts:
+            continue
+        expected = peer.transform(texts).toarray().astype(float)
+        if weighting == "log":
+            expected = np.log(1 + expected)
+        if normalize or (normalize is None and weighting == "tfidf"):
+            norms = np.linalg.norm(expected, axis=1, keepdims=True)
+            expected = np.divide(expected, norms, out=expected, where=norms > 0)
+        found = made.matrix(documents.parts[part])
+        assert found.dtype == np.float64
+        assert found.has_canonical_format
+        np.testing.assert_allclose(found.toarray(), expected, atol=1e-12)
+
+
+def test_a_layout_counts_tokens_and_documents_of_train_alone():
+    layout = bag(corpus(["b a b", "a", "c"], test=["a d d", "c"])).layout
+    assert layout.words == ("a", "b", "c")
+    assert layout.counts.tolist() == [2, 2, 1]
+    assert layout.documents.tolist() == [2, 1, 1]
+    assert layout.row_of.tolist() == [0, 1, 2, -1]
+    assert len(layout) == layout.plain == 3
+
+
+def test_a_vocabulary_of_all_parts_has_words_that_train_lacks():
+    documents = corpus(["b a b", "a"], dev=["e"], test=["a d d", "c"])
+    made = bag(documents, vocabulary="all")
+    assert made.layout.words == ("a", "b", "c", "d", "e")
+    assert made.layout.documents.tolist() == [2, 1, 0, 0, 0]
+    assert made.matrix(documents.test).toarray().tolist() == [[1, 0, 0, 2, 0], [0, 0, 1, 0, 0]]
+    assert bag(documents, vocabulary="all", min_count=2).layout.words == ("a",)
+
+
+def test_documents_of_another_corpus_are_weighed_by_their_words():
+    made = bag(corpus(["b a b", "a c"]), "tfidf")
+    same, other = corpus(["c zebra b"]).train, corpus(["b c"], test=["aardvark"]).train
+    np.testing.assert_array_equal(made.matrix(same).toarray(), made.matrix(other).toarray())
+
+
+@pytest.mark.parametrize("weighting", ["counts", "log", "tfidf"])
+def test_features_made_of_groups_are_sums_over_their_words(weighting):
+    documents = corpus(["b a b", "a c", "c", ""], test=["a b c c", "d"])
+    plain = bag(documents, weighting)
+    members = sparse.csr_array(np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0]]))
+    made = extended(plain, ["ab", "bc", "none"], members)
+    assert made.layout.words == ("a", "b", "c", "ab", "bc", "none")
+    assert made.layout.extra == 3
+    assert made.layout.plain == 3
+    counts = {part: plain.count(own).toarray() @ members.toarray() for part, own in documents.parts.items()}
+    assert made.layout.counts[3:].tolist() == counts["train"].sum(axis=0).tolist()
+    assert made.layout.documents[3:].tolist() == (counts["train"] > 0).sum(axis=0).tolist()
+    for part, own in documents.parts.items():
+        every = np.hstack([plain.count(own).toarray(), counts[part]]).astype(float)
+        if weighting == "log":
+            every = np.log1p(every)
+        if weighting == "tfidf":
+            every = every * (1 + np.log(5 / (1 + made.layout.documents)))
+            norms = np.linalg.norm(every, axis=1, keepdims=True)
+            every = np.divide(every, norms, out=every, where=norms > 0)
+        np.testing.assert_allclose(made.matrix(own).toarray(), every, atol=1e-12)
+    with pytest.raises(UserError, match="of a bag of words alone"):
+        extended(made, ["x"], members[:, :1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weighting": "bm25"}, "features.weighting is 'bm25', expected one of counts, log, tfidf"),
+        ({"vocabulary": "dev"}, "features.vocabulary is 'dev', expected one of train, all"),
+        ({"min_count": 0}, "features.min_count is 0, expected at least 1"),
+        ({"min_count": 3}, "no word is in 3 documents of train; lower features.min_count"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        bag(corpus(["b a b", "a"]), **options)
