@@ -39,6 +39,7 @@ from structsparse.training import stage as recipe
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 import train  # noqa: E402  the program itself: what it makes of options
+from structsparse.training.compose import stages_of  # noqa: E402
 
 QUICK = 1500  # sentences to train on
 ITERATIONS = 1000  # of ours at most
@@ -119,7 +120,7 @@ class Watch(Callback):
 
 def fitted(data, cfg, folder, watch):
     """One stage of the recipe; CPU seconds of training, and of what comes before and after it: proofs and files."""
-    (stage,) = train.stages_of(cfg, data.metric, folder, Console(quiet=True))
+    (stage,) = stages_of(cfg, data.metric, folder, Console(quiet=True))
     trainer, watch.data = stage.trainer, data
     stage = replace(stage, trainer=lambda *, before, **rest: trainer(before=[*before, watch], **rest))
     begin = now()

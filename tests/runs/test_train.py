@@ -18,7 +18,6 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-import train
 from structsparse.base.errors import UserError
 from structsparse.cli import main as cli
 from structsparse.corpora.columns import Column, write_columns
@@ -28,6 +27,7 @@ from structsparse.losses.structured import DocumentLoss, StructuredLoss
 from structsparse.penalties import Penalty
 from structsparse.tasks.tagging import artifact
 from structsparse.tasks.tagging.data import TaggingData, prepare
+from structsparse.training import compose as composing
 from structsparse.training.stage import Stage
 from structsparse.weights.batch import Sizes
 from structsparse.weights.observed_pairs import Pairs
@@ -88,7 +88,7 @@ def composed(*overrides: str):
 
 def stages(cfg) -> list[Stage]:
     return [
-        train.stage_of(name, train.changed(cfg, changes), "f1", Path("unused"), Console(quiet=True))
+        composing.stage_of(name, composing.changed(cfg, changes), "f1", Path("unused"), Console(quiet=True))
         for name, changes in cfg.recipe.items()
     ]
 
@@ -145,7 +145,7 @@ def test_a_stage_overrides_what_it_names_and_keeps_the_rest():
         ),
         "+recipe.refit.loss._partial_=true",
     )
-    select, refit = (train.changed(cfg, changes) for changes in cfg.recipe.values())
+    select, refit = (composing.changed(cfg, changes) for changes in cfg.recipe.values())
     assert (select.batch, select.trainer.max_epochs) == (17, 5)
     assert (refit.batch, refit.trainer.max_epochs) == (3, 9)
     assert refit.trainer.accelerator == cfg.trainer.accelerator  # merged
@@ -155,7 +155,7 @@ def test_a_stage_overrides_what_it_names_and_keeps_the_rest():
     assert select.reg == cfg.reg
     assert (cfg.batch, cfg.trainer.max_epochs) == (17, 5)
     with pytest.raises(UserError, match="'speed' is no option of a stage; there are seed, batch"):
-        train.changed(cfg, OmegaConf.create({"speed": 3}))
+        composing.changed(cfg, OmegaConf.create({"speed": 3}))
 
 
 # --- every part trains
