@@ -20,7 +20,8 @@ from benchmarks.paper_prox import ALGORITHMS
 from structsparse.corpora.known import texts
 from structsparse.penalties import TreeGroupLassoMax
 from structsparse.report.tables import write_metrics
-from structsparse.tasks.lm.contexts import ContextTree, by_suffix
+from structsparse.tasks.lm.contexts import ContextTree
+from structsparse.tasks.lm.groups import by_suffix
 from structsparse.tasks.lm.model import NgramModel
 
 DEFAULTS = {"algorithm": "merged_heap", "tree": "collapsed", "corpus": "ptb", "order": 9, "words": 100_000, "seed": 0}

@@ -26,7 +26,8 @@ from structsparse.corpora.text import Coded, Reading, read_coded
 from structsparse.groups import by_parents
 from structsparse.penalties import L1, SquaredL2, TreeGroupLasso, TreeGroupLassoMax
 from structsparse.structures.contexts import Contexts
-from structsparse.tasks.lm.contexts import ContextTree, Places, by_suffix
+from structsparse.tasks.lm.contexts import ContextTree, Places
+from structsparse.tasks.lm.groups import by_suffix
 
 CORPUS = "gutenberg-17m.txt.gz"
 ORDER, MIN_COUNT = 12, 5

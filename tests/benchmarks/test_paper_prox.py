@@ -14,7 +14,8 @@ from structsparse.corpora.text import encode
 from structsparse.groups import by_parents
 from structsparse.penalties import L1, Nonnegative, SquaredL2, TreeGroupLassoMax
 from structsparse.solvers.fista import FISTA
-from structsparse.tasks.lm.contexts import ContextTree, by_suffix
+from structsparse.tasks.lm.contexts import ContextTree
+from structsparse.tasks.lm.groups import by_suffix
 from structsparse.tasks.lm.model import NgramModel
 from tests.support.forests import FORESTS, limit_of, random_parents, random_steps, random_weights, slow_tree_prox
 

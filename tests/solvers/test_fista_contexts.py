@@ -12,7 +12,8 @@ from structsparse.groups import by_parents
 from structsparse.penalties import L1, ElasticNet, Nonnegative, Ridged, SquaredL2, TreeGroupLasso, TreeGroupLassoMax
 from structsparse.solvers.fista import FISTA, AcceleratedSGD
 from structsparse.solvers.fista_passes import Moves
-from structsparse.tasks.lm.contexts import ContextTree, by_suffix
+from structsparse.tasks.lm.contexts import ContextTree
+from structsparse.tasks.lm.groups import by_suffix
 from structsparse.tasks.lm.model import NgramModel
 from structsparse.training import certificate
 from tests.support.forests import FORESTS, random_parents, random_steps, random_weights

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.text import Text, Vocabulary
-from structsparse.groups.forest import Forest
 from structsparse.kernels.features import suffixes as kernels
 
 _MOST = np.iinfo(np.int32).max
@@ -229,42 +226,6 @@ class ContextTree:
     def _only_a_trie(self, what: str) -> None:
         if self.collapsed:
             raise UserError(f"only a trie of contexts can be {what}, this one is collapsed")
-
-
-class EntryNames(Sequence):
-    """`the chief -> executive`: each entry's context and word, spelt out when asked for."""
-
-    def __init__(self, tree: ContextTree):
-        self.tree = tree
-
-    def __len__(self) -> int:
-        return self.tree.entries
-
-    def __getitem__(self, entry):
-        if isinstance(entry, slice):
-            return [self[i] for i in range(*entry.indices(len(self)))]
-        tree, entry = self.tree, range(len(self))[entry]
-        word = int(tree.entry_word[entry])
-        name = str(word) if tree.vocabulary is None else tree.vocabulary.name(word)
-        return f"{tree.context(int(tree.entry_node[entry]))} -> {name}".strip()
-
-
-def by_suffix(
-    shape: Sequence[int], layout: ContextTree, weights: str | torch.Tensor = "one", parameter: str = ""
-) -> Forest:
-    """A tree for each word: under (context, word) the same word after all longer contexts. Those of a collapsed tree
-    stand for chains of equal values, each counted."""
-    if tuple(shape) != (layout.entries,):
-        raise UserError(
-            f"groups=contexts does not fit {parameter} {tuple(shape)}: expected a vector with the {layout.entries:,} "
-            "entries of the contexts; choose another groups or reg.parameters"
-        )
-    above, ids = torch.from_numpy(layout.entry_above), torch.arange(layout.entries)
-    counts = torch.from_numpy(layout.entry_chain) if layout.collapsed else None
-    return Forest(above, ids, EntryNames(layout), shape, weights, parameter, counts)
-
-
-by_suffix.serves = "language models"
 
 
 def _firsts(numbers: np.ndarray, count: int) -> np.ndarray:

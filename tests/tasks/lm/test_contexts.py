@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.catalog import locate
 from structsparse.corpora.text import Reading, Text, Vocabulary, encode, read_coded
-from structsparse.tasks.lm.contexts import ContextTree, EntryNames, Places, by_suffix
+from structsparse.tasks.lm.contexts import ContextTree, Places
+from structsparse.tasks.lm.groups import EntryNames, by_suffix
 
 WORDS = "abcd"
 sentences = st.lists(st.lists(st.sampled_from(WORDS), max_size=7), min_size=1, max_size=9)

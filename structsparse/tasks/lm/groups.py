@@ -1,0 +1,48 @@
+"""Groups of a language model's weights: the subtrees of the context tree, one tree for each word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from structsparse.base.errors import UserError
+from structsparse.groups.forest import Forest
+from structsparse.tasks.lm.contexts import ContextTree
+
+
+def by_suffix(
+    shape: Sequence[int], layout: ContextTree, weights: str | torch.Tensor = "one", parameter: str = ""
+) -> Forest:
+    """A tree of nested groups for each word: below (context, word) the same word after all longer contexts.
+
+    Entries of a collapsed tree stand for chains of equal values, each of which is counted."""
+    if tuple(shape) != (layout.entries,):
+        raise UserError(
+            f"groups=contexts does not fit {parameter} {tuple(shape)}: expected a vector with the {layout.entries:,} "
+            "entries of the contexts; choose another groups or reg.parameters"
+        )
+    above, ids = torch.from_numpy(layout.entry_above), torch.arange(layout.entries)
+    counts = torch.from_numpy(layout.entry_chain) if layout.collapsed else None
+    return Forest(above, ids, EntryNames(layout), shape, weights, parameter, counts)
+
+
+by_suffix.serves = "language models"
+
+
+class EntryNames(Sequence):
+    """The names of context-tree entries as `the chief -> executive` (context and next word), spelt on demand."""
+
+    def __init__(self, tree: ContextTree):
+        self.tree = tree
+
+    def __len__(self) -> int:
+        return self.tree.entries
+
+    def __getitem__(self, entry):
+        if isinstance(entry, slice):
+            return [self[i] for i in range(*entry.indices(len(self)))]
+        tree, entry = self.tree, range(len(self))[entry]
+        word = int(tree.entry_word[entry])
+        name = str(word) if tree.vocabulary is None else tree.vocabulary.name(word)
+        return f"{tree.context(int(tree.entry_node[entry]))} -> {name}".strip()
