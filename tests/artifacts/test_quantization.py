@@ -14,7 +14,7 @@ from structsparse.artifacts.quantization import REACHES, Small, round_, round_al
 from structsparse.artifacts.tables import step_of
 from structsparse.base.errors import UserError
 from structsparse.tasks.tagging import artifact
-from tests.conftest import run_here
+from tests.support.runs import run_here
 from tests.tasks.textcat.test_task import L1, TEXTCAT
 
 

@@ -14,7 +14,7 @@ from benchmarks.harness.paired import CHOICE, board_of, difference, differences,
 from benchmarks.harness.runner import Runner, records, runs_of
 from benchmarks.harness.spec import Experiment, Row, read
 from structsparse.base.errors import UserError
-from tests.conftest import ROOT
+from tests.support.runs import ROOT
 
 TASKS, SPLITS = ("science", "sports", "religion"), (0, 1, 2, 3)
 YAML = """

@@ -26,7 +26,7 @@ from structsparse.penalties import GroupLasso, SparseGroupLasso
 from structsparse.tasks.tagging.features.templates import expand, parse
 from structsparse.training.search.reweighting import fill_up_
 from structsparse.training.stage import Outcome
-from tests.conftest import PLANTED, ROOT, SMALL
+from tests.support.runs import PLANTED, ROOT, SMALL
 
 # Says what it was told, after as many seconds as it was told; without a sound if it is to fail.
 STAND_IN = """

@@ -16,8 +16,8 @@ from structsparse.solvers.few_values import Tied
 from structsparse.solvers.owlqn import OWLQN
 from structsparse.solvers.quasi_newton import ProximalQuasiNewton
 from structsparse.training.callbacks.outer import Admm
-from tests.conftest import asks_to_stop, at_step
 from tests.runs.test_fault import assert_the_same_end
+from tests.support.runs import asks_to_stop, at_step
 
 DISCRETE = (
     *("reg=discrete", "recipe=discrete", "solver=quasi_newton", "model=pairs", "batch=null", "choose=best"),

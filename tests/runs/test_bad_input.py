@@ -4,7 +4,7 @@ import pytest
 
 from structsparse.corpora.splits import files
 from structsparse.tasks.tagging.data import prepare
-from tests.conftest import ROOT, TWO_STAGES, litter, run_program
+from tests.support.runs import ROOT, TWO_STAGES, litter, run_program
 
 RECURRENT = ("model=recurrent", "features.codes=[word,pos]", "reg.parameters=['scorer.output.weight']")
 GROUPED = ("reg=group_lasso", "recipe=direct")

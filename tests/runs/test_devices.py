@@ -21,7 +21,7 @@ from structsparse.tasks.tagging.data import Tagging, prepare
 from structsparse.tasks.tagging.model import DenseScorer, RecurrentScorer, SparseScorer, SumScorer, Tagger
 from structsparse.training.run_folder import first_process
 from structsparse.weights.batch import Sizes
-from tests.conftest import TWO_STAGES, run_here, run_program
+from tests.support.runs import TWO_STAGES, run_here, run_program
 
 TWO_PROCESSES = ("trainer.devices=2", "trainer.accelerator=cpu", "trainer.strategy=ddp")
 

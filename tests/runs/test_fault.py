@@ -16,7 +16,7 @@ from structsparse.tasks.tagging import data as tagging
 from structsparse.tasks.tagging import task as taggers
 from structsparse.tasks.tagging.data import Tagging
 from structsparse.training.callbacks import checkpoints as saving
-from tests.conftest import TWO_STAGES, asks_to_stop, at_step, full_disk, litter, run_here, start
+from tests.support.runs import TWO_STAGES, asks_to_stop, at_step, full_disk, litter, run_here, start
 
 STEPS = 8  # in an epoch
 RECURRENT = ("model=recurrent", "features.codes=[word,pos]", "reg.parameters=['scorer.output.weight']")

@@ -31,7 +31,7 @@ from structsparse.training import compose as composing
 from structsparse.training.stage import Stage
 from structsparse.weights.batch import Sizes
 from structsparse.weights.observed_pairs import Pairs
-from tests.conftest import PLANTED, ROOT, SMALL, TWO_STAGES, run_here, run_program
+from tests.support.runs import PLANTED, ROOT, SMALL, TWO_STAGES, run_here, run_program
 from tests.tasks.textcat.test_task import PARTS as OF_DOCUMENTS
 
 CONF = ROOT / "conf"

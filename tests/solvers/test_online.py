@@ -20,7 +20,7 @@ from structsparse.tasks.tagging import data as tagging
 from structsparse.tasks.tagging.growing import GrowingScorer
 from structsparse.tasks.tagging.model import DenseScorer, SparseScorer, Tagger
 from structsparse.weights.batch import Sizes
-from tests.conftest import PLANTED, asks_to_stop, at_step
+from tests.support.runs import PLANTED, asks_to_stop, at_step
 
 TEMPLATES = ("word[0]", "suffix3[0]", "pos[-1..0]", "pos[1]")
 BLOCK = 25

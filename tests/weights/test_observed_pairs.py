@@ -21,7 +21,7 @@ from structsparse.tasks.tagging.data import prepare
 from structsparse.tasks.tagging.model import SparseScorer, Tagger
 from structsparse.weights.batch import FLAT, Kept
 from structsparse.weights.observed_pairs import Pairs, PairScorer, entries_of, rows_of
-from tests.conftest import TWO_STAGES
+from tests.support.runs import TWO_STAGES
 
 TEMPLATES = ["word[0]", "suffix3[0]", "pos[-1..0]"]
 

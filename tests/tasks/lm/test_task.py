@@ -19,7 +19,7 @@ from structsparse.tasks.lm.model import NgramModel
 from structsparse.tasks.lm.task import by_depth, distinct
 from structsparse.training import certificate
 from structsparse.training.scores import Perplexity, gain
-from tests.conftest import asks_to_stop, at_step, run_here
+from tests.support.runs import asks_to_stop, at_step, run_here
 
 LM = ("task=lm", "data.limit=4000", "data.min_count=2", "model.order=3")
 REFERENCE = Reading("text", "words", True, False, 4000)

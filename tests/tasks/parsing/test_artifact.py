@@ -18,8 +18,8 @@ from structsparse.corpora.treebank import Treebank
 from structsparse.tasks.parsing import predictor
 from structsparse.tasks.parsing.artifact import save
 from structsparse.tasks.tagging import artifact
-from tests.conftest import ROOT, litter
 from tests.support.parsers import corpus, made
+from tests.support.runs import ROOT, litter
 
 KINDS = {
     "plain": {},

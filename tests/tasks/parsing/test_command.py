@@ -14,9 +14,9 @@ from structsparse.corpora.known.treebanks import planted
 from structsparse.tasks.parsing.artifact import save
 from structsparse.tasks.tagging import artifact
 from tests.cli.test_main import program
-from tests.conftest import run_here
 from tests.support.conllu import row, text_of
 from tests.support.parsers import corpus, made
+from tests.support.runs import run_here
 
 SIZES = {"train": 60, "dev": 20, "test": 20}
 PARSING = (

@@ -7,7 +7,7 @@ import torch
 
 from structsparse.tasks.parsing import data as parsing
 from structsparse.tasks.parsing.features.index import ArcIndex
-from tests.conftest import asks_to_stop, at_step
+from tests.support.runs import asks_to_stop, at_step
 
 DATA = ("data=planted_treebank", "data.train=90", "data.dev=20", "data.test=20")
 RUN = (

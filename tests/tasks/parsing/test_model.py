@@ -15,8 +15,8 @@ from structsparse.solvers.online import OnlineMIRA, OnlinePerceptron
 from structsparse.structures.nonprojective import NonprojectiveTree, TorchRoute
 from structsparse.tasks.parsing.data import Parsing, places_of_arcs, prepare
 from structsparse.tasks.parsing.model import ArcScorer, Parser
-from tests.conftest import asks_to_stop, at_step, run_here
 from tests.runs.test_devices import on_meta
+from tests.support.runs import asks_to_stop, at_step, run_here
 
 LINES = [
     "{h,m}.{word,upos}", "bias", "h.upos & m.{upos,lemma}", "h.upos & m.upos & {h+1,m-1}.upos",

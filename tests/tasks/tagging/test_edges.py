@@ -20,7 +20,7 @@ from structsparse.tasks.tagging.data import Tagging, prepare
 from structsparse.tasks.tagging.model import SparseScorer, Tagger
 from structsparse.training.scores import AccuracyScore
 from structsparse.weights.observed_pairs import PairScorer
-from tests.conftest import run_here
+from tests.support.runs import run_here
 
 TEMPLATES = ["word[0]", "suffix2[0]", "pos[0]"]
 EDGES = ["pos[-1..0]", "word[0]"]

@@ -23,7 +23,7 @@ from structsparse.tasks.tagging import artifact
 from structsparse.tasks.textcat.artifact import save
 from structsparse.tasks.textcat.predictor import Classifier
 from structsparse.tasks.textcat.task import prepare, with_groups
-from tests.conftest import litter, run_here
+from tests.support.runs import litter, run_here
 from tests.tasks.textcat.test_task import L1, SIZES, TEXTCAT
 
 

@@ -18,7 +18,7 @@ from structsparse.tasks.textcat.data import Classification, DocumentBatch, Docum
 from structsparse.tasks.textcat.model import BagClassifier, outputs_of
 from structsparse.tasks.textcat.task import prepare
 from structsparse.training.scores import ClassScore, SquaredError, gain
-from tests.conftest import asks_to_stop, at_step, run_here
+from tests.support.runs import asks_to_stop, at_step, run_here
 
 SIZES = {"train": 80, "dev": 40, "test": 60, "groups": 10, "size": 12, "deciding": 2}
 TEXTCAT = ("task=textcat", *(f"data.{name}={size}" for name, size in SIZES.items()))

@@ -28,7 +28,7 @@ from structsparse.training.callbacks.converged import StopWhenConverged
 from structsparse.training.callbacks.monitor import SparsityMonitor
 from structsparse.training.callbacks.progress import EpochLines
 from structsparse.training.callbacks.proximal import ProximalStep
-from tests.conftest import run_here
+from tests.support.runs import run_here
 
 pytestmark = pytest.mark.filterwarnings("ignore:You defined a `validation_step`", "ignore:`isinstance.treespec")
 ROWS, LABELS, BATCHES, RATE = 6, 2, 10, 0.1

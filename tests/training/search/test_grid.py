@@ -11,7 +11,7 @@ from structsparse.base.errors import UserError
 from structsparse.tasks.textcat import data as documents
 from structsparse.tasks.textcat import task as classification
 from structsparse.training.search import grid
-from tests.conftest import PLANTED, SMALL, asks_to_stop, at_step, run_here
+from tests.support.runs import PLANTED, SMALL, asks_to_stop, at_step, run_here
 from tests.tasks.textcat.test_task import TEXTCAT
 
 PLAIN = ("reg=l1", "solver=fista", "trainer.max_epochs=40")

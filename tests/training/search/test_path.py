@@ -8,7 +8,7 @@ import torch
 from structsparse.base.errors import UserError
 from structsparse.tasks.tagging import task as taggers
 from structsparse.training.search import path as paths
-from tests.conftest import asks_to_stop, at_step, run_here
+from tests.support.runs import asks_to_stop, at_step, run_here
 
 GROUPED = ("reg=group_lasso", "groups.weights=sqrt_size", "solver=adam", "solver.lr=0.05", "batch=null")
 WHOLE = (*GROUPED, "recipe=direct", "trainer.max_epochs=250", "trainer.check_val_every_n_epoch=250", "choose=last")

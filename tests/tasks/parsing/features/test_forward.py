@@ -14,7 +14,7 @@ from structsparse.kernels.features import forward as heads
 from structsparse.tasks.parsing.features.forward import Forward, forward
 from structsparse.tasks.parsing.features.templates import expand
 from structsparse.tasks.tagging.features.templates import expand as expand_of_tokens
-from tests.conftest import ROOT, run_here
+from tests.support.runs import ROOT, run_here
 
 TEMPLATES = expand(
     ["h.upos & m.upos", "h.word & m.word", "m-1.upos & h.lemma", "h.upos & m.upos & between.upos"],

@@ -13,7 +13,7 @@ from structsparse.corpora.splits import Splits, planted
 from structsparse.features.information import at_random, by_gain, gains, mutual_information
 from structsparse.tasks.tagging.data import prepare
 from structsparse.tasks.tagging.features.templates import expand
-from tests.conftest import ROOT
+from tests.support.runs import ROOT
 
 
 def templates_of(name: str):
