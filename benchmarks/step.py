@@ -19,10 +19,10 @@ from structsparse.corpora.columns import read_columns
 from structsparse.corpora.known.catalog import locate
 from structsparse.corpora.planted.tagging import planted_tagging
 from structsparse.features import attributes
-from structsparse.features.keys import FeatureIndex
 from structsparse.losses.structured import CRF
 from structsparse.solvers.sgd import RowAdagrad, RowSGD
 from structsparse.structures.chain import Chain
+from structsparse.tasks.tagging.features.index import FeatureIndex
 from structsparse.tasks.tagging.features.templates import expand
 from structsparse.tasks.tagging.model import SparseScorer, Tagger
 from structsparse.training.batches import Batches, TokenArrays

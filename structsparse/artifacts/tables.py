@@ -15,10 +15,10 @@ from typing import TypeVar
 import numpy as np
 
 from structsparse.base.errors import UserError
-from structsparse.features.keys import WORD, Rows
+from structsparse.features.keys import WORD, FeatureRows
 from structsparse.kernels.artifacts import arithmetic_coder as coder
 
-Index = TypeVar("Index", bound=Rows)
+Index = TypeVar("Index", bound=FeatureRows)
 GUARD = 32  # an unknown feature is taken for a known one once in 2^32, unless the index says otherwise
 LEAST_GUARD = 4
 _HEADER = 66  # bytes that safetensors says of a tensor beside its name
@@ -174,7 +174,7 @@ def step_of(values: np.ndarray) -> np.float32 | None:
 # --- keys of features
 
 
-def keep_living_(state: dict, tables: Collection[str], index: Rows) -> tuple[dict[str, list[int]], np.ndarray]:
+def keep_living_(state: dict, tables: Collection[str], index: FeatureRows) -> tuple[dict[str, list[int]], np.ndarray]:
     """Restrict the tables to rows with a weight, in the order of the keys; for each template its features and the bits
     of their keys, and the keys as bytes."""
     lives = [(state[name] != 0).any(axis=1) for name in tables]
@@ -187,7 +187,7 @@ def keep_living_(state: dict, tables: Collection[str], index: Rows) -> tuple[dic
     return {name: [count, bits] for name, count, bits in sizes if count}, packed_keys(short)
 
 
-def packed_keys(index: Rows) -> np.ndarray:
+def packed_keys(index: FeatureRows) -> np.ndarray:
     """The keys of all templates as Elias (1974) and Fano (1971) do, all low bits first; the high bits say how many keys
     there are of each value: ones, and a zero where the value grows, of which a coder makes what they are worth."""
     sizes = [(int(count), int(bits)) for count, bits in zip(np.diff(index.offsets), index.lengths, strict=True)]

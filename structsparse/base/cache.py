@@ -1,8 +1,9 @@
-"""Arrays that are dear to make, kept under the cache directory and found again by what they were made from.
+"""Cache of arrays on disk, addressed by their content: each entry's key is a hash of all that it was computed from.
 
-An entry is a file: a line that says what is in it, then the arrays as they lie in memory, all under checksums. It is
-written beside and renamed, so nobody ever finds half of it, and two runs that make the same at once write the same. It
-is mapped, not read: runs side by side share its memory. The entries used the longest ago go when there is too much.
+An entry is one file: a line of JSON that describes the arrays, then their bytes, all under checksums. Entries are
+written to a temporary file and renamed, so a reader never sees half of one, and two runs that write the same entry at
+the same time do no harm. Entries are memory-mapped: runs side by side share the memory. When the cache is too large,
+the least recently used entries are evicted.
 """
 
 from __future__ import annotations
@@ -26,44 +27,91 @@ import pooch
 from structsparse.base.errors import UserError
 
 CACHE_VARIABLE = "STRUCTSPARSE_CACHE"
-FORMAT = 1  # a part of every key
-_ALIGNED = 64  # bytes: a cache line
-_ABANDONED = 3600  # seconds after which nobody goes on with a half-written file
-_KINDS = ("int32", "int64", "uint64")
+FORMAT = 1  # of an entry; a part of every key
+_ALIGNMENT = 64  # bytes: a cache line
+_ABANDONED = 3600  # seconds after which a temporary file is taken to be left by a process that was killed
+_DTYPES = ("int32", "int64", "uint64")
+
+Arrays = dict[str, np.ndarray]
 
 
 class Damaged(Exception):
-    """An entry was not what had been written; it is gone."""
+    """Cache entry whose bytes do not match its checksums; the file has been removed."""
 
 
 def cache_folder() -> Path:
-    """STRUCTSPARSE_CACHE, or where the platform keeps what can be made again."""
+    """The folder for everything that can be computed or downloaded again: STRUCTSPARSE_CACHE or the platform's own."""
     return Path(os.environ.get(CACHE_VARIABLE) or pooch.os_cache("structsparse")).expanduser()
 
 
 def folder() -> Path:
+    """The folder of the cache entries."""
     return cache_folder() / "prepared"
 
 
-def load(key: str) -> dict[str, np.ndarray] | None:
-    """The arrays kept under this key, None if there are none; who writes to them changes his own copy."""
+def key(about: Sequence, arrays: Iterable[np.ndarray], code: Iterable[Path] = ()) -> str:
+    """Cache key: a hash of the options (as JSON), the input arrays, and the source files that compute the result."""
+    digest = blake2b(json.dumps([FORMAT, *about]).encode(), digest_size=16)
+    for array in arrays:
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array))
+    for path in code:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def check_megabytes(megabytes: int) -> None:
+    """Refuse a cache limit that is not a number of megabytes; false counts as 0."""
+    if type(megabytes) not in (int, bool) or megabytes is True or megabytes < 0:
+        raise UserError(f"cache is {megabytes}, expected how many megabytes to keep, 0 to turn the cache off")
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=3)
+
+
+def load_or_make(key: str, make: Callable[[], Arrays], megabytes: int, report: Callable[[str], None] = _warn) -> Arrays:
+    """Arrays of a cache entry, or the result of `make`, which is then stored.
+
+    `megabytes` limits the whole cache; 0 turns it off. `report` gets one line if the cache is damaged or read-only."""
+    check_megabytes(megabytes)
+    if not megabytes:
+        return make()
+    try:
+        if (arrays := load(key)) is not None:
+            return arrays
+    except Damaged as damage:
+        report(f"cache: {damage}; computed again")
+    arrays = make()
+    try:
+        store(key, arrays, megabytes << 20)
+    except OSError as error:
+        path = error.filename2 or error.filename or folder()
+        report(f"cache: {path} cannot be written ({error.strerror}); the next run computes it again")
+    return arrays
+
+
+def load(key: str) -> Arrays | None:
+    """The arrays of a cache entry, None if there is no such entry. Writing to them changes a private copy only."""
     path = folder() / key
     try:
         with path.open("rb") as file:
-            arrays = _arrays(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-    except OSError:  # there is none, or none that can be read
+            arrays = _decoded(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    except OSError:  # no entry, or an unreadable one
         return None
-    except ValueError as error:  # also of an empty file, which cannot be mapped
+    except ValueError as error:  # also raised for an empty file, which cannot be mapped
         with contextlib.suppress(OSError):
             path.unlink()
         raise Damaged(f"{path} is damaged ({error}) and was removed") from None
     with contextlib.suppress(OSError):
-        os.utime(path)  # used just now
+        os.utime(path)  # the time of last use
     return arrays
 
 
 def store(key: str, arrays: Mapping[str, np.ndarray], limit: int) -> None:
-    """Keep the arrays, and of all entries no more than `limit` bytes. Raises OSError."""
+    """Write a cache entry, then evict others until all entries take at most `limit` bytes. Raises OSError.
+
+    Arrays that are larger than the limit are not stored."""
     if sum(array.nbytes for array in arrays.values()) > limit:
         return
     folder().mkdir(parents=True, exist_ok=True)
@@ -73,21 +121,22 @@ def store(key: str, arrays: Mapping[str, np.ndarray], limit: int) -> None:
             _write(file, arrays)
             file.close()
             temporary.chmod(0o644)
-            temporary.replace(folder() / key)  # never flushed to the disk: checksums tell what a crash leaves behind
+            temporary.replace(folder() / key)  # not flushed to the disk: the checksums show what a crash has damaged
         finally:
             temporary.unlink(missing_ok=True)
-    _trim(key, limit)
+    _evict(key, limit)
 
 
 def _write(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
-    place, contents = 0, {}
+    """Write the describing line and the bytes of the arrays."""
+    size, contents = 0, {}
     for name, array in arrays.items():
-        if array.dtype.name not in _KINDS:
-            raise TypeError(f"{name} is {array.dtype}, expected one of {', '.join(_KINDS)}")
-        place = _aligned(place)
-        contents[name] = array.dtype.name, len(array), place, zlib.crc32(_bytes(array))
-        place += array.nbytes
-    head = json.dumps({"bytes": place, "arrays": contents}).encode()
+        if array.dtype.name not in _DTYPES:
+            raise TypeError(f"{name} is {array.dtype}, expected one of {', '.join(_DTYPES)}")
+        start = _aligned(size)
+        contents[name] = array.dtype.name, len(array), start, zlib.crc32(_bytes(array))
+        size = start + array.nbytes
+    head = json.dumps({"bytes": size, "arrays": contents}).encode()
     line = b"%08x %s\n" % (zlib.crc32(head), head)
     begin = _aligned(len(line))
     file.write(line.ljust(begin, b"\0"))
@@ -96,36 +145,37 @@ def _write(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
         file.write(_bytes(array))
 
 
-def _arrays(whole: mmap.mmap) -> dict[str, np.ndarray]:
-    """The arrays of a mapped entry; a ValueError says what is wrong with it."""
-    end = whole.find(b"\n") + 1
-    head = whole[9 : end - 1]
-    if whole[:9] != b"%08x " % zlib.crc32(head):
+def _decoded(entry: mmap.mmap) -> Arrays:
+    """The arrays of a mapped entry; raises ValueError with the reason if it is damaged."""
+    end = entry.find(b"\n") + 1
+    head = entry[9 : end - 1]
+    if entry[:9] != b"%08x " % zlib.crc32(head):
         raise ValueError("its first line is not what was written")
-    described, begin = json.loads(head), _aligned(end)
-    if len(whole) != begin + described["bytes"]:
-        raise ValueError(f"{len(whole):,} bytes, {begin + described['bytes']:,} were written")
-    found = {}
-    for name, (kind, length, place, checksum) in described["arrays"].items():
-        found[name] = np.frombuffer(whole, kind, length, begin + place)
-        if zlib.crc32(_bytes(found[name])) != checksum:
+    description, begin = json.loads(head), _aligned(end)
+    if len(entry) != begin + description["bytes"]:
+        raise ValueError(f"{len(entry):,} bytes, {begin + description['bytes']:,} were written")
+    arrays = {}
+    for name, (dtype, length, start, checksum) in description["arrays"].items():
+        arrays[name] = np.frombuffer(entry, dtype, length, begin + start)
+        if zlib.crc32(_bytes(arrays[name])) != checksum:
             raise ValueError(f"{name} is not what was written")
-    return found
+    return arrays
 
 
 def _bytes(array: np.ndarray) -> memoryview:
     return np.ascontiguousarray(array).view(np.uint8).data
 
 
-def _aligned(place: int) -> int:
-    return -(-place // _ALIGNED) * _ALIGNED
+def _aligned(size: int) -> int:
+    """A size rounded up to whole cache lines."""
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def _trim(newest: str, limit: int) -> None:
-    """Remove the entries used the longest ago, never the newest, and what killed writers have left."""
+def _evict(newest: str, limit: int) -> None:
+    """Remove the least recently used entries beyond `limit` bytes, never the newest, and abandoned temporary files."""
     now, entries = time.time(), []
     for path in folder().iterdir():
-        with contextlib.suppress(OSError):  # somebody else may have removed it
+        with contextlib.suppress(OSError):  # another process may have removed it
             state = path.stat()
             if path.name.startswith("."):
                 if now - state.st_mtime > _ABANDONED:
@@ -138,34 +188,3 @@ def _trim(newest: str, limit: int) -> None:
         if total > limit:
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-def key(about: Sequence, arrays: Iterable[np.ndarray], code: Iterable[Path] = ()) -> str:
-    """Changes with everything that can change the outcome, and with the code that makes it."""
-    digest = blake2b(json.dumps([FORMAT, *about]).encode(), digest_size=16)
-    for array in arrays:
-        digest.update(f"{array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array))
-    for path in code:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def load_or_make(key: str, make: Callable[[], dict[str, np.ndarray]], megabytes: int) -> dict[str, np.ndarray]:
-    """The arrays under this key, or else made now and kept among up to so many megabytes; 0: nothing is kept."""
-    if type(megabytes) not in (int, bool) or megabytes is True or megabytes < 0:
-        raise UserError(f"cache is {megabytes}, expected how many megabytes to keep, 0 for none")
-    if not megabytes:
-        return make()
-    try:
-        if (arrays := load(key)) is not None:
-            return arrays
-    except Damaged as damaged:
-        warnings.warn(f"cache: {damaged}; made anew", stacklevel=2)
-    made = make()
-    try:
-        store(key, made, megabytes << 20)
-    except OSError as error:
-        place = error.filename2 or error.filename or folder()
-        warnings.warn(f"cache: {place} cannot be written ({error.strerror}); the next run makes it anew", stacklevel=2)
-    return made

@@ -39,6 +39,15 @@ class Column:
         """The tokens at these positions, coded as before."""
         return Column(self.values, self.codes[tokens])
 
+    def without_unused(self) -> "Column":
+        """The same strings, without the values that no token has."""
+        used = np.zeros(len(self.values), bool)
+        used[self.codes] = True
+        if used.all():
+            return self
+        codes = (np.cumsum(used) - 1).astype(np.int32)
+        return Column([self.values[k] for k in np.flatnonzero(used).tolist()], codes[self.codes])
+
     def recoded(self, values: Sequence[str]) -> "Column":
         """The same strings under the codes of `values`; strings not among them get the codes that follow."""
         merged = list(dict.fromkeys([*values, *self.values]))

@@ -14,10 +14,10 @@ import numpy as np
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Sentences
-from structsparse.features.keys import FeatureIndex
 from structsparse.tasks.parsing.features.forward import Forward, forward
 from structsparse.tasks.parsing.features.index import Looks, gold_arcs
 from structsparse.tasks.parsing.features.templates import ArcTemplate
+from structsparse.tasks.tagging.features.index import FeatureIndex
 from structsparse.tasks.tagging.features.templates import Template
 
 _TOGETHER = 32  # templates whose features are held at a time, a number for each token

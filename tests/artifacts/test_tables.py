@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from structsparse.artifacts import tables as packing
 from structsparse.artifacts.tables import LEAST_GUARD, heard, index_of, packed, packed_keys, told, unpacked
 from structsparse.base.errors import UserError
-from structsparse.features.keys import FeatureIndex
 from structsparse.kernels.artifacts import arithmetic_coder as coder
+from structsparse.tasks.tagging.features.index import FeatureIndex
 from structsparse.tasks.tagging.features.templates import expand
 
 FEW = settings(max_examples=60)

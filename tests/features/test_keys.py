@@ -7,8 +7,8 @@ import pytest
 
 from structsparse.corpora.columns import Column, Sentences
 from structsparse.features.attributes import attribute
-from structsparse.features.keys import FeatureIndex
 from structsparse.kernels.features import keys as kernels
+from structsparse.tasks.tagging.features.index import FeatureIndex
 from structsparse.tasks.tagging.features.templates import expand
 
 TEMPLATES = [

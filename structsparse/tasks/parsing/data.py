@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from structsparse.base.arrays import ranges
+from structsparse.base.cache import check_megabytes
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.treebanks import Treebanks
 from structsparse.corpora.treebank import Treebank
 from structsparse.features.keys import WORD, Bags
 from structsparse.features.layout import Layout
-from structsparse.features.prepared import check_megabytes, indexed
+from structsparse.features.prepared import indexed
 from structsparse.kernels.solvers.online_trees_by_keys import Says
 from structsparse.tasks.parsing.features.index import ArcIndex, Looks, check_attributes, useful
 from structsparse.tasks.parsing.features.templates import ArcTemplate, as_written, expand

@@ -14,7 +14,6 @@ from scipy import sparse
 from structsparse.artifacts.quantization import Small, round_
 from structsparse.corpora.columns import Column, Sentences
 from structsparse.corpora.treebank import Treebank
-from structsparse.features.keys import occurring
 from structsparse.kernels.solvers import online_relations as kernels
 from structsparse.tasks.parsing.features.index import ArcIndex
 from structsparse.tasks.parsing.features.templates import ArcTemplate
@@ -61,7 +60,7 @@ def fitted(
 ) -> tuple[Relations, int]:
     """Learnt from gold arcs, to the mean of the weights after each of them. Features and relations that never were in
     doubt keep a weight of zero; rows of zeros are left out. Also, how many features there were before."""
-    heads, gold = treebank.heads.astype(np.int64), occurring(treebank.columns["deprel"])
+    heads, gold = treebank.heads.astype(np.int64), treebank.columns["deprel"].without_unused()
     index = ArcIndex.fit_chosen(treebank, heads, templates, min_count)
     bags, codes = index.bags_chosen(treebank, heads), gold.codes.astype(np.int64)
     table = averaged(bags.ids, bags.offsets, codes, (len(index), len(gold.values)), seed)

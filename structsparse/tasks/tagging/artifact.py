@@ -38,9 +38,9 @@ from structsparse.artifacts.tables import check_numbers, index_of, keep_living_,
 from structsparse.base.errors import UserError
 from structsparse.corpora.tags import SCHEMES
 from structsparse.features.attributes import OF_WORD
-from structsparse.features.keys import FeatureIndex
 from structsparse.structures.edges import EdgeChain
 from structsparse.tasks.tagging.edges import EdgeScorer
+from structsparse.tasks.tagging.features.index import FeatureIndex
 from structsparse.tasks.tagging.features.templates import parse
 from structsparse.tasks.tagging.model import DenseScorer, RecurrentScorer, SparseScorer, SumScorer, Tagger
 from structsparse.tasks.tagging.predictor import Model

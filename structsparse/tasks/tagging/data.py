@@ -17,9 +17,9 @@ from structsparse.corpora.splits import Splits
 from structsparse.corpora.tags import convert, detect_scheme
 from structsparse.features import attributes
 from structsparse.features import information as filters
-from structsparse.features.keys import FeatureIndex
 from structsparse.features.prepared import indexed
 from structsparse.tasks.tagging.edges import EdgeFeatures, EdgeScorer, inner
+from structsparse.tasks.tagging.features.index import FeatureIndex
 from structsparse.tasks.tagging.features.templates import expand
 from structsparse.tasks.tagging.growing import GrowingScorer
 from structsparse.tasks.tagging.model import Tagger
@@ -148,7 +148,7 @@ def prepare(
         notes.append(f"templates that look at {tag!r}, the column to predict, were left out; {len(kept)} remain")
     kept, said = choose(parts["train"], tag, kept)
     notes += said
-    index, bags_of, said = indexed(parts, kept, min_count, cache)
+    index, bags_of, said = indexed(parts, kept, min_count, cache, FeatureIndex)
     notes += said
     vocabularies = {name: _vocabulary(parts["train"], name) for name in codes}
     arrays = {}

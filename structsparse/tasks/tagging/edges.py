@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from structsparse.base.errors import UserError
-from structsparse.features.keys import Bags, FeatureIndex
+from structsparse.features.keys import Bags
 from structsparse.features.layout import Layout
 from structsparse.structures.edges import EdgeChain, EdgeScores, numbers, observed
+from structsparse.tasks.tagging.features.index import FeatureIndex
 from structsparse.weights.batch import Kept, TokenBatch
 from structsparse.weights.observed_pairs import Pairs, PairTable
 

@@ -17,8 +17,8 @@ from structsparse.base.arrays import ranges
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
 from structsparse.features.attributes import codes, numbers
-from structsparse.features.keys import FeatureIndex
 from structsparse.structures.chain import Chain, ChainScores
+from structsparse.tasks.tagging.features.index import FeatureIndex
 from structsparse.tasks.tagging.model import Tagger
 from structsparse.weights.batch import TokenBatch
 

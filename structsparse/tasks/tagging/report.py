@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structsparse.features.keys import Bags, FeatureIndex
+from structsparse.features.keys import Bags
 from structsparse.features.layout import Layout, by_template
 from structsparse.groups import Cover, Forest, Partition, hasse
 from structsparse.report import tables as report
 from structsparse.tasks.tagging import task as taggers
 from structsparse.tasks.tagging.data import TaggingData
+from structsparse.tasks.tagging.features.index import FeatureIndex
 from structsparse.training import certificate
 from structsparse.training import stage as recipe
 from structsparse.training.stage import Outcome

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
@@ -19,9 +20,10 @@ from structsparse.base.large_arrays import cut, room
 from structsparse.corpora.columns import Sentences
 from structsparse.corpora.treebank import COLUMNS, Treebank
 from structsparse.features.attributes import OF_WORD, attribute
-from structsparse.features.keys import WORD, Bags, Rows, hashes, occurring
+from structsparse.features.keys import WORD, Bags, FeatureRows, hashes
 from structsparse.kernels.features import arc_keys, keys
 from structsparse.kernels.solvers.online_trees_by_keys import Says
+from structsparse.tasks.parsing.features import templates as arc_templates
 from structsparse.tasks.parsing.features.templates import AFTER, BEFORE, BETWEEN, LINKS, MARKS, ROOT, VERBS, ArcTemplate
 from structsparse.tasks.parsing.features.words import Speller
 
@@ -33,7 +35,7 @@ ENDS = "hm"
 PREDICTED = "deprel"
 
 
-class ArcIndex(Rows):
+class ArcIndex(FeatureRows):
     """Templates of arcs, and for each of them the features that own a row."""
 
     templates: tuple[ArcTemplate, ...]
@@ -47,6 +49,11 @@ class ArcIndex(Rows):
     def columns_of(template: ArcTemplate) -> set[str]:
         """What it looks at."""
         return columns_of(template)
+
+    @classmethod
+    def code_files(cls) -> tuple[Path, ...]:
+        """The source files that decide which features there are."""
+        return (*super().code_files(), Path(__file__), Path(arc_templates.__file__), Path(arc_keys.__file__))
 
     @classmethod
     def fit(
@@ -161,7 +168,7 @@ class Looks:
     @cached_property
     def compact(self) -> Sentences:
         """The sentences without values that do not occur, which, if these are some of many, are hashed for nothing."""
-        columns = {name: occurring(column) for name, column in self.sentences.columns.items()}
+        columns = {name: column.without_unused() for name, column in self.sentences.columns.items()}
         return replace(self.sentences, columns=columns)
 
     @cached_property

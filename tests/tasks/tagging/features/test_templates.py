@@ -9,7 +9,8 @@ import pytest
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
 from structsparse.features.attributes import OF_WORD, attribute, case, digit, punctuation, shape
-from structsparse.features.keys import FeatureIndex, _digest
+from structsparse.features.keys import _digest
+from structsparse.tasks.tagging.features.index import FeatureIndex
 from structsparse.tasks.tagging.features.templates import expand, parse
 
 
