@@ -52,7 +52,7 @@ def time_prox(algorithm: str, tree: str, corpus: str, order: int, words: int, se
     trie = ContextTree.build(read(corpus, words), order)
     layout, point, steps = trie, step_of(trie), 1.0
     if tree == "collapsed":
-        layout, of = trie.collapsed_of()
+        layout, of = trie.collapse()
         point = point.new_empty(layout.entries).index_copy_(0, torch.from_numpy(of).long(), point)
         steps = 1 / torch.from_numpy(layout.entry_chain).double()  # each is so many in the trie
     groups, clip_ = by_suffix((layout.entries,), layout), ALGORITHMS[algorithm]

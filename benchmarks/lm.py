@@ -264,7 +264,7 @@ def figures(options):
     coded, name = corpus(max(QUICK_GROWTH if options.quick else GROWTH))
     text = text_of(coded, words)
     trie = ContextTree.build(text, ORDER)
-    tree, of = trie.collapsed_of()
+    tree, of = trie.collapse()
     said = (
         f"text: {name}; {len(text.targets):,} words to predict, {tree.words:,} in the vocabulary; order {ORDER}: "
         f"{trie.entries:,} entries, collapsed {tree.entries:,}"

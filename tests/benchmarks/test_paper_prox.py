@@ -53,7 +53,7 @@ def test_each_is_the_composition_of_projections(layout, algorithm):
 @pytest.mark.parametrize("kind", ["random text", "another random text", "reference"])
 def test_all_agree_on_contexts_as_trie_and_as_tree(kind, dtype):
     trie = contexts(kind)
-    for tree in (trie, trie.collapsed_of()[0]):
+    for tree in (trie, trie.collapse()[0]):
         forest = by_suffix((tree.entries,), tree)
         for seed in range(3):
             W = random_weights((tree.entries,), seed, dtype)
@@ -148,7 +148,7 @@ def test_proposition_2_one_projection_stands_for_those_of_a_path(kind):
 def models():
     """Of a trie, and of its tree; which entry of the tree each of the trie belongs to."""
     trie = contexts("reference", order=7)
-    tree, of = trie.collapsed_of()
+    tree, of = trie.collapse()
     assert tree.entries < 0.7 * trie.entries
     both = [NgramModel(t).double() for t in (trie, tree)]
     for model in both:

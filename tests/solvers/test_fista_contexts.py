@@ -129,7 +129,7 @@ def contexts(order=4, words="abcde", lines=60) -> ContextTree:
 
 
 def collapsed():
-    return contexts().collapsed_of()[0]
+    return contexts().collapse()[0]
 
 
 def groups(tree, weights="one"):

@@ -1,9 +1,10 @@
-"""Tries of contexts on the CPU: built from a text, searched, collapsed, cut down to what lives or to what is needed.
+"""Kernels for context tries (suffix tries of a text): build, search, collapse, prune and cut out, on the CPU.
 
-A text is `codes` [positions], where V is the start of a sentence. It is built round by round: the targets that share
-their last k - 1 words, a group, are sorted by the word before those. No comparison does it: `order` lists all
-positions by their code, and who walks along it and puts each target at the next free slot of its group has them sorted
-by group and word. The same walk, over the targets themselves, sorts what is new by context and next word.
+A text is `codes` [positions], where V is the start of a sentence. The trie is built level by level. A group is the set
+of targets that share their last k - 1 words; level k sorts each group by the word before those. This takes no
+comparisons: `order` lists all positions by code, and a walk along it that puts each target at the next free slot of
+its group leaves the targets sorted by (group, word). The same walk over the targets themselves sorts the new entries
+by (context, next word).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ NONE = -1
 
 @njit(**PLAIN)
 def by_code(codes, values):
-    """The positions by their code, of equals the earlier first: int32 [positions]"""
+    """Counting sort of the positions of a text by code; equal codes keep their order: int32 [positions]"""
     free = np.zeros(values + 1, np.int64)
     for code in codes:
         free[code + 1] += 1
@@ -32,9 +33,10 @@ def by_code(codes, values):
 
 @njit(**PLAIN)
 def sort_groups(order, k, group, sizes, slots):
-    """slots [members] = the positions in a group, by (group, code k places before).
+    """Sort the positions of a text by (group, code k places before) into slots [members].
 
-    group [positions], NONE outside of all; sizes [groups] count their members, all of which have k places before."""
+    group [positions] is NONE for positions outside all groups. sizes [groups] are the numbers of members, each of
+    which has k positions before it."""
     free = np.empty(len(sizes), np.int64)
     total = 0
     for g in range(len(sizes)):
@@ -51,10 +53,10 @@ def sort_groups(order, k, group, sizes, slots):
 
 @njit(**PLAIN)
 def split_groups(codes, k, slots, group, owner, places):
-    """Number the classes of members that share group and code k places before, in the order of slots.
+    """Split groups of text positions into classes that also share the code k places before; the number of classes.
 
-    group [members] becomes the class, owner [classes] the group that it was part of, places [classes + 1] where it
-    begins in slots. How many classes there are."""
+    Classes are numbered in the order of slots. group [members] becomes the class, owner [classes] the group that the
+    class comes from, places [classes + 1] where the class begins in slots."""
     classes, word = 0, NONE
     for i in range(len(slots)):
         p = slots[i]
@@ -68,11 +70,11 @@ def split_groups(codes, k, slots, group, owner, places):
 
 @njit(**PLAIN)
 def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_of, parts, made, grows):
-    """The nodes of round k, numbered from 0, and which of its classes go on; how many nodes are new.
+    """Make the trie nodes of level k, numbered from 0, and mark the classes that grow further; the number of nodes.
 
     sizes, node_of [groups] are the members and the node of each group. parts are above, word, depth, chain and count
-    [classes] of what is new; made [classes] gets the number of its new node or NONE, where a class is all of its group
-    and joins the group's node; grows [classes] whether its contexts may be longer still."""
+    [classes] of the new nodes. made [classes] becomes the number of the new node, or NONE where a class has all members
+    of its group and joins the group's node. grows [classes] tells whether its contexts may be longer still."""
     above, word, depth, chain, count = parts
     new = 0
     for c in range(len(owner)):
@@ -83,7 +85,7 @@ def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_o
             continue
         longest = k
         while collapse and members == 1 and longest < order - 1 and codes[p - longest] != V:
-            longest += 1  # it never branches again
+            longest += 1  # a single target never branches again
         made[c] = new
         above[new], word[new], count[new] = node_of[g], codes[p - k], members
         depth[new], chain[new] = longest, 1 + longest - k
@@ -93,7 +95,7 @@ def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_o
 
 @njit(**PLAIN)
 def regroup(group, number):
-    """Each member's class becomes the group of this number, NONE if it goes no further."""
+    """Replace the class of each text position by the group number[class]; NONE if its contexts grow no further."""
     for p in range(len(group)):
         if group[p] != NONE:
             group[p] = number[group[p]]
@@ -101,7 +103,7 @@ def regroup(group, number):
 
 @njit(**PLAIN)
 def sort_words(order, group, made, places, slots):
-    """slots = the members of those classes that made a node, by (class, own code); how many they are."""
+    """Sort the members of classes that made a trie node by (class, own code) into slots; the number of members."""
     free = np.empty(len(made), np.int64)
     total = 0
     for c in range(len(made)):
@@ -118,8 +120,9 @@ def sort_words(order, group, made, places, slots):
 
 @njit(**PLAIN)
 def make_entries(codes, slots, group, made, first_node, first_entry, entry, parts):
-    """The entries of a round, what members of its new nodes are: parts are node, word, above and count of each; entry
-    [positions], the deepest so far, becomes the new one. How many are new."""
+    """Make the (context, next word) entries of the new trie nodes of a level; the number of new entries.
+
+    parts are node, word, above and count of each. entry [positions], the deepest entry so far, becomes the new one."""
     node, word, above, count = parts
     new, last = NONE, NONE
     for p in slots:
@@ -133,7 +136,7 @@ def make_entries(codes, slots, group, made, first_node, first_entry, entry, part
 
 @njit(**PLAIN)
 def left_over(count, above):
-    """What is counted at each place and at none of those below it."""
+    """The count of each node of a tree minus those of its children: what ends at the node itself."""
     rest = count.copy()
     for i in range(len(above)):
         if above[i] >= 0:
@@ -143,7 +146,7 @@ def left_over(count, above):
 
 @njit(**PLAIN)
 def offsets(owners, size):
-    """Where the run of each owner begins in ascending owners (those below 0 are before all): [size + 1]"""
+    """Offsets of the run of each owner among ascending owners; those below 0 stand before all runs: [size + 1]"""
     begins = np.zeros(size + 1, np.int32)
     before = 0
     for owner in owners:
@@ -158,21 +161,23 @@ def offsets(owners, size):
 
 
 @njit(**PLAIN)
-def search(values, begin, end, wanted):
-    """Where it stands among the ascending values[begin:end], NONE if nowhere."""
+def search(values, begin, end, target):
+    """Binary search: the place of target in the ascending values[begin:end], or NONE."""
     stop = end
     while begin < end:
         middle = (begin + end) >> 1
-        if values[middle] < wanted:
+        if values[middle] < target:
             begin = middle + 1
         else:
             end = middle
-    return begin if begin < stop and values[begin] == wanted else NONE
+    return begin if begin < stop and values[begin] == target else NONE
 
 
 @njit(**PLAIN)
 def locate(codes, targets, V, order, above, word, children, entry_word, starts, node, entry):
-    """The deepest node of each target's context and the deepest entry with its word; children and starts: `offsets`."""
+    """Find the deepest trie node of each target's context and the deepest entry with its word.
+
+    children and starts are `offsets` of the child nodes and of the entries of each node."""
     for t in range(len(targets)):
         p = targets[t]
         n, k = 0, 1
@@ -194,13 +199,13 @@ def locate(codes, targets, V, order, above, word, children, entry_word, starts, 
 
 @njit(**PLAIN)
 def _joins(above, count, n):
-    """Whether all targets of the node above are in this one; node 0 is joined by none."""
+    """Whether trie node n has all targets of the node above it and joins it; no node joins node 0."""
     return above[n] > 0 and count[n] == count[above[n]]
 
 
 @njit(**PLAIN)
 def tops(above, count, depth):
-    """depth [nodes] becomes that of the first node of the chain that each one would be joined to."""
+    """Replace the depth of each trie node by that of the first node of the chain that it would join."""
     for n in range(len(above)):
         if _joins(above, count, n):
             depth[n] = depth[above[n]]
@@ -208,10 +213,11 @@ def tops(above, count, depth):
 
 
 @njit(**PLAIN)
-def collapse(above, count, depth, starts, entry_above, node_of, of, new_depth, chain):
-    """Let each node whose targets are all those of the one above join it, unless that is node 0.
+def collapse(above, count, depth, starts, entry_above, node_of, entry_of, new_depth, chain):
+    """Collapse a trie: each node that has all targets of the node above joins it, unless that is node 0.
 
-    node_of [nodes] and of [entries] get the numbers afterwards, new_depth and chain what a new node stands for."""
+    node_of [nodes] and entry_of [entries] become the numbers in the collapsed tree; new_depth and chain describe its
+    nodes. Returns the numbers of its nodes and entries."""
     nodes, entries = 0, 0
     for n in range(len(above)):
         joins = _joins(above, count, n)
@@ -225,17 +231,19 @@ def collapse(above, count, depth, starts, entry_above, node_of, of, new_depth, c
         node_of[n], new_depth[m] = m, depth[n]
         for e in range(starts[n], starts[n + 1]):
             if joins:
-                of[e] = of[entry_above[e]]
+                entry_of[e] = entry_of[entry_above[e]]
             else:
-                of[e] = entries
+                entry_of[e] = entries
                 entries += 1
     return nodes, entries
 
 
 @njit(**PLAIN)
 def keep_living(alive, above, entry_node, entry_above, node_alive, link):
-    """Mark the nodes that have a living entry or such a node below; link [entries] = number, among the living, of the
-    entry itself if it lives, else of the nearest living one above it."""
+    """Mark the trie nodes that have a living entry, or lie above one; the number of living entries.
+
+    link [entries] becomes the number, among the living entries, of the entry itself or of the nearest living one above
+    it."""
     for e in range(len(alive)):
         if alive[e]:
             node_alive[entry_node[e]] = True
@@ -254,10 +262,11 @@ def keep_living(alive, above, entry_node, entry_above, node_alive, link):
 
 @njit(**PLAIN)
 def cut_out(touched, parent, begins, above, starts, entry_above, entry_word, rows, node, word, over):
-    """The entries of the touched nodes, ascending with all their ancestors: their rows in the whole, and what they are.
+    """Copy the entries of the touched nodes out of a context trie: their row in the trie, node, word and entry above.
 
-    parent [touched] is the place of the node above among the touched; begins [touched + 1] where the entries of each
-    begin in the result. An entry above lies at the parent, or in a pruned trie farther up."""
+    touched are ascending nodes with all their ancestors; parent [touched] is the place among them of the node above.
+    begins [touched + 1] are the offsets of their entries in the result. An entry above lies at the parent, or farther
+    up in a pruned trie."""
     for i in range(len(touched)):
         n, shift = touched[i], begins[i]
         for e in range(starts[n], starts[n + 1]):

@@ -1,10 +1,10 @@
-"""A language model as a folder: `model.json` has its words and how it reads text, `weights.safetensors` its living
-contexts.
+"""The artifact of a language model: `model.json` has its words and reading, `weights.safetensors` its living contexts.
 
-Contexts stand level by level, the children of a context side by side, so that numbers of children and words are all
-that is needed. A next word is its rank among those of the context above, of which long contexts have few, or, if they
-lack it, comes after them. A weight that equals that of the same word in the context above, as penalties by l-infinity
-bring about, is one bit. The bytes of all numbers are sorted by their weight, and deflated.
+Contexts stand level by level and the children of a context side by side, so that the numbers of children and their
+words are all that is needed. A next word is stored as its rank among the next words of the context above, of which long
+contexts have few; a word that is missing there comes after them. A weight that equals that of the same word in the
+context above takes one bit: l-infinity penalties cause many of these. The bytes of all numbers are sorted by their
+significance, then deflated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import safetensors.numpy
 from structsparse.artifacts.folder import (
     COMMON,
     DESCRIPTION,
-    LANGUAGE_MODEL,
     WEIGHTS,
     Fields,
     blaming,
@@ -30,20 +29,24 @@ from structsparse.artifacts.folder import (
 from structsparse.artifacts.tables import packed, unpacked
 from structsparse.base.errors import UserError
 from structsparse.corpora.text import END, START, UNKNOWN, Reading, Vocabulary
-from structsparse.kernels.structures import contexts_pruned as ngrams
+from structsparse.kernels.structures import contexts_pruned as kernels
 from structsparse.tasks.lm.predictor import LanguageModel
 from structsparse.tasks.lm.trie import Trie
 
+KIND = "language model"  # the value of `kind` in model.json
 _MOST = np.iinfo(np.int32).max  # nodes, entries
-_READING = ("sentences", "tokens", "lower", "classes")  # a limit is of the training text alone
+_READING = ("sentences", "tokens", "lower", "classes")  # without `limit`, which is for the training text alone
+
+
+# --- writing
 
 
 def save(folder: Path, model: LanguageModel) -> int:
-    """Write the living part of a model, whole or not at all, in float32; the bytes of the folder."""
+    """Write a language model in float32, completely or not at all; the bytes of the folder."""
     trie, weights, base = model.trie, _single(folder, model.weights), _single(folder, model.base)
-    beyond = slice(trie.words, None)  # the entries that are written
-    same = weights[beyond] == weights[trie.entry_above[beyond]]
-    code = _code(trie.words)
+    written = slice(trie.words, None)  # entries after the empty context have no word and no rank
+    same = weights[written] == weights[trie.entry_above[written]]
+    code = _code_type(trie.words)
     tensors = {
         "nodes.children": np.diff(trie.children).astype(code),
         "nodes.word": trie.word[1:].astype(code),
@@ -52,9 +55,9 @@ def save(folder: Path, model: LanguageModel) -> int:
         "entries.same": np.packbits(same),
         **({} if base is None else {"base": base}),
     }
-    own = np.append(weights[: trie.words], weights[beyond][~same])
+    different = np.append(weights[: trie.words], weights[written][~same])
     description = {
-        "kind": LANGUAGE_MODEL,
+        "kind": KIND,
         "order": trie.order,
         "alpha": model.alpha,
         "nodes": trie.nodes,
@@ -63,29 +66,11 @@ def save(folder: Path, model: LanguageModel) -> int:
         "words": list(model.vocabulary.words),
     }
     tensors = {name: _deflated(array) for name, array in tensors.items()}
-    return write(folder, description, safetensors.numpy.save(tensors | _told(own)))
-
-
-def loaded(folder: Path, known: dict) -> LanguageModel:
-    """What `save` has written, or which file is wrong and why; `known` is what `model.json` says."""
-    with blaming(folder / DESCRIPTION):
-        check_fields(known, _FIELDS)
-        vocabulary, reading = Vocabulary(tuple(known["words"])), Reading(**known["reading"])
-    with blaming(folder / WEIGHTS):
-        tensors = read_tensors((folder / WEIGHTS).read_bytes(), known["sha256"])
-        trie = _trie(known, tensors)
-        base = _inflated(tensors, "base", np.float32, trie.words) if "base" in tensors else None
-        model = LanguageModel(vocabulary, reading, trie, _weights(trie, tensors), float(known["alpha"]), base)
-        if tensors:
-            raise UserError(f"tensor {min(tensors)} has no place in a language model")
-        with np.errstate(all="ignore"):
-            if not np.isfinite(model.scores).all():
-                raise UserError("weights are NaN, infinite, or so large that probabilities are")
-    return model
+    return write(folder, description, safetensors.numpy.save(tensors | _smallest(different)))
 
 
 def _single(folder: Path, numbers: np.ndarray | None) -> np.ndarray | None:
-    """In float32, which must hold them."""
+    """Weights of a language model in float32; an error if they do not fit."""
     if numbers is None:
         return None
     with np.errstate(over="ignore"):
@@ -95,125 +80,154 @@ def _single(folder: Path, numbers: np.ndarray | None) -> np.ndarray | None:
     return single
 
 
-def _vocabulary(value: object) -> bool:
+def _ranks(trie: Trie) -> np.ndarray:
+    """The rank of each entry's word among the words of the context above; for a missing word, their number plus it.
+
+    The first V entries have none."""
+    over = trie.entry_above[trie.words :]
+    above = trie.above[trie.entry_node[trie.words :]]
+    first, end = trie.starts[above], trie.starts[above + 1]
+    ranks = np.where(over >= first, over - first, end - first + trie.entry_word[trie.words :])
+    return ranks.astype(_code_type(2 * trie.words))
+
+
+def _smallest(weights: np.ndarray) -> dict[str, np.ndarray]:
+    """Tensors of float32 weights: deflated or, where that is smaller, coded as the tables of other models are."""
+    plain, coded = {"weights": _deflated(weights)}, packed("weights", weights)
+    sizes = [sum(array.nbytes for array in tensors.values()) for tensors in (plain, coded)]
+    return coded if sizes[1] < sizes[0] and "weights" not in coded else plain
+
+
+def _deflated(array: np.ndarray) -> np.ndarray:
+    """The bytes of an array, sorted by significance and deflated: uint8 [bytes]"""
+    planes = np.ascontiguousarray(array).view(np.uint8).reshape(len(array), array.itemsize).T
+    return np.frombuffer(zlib.compress(planes.tobytes()), np.uint8)
+
+
+# --- reading
+
+
+def load(folder: Path, description: dict) -> LanguageModel:
+    """Read a language model that `save` has written; errors name the damaged file and the reason."""
+    with blaming(folder / DESCRIPTION):
+        check_fields(description, _FIELDS)
+        vocabulary, reading = Vocabulary(tuple(description["words"])), Reading(**description["reading"])
+    with blaming(folder / WEIGHTS):
+        tensors = read_tensors((folder / WEIGHTS).read_bytes(), description["sha256"])
+        trie = _trie(description, tensors)
+        base = _inflated(tensors, "base", np.float32, trie.words) if "base" in tensors else None
+        weights = _weights(trie, tensors)
+        model = LanguageModel(vocabulary, reading, trie, weights, float(description["alpha"]), base)
+        if tensors:
+            raise UserError(f"tensor {min(tensors)} has no place in a language model")
+        with np.errstate(all="ignore"):
+            if not np.isfinite(model.scores).all():
+                raise UserError("weights are NaN, infinite, or so large that probabilities are")
+    return model
+
+
+def _are_words(value: object) -> bool:
+    """Whether a field of model.json is a valid vocabulary."""
     if not isinstance(value, list) or not all(isinstance(word, str) and word.split() == [word] for word in value):
         return False
     try:
         "".join(value).encode()
     except UnicodeEncodeError:  # half of a surrogate pair
         return False
-    named = {*value}
-    return len(named) == len(value) < _MOST and value[-1:] == [END] and UNKNOWN in named and START not in named
+    distinct = {*value}
+    return len(distinct) == len(value) < _MOST and value[-1:] == [END] and UNKNOWN in distinct and START not in distinct
 
 
 def _is_reading(value: object) -> bool:
+    """Whether a field of model.json says how text is read."""
     if not isinstance(value, dict) or {*value} != {*_READING}:
         return False
     return [type(value[name]) for name in _READING] == [str, str, bool, bool]
 
 
 def _is_size(value: object) -> bool:
+    """Whether a field of model.json is a number of contexts or entries."""
     return type(value) is int and 1 <= value <= _MOST
 
 
 _FIELDS: Fields = COMMON | {
-    "kind": (lambda value: value == LANGUAGE_MODEL, f'"{LANGUAGE_MODEL}"'),
+    "kind": (lambda value: value == KIND, f'"{KIND}"'),
     "order": (_is_size, "a number from 1 on"),
     "alpha": (lambda value: type(value) in (int, float) and 0 < value < math.inf, "a positive number"),
     "nodes": (_is_size, "a number of contexts"),
     "entries": (_is_size, "a number of weights"),
     "reading": (_is_reading, f"an object with {', '.join(_READING)}"),
-    "words": (_vocabulary, f"distinct words, {UNKNOWN} among them, {END} the last, no {START}"),
+    "words": (_are_words, f"distinct words, {UNKNOWN} among them, {END} the last, no {START}"),
 }
 
 
-def _trie(known: dict, tensors: dict) -> Trie:
-    words, nodes, entries = len(known["words"]), known["nodes"], known["entries"]
-    code = _code(words)
+def _trie(description: dict, tensors: dict) -> Trie:
+    """The trie of a language model from its tensors, which are checked and taken out of `tensors`."""
+    words, nodes, entries = len(description["words"]), description["nodes"], description["entries"]
+    code = _code_type(words)
     children = _inflated(tensors, "nodes.children", code, nodes).astype(np.int64)
     if children.sum() != nodes - 1:
         raise UserError(f"nodes.children add up to {children.sum():,}, expected {nodes - 1:,}")
     above = np.append(-1, np.repeat(np.arange(nodes), children)).astype(np.int32)
     if (above >= np.arange(nodes)).any():
-        raise UserError("nodes.children give some context to itself or to a longer one")
+        raise UserError("nodes.children make a context a child of itself or of a longer one")
     word = np.append(-1, _inflated(tensors, "nodes.word", code, nodes - 1).astype(np.int32)).astype(np.int32)
     _check_words("nodes.word", word[1:], above[1:], words + 1)
-    own = _inflated(tensors, "nodes.entries", code, nodes - 1).astype(np.int64)
-    if own.sum() != entries - words:
-        raise UserError(f"nodes.entries add up to {own.sum():,}, expected {entries - words:,}")
-    starts = np.cumsum(np.append([0, words], own))
-    ranks = _inflated(tensors, "entries.rank", _code(2 * words), entries - words).astype(np.int64)
-    trie = Trie(words, known["order"], above, word, starts.astype(np.int32), np.arange(entries, dtype=np.int32))
+    sizes = _inflated(tensors, "nodes.entries", code, nodes - 1).astype(np.int64)
+    if sizes.sum() != entries - words:
+        raise UserError(f"nodes.entries add up to {sizes.sum():,}, expected {entries - words:,}")
+    starts = np.cumsum(np.append([0, words], sizes))
+    ranks = _inflated(tensors, "entries.rank", _code_type(2 * words), entries - words).astype(np.int64)
+    entry_word = np.arange(entries, dtype=np.int32)
+    trie = Trie(words, description["order"], above, word, starts.astype(np.int32), entry_word)
     _rank_words_(trie, ranks)
-    _check_words("entries.rank", trie.entry_word[words:], np.repeat(np.arange(1, nodes), own), words)
-    if (longest := int(trie.depth.max())) >= known["order"]:
-        raise UserError(f"a context has {longest} words, expected fewer than order ({known['order']})")
+    _check_words("entries.rank", trie.entry_word[words:], np.repeat(np.arange(1, nodes), sizes), words)
+    if (longest := int(trie.depth.max())) >= description["order"]:
+        raise UserError(f"a context has {longest} words, expected fewer than order ({description['order']})")
     return trie
 
 
-def _ranks(trie: Trie) -> np.ndarray:
-    """Of every entry but the first V its word's place among the words of the context above or, if it is none of them,
-    how many these are plus the word."""
-    over = trie.entry_above[trie.words :]
-    above = trie.above[trie.entry_node[trie.words :]]
-    first, end = trie.starts[above], trie.starts[above + 1]
-    ranks = np.where(over >= first, over - first, end - first + trie.entry_word[trie.words :])
-    return ranks.astype(_code(2 * trie.words))
-
-
 def _rank_words_(trie: Trie, ranks: np.ndarray) -> None:
-    """Fill in the words of the entries from their ranks, level by level."""
+    """Replace the words of the trie's entries by those of their ranks, level by level, in place."""
     entry_node, words = trie.entry_node, trie.entry_word
     begin, end = 1, int(trie.children[1])
     while begin < end:
-        own = slice(trie.starts[begin], trie.starts[end])
-        above, rank = trie.above[entry_node[own]], ranks[own.start - trie.words : own.stop - trie.words]
+        level = slice(trie.starts[begin], trie.starts[end])
+        above, rank = trie.above[entry_node[level]], ranks[level.start - trie.words : level.stop - trie.words]
         first, size = trie.starts[above], trie.starts[above + 1] - trie.starts[above]
-        there = words[np.minimum(first + rank, trie.entries - 1)]
-        words[own] = np.where(rank < size, there, rank - size)
+        ranked = words[np.minimum(first + rank, trie.entries - 1)]
+        words[level] = np.where(rank < size, ranked, rank - size)
         begin, end = end, int(trie.children[end])
 
 
 def _weights(trie: Trie, tensors: dict) -> np.ndarray:
-    """float32 [entries]"""
-    beyond = trie.entries - trie.words
-    bits = _inflated(tensors, "entries.same", np.uint8, -(-beyond // 8))
-    same = np.append(np.zeros(trie.words, bool), np.unpackbits(bits, count=beyond).astype(bool))
+    """The weights of a language model from its tensors: float32 [entries]"""
+    written = trie.entries - trie.words
+    bits = _inflated(tensors, "entries.same", np.uint8, -(-written // 8))
+    same = np.append(np.zeros(trie.words, bool), np.unpackbits(bits, count=written).astype(bool))
     size = int(trie.entries - same.sum())
     plain = "weights" in tensors or "weights.counts" not in tensors
-    own = _inflated(tensors, "weights", np.float32, size) if plain else unpacked(tensors, "weights", (size,))
+    different = _inflated(tensors, "weights", np.float32, size) if plain else unpacked(tensors, "weights", (size,))
     weights = np.empty(trie.entries, np.float32)
-    ngrams.spread(own, same, trie.entry_above, weights)
+    kernels.spread(different, same, trie.entry_above, weights)
     return weights
 
 
-def _told(weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Weights float32 deflated, or, where that is smaller, as the tables of other models."""
-    plain, coded = {"weights": _deflated(weights)}, packed("weights", weights)
-    sizes = [sum(array.nbytes for array in way.values()) for way in (plain, coded)]
-    return coded if sizes[1] < sizes[0] and "weights" not in coded else plain
-
-
-def _check_words(name: str, found: np.ndarray, owner: np.ndarray, end: int) -> None:
-    """Codes below `end` that ascend within each owner."""
-    if len(found) and not 0 <= found.min() <= found.max() < end:
-        raise UserError(f"{name} holds {found.max()}, expected 0 to {end - 1}, the code of a word")
-    if ((found[1:] <= found[:-1]) & (owner[1:] == owner[:-1])).any():
+def _check_words(name: str, codes: np.ndarray, owner: np.ndarray, end: int) -> None:
+    """Check that codes of words are below `end` and ascend within each owner."""
+    if len(codes) and not 0 <= codes.min() <= codes.max() < end:
+        raise UserError(f"{name} holds {codes.max()}, expected 0 to {end - 1}, the code of a word")
+    if ((codes[1:] <= codes[:-1]) & (owner[1:] == owner[:-1])).any():
         raise UserError(f"{name} does not ascend within every context")
 
 
-def _code(words: int) -> np.dtype:
-    """What holds the codes of words, and numbers of them: the start of a sentence comes on top."""
+def _code_type(words: int) -> np.dtype:
+    """The smallest type for the codes of this many words and the start of a sentence."""
     return np.min_scalar_type(words + 1)
 
 
-def _deflated(array: np.ndarray) -> np.ndarray:
-    planes = np.ascontiguousarray(array).view(np.uint8).reshape(len(array), array.itemsize).T
-    return np.frombuffer(zlib.compress(planes.tobytes()), np.uint8)
-
-
 def _inflated(tensors: dict, name: str, kind, size: int) -> np.ndarray:
-    """What `_deflated` has made of `size` numbers."""
+    """Inflate the tensor of a name, `size` numbers that `_deflated` has packed, and take it out of `tensors`."""
     if name not in tensors:
         raise UserError(f"tensor {name} is missing")
     packed, kind = tensors.pop(name), np.dtype(kind)
@@ -221,10 +235,10 @@ def _inflated(tensors: dict, name: str, kind, size: int) -> np.ndarray:
         raise UserError(f"tensor {name} is {packed.dtype} {packed.shape}, expected deflated bytes")
     inflater, expected = zlib.decompressobj(), size * kind.itemsize
     try:
-        found = inflater.decompress(packed.tobytes(), expected + 1)
+        plain = inflater.decompress(packed.tobytes(), expected + 1)
     except zlib.error as error:
         raise UserError(f"tensor {name} cannot be inflated ({error})") from None
-    if len(found) != expected or not inflater.eof or inflater.unused_data:
+    if len(plain) != expected or not inflater.eof or inflater.unused_data:
         raise UserError(f"tensor {name} does not inflate to {size:,} numbers of {kind.itemsize} bytes")
-    planes = np.frombuffer(found, np.uint8).reshape(kind.itemsize, size)
+    planes = np.frombuffer(plain, np.uint8).reshape(kind.itemsize, size)
     return np.ascontiguousarray(planes.T).view(kind).reshape(size)

@@ -1,4 +1,4 @@
-"""What the program does with a language model."""
+"""The subcommands of `structsparse` for language models: predict, evaluate, next, sample, export."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from structsparse.base.console import note, source, write_output
-from structsparse.corpora.text import UNKNOWN
+from structsparse.corpora.text import END, UNKNOWN
 from structsparse.tasks.lm.export import FORMATS
-from structsparse.training.scores import Perplexity
 
 if TYPE_CHECKING:
     from structsparse.corpora.text import Coded, Text
@@ -18,66 +17,65 @@ if TYPE_CHECKING:
 
 
 def predict(options: argparse.Namespace, model: LanguageModel) -> None:
+    """`structsparse predict`: the log-probability of every word of a text."""
     with write_output(options) as output:
         for coded, text in model.stream(source(options)):
-            output.write(_scored(model, coded, text).encode())
+            output.write(_scored_lines(model, coded, text).encode())
             output.flush()
 
 
-def _scored(model: LanguageModel, coded: Coded, text: Text) -> str:
-    """A line for every target, an empty one after every sentence."""
-    words = ["</s>", *coded.words]
-    chances = [f"{chance:.6f}" for chance in model.log_probabilities(text).tolist()]
-    known = text.known[text.targets].tolist()
+def _scored_lines(model: LanguageModel, coded: Coded, text: Text) -> str:
+    """A line for every word and sentence end with its log-probability, an empty line after every sentence."""
     lines = []
-    for code, chance, is_known in zip(coded.codes.tolist(), chances, known, strict=True):
-        lines.append(f"{words[code]}\t{chance}" + ("" if is_known else f"\t{UNKNOWN}"))
-        if code == 0:
+    for word, value, known in model.scored_words(coded, text):
+        lines.append(f"{word}\t{value:.6f}" + ("" if known else f"\t{UNKNOWN}"))
+        if word == END:
             lines.append("")
     return "\n".join([*lines, ""])
 
 
 def evaluate(options: argparse.Namespace, model: LanguageModel) -> None:
-    model.log_probabilities(model.encode([[]]))  # the first call prepares what later ones use
-    begin, score, sentences = time.perf_counter(), Perplexity(), 0
-    for coded, text in model.stream(options.file):
-        score.add(model.log_probabilities(text), text.known[text.targets])
-        sentences += len(coded.ends)
-    seconds = time.perf_counter() - begin
-    figures = score.result()
-    tokens = figures["targets"] + figures["unknown"]
-    figures |= {"sentences": sentences, "tokens": tokens, "tokens_per_second": tokens / seconds}
+    """`structsparse evaluate`: the perplexity of a text file."""
+    model.log_probabilities(model.encode([[]]))  # the first call fills the caches
+    begin = time.perf_counter()
+    figures = model.evaluate(options.file)
+    figures["tokens_per_second"] = figures["tokens"] / (time.perf_counter() - begin)
     print(json.dumps(figures, indent=2) if options.json else _table(figures))
 
 
 def _table(figures: dict) -> str:
+    """The perplexities of a text for reading."""
     known, open_ = f"{figures['perplexity']:12,.2f}", f"{figures['perplexity_open']:12,.2f}"
     size = f"{figures['sentences']:,} sentences, {figures['tokens']:,} tokens"
     return f"""\
-perplexity      {known}   over {figures["targets"]:,} words and ends of sentences in the vocabulary
+perplexity      {known}   over {figures["targets"]:,} words and sentence ends in the vocabulary
 perplexity_open {open_}   over all, {figures["unknown"]:,} unknown words counted as {UNKNOWN}
 {size}, {figures["tokens_per_second"]:,.0f} tokens per second"""
 
 
 def next(options: argparse.Namespace, model: LanguageModel) -> None:
+    """`structsparse next`: the most probable next words after a context, and why."""
     unknown = model.unknown_words(options.context)
     if unknown:
         note(f"{', '.join(unknown)}: unknown to the model, counted as {UNKNOWN}")
     for word in model.next_words(options.context, options.count):
-        print(f"{word.probability:.6f}\t{word.word}\t{_why(word)}")
+        print(f"{word.probability:.6f}\t{word.word}\t{_reasons(word)}")
 
 
-def _why(word: NextWord) -> str:
+def _reasons(word: NextWord) -> str:
+    """What each context adds to the score of a next word."""
     parts = (f"{' '.join(part.context) or '(any)'} -> {part.weight:+.2f}" for part in word.parts)
     return ", ".join(parts)
 
 
 def sample(options: argparse.Namespace, model: LanguageModel) -> None:
+    """`structsparse sample`: random sentences of the model."""
     for sentence in model.sample(options.count, options.seed, options.temperature, options.start):
         print(" ".join(sentence))
 
 
 def export(options: argparse.Namespace, model: LanguageModel) -> None:
+    """`structsparse export`: the living contexts as text."""
     with write_output(options) as output:
         for text in FORMATS[options.format](model):
             output.write(text.encode())

@@ -1,4 +1,4 @@
-"""The contexts of a text, all suffixes of what stands before its words, as a trie or as a tree of collapsed chains."""
+"""The context tree of a text: all suffixes of the words before each word, as a trie or with its chains collapsed."""
 
 from __future__ import annotations
 
@@ -18,83 +18,85 @@ _ENTRIES = ("entry_node", "entry_word", "entry_above", "entry_count")
 
 
 class Places(NamedTuple):
-    """Where targets stand in a tree."""
+    """Where the targets of a text stand in a context tree."""
 
     node: np.ndarray  # int32 [targets], the deepest known context of each
-    entry: np.ndarray  # int32 [targets], its deepest entry
+    entry: np.ndarray  # int32 [targets], the deepest entry of each
 
     def take(self, targets: np.ndarray) -> Places:
-        """Those of some targets, given by number or as a mask."""
+        """The places of a subset of the targets, given as numbers or as a mask."""
         return Places(self.node[targets], self.entry[targets])
 
 
 @dataclass(frozen=True)
 class ContextTree:
-    """The last 0 .. order - 1 words before each target, and which words followed them.
+    """The contexts of a text, the last 0 .. order - 1 words before each target, and the words that follow them.
 
-    Nodes are contexts, parents before children, node 0 the empty context. Entries are (context, next word) pairs seen
-    in training, sorted by (node, word), parents before children; entries 0 .. V - 1 are all words after the empty
-    context, even if never seen. A collapsed tree lets one node stand for a chain of contexts that all have the same
-    targets: its depth is that of the longest, its word the nearest of the new ones. Node 0 stands for itself alone,
-    because it has entries that nobody saw."""
+    Nodes are contexts, parents before children; node 0 is the empty context. Entries are the (context, next word) pairs
+    of the training text, sorted by (node, word), parents before children. Entries 0 .. V - 1 are all words after the
+    empty context, unseen ones included. In a collapsed tree one node stands for a chain of contexts with the same
+    targets: its depth is that of the longest, its word the nearest of the added ones. Node 0 never heads a chain,
+    because it has entries of unseen words."""
 
-    words: int  # V; code V is <s>, which stands in contexts only
+    words: int  # V; code V is <s>, which occurs in contexts only
     order: int
     collapsed: bool
     above: np.ndarray  # int32 [nodes], the context without its farthest word; -1 for node 0
     word: np.ndarray  # int32 [nodes], that farthest word; -1 for node 0
     depth: np.ndarray  # int32 [nodes], words in the longest context
-    chain: np.ndarray  # int32 [nodes], how many contexts of the trie it stands for
-    count: np.ndarray  # int32 [nodes], targets in this context
-    ends: np.ndarray  # int32 [nodes], targets whose longest context it is
+    chain: np.ndarray  # int32 [nodes], number of contexts of the trie that it stands for
+    count: np.ndarray  # int32 [nodes], number of targets in this context
+    ends: np.ndarray  # int32 [nodes], number of targets whose longest context it is
     entry_node: np.ndarray  # int32 [entries]
     entry_word: np.ndarray  # int32 [entries]
     entry_above: np.ndarray  # int32 [entries], the same word after the parent context; -1 for the first V
-    entry_count: np.ndarray  # int32 [entries], how often it was seen
-    entry_ends: np.ndarray  # int32 [entries], targets whose deepest entry it is
-    node_levels: np.ndarray  # int64 [order + 1], level k holds the nodes of round k; parents lie in earlier levels
-    entry_levels: np.ndarray  # int64 [order + 1]
+    entry_count: np.ndarray  # int32 [entries], occurrences in training
+    entry_ends: np.ndarray  # int32 [entries], number of targets whose deepest entry it is
+    node_levels: np.ndarray  # int64 [order + 1], offsets of the levels; parents lie in earlier levels
+    entry_levels: np.ndarray  # int64 [order + 1], the same for the entries
     vocabulary: Vocabulary | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def build(cls, text: Text, order: int, collapse: bool = False) -> ContextTree:
-        """The trie of a text, or the tree in which contexts with the targets of the one above them have joined it."""
+        """The context trie of a text; `collapse` joins each context that has all targets of the one above to it."""
         return _build(text, order, collapse)
 
     @property
     def nodes(self) -> int:
+        """The number of contexts."""
         return len(self.above)
 
     @property
     def entries(self) -> int:
+        """The number of (context, next word) pairs."""
         return len(self.entry_node)
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """int32 [nodes + 1], the entries of node n are starts[n] : starts[n + 1]"""
+        """int32 [nodes + 1]: the entries of node n are starts[n] : starts[n + 1]"""
         return kernels.offsets(self.entry_node, self.nodes)
 
     @cached_property
     def children(self) -> np.ndarray:
-        """int32 [nodes + 1], the children of node n of a trie are children[n] : children[n + 1]"""
+        """int32 [nodes + 1]: the children of node n of a trie are children[n] : children[n + 1]"""
         return kernels.offsets(self.above, self.nodes)
 
     @property
     def entry_depth(self) -> np.ndarray:
-        """int32 [entries], words in the longest context of each"""
+        """int32 [entries]: words in the longest context of each entry"""
         return self.depth[self.entry_node]
 
     @property
     def entry_chain(self) -> np.ndarray:
-        """int32 [entries], how many entries of the trie each stands for"""
+        """int32 [entries]: the number of entries of the trie that each stands for"""
         return self.chain[self.entry_node]
 
     def up_to(self, order: int) -> ContextTree:
-        """The trie of a lower order."""
-        self._only_a_trie("cut to a lower order")
+        """The context trie of a lower order."""
+        self._require_trie("cut to a lower order")
         if not 1 <= order <= self.order:
             raise UserError(f"a trie of order {self.order} has no part of order {order}, expected 1 to {self.order}")
-        return self._of(
+        return self._with(
             {name: getattr(self, name)[: self.node_levels[order]] for name in _NODES},
             {name: getattr(self, name)[: self.entry_levels[order]] for name in _ENTRIES},
             order=order,
@@ -104,7 +106,7 @@ class ContextTree:
 
     def locate(self, text: Text) -> Places:
         """The deepest known context of each target of a text, and the deepest entry with its word."""
-        self._only_a_trie("searched")
+        self._require_trie("searched")
         if len(text.vocabulary) != self.words:
             raise UserError(
                 f"{text.source} has a vocabulary of {len(text.vocabulary):,} words, the contexts one of "
@@ -117,78 +119,78 @@ class ContextTree:
         )  # fmt: skip
         return places
 
-    def collapsed_of(self) -> tuple[ContextTree, np.ndarray]:
-        """The collapsed tree of a trie, and the number in it of each entry: int32 [entries]."""
-        self._only_a_trie("collapsed")
-        node_of, of = np.empty(self.nodes, np.int32), np.empty(self.entries, np.int32)
+    def collapse(self) -> tuple[ContextTree, np.ndarray]:
+        """The collapsed tree of a context trie, and for each entry its number there: int32 [entries]"""
+        self._require_trie("collapsed")
+        node_of, entry_of = np.empty(self.nodes, np.int32), np.empty(self.entries, np.int32)
         depth, chain = np.empty(self.nodes, np.int32), np.empty(self.nodes, np.int32)
         trie = self.above, self.count, self.depth, self.starts, self.entry_above
-        nodes, entries = kernels.collapse(*trie, node_of, of, depth, chain)
-        first, first_entry = _firsts(node_of, nodes), _firsts(of, entries)
+        nodes, entries = kernels.collapse(*trie, node_of, entry_of, depth, chain)
+        first, first_entry = _first_places(node_of, nodes), _first_places(entry_of, entries)
         above, over = self.above[first], self.entry_above[first_entry]
-        tree = self._of(
+        tree = self._with(
             {
                 "above": np.where(above < 0, -1, node_of[above]), "word": self.word[first],
                 "depth": depth[:nodes], "chain": chain[:nodes], "count": self.count[first],
             },
             {
                 "entry_node": node_of[self.entry_node[first_entry]], "entry_word": self.entry_word[first_entry],
-                "entry_above": np.where(over < 0, -1, of[over]), "entry_count": self.entry_count[first_entry],
+                "entry_above": np.where(over < 0, -1, entry_of[over]), "entry_count": self.entry_count[first_entry],
             },
             collapsed=True,
             node_levels=np.searchsorted(first, self.node_levels),
             entry_levels=np.searchsorted(first_entry, self.entry_levels),
         )  # fmt: skip
-        return tree, of
+        return tree, entry_of
 
     def tops(self) -> np.ndarray:
-        """Words of the shortest context in the chain that each node belongs to, joined or not: int32 [nodes]"""
+        """Words of the shortest context in the chain that each node belongs to, collapsed or not: int32 [nodes]"""
         tops = self.depth + np.int32(1) - self.chain
         return tops if self.collapsed else kernels.tops(self.above, self.count, tops)
 
     def prune(self, alive: np.ndarray) -> tuple[ContextTree, np.ndarray]:
-        """The trie of the living entries and the rows that they had: int64.
+        """The context trie of the living entries, and their rows in this one: int64
 
-        The first V entries stay, and every node above a living entry. The entry above is the nearest living one, so
-        that sums along the paths stay what they are if the dead ones are zero."""
+        The first V entries stay, and so does every node above a living entry. The entry above becomes the nearest
+        living one, so that sums along paths do not change if dead entries are zero."""
         alive = np.array(alive, bool)
         if alive.shape != (self.entries,):
-            raise UserError(f"alive has shape {alive.shape}, expected one for each of {self.entries:,} entries")
+            raise UserError(f"alive has shape {alive.shape}, expected one value for each of {self.entries:,} entries")
         alive[: self.words] = True
         node_alive, link = np.zeros(self.nodes, bool), np.empty(self.entries, np.int32)
         kernels.keep_living(alive, self.above, self.entry_node, self.entry_above, node_alive, link)
-        kept, rows = np.flatnonzero(node_alive), np.flatnonzero(alive)
+        living, rows = np.flatnonzero(node_alive), np.flatnonzero(alive)
         number = np.cumsum(node_alive, dtype=np.int32) - np.int32(1)
-        nodes = {name: getattr(self, name)[kept] for name in _NODES}
+        nodes = {name: getattr(self, name)[living] for name in _NODES}
         entries = {name: getattr(self, name)[rows] for name in _ENTRIES}
         nodes["above"] = np.where(nodes["above"] < 0, -1, number[nodes["above"]])
         entries["entry_node"] = number[entries["entry_node"]]
         entries["entry_above"] = np.where(entries["entry_above"] < 0, -1, link[entries["entry_above"]])
         levels = {
-            "node_levels": np.searchsorted(kept, self.node_levels),
+            "node_levels": np.searchsorted(living, self.node_levels),
             "entry_levels": np.searchsorted(rows, self.entry_levels),
         }
-        return self._of(nodes, entries, **levels), rows
+        return self._with(nodes, entries, **levels), rows
 
     def restrict(self, places: Places) -> tuple[ContextTree, np.ndarray]:
-        """What some targets touch, and its rows in the whole: int64. All nodes on the paths of their contexts with all
-        their entries; counts are those of the whole, `ends` and `entry_ends` those of these targets.
+        """The part of a context tree that a subset of the targets touches, and the rows of its entries here: int64
 
-        It costs what it gives, however large the whole is."""
+        It has all nodes on the paths of their contexts, with all their entries. Counts are those of the full tree,
+        `ends` and `entry_ends` those of these targets. The cost depends on the size of the part alone."""
         touched = self._paths(places.node)
-        parent = np.searchsorted(touched, self.above[touched]).astype(np.int32)  # 0 for node 0, which has no use for it
+        parent = np.searchsorted(touched, self.above[touched]).astype(np.int32)  # node 0: unused
         begins = np.zeros(len(touched) + 1, np.int64)
         np.cumsum(self.starts[touched + 1] - self.starts[touched], out=begins[1:])
         rows = np.empty(begins[-1], np.int64)
         node, word, over = (np.empty(len(rows), np.int32) for _ in range(3))
-        whole = self.above, self.starts, self.entry_above, self.entry_word
-        kernels.cut_out(touched, parent, begins, *whole, rows, node, word, over)
+        full = self.above, self.starts, self.entry_above, self.entry_word
+        kernels.cut_out(touched, parent, begins, *full, rows, node, word, over)
         nodes = {name: getattr(self, name)[touched] for name in _NODES}
         nodes["above"] = parent
         parent[0] = -1
         at = np.searchsorted(touched, places.node)
-        its = np.searchsorted(touched, self.entry_node[places.entry])
-        entry = begins[its] + places.entry - self.starts[touched[its]]
+        owner = np.searchsorted(touched, self.entry_node[places.entry])
+        entry = begins[owner] + places.entry - self.starts[touched[owner]]
         tree = replace(
             self, **nodes, entry_node=node, entry_word=word, entry_above=over, entry_count=self.entry_count[rows],
             ends=np.bincount(at, minlength=len(touched)).astype(np.int32),
@@ -199,7 +201,7 @@ class ContextTree:
         return tree, rows
 
     def context(self, node: int) -> str:
-        """The words of a context in the order of the text; what a chain has more of is "..."."""
+        """The words of a context in the order of the text; "..." stands for the further words of a chain."""
         parts = []
         while node > 0:
             word = int(self.word[node])
@@ -209,7 +211,7 @@ class ContextTree:
         return " ".join(parts)
 
     def _paths(self, nodes: np.ndarray) -> np.ndarray:
-        """These nodes and all above them, ascending: int64."""
+        """These nodes and all their ancestors, ascending: int64"""
         levels = [np.zeros(1, np.int64)]
         while len(nodes):
             nodes = np.unique(nodes).astype(np.int64)
@@ -217,49 +219,51 @@ class ContextTree:
             nodes = self.above[nodes[nodes > 0]]
         return np.unique(np.concatenate(levels))
 
-    def _of(self, nodes: dict, entries: dict, **rest) -> ContextTree:
-        """The same with other nodes and entries."""
+    def _with(self, nodes: dict, entries: dict, **rest) -> ContextTree:
+        """A copy of the context tree with other nodes and entries."""
         ends = kernels.left_over(nodes["count"], nodes["above"])
         entry_ends = kernels.left_over(entries["entry_count"], entries["entry_above"])
         return replace(self, **nodes, **entries, ends=ends, entry_ends=entry_ends, **rest)
 
-    def _only_a_trie(self, what: str) -> None:
+    def _require_trie(self, action: str) -> None:
         if self.collapsed:
-            raise UserError(f"only a trie of contexts can be {what}, this one is collapsed")
+            raise UserError(f"only a trie of contexts can be {action}, this one is collapsed")
 
 
-def _firsts(numbers: np.ndarray, count: int) -> np.ndarray:
-    """Where each of 0 .. count - 1, which are met in this order, is met first: int64"""
+def _first_places(numbers: np.ndarray, count: int) -> np.ndarray:
+    """The first place of each of 0 .. count - 1, which first occur in ascending order: int64"""
     running = np.maximum.accumulate(numbers)
     return np.flatnonzero(np.diff(running, prepend=-1)) if count else np.empty(0, np.int64)
 
 
 def _build(text: Text, order: int, collapse: bool) -> ContextTree:
+    """Build the context tree of a text level by level."""
     V, codes, tokens = len(text.vocabulary), text.codes, len(text.targets)
     if order < 1:
-        raise UserError(f"the order of a model is {order}, expected at least 1 (no context)")
+        raise UserError(f"model.order is {order}, expected at least 1 (no context)")
     if not tokens:
         raise UserError(f"{text.source} has no words: nothing to build contexts from")
     group = np.where(codes == V, kernels.NONE, 0).astype(np.int32)
-    rounds = _Rounds(codes, V, order, collapse, kernels.by_code(codes, V + 1), group, codes.copy())
+    builder = _LevelBuilder(codes, V, order, collapse, kernels.by_code(codes, V + 1), group, codes.copy())
     roots = np.array([[-1], [-1], [0], [1], [tokens]], np.int32)
-    seen = np.bincount(codes, minlength=V)[:V]
-    unigrams = np.array([np.zeros(V), np.arange(V), np.full(V, -1), seen], np.int32)
+    counts = np.bincount(codes, minlength=V)[:V]
+    unigrams = np.array([np.zeros(V), np.arange(V), np.full(V, -1), counts], np.int32)
     nodes, entries, joined = [roots], [unigrams], []
     node_levels, entry_levels = [0, 1], [0, V]
     sizes, node_of = roots[4], np.zeros(1, np.int32)
     for k in range(1, order):
-        made, merged, said, sizes, node_of = rounds.go_on(k, sizes, node_of, node_levels[-1], entry_levels[-1])
-        nodes.append(made)
-        entries.append(said)
-        joined.append(merged)
-        node_levels.append(node_levels[-1] + made.shape[1])
-        entry_levels.append(entry_levels[-1] + said.shape[1])
+        level = builder.level(k, sizes, node_of, node_levels[-1], entry_levels[-1])
+        new_nodes, joined_nodes, new_entries, sizes, node_of = level
+        nodes.append(new_nodes)
+        entries.append(new_entries)
+        joined.append(joined_nodes)
+        node_levels.append(node_levels[-1] + new_nodes.shape[1])
+        entry_levels.append(entry_levels[-1] + new_entries.shape[1])
         if entry_levels[-1] > _MOST:
-            raise UserError(f"{text.source} has over {_MOST:,} contexts with their words; choose a lower model.order")
-    del rounds
-    above, word, depth, chain, count = _side_by_side(nodes)
-    entry_node, entry_word, entry_above, entry_count = _side_by_side(entries)
+            raise UserError(f"{text.source} has over {_MOST:,} contexts with next words; choose a lower model.order")
+    del builder
+    above, word, depth, chain, count = _joined_rows(nodes)
+    entry_node, entry_word, entry_above, entry_count = _joined_rows(entries)
     longer = np.bincount(np.concatenate([*joined, [0]]).astype(np.int64), minlength=len(above)).astype(np.int32)
     longer[0] = 0
     return ContextTree(
@@ -269,43 +273,47 @@ def _build(text: Text, order: int, collapse: bool) -> ContextTree:
     )  # fmt: skip
 
 
-class _Rounds(NamedTuple):
-    """What the rounds of building go on with."""
+class _LevelBuilder(NamedTuple):
+    """The state that the levels of a context tree are built from."""
 
     codes: np.ndarray  # int32 [positions]
     V: int
     order: int
     collapse: bool
-    listed: np.ndarray  # int32 [positions], the positions by their code
-    group: np.ndarray  # int32 [positions], which targets share their last k - 1 words and go on
+    by_code: np.ndarray  # int32 [positions], the positions sorted by code
+    group: np.ndarray  # int32 [positions], the group of targets that share their last k - 1 words and grow further
     entry: np.ndarray  # int32 [positions], the deepest entry of each target so far
 
-    def go_on(self, k: int, sizes: np.ndarray, node_of: np.ndarray, first_node: int, first_entry: int):
-        """Contexts of k words: new nodes [5, nodes], nodes that others have joined, new entries [4, entries], and the
-        sizes and nodes of the groups that go on."""
+    def level(self, k: int, sizes: np.ndarray, node_of: np.ndarray, first_node: int, first_entry: int):
+        """Build the contexts of k words.
+
+        Returns the new nodes [5, nodes], the nodes that other contexts have joined, the new entries [4, entries], and
+        the sizes and nodes of the groups that grow further."""
         codes, group = self.codes, self.group
         members = int(sizes.sum())
         slots, owner, places = (np.empty(members + extra, np.int32) for extra in (0, 0, 1))
-        kernels.sort_groups(self.listed, k, group, sizes, slots)
+        kernels.sort_groups(self.by_code, k, group, sizes, slots)
         classes = kernels.split_groups(codes, k, slots, group, owner, places)
         owner, places = owner[:classes], places[: classes + 1]
         made, grows, parts = np.empty(classes, np.int32), np.empty(classes, bool), np.empty((5, classes), np.int32)
-        rest = owner, sizes, node_of, parts, made, grows
-        nodes = kernels.make_nodes(codes, self.V, k, self.order, self.collapse, slots, places, *rest)
+        results = parts, made, grows
+        nodes = kernels.make_nodes(
+            codes, self.V, k, self.order, self.collapse, slots, places, owner, sizes, node_of, *results
+        )
         parts = parts[:, :nodes].copy()
-        slots = slots[: kernels.sort_words(self.listed, group, made, places, slots)]
-        said = np.empty((4, len(slots)), np.int32)
-        rest = first_node, first_entry, self.entry, said
-        said = said[:, : kernels.make_entries(codes, slots, group, made, *rest)].copy()
+        slots = slots[: kernels.sort_words(self.by_code, group, made, places, slots)]
+        entries = np.empty((4, len(slots)), np.int32)
+        count = kernels.make_entries(codes, slots, group, made, first_node, first_entry, self.entry, entries)
+        entries = entries[:, :count].copy()
         new = made >= 0
-        merged = node_of[owner[~new]]
+        joined = node_of[owner[~new]]
         node_of = np.where(new, made + first_node, node_of[owner]).astype(np.int32)[grows]
         kernels.regroup(group, np.where(grows, np.cumsum(grows) - 1, kernels.NONE).astype(np.int32))
-        return parts, merged, said, np.diff(places)[grows], node_of
+        return parts, joined, entries, np.diff(places)[grows], node_of
 
 
-def _side_by_side(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """Rows of all the parts [rows, some]; the parts are used up, one row's copy at a time."""
+def _joined_rows(parts: list[np.ndarray]) -> list[np.ndarray]:
+    """Concatenate arrays [rows, columns] row by row; `parts` is emptied to save memory."""
     rows = [np.concatenate([part[row] for part in parts]) for row in range(len(parts[0]))]
     parts.clear()
     return rows

@@ -163,7 +163,7 @@ class Language(TaskModule):
             return self.model
         if self.kept is None:
             whole = NgramModel(self.trie, self.model.alpha, self.model.base_name).to(self.model.table)
-            self.kept = [whole, torch.from_numpy(self.trie.collapsed_of()[1]).long()]  # in a list it is no part of ours
+            self.kept = [whole, torch.from_numpy(self.trie.collapse()[1]).long()]  # in a list it is no part of ours
         whole, of = self.kept
         whole.table.copy_(self.model.table[of.to(self.device)])
         return whole

@@ -1,4 +1,4 @@
-"""Kneser-Ney smoothing of any order on a trie of contexts, the yardstick of every other language model here."""
+"""Kneser-Ney smoothing of any order on a trie of contexts: the baseline of the language models here."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.text import Text
 from structsparse.tasks.lm.contexts import ContextTree, Places
 
-FALLBACK = (0.5, 1.0, 1.5)  # discounts of counts 1, 2, 3 or more where a level has too few of them to say
+FALLBACK = (0.5, 1.0, 1.5)  # discounts of counts 1, 2, 3 or more, where a level has too few entries to estimate them
 
 
 class KneserNey:
-    """p(w | h) = max(c(h w) - D(c(h w)), 0) / c(h .) + rest(h) p(w | h without its farthest word)
+    """An interpolated Kneser-Ney language model, counted from a trie of contexts.
 
-    where rest(h) is what the discounts D have freed, and 1 / V stands below the empty context. c counts tokens for
-    contexts of order - 1 words and for those that begin with `<s>`, for others how many different words stand to the
-    left of h w. `modified` discounts counts of 1, 2 and 3 or more differently, by the formulas of Chen and Goodman
-    (1998); else D = n1 / (n1 + 2 n2), n_i being the number of entries of a level with c = i. Every order up to that of
-    the tree comes from one tree."""
+    p(w | h) = max(c(h w) - D(c(h w)), 0) / c(h .) + backoff(h) p(w | h without its farthest word)
+
+    where backoff(h) is the mass that the discounts D free, and 1 / V stands below the empty context. c counts tokens
+    for contexts of order - 1 words and for those that begin with `<s>`; for other contexts it counts the different
+    words to the left of h w. `modified` discounts counts of 1, 2 and 3 or more differently, by the formulas of Chen and
+    Goodman (1998); otherwise D = n1 / (n1 + 2 n2), with n_i the number of entries of a level that have c = i. One tree
+    serves every order up to its own."""
 
     def __init__(self, tree: ContextTree, order: int | None = None, modified: bool = True) -> None:
         if tree.collapsed:
@@ -30,33 +32,35 @@ class KneserNey:
             raise UserError(f"order {order} of Kneser-Ney: expected 1 to {tree.order}, the order of its tree")
         self.tree, self.order, self.modified = tree, order, modified
         levels = [self._level(k) for k in range(min(order, len(tree.node_levels) - 1))]
-        own, rest, self.discounts = zip(*levels, strict=True)
-        self.own = np.concatenate(own)  # [entries] what an entry has by its own count
-        self.rest = np.concatenate(rest)  # [nodes] the share of what the shorter context says
+        discounted, backoff, self.discounts = zip(*levels, strict=True)
+        self.discounted = np.concatenate(discounted)  # [entries], the share of each by its discounted count
+        self.backoff = np.concatenate(backoff)  # [nodes], the share of the shorter context
 
     @property
     def entries(self) -> int:
-        return len(self.own)
+        """The number of (context, next word) pairs up to the order of the model."""
+        return len(self.discounted)
 
     @property
     def nodes(self) -> int:
-        return len(self.rest)
+        """The number of contexts up to the order of the model."""
+        return len(self.backoff)
 
     def _level(self, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """own, rest and discounts of contexts of k words."""
+        """Discounted shares, back-off shares and discounts of the contexts of k words."""
         tree = self.tree
         nodes, entries = slice(*tree.node_levels[k : k + 2]), slice(*tree.entry_levels[k : k + 2])
         node = tree.entry_node[entries] - nodes.start
         counts = self._counts(k, entries)
         discounts = discounts_of(counts, self.modified)
-        kept = np.maximum(counts - discounts[np.minimum(counts, 3)], 0.0)
+        remaining = np.maximum(counts - discounts[np.minimum(counts, 3)], 0.0)
         size = nodes.stop - nodes.start
         total = np.bincount(node, counts, size)
-        freed = np.bincount(node, counts - kept, size)
-        return kept / total[node], freed / total, discounts
+        freed = np.bincount(node, counts - remaining, size)
+        return remaining / total[node], freed / total, discounts
 
     def _counts(self, k: int, entries: slice) -> np.ndarray:
-        """Tokens at the top and after `<s>`, elsewhere different words to the left."""
+        """Tokens at the highest order and after `<s>`, elsewhere the number of different words to the left."""
         tree = self.tree
         tokens = tree.entry_count[entries].astype(np.int64)
         if k + 1 >= min(self.order, len(tree.node_levels) - 1):
@@ -67,46 +71,46 @@ class KneserNey:
 
     @cached_property
     def probabilities(self) -> np.ndarray:
-        """float64 [entries], of the word of each in its context"""
-        tree, found = self.tree, np.empty(self.entries)
+        """float64 [entries]: the probability of each next word in its context"""
+        tree, result = self.tree, np.empty(self.entries)
         first = slice(0, tree.words)
-        found[first] = self.own[first] + self.rest[0] / tree.words
+        result[first] = self.discounted[first] + self.backoff[0] / tree.words
         for k in range(1, len(self.discounts)):
             level = slice(*tree.entry_levels[k : k + 2])
-            shorter = found[tree.entry_above[level]]
-            found[level] = self.own[level] + self.rest[tree.entry_node[level]] * shorter
-        return found
+            shorter = result[tree.entry_above[level]]
+            result[level] = self.discounted[level] + self.backoff[tree.entry_node[level]] * shorter
+        return result
 
     def log_probabilities(self, text: Text | Places) -> np.ndarray:
-        """float64 [targets], natural logarithms; of a text, or of where its targets stand in the tree"""
+        """Natural logarithms of the targets' probabilities, of a text or of places in the tree: float64 [targets]"""
         node, entry = self.tree.locate(text) if isinstance(text, Text) else text
         node, entry = _up(node, self.tree.above, self.nodes), _up(entry, self.tree.entry_above, self.entries)
-        found = self.probabilities[entry]
+        result = self.probabilities[entry]
         home = self.tree.entry_node[entry]
-        longer = np.flatnonzero(node != home)  # contexts in which the word has not been seen
+        longer = np.flatnonzero(node != home)  # contexts in which the word is unseen
         while len(longer):
-            found[longer] *= self.rest[node[longer]]
+            result[longer] *= self.backoff[node[longer]]
             node[longer] = self.tree.above[node[longer]]
             longer = longer[node[longer] != home[longer]]
-        return np.log(found)
+        return np.log(result)
 
     def distribution(self, node: int) -> np.ndarray:
-        """float64 [V], the next word's after a context of the tree"""
+        """The probability of every next word after a context of the tree: float64 [V]"""
         tree, path = self.tree, []
         while node >= 0:
             if node < self.nodes:
                 path.append(node)
             node = int(tree.above[node])
-        found = np.full(tree.words, 1 / tree.words)
+        result = np.full(tree.words, 1 / tree.words)
         for node in reversed(path):
-            own = slice(*tree.starts[node : node + 2])
-            found *= self.rest[node]
-            found[tree.entry_word[own]] += self.own[own]
-        return found
+            entries = slice(*tree.starts[node : node + 2])
+            result *= self.backoff[node]
+            result[tree.entry_word[entries]] += self.discounted[entries]
+        return result
 
 
 def discounts_of(counts: np.ndarray, modified: bool) -> np.ndarray:
-    """float64 [4], of counts 0, 1, 2 and 3 or more."""
+    """The Kneser-Ney discounts of counts 0, 1, 2 and 3 or more: float64 [4]"""
     n1, n2, n3, n4 = np.bincount(counts, minlength=5)[1:5].tolist()
     if not modified:
         one = n1 / (n1 + 2 * n2) if n1 else FALLBACK[0]
@@ -114,13 +118,13 @@ def discounts_of(counts: np.ndarray, modified: bool) -> np.ndarray:
     if not (n1 and n2 and n3):
         return np.array([0.0, *FALLBACK])
     one = n1 / (n1 + 2 * n2)
-    found = [1 - 2 * one * n2 / n1, 2 - 3 * one * n3 / n2, 3 - 4 * one * n4 / n3]
-    sound = all(0 < discount <= most for most, discount in enumerate(found, start=1))
-    return np.array([0.0, *(found if sound else FALLBACK)])
+    estimates = [1 - 2 * one * n2 / n1, 2 - 3 * one * n3 / n2, 3 - 4 * one * n4 / n3]
+    valid = all(0 < discount <= count for count, discount in enumerate(estimates, start=1))
+    return np.array([0.0, *(estimates if valid else FALLBACK)])
 
 
 def _up(places: np.ndarray, above: np.ndarray, size: int) -> np.ndarray:
-    """The nearest of the first `size` above each, in an array of its own."""
+    """The nearest ancestor of each node or entry of a trie among the first `size`, in a new array."""
     places = places.astype(np.int64)
     deep = np.flatnonzero(places >= size)
     while len(deep):

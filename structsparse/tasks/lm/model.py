@@ -1,4 +1,4 @@
-"""The log-linear m-gram model: a weight for each context and each word seen after it."""
+"""The log-linear n-gram model: a weight for each context and each word seen after it, as an nn.Module."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from structsparse.tasks.lm.contexts import ContextTree, Places
 
 BASES = "none", "unigram"
-UNSEEN = 0.5  # what a word that training never has counts, where logarithms of counts are taken
+UNSEEN = 0.5  # the count of a word that is not in training, where the logarithm of counts is taken
 
 
 class NgramModel(nn.Module):
-    """p(word | context) is proportional to exp(base[word] + sum of features[e] * table[e]) over the entries e of the
-    word on the way from the empty context to the longest known one.
+    """A log-linear language model on a context tree; its weights are `table`, which penalties act on.
 
-    features[e] = sum of alpha^depth over the contexts that e stands for: one in a trie, a chain in a collapsed tree;
-    the empty context has depth 0. `base` is "none" or "unigram", the logarithms of the words' shares of the training
-    targets, of which each unseen word gets that of half a target. A penalty bears on `table`."""
+    p(word | context) is proportional to exp(base[word] + sum of features[e] * table[e]) over the entries e of the word
+    on the path from the empty context to the longest known one. features[e] is the sum of alpha^depth over the contexts
+    that e stands for: one in a trie, a chain in a collapsed tree; the empty context has depth 0. `base` is "none" or
+    "unigram", the logarithms of the words' shares of the training targets, where an unseen word counts as half a
+    target."""
 
     linear = True
 
@@ -46,7 +47,7 @@ class NgramModel(nn.Module):
         self.table.curvature = self.curvature()
 
     def _describe(self) -> None:
-        """What the tree says of entries and words, in the precision of the table."""
+        """Compute features, base and unigram shares from the tree, in the precision of the table."""
         tree = self.tree
         features = depth_features(tree, self.alpha)
         counts = np.maximum(tree.entry_count[: tree.words], UNSEEN)
@@ -56,32 +57,37 @@ class NgramModel(nn.Module):
         self.shares = shares  # [V]
 
     def _apply(self, fn, recurse: bool = True) -> NgramModel:
-        """To another device or precision: nothing is rounded on the way to a higher one, and the metric comes along."""
-        kind, curvature = self.table.dtype, self.table.curvature
+        """Move to another device or precision; a higher precision recomputes the buffers and keeps the curvature."""
+        dtype, curvature = self.table.dtype, self.table.curvature
         super()._apply(fn, recurse)
         self.table.curvature = curvature.to(self.table)
-        if self.table.dtype != kind and self.table.device.type != "meta":
+        if self.table.dtype != dtype and self.table.device.type != "meta":
             self._describe()
         return self
 
     def forward(self, table: Tensor | None = None) -> Increments:
-        """What the structure is scored by: of these weights, or of the table."""
+        """Increments of the scores along the context tree, of these weights or of the model's own."""
         return Increments(self.table if table is None else table, self.features, self.base)
 
-    def surprise(self) -> Tensor:
-        """The sum over the training targets of -log p(target | context): a scalar."""
-        return self.structure.surprise(self(), self.structure.node_ends, self.structure.entry_ends)
+    def surprise(self, table: Tensor | None = None) -> Tensor:
+        """The sum over the training targets of -log p(target | context), with these weights or the model's own.
+
+        Its gradient is features * (expected count - count)."""
+        return self.structure.surprise(self(table), self.structure.node_ends, self.structure.entry_ends)
 
     def surprise_of(self, structure: Contexts, rows: Tensor) -> Tensor:
-        """The same over the targets of a smaller tree whose entries are these of ours; its first V are our first V."""
+        """The same over the targets of a part of the tree: `rows` of the table are the entries of the part.
+
+        The first V entries of the part are those of the tree."""
         features = None if self.features is None else self.features.index_select(0, rows)
-        increments = Increments(_Rows.apply(self.table, rows, self.structure.memory), features, self.base)
+        increments = Increments(_SelectRows.apply(self.table, rows, self.structure.memory), features, self.base)
         return structure.surprise(increments, structure.node_ends, structure.entry_ends)
 
     @torch.no_grad()
     def start(self) -> Tensor:  # [entries]
-        """Weights that predict every word by its share of the training targets, the least of them 0; zeros where the
-        base does so already. Features of the empty context are 1."""
+        """Initial weights: each word is predicted by its share of the training targets; the smallest weight is 0.
+
+        They are zeros if the base does so already. Features of the empty context are 1."""
         table = torch.zeros_like(self.table)
         if self.base is None:
             table[: self.structure.words] = self.shares - self.shares.min()
@@ -89,40 +95,36 @@ class NgramModel(nn.Module):
 
     @torch.no_grad()
     def curvature(self) -> Tensor:  # [entries], positive
-        """features * reach * max(count, expected count at `start`) / targets: up to one factor, a bound of the
-        curvature of the mean loss over the targets.
+        """A diagonal bound, up to one factor, of the curvature of the mean loss: a preconditioner for solvers.
 
-        The Hessian of the summed loss in the entries of a path is at most features features^T times the expected count.
-        Its row sums, features[e] times all features of the path, bound it by a diagonal. Of the path, `reach` sums the
-        features from the empty context to ours: most of what bends with an entry of a long context lies above it. It
-        ends where the chain of our context begins, so an entry that stands for a chain has what its entries have
-        together, and moves as they do. On full PTB the best model needs 20 steps in the place of 60 so.
-        Where weights settle, expected counts are near the counts, or above them where weights are kept at zero or from
-        sinking; on the way there they come from those at the start. Counts alone, which may be zero, are too small for
-        words that a context should make less likely: 60 steps in the place of 15 for signed weights."""
+        It is features * reach * max(count, expected count at `start`) / targets. The Hessian of the summed loss in the
+        entries of a path is at most features features^T times the expected count; its row sums, features[e] times all
+        features of the path, bound it by a diagonal. Of the path, `reach` sums the features from the empty context to
+        e: most entries that are coupled to one of a long context lie above it. The sum ends where the chain of e's
+        context begins, so that an entry of a collapsed tree moves as the entries of its chain would. On full PTB the
+        best model needs 20 steps with it, 60 without.
+        At the optimum expected counts are near the counts, or above them where weights are held at zero; on the way
+        there they start from those at `start`. Counts alone, which may be zero, are too small for words that a context
+        makes less likely: signed weights need 60 steps with them, 15 with the maximum."""
         structure, table = self.structure, self.start().requires_grad_()
         with torch.enable_grad():
-            excess = torch.autograd.grad(self._excess(table), table)[0].double()
+            excess = torch.autograd.grad(self.surprise(table), table)[0].double()
         features = 1.0 if self.features is None else self.features.double()
         count = structure.summed(structure.entry_ends)
         expected = excess / features + count
         reach = torch.from_numpy(reaches(self.tree, self.alpha)).to(table.device)
         return (torch.maximum(count, expected) * features * reach / self.targets).to(table.dtype)
 
-    def _excess(self, table: Tensor) -> Tensor:
-        """The summed loss of other weights; its gradient is features * (expected count - count)."""
-        return self.structure.surprise(self(table), self.structure.node_ends, self.structure.entry_ends)
-
     @torch.no_grad()
     def log_probabilities(self, places: Places) -> Tensor:  # [targets], float64
-        """log p(target | context) of targets that have been located in our tree."""
+        """log p(target | context) of targets that have been located in the tree."""
         node, entry = (torch.as_tensor(np.asarray(place)).to(self.table.device).long() for place in places[:2])
         sums = self.structure.path_sums(self())
         return sums[entry] - self.structure.log_partition(sums)[node]
 
 
-class _Rows(torch.autograd.Function):
-    """table[rows] of different rows; the gradient, as large as the table, in memory that has been used before."""
+class _SelectRows(torch.autograd.Function):
+    """table[rows] of distinct rows; the gradient, as large as the table, reuses memory."""
 
     @staticmethod
     def forward(ctx, table: Tensor, rows: Tensor, memory: Memory) -> Tensor:
@@ -133,14 +135,14 @@ class _Rows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient: Tensor):
         if gradient.device.type == "cpu":
-            whole = ctx.memory.tensor(ctx.shape, gradient.dtype).zero_()
+            result = ctx.memory.tensor(ctx.shape, gradient.dtype).zero_()
         else:
-            whole = gradient.new_zeros(ctx.shape)
-        return whole.index_copy_(0, ctx.rows, gradient), None, None
+            result = gradient.new_zeros(ctx.shape)
+        return result.index_copy_(0, ctx.rows, gradient), None, None
 
 
 def depth_features(tree: ContextTree, alpha: float) -> np.ndarray | None:
-    """Sum of alpha^depth over the contexts that each entry stands for, float64 [entries]; None where all are 1."""
+    """Sum of alpha^depth over the contexts that each entry stands for: float64 [entries]; None if all are 1"""
     powers = _powers(tree, alpha)
     if alpha == 1 and int(tree.chain.max()) == 1:
         return None
@@ -150,11 +152,12 @@ def depth_features(tree: ContextTree, alpha: float) -> np.ndarray | None:
 
 
 def reaches(tree: ContextTree, alpha: float) -> np.ndarray:
-    """Sum of alpha^depth from the empty context to the first of the chain that each entry's context is in, which is
-    1 + (words of that context) for alpha = 1: float64 [entries]"""
+    """Sum of alpha^depth from the empty context to the head of the chain of each entry's context: float64 [entries]
+
+    For alpha = 1 it is 1 + (words of that context)."""
     return _powers(tree, alpha)[tree.tops() + 1][tree.entry_node]
 
 
 def _powers(tree: ContextTree, alpha: float) -> np.ndarray:
-    """Sums of the first 0, 1, 2, ... powers of alpha, up to the deepest context's."""
+    """Sums of the first 0, 1, 2, ... powers of alpha, up to that of the deepest context."""
     return np.append(0.0, np.cumsum(alpha ** np.arange(int(tree.depth.max()) + 1)))

@@ -1,46 +1,58 @@
-"""Use of a trained language model: how probable a text is, which words come next and why, and new text.
+"""The predictor of language models: log-probabilities of texts, next words with reasons, and random sentences.
 
-Nothing here knows of training."""
+Nothing here imports training."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.text import END, START, Coded, Reading, Text, Vocabulary, code_pieces
-from structsparse.kernels.structures import contexts_pruned as ngrams
+from structsparse.corpora.text import END, START, Coded, Reading, Text, Vocabulary, code_pieces, sentences_of
+from structsparse.kernels.structures import contexts_pruned as kernels
 from structsparse.tasks.lm.sampling import Sampler
+from structsparse.tasks.lm.scores import Perplexity
 from structsparse.tasks.lm.stream import sentences_of_file, sentences_of_stream
 from structsparse.tasks.lm.trie import Trie
-from structsparse.training.scores import Perplexity
 
 if TYPE_CHECKING:
     from structsparse.tasks.lm.contexts import ContextTree
 
-LONGEST = 1000  # words of a drawn sentence: who never learnt to end does not go on for ever
+LONGEST = 1000  # words of a random sentence: a model that never learnt sentence ends would go on forever
+Texts = str | os.PathLike | Iterable[str | Sequence[str]]  # a text, a file, or several texts or sentences of words
+
+
+class ScoredWord(NamedTuple):
+    """A word of a text with its log-probability after the words before it."""
+
+    word: str  # as the model reads it; `</s>` at the end of a sentence
+    log_probability: float  # natural logarithm
+    known: bool  # whether the vocabulary has it; unknown words are scored as `<unk>`
 
 
 class Part(NamedTuple):
-    """What one context adds to the score of a word."""
+    """What one context adds to the score of a next word."""
 
     context: tuple[str, ...]
     weight: float
 
 
 class NextWord(NamedTuple):
+    """A probable next word, and why."""
+
     word: str
-    probability: float  # exp of the sum of the parts, divided by the same of all words
+    probability: float  # exp of the sum of the parts, divided by the same sum over all words
     parts: tuple[Part, ...]  # from the empty context on
 
 
 class Context(NamedTuple):
-    """A context, and what it adds to the scores of the words that it has weights for."""
+    """A living context of a language model, and what it adds to the scores of its next words."""
 
     words: tuple[str, ...]
     weights: dict[str, float]
@@ -48,24 +60,26 @@ class Context(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """p(word | context) in proportion to exp(base[word] + sum of alpha^depth * weight), over the contexts of 0, 1, 2,
-    ... words that end the text before the word and that have a weight for it."""
+    """A trained log-linear language model.
+
+    p(word | context) is proportional to exp(base[word] + sum of alpha^depth * weight) over the contexts of 0, 1, 2, ...
+    words that end the text before the word and have a weight for it."""
 
     vocabulary: Vocabulary
-    reading: Reading  # how text is read
+    reading: Reading  # how text is split into sentences and words
     trie: Trie
     weights: np.ndarray  # float32 or float64 [entries]
     alpha: float = 1.0
-    base: np.ndarray | None = None  # the same [V]; without it, zeros
+    base: np.ndarray | None = None  # the same [V]; None: zeros
 
     @classmethod
     def of(
         cls, tree: ContextTree, table: np.ndarray, alpha: float = 1.0, base: np.ndarray | None = None,
         reading: Reading | None = None,
     ) -> LanguageModel:  # fmt: skip
-        """What lives of a model on a trie: a weight for each of its entries, and the arguments of `NgramModel`."""
+        """The living part of an `NgramModel` on a trie: `table` has a weight for each entry of the tree."""
         if tree.collapsed:
-            raise UserError("a language model is made of a trie; write a collapsed tree out first")
+            raise UserError("a language model is made from a trie; expand a collapsed tree first")
         table = np.asarray(table)
         small, rows = tree.prune(table != 0)
         trie = Trie(
@@ -76,91 +90,146 @@ class LanguageModel:
 
     @cached_property
     def increments(self) -> np.ndarray:
-        """float64 [entries], what each adds to the score of its word"""
+        """float64 [entries]: what each context adds to the score of its next word"""
         scale = np.power(float(self.alpha), self.trie.depth)
-        found = self.weights * np.repeat(scale, np.diff(self.trie.starts))
+        increments = self.weights * np.repeat(scale, np.diff(self.trie.starts))
         if self.base is not None:
-            found[: self.trie.words] += self.base
-        return found
+            increments[: self.trie.words] += self.base
+        return increments
 
     @cached_property
     def scores(self) -> np.ndarray:
-        """float64 [entries], the score of each word after its context"""
-        found = np.empty(self.trie.entries)
-        ngrams.score(self.increments, self.trie.entry_above, found)
-        return found
+        """float64 [entries]: the score of each next word after its context"""
+        scores = np.empty(self.trie.entries)
+        kernels.score(self.increments, self.trie.entry_above, scores)
+        return scores
 
     @cached_property
     def log_z(self) -> np.ndarray:
-        """float64 [nodes], the logarithm of the sum of exp score over all words"""
-        found, trie = np.empty(self.trie.nodes), self.trie
-        ngrams.normalise(self.scores, trie.above, trie.starts, trie.entry_word, trie.entry_above, found)
-        return found
+        """float64 [nodes]: for each context the logarithm of the sum of exp score over all words"""
+        log_z, trie = np.empty(self.trie.nodes), self.trie
+        kernels.normalise(self.scores, trie.above, trie.starts, trie.entry_word, trie.entry_above, log_z)
+        return log_z
 
-    # --- texts
+    # --- the verbs of every model
+
+    def predict(self, texts: Texts) -> list[list[ScoredWord]]:
+        """Log-probabilities of the words and sentence ends of each text.
+
+        `texts`: one text (str), a list of texts or of sentences (lists of words), or the `Path` of a file, plain or
+        gzipped, of which each sentence is a text."""
+        if not isinstance(texts, os.PathLike):
+            return [[*self.scored_words(coded, text)] for coded, text in self._texts(texts)]
+        result = []
+        for coded, text in self.stream(Path(texts)):
+            words, begins = [*self.scored_words(coded, text)], [0, *coded.ends.tolist()]
+            result += [words[begin:end] for begin, end in zip(begins[:-1], begins[1:], strict=True)]
+        return result
+
+    def nbest(self, texts: Texts, count: int = 10) -> list[list[NextWord]]:
+        """The most probable next words after each text, see `next_words`."""
+        if isinstance(texts, os.PathLike):
+            raise UserError(f"{texts}: the next words of a language model are predicted after texts, not after a file")
+        return [self.next_words(text, count) for text in ([texts] if isinstance(texts, str) else texts)]
+
+    def marginals(self, texts: Texts) -> NoReturn:
+        """Refused: the words of a text are given, so that no variable is left to have a marginal."""
+        raise UserError(
+            "a language model has no marginals, the words of a text are given; predict(texts) tells their "
+            "log-probabilities, distribution(context) the probability of every next word"
+        )
+
+    def evaluate(self, source: Texts) -> dict[str, float]:
+        """Perplexity of texts over the words in the vocabulary, over all words (`perplexity_open`), and their sizes.
+
+        `source`: the path of a file, plain or gzipped, or a list of texts or of sentences (lists of words)."""
+        score, sentences = Perplexity(), 0
+        blocks = self.stream(Path(source)) if isinstance(source, str | os.PathLike) else self._texts(source)
+        for coded, text in blocks:
+            score.add(self.log_probabilities(text), text.known[text.targets])
+            sentences += len(coded.ends)
+        figures = score.result()
+        return figures | {"sentences": sentences, "tokens": figures["targets"] + figures["unknown"]}
+
+    # --- log-probabilities of texts
 
     def encode(self, sentences: Iterable[Sequence[str]], source: str = "text") -> Text:
-        """Sentences of words."""
+        """Sentences, each a list of words, as codes of this language model."""
         return code_pieces(source, ((list(words), True) for words in sentences), self.reading).text(self.vocabulary)
 
     def stream(self, source: Path | BinaryIO) -> Iterator[tuple[Coded, Text]]:
-        """A file, plain or gzipped, or what comes through a pipe: some sentences at a time, in memory that does not
-        grow. In `Coded` words stand that the vocabulary lacks."""
-        blocks = sentences_of_stream if hasattr(source, "read") else sentences_of_file
+        """The sentences of a file, plain or gzipped, or of a pipe, block by block in constant memory.
+
+        `Coded` has the words that the vocabulary lacks, too."""
+        blocks = sentences_of_file if isinstance(source, os.PathLike) else sentences_of_stream
         for coded in blocks(source, self.reading):
             yield coded, coded.text(self.vocabulary)
 
     def log_probabilities(self, text: Text) -> np.ndarray:
-        """The natural logarithm of the probability of every target: float64 [targets]"""
+        """The natural logarithm of the probability of every target of a text: float64 [targets]"""
         if text.vocabulary is not self.vocabulary and text.vocabulary != self.vocabulary:
             raise UserError(f"{text.source}: its words are coded for another model, expected the codes of this one")
         node, entry = self.trie.locate(text)
         return self.scores[entry] - self.log_z[node]
 
-    def perplexity(self, *texts: Text) -> dict[str, float]:
-        """Over the targets that the vocabulary knows, over all of them (`perplexity_open`), and how many there are."""
-        score = Perplexity()
-        for text in texts:
-            score.add(self.log_probabilities(text), text.known[text.targets])
-        return score.result()
+    def scored_words(self, coded: Coded, text: Text) -> Iterator[ScoredWord]:
+        """The words of a text with their log-probabilities, each sentence followed by `</s>`."""
+        words = [END, *coded.words]
+        values, known = self.log_probabilities(text).tolist(), text.known[text.targets].tolist()
+        for code, value, is_known in zip(coded.codes.tolist(), values, known, strict=True):
+            yield ScoredWord(words[code], value, is_known)
+
+    def _texts(self, texts: str | Iterable[str | Sequence[str]]) -> Iterator[tuple[Coded, Text]]:
+        """The texts that a caller passes, each as codes."""
+        for text in [texts] if isinstance(texts, str) else texts:
+            coded = code_pieces("text", self._sentences(text), self.reading)
+            yield coded, coded.text(self.vocabulary)
+
+    def _sentences(self, text: str | Sequence[str]) -> Iterable[tuple[list[str], bool]]:
+        """The sentences of a text, or of one that has been split into words already."""
+        if isinstance(text, str):
+            return sentences_of([(line, True) for line in text.split("\n")], self.reading)
+        if isinstance(text, Sequence) and all(isinstance(word, str) for word in text):
+            return [(list(text), True)]
+        raise UserError(f"a language model reads texts (str) or sentences (lists of words), got {text!r:.60}")
 
     # --- next words
 
     def distribution(self, context: str | Sequence[str]) -> np.ndarray:
-        """The probability of every word of the vocabulary after these: float64 [V]"""
+        """The probability of every word of the vocabulary after a context: float64 [V]"""
         return self._after(self.trie.path(self._codes(context))[-1])
 
     def next_words(self, context: str | Sequence[str], count: int = 10) -> list[NextWord]:
-        """The most probable next words, and what each context that ends like this one adds to their scores.
+        """The most probable next words after a context, and what each shorter context adds to their scores.
 
         A context that begins with `<s>` begins its sentence."""
         if count < 1:
-            raise UserError(f"the {count} most probable words were asked for, expected a number from 1 on")
+            raise UserError(f"the {count} most probable words were requested, expected a number from 1 on")
         path = self.trie.path(self._codes(context))
-        chances = self._after(path[-1])
-        best = np.argsort(-chances, kind="stable")[:count].tolist()
+        probabilities = self._after(path[-1])
+        best = np.argsort(-probabilities, kind="stable")[:count].tolist()
         name = self.vocabulary.name
-        return [NextWord(name(word), float(chances[word]), tuple(self._parts(path, word))) for word in best]
+        return [NextWord(name(word), float(probabilities[word]), tuple(self._parts(path, word))) for word in best]
 
     def sample(
         self, count: int, seed: int = 0, temperature: float = 1.0, start: str | Sequence[str] = (),
         longest: int = LONGEST,
     ) -> Iterator[list[str]]:  # fmt: skip
-        """Sentences that are drawn from the model and begin with these words, no longer than `longest`.
+        """Random sentences of the language model that begin with the words `start`, of at most `longest` words.
 
-        At temperature t words are drawn in proportion to probability^(1/t)."""
+        At temperature t words are drawn with probability proportional to p^(1/t)."""
         if not 0 < temperature < np.inf:
             raise UserError(f"the temperature is {temperature}, expected a positive number")
         generator, end = np.random.default_rng(seed), self.vocabulary.end
-        sampler, begun = Sampler(self.trie, self.scores, temperature), self._codes(start, opens=True)
+        sampler, prefix = Sampler(self.trie, self.scores, temperature), self._codes(start, opens=True)
         for _ in range(count):
-            sentence = list(begun)
+            sentence = list(prefix)
             while len(sentence) <= longest and sentence[-1] != end:
                 sentence.append(sampler.draw(sentence[-self.trie.order :], generator))
             yield [self.vocabulary.name(code) for code in sentence[1:] if code != end]
 
     def contexts(self) -> Iterator[Context]:
-        """The living contexts, those with a weight that is not zero, shorter ones first."""
+        """The living contexts, those with a nonzero weight, shorter ones first."""
         name, bounds = self.vocabulary.name, self.trie.starts.tolist()
         for node in range(self.trie.nodes):
             begin, end = bounds[node : node + 2]
@@ -171,12 +240,13 @@ class LanguageModel:
                 yield Context(tuple(map(name, self.trie.context(node))), weights)
 
     def unknown_words(self, context: str | Sequence[str]) -> list[str]:
-        """Those of a context that count as `<unk>`."""
+        """The words of a context that count as `<unk>`."""
         return [word for word in self._words(context)[1] if word not in self.vocabulary.codes]
 
     def _words(self, context: str | Sequence[str], opens: bool = False) -> tuple[bool, list[str]]:
-        """Whether a sentence begins with these words, as `<s>` or `</s>` before them says, and the words as the model
-        reads them; what stands before such a mark is of another sentence."""
+        """Whether a context begins its sentence, as `<s>` or `</s>` in it says, and its words as the model reads them.
+
+        Words before such a mark belong to another sentence."""
         tokens = self.reading.split(context) if isinstance(context, str) else list(context)
         marks = [place for place, token in enumerate(tokens) if token in (START, END)]
         if marks:
@@ -185,14 +255,17 @@ class LanguageModel:
         return opens, [self.reading.word(token, k >= opening) for k, token in enumerate(tokens)]
 
     def _codes(self, context: str | Sequence[str], opens: bool = False) -> list[int]:
+        """The codes of the words of a context."""
         opens, words = self._words(context, opens)
-        known, unknown = self.vocabulary.codes, self.vocabulary.unknown
-        return [*([self.vocabulary.start] if opens else []), *(known.get(word, unknown) for word in words)]
+        codes, unknown = self.vocabulary.codes, self.vocabulary.unknown
+        return [*([self.vocabulary.start] if opens else []), *(codes.get(word, unknown) for word in words)]
 
     def _after(self, node: int) -> np.ndarray:
+        """The probability of every word after the context of a node: float64 [V]"""
         return np.exp(self.trie.after(node, self.scores) - self.log_z[node])
 
     def _parts(self, path: Sequence[int], word: int) -> Iterator[Part]:
+        """What each context on a path adds to the score of a word."""
         for node in path:
             entry = self.trie.entry(node, word)
             if node == 0 or entry >= 0:

@@ -1,4 +1,4 @@
-"""Text that arrives bit by bit, or is larger than memory, some sentences at a time."""
+"""Block-wise reading of text for a language model, from a file larger than memory or from a pipe."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ BLOCK = 1 << 17  # words
 
 
 def sentences_of_file(path: Path, reading: Reading) -> Iterator[Coded]:
-    """A file, plain or gzipped."""
+    """Blocks of sentences of a text file, plain or gzipped."""
     return _blocks(str(path), sentences_of(lines_of_text(path), reading), reading, lambda: False)
 
 
 def sentences_of_stream(stream: BinaryIO, reading: Reading) -> Iterator[Coded]:
-    """What has arrived, without waiting for more; of running text each sentence, as nobody tells which is the last."""
-    lines, running = _Arriving(stream), reading.sentences == "text"
+    """Blocks of the sentences that have arrived in a pipe, without waiting for more.
+
+    Of running text each sentence is a block, because the last one that has arrived is not marked."""
+    lines, running = _ArrivingLines(stream), reading.sentences == "text"
     return _blocks(lines.source, sentences_of(lines, reading), reading, lambda: running or lines.exhausted)
 
 
-class _Arriving:
-    """The lines of a stream; `exhausted`: the one handed out is the last that has arrived."""
+class _ArrivingLines:
+    """The lines of a pipe; `exhausted` after the last line that has arrived so far."""
 
     def __init__(self, stream: BinaryIO):
         self.stream, self.source, self.exhausted = stream, str(getattr(stream, "name", "stream")), False
@@ -41,27 +43,28 @@ class _Arriving:
 
 
 def _blocks(
-    source: str, pieces: Iterable[tuple[list[str], bool]], reading: Reading, now: Callable[[], bool]
+    source: str, pieces: Iterable[tuple[list[str], bool]], reading: Reading, due: Callable[[], bool]
 ) -> Iterator[Coded]:
-    """Whole sentences, so many that they have BLOCK words, or as many as there are now. A fault is told after the
-    sentences before it."""
-    held, words, found, fault = [], 0, False, None
+    """Complete sentences in blocks of BLOCK words, or shorter ones where `due()`.
+
+    An error in the text is raised after the sentences before it."""
+    buffer, words, any_block, failure = [], 0, False, None
     try:
         for tokens, ends in pieces:
-            held.append((tokens, ends))
+            buffer.append((tokens, ends))
             words += len(tokens)
-            if ends and words and (words >= BLOCK or now()):
-                coded = code_pieces(source, held, reading)
-                held, words = [], 0
+            if ends and words and (words >= BLOCK or due()):
+                coded = code_pieces(source, buffer, reading)
+                buffer, words = [], 0
                 if coded.tokens:  # not only marks of sentences
-                    found = True
+                    any_block = True
                     yield coded
     except UserError as error:
-        fault = error
-    coded = code_pieces(source, held, reading)
+        failure = error
+    coded = code_pieces(source, buffer, reading)
     if coded.tokens:
         yield coded
-    if fault is not None:
-        raise fault
-    if not coded.tokens and not found:
+    if failure is not None:
+        raise failure
+    if not coded.tokens and not any_block:
         raise UserError(f"{source}: has no words, expected text")

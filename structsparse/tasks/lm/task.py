@@ -48,7 +48,7 @@ def ngram(data: LanguageData, order: int, collapse: bool, alpha: float, base: st
     if precision not in PRECISIONS:
         raise UserError(f"model.precision is {precision}; expected one of {', '.join(PRECISIONS)}")
     trie = data.trie(order)
-    model = NgramModel(trie.collapsed_of()[0] if collapse else trie, alpha, base).to(getattr(torch, precision))
+    model = NgramModel(trie.collapse()[0] if collapse else trie, alpha, base).to(getattr(torch, precision))
     with torch.no_grad():
         model.table.copy_(model.start())
     return model

@@ -109,7 +109,7 @@ def load(folder: str | Path) -> Model | LanguageModel | Classifier | DependencyP
     folder = Path(folder)
     known = read_description(folder)
     if known.get("kind") == LANGUAGE_MODEL:
-        from structsparse.tasks.lm.artifact import loaded
+        from structsparse.tasks.lm.artifact import load as loaded
 
         return loaded(folder, known)
     if known.get("kind") == CLASSIFIER:

@@ -188,7 +188,7 @@ def test_a_collapsed_tree_joins_contexts_that_have_the_same_targets(lines, order
 def test_the_quotient_of_a_trie_is_the_collapsed_tree(lines, order):
     text = text_of(lines)
     trie, built = ContextTree.build(text, order), ContextTree.build(text, order, collapse=True)
-    tree, of = trie.collapsed_of()
+    tree, of = trie.collapse()
     same(tree, built)
     assert np.bincount(of, minlength=tree.entries).tolist() == tree.entry_chain.tolist()
     assert (tree.entry_word[of] == trie.entry_word).all()
@@ -292,7 +292,7 @@ def test_what_some_targets_touch_is_enough_for_them(lines, others, order, size, 
 def test_what_targets_of_a_collapsed_tree_touch():
     text = text_of([list("abcabd"), list("abcd"), list("cabc")])
     trie = ContextTree.build(text, 5)
-    tree, of = trie.collapsed_of()
+    tree, of = trie.collapse()
     places = trie.locate(text)
     places = Places(tree.entry_node[of[places.entry]], of[places.entry])  # in training the deepest entry is at the end
     assert np.bincount(places.node, minlength=tree.nodes).tolist() == tree.ends.tolist()
@@ -316,7 +316,7 @@ def test_nothing_joins_the_empty_context():
     assert tree.depth.tolist() == [0, 1]
     assert tree.count.tolist() == [2, 2]
     assert tree.entries == 3 + 1
-    same(ContextTree.build(text, 3).collapsed_of()[0], tree)
+    same(ContextTree.build(text, 3).collapse()[0], tree)
 
 
 def test_a_text_of_one_word_collapses_to_chains():
@@ -347,7 +347,7 @@ def test_groups_of_a_collapsed_tree_count_their_chains():
     forest = by_suffix((tree.entries,), tree)
     assert forest.weight.tolist() == tree.entry_chain.tolist()
     assert forest.weight.sum() == trie.entries
-    _, of = trie.collapsed_of()
+    _, of = trie.collapse()
     values = torch.from_numpy(np.random.default_rng(0).normal(size=tree.entries))
     whole = by_suffix((trie.entries,), trie)
     collapsed = float(forest.weight @ forest.maxima(values))
@@ -359,7 +359,7 @@ def test_groups_of_a_collapsed_tree_count_their_chains():
 def test_what_does_not_fit_is_refused():
     text = encode([["a", "b"], ["b"]])
     trie, tree = ContextTree.build(text, 3), ContextTree.build(text, 3, collapse=True)
-    with pytest.raises(UserError, match="order of a model is 0"):
+    with pytest.raises(UserError, match=r"model\.order is 0"):
         ContextTree.build(text, 0)
     with pytest.raises(UserError, match="order 3 has no part of order 4"):
         trie.up_to(4)
@@ -384,5 +384,5 @@ def test_the_penn_treebank_has_the_known_number_of_contexts():
     assert len(text.targets) == 929_589
     assert trie.entries == 6_650_757
     assert trie.up_to(3).entries == 861_548
-    tree, _ = trie.collapsed_of()
+    tree, _ = trie.collapse()
     same(tree, ContextTree.build(text, 12, collapse=True))

@@ -74,7 +74,7 @@ def test_loss_and_probabilities_are_those_of_explicit_features(alpha, base, coll
     tree = trie = ContextTree.build(text, ORDER)
     of = np.arange(trie.entries)
     if collapse:
-        tree, of = trie.collapsed_of()
+        tree, of = trie.collapse()
     model = with_weights(tree, alpha, base)
     expected = dense_probabilities(text, model, trie, of)
     target = np.array([word for word, _ in histories(text)])

@@ -146,7 +146,7 @@ def test_the_model_is_that_of_training():
 
 def test_a_collapsed_tree_is_refused():
     tree = ContextTree.build(encode(sentences(5)), 4, collapse=True)
-    with pytest.raises(UserError, match="made of a trie"):
+    with pytest.raises(UserError, match="made from a trie"):
         LanguageModel.of(tree, np.zeros(tree.entries))
 
 
@@ -166,7 +166,7 @@ def test_perplexity_over_known_words_and_over_all():
     known = [[True, False, True, True], [True, True, True]]
     chances = [dense.log_probabilities(sentence) for sentence in given]
     of_known = [c for cs, ks in zip(chances, known, strict=True) for c, k in zip(cs, ks, strict=True) if k]
-    figures = model.perplexity(*(model.encode([sentence]) for sentence in given))
+    figures = model.evaluate(given)
     assert figures["perplexity"] == pytest.approx(math.exp(-np.mean(of_known)), rel=1e-12)
     assert figures["perplexity_open"] == pytest.approx(math.exp(-np.mean(sum(chances, []))), rel=1e-12)
     assert (figures["targets"], figures["unknown"]) == (6, 1)
@@ -554,7 +554,7 @@ WRONG_TENSORS = {
     "children before their parent": (
         "nodes.children",
         lambda c: np.append(c[1:], c[0]),
-        "to itself or to a longer one",
+        "a child of itself or of a longer one",
     ),
     "children too few": ("nodes.children", lambda c: c[:-1], "nodes.children does not inflate to"),
     "no children": ("nodes.children", lambda c: None, "tensor nodes.children is missing"),
