@@ -22,7 +22,7 @@ from timing import arguments, compare, print_table, write_json
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.treebanks import planted, ud
-from structsparse.features.information import all_of
+from structsparse.features.filters import all_of
 from structsparse.kernels.solvers import online_trees as tree_walk
 from structsparse.kernels.solvers import online_trees_by_keys as key_walk
 from structsparse.kernels.structures.best_trees import room, solve

@@ -22,7 +22,7 @@ from structsparse.features import attributes
 from structsparse.losses.structured import CRF
 from structsparse.solvers.sgd import RowAdagrad, RowSGD
 from structsparse.structures.chain import Chain
-from structsparse.tasks.tagging.features.index import FeatureIndex
+from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.tasks.tagging.features.templates import expand
 from structsparse.tasks.tagging.model import SparseScorer, Tagger
 from structsparse.training.batches import Batches, TokenArrays
@@ -87,7 +87,7 @@ def corpus():
 
 def prepare(sentences):
     """Bags of rows for every token, and the sizes of the model."""
-    index = FeatureIndex.fit(sentences, expand(TEMPLATES))
+    index = TokenIndex.fit(sentences, expand(TEMPLATES))
     labels = {label: code for code, label in enumerate(sorted(set(sentences.columns["tag"].values)))}
     gold = attributes.codes(sentences, {"tag": labels})[:, 0]
     nothing = attributes.numbers(sentences, []), attributes.codes(sentences, {})

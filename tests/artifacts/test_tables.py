@@ -11,7 +11,7 @@ from structsparse.artifacts import tables as packing
 from structsparse.artifacts.tables import LEAST_GUARD, heard, index_of, packed, packed_keys, told, unpacked
 from structsparse.base.errors import UserError
 from structsparse.kernels.artifacts import arithmetic_coder as coder
-from structsparse.tasks.tagging.features.index import FeatureIndex
+from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.tasks.tagging.features.templates import expand
 
 FEW = settings(max_examples=60)
@@ -232,18 +232,18 @@ def test_any_bytes_are_a_table_or_refused(seed, name):
 # --- keys
 
 
-def index_with(counts, seed: int, guard: int | None = None) -> FeatureIndex:
+def index_with(counts, seed: int, guard: int | None = None) -> TokenIndex:
     draw = np.random.default_rng(seed)
     keys = [np.sort(draw.choice(2**62, count, replace=False).astype(np.uint64) * np.uint64(4)) for count in counts]
     offsets = np.cumsum([0, *counts])
-    index = FeatureIndex(tuple(TEMPLATES), offsets, np.concatenate(keys), np.arange(offsets[-1], dtype=np.int32))
+    index = TokenIndex(tuple(TEMPLATES), offsets, np.concatenate(keys), np.arange(offsets[-1], dtype=np.int32))
     return index if guard is None else index.shortened(guard)
 
 
-def read_again(index: FeatureIndex, change=lambda stored: stored) -> FeatureIndex:
+def read_again(index: TokenIndex, change=lambda stored: stored) -> TokenIndex:
     sizes = zip(np.diff(index.offsets).tolist(), index.lengths.tolist(), strict=True)
     templates = {t.name: list(size) for t, size in zip(index.templates, sizes, strict=True) if size[0]}
-    return index_of(FeatureIndex, lambda line: expand([line]), templates, {"keys": change(packed_keys(index))})
+    return index_of(TokenIndex, lambda line: expand([line]), templates, {"keys": change(packed_keys(index))})
 
 
 @FEW
@@ -262,7 +262,7 @@ def test_keys_that_are_nearly_all_there_are_of_so_few_bits_are_read_as_they_were
     keys = [np.sort(np.random.default_rng(0).permutation(16)[:count]).astype(np.uint64) for count in counts]
     offsets = np.cumsum([0, *counts])
     rows = np.arange(offsets[-1], dtype=np.int32)
-    index = FeatureIndex(tuple(TEMPLATES), offsets, np.concatenate(keys) << np.uint64(60), rows, np.full(3, 4))
+    index = TokenIndex(tuple(TEMPLATES), offsets, np.concatenate(keys) << np.uint64(60), rows, np.full(3, 4))
     np.testing.assert_array_equal(read_again(index).keys, index.keys)
     np.testing.assert_array_equal(read_again(index.shortened(1)).keys, index.shortened(1).keys)
     assert index.shortened(60, lambda k: keys[k] << np.uint64(60)).lengths.tolist() == [4, 4, 4]

@@ -9,13 +9,13 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column
 from structsparse.corpora.splits import planted
 from structsparse.features import prepared
-from structsparse.features.information import all_of
+from structsparse.features.filters import all_of
 from structsparse.features.prepared import indexed
 from structsparse.tasks.parsing.data import prepare as prepare_parsing
 from structsparse.tasks.parsing.features import templates as arc_templates
 from structsparse.tasks.parsing.features.index import ArcIndex
 from structsparse.tasks.tagging.data import prepare
-from structsparse.tasks.tagging.features.index import FeatureIndex
+from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.tasks.tagging.features.templates import expand
 from tests.support import parsers
 
@@ -57,9 +57,9 @@ def equal(left, right) -> bool:
 
 
 def test_features_are_prepared_once_and_then_loaded(parts, fits, folder):
-    first = indexed(parts, TEMPLATES, 1, 10, FeatureIndex)
-    assert equal(first, indexed(parts, TEMPLATES, 1, 10, FeatureIndex))
-    assert equal(first, indexed(parts, TEMPLATES, 1, 0, FeatureIndex))  # the cache is off
+    first = indexed(parts, TEMPLATES, 1, 10, TokenIndex)
+    assert equal(first, indexed(parts, TEMPLATES, 1, 10, TokenIndex))
+    assert equal(first, indexed(parts, TEMPLATES, 1, 0, TokenIndex))  # the cache is off
     assert (len(fits), len(list(folder.iterdir()))) == (2, 1)
 
 
@@ -76,16 +76,16 @@ def test_training_data_from_cached_features_are_those_from_prepared_ones(fits):
 
 
 def test_writing_to_cached_features_changes_nothing_for_later_runs(parts):
-    first = indexed(parts, TEMPLATES, 1, 10, FeatureIndex)
-    index, bags, _ = indexed(parts, TEMPLATES, 1, 10, FeatureIndex)
+    first = indexed(parts, TEMPLATES, 1, 10, TokenIndex)
+    index, bags, _ = indexed(parts, TEMPLATES, 1, 10, TokenIndex)
     index.keys[:] = 0
     bags["train"].ids[:] = 0
-    assert equal(first, indexed(parts, TEMPLATES, 1, 10, FeatureIndex))
+    assert equal(first, indexed(parts, TEMPLATES, 1, 10, TokenIndex))
 
 
 def test_small_corpora_are_not_cached(parts, monkeypatch, folder):
     monkeypatch.setattr(prepared, "WORTH", 10**9)
-    indexed(parts, TEMPLATES, 1, 10, FeatureIndex)
+    indexed(parts, TEMPLATES, 1, 10, TokenIndex)
     assert not folder.exists()
 
 
@@ -127,15 +127,15 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_every_input_that_changes_the_features_changes_the_key(change, parts, fits):
-    first = indexed(parts, TEMPLATES, 1, 10, FeatureIndex)
+    first = indexed(parts, TEMPLATES, 1, 10, TokenIndex)
     inputs = CHANGES[change](dict(parts), list(TEMPLATES))
-    second = indexed(*inputs, 10, FeatureIndex)
+    second = indexed(*inputs, 10, TokenIndex)
     assert len(fits) == 2
     assert not equal(first, second)  # or the change would be none
-    assert equal(second, indexed(*inputs, 0, FeatureIndex))
+    assert equal(second, indexed(*inputs, 0, TokenIndex))
 
 
-@pytest.mark.parametrize("kind", [FeatureIndex, ArcIndex])
+@pytest.mark.parametrize("kind", [TokenIndex, ArcIndex])
 def test_another_version_of_the_code_is_another_key(kind, tmp_path, monkeypatch):
     treebank = {"train": parsers.corpus().train}
     key, files = prepared._key(treebank, [], 1, kind), kind.code_files()
@@ -149,10 +149,10 @@ def test_another_version_of_the_code_is_another_key(kind, tmp_path, monkeypatch)
 
 
 def test_a_key_is_the_same_in_every_process_and_ignores_unused_columns(parts):
-    key = prepared._key(parts, TEMPLATES, 1, FeatureIndex)
+    key = prepared._key(parts, TEMPLATES, 1, TokenIndex)
     tags = {name: part.with_column("tag", Column.from_strings(["O"] * part.tokens)) for name, part in parts.items()}
-    assert prepared._key(tags, TEMPLATES, 1, FeatureIndex) == key
-    assert prepared._key(planted(3, 40, 10, 10).parts, TEMPLATES, 1, FeatureIndex) == key
+    assert prepared._key(tags, TEMPLATES, 1, TokenIndex) == key
+    assert prepared._key(planted(3, 40, 10, 10).parts, TEMPLATES, 1, TokenIndex) == key
 
 
 # --- features of arcs
@@ -188,7 +188,7 @@ def test_a_parser_uses_the_cache_unless_a_filter_has_chosen_its_templates(fits, 
         assert np.array_equal(one.offsets, other.offsets)
     assert np.array_equal(made.index.keys, cached.index.keys)
     assert len(fits) == 1
-    fewer = prepare_parsing(splits, parsers.FEATURES, lambda part, tag, kept: (kept[:3], []), 10, **options)
+    fewer = prepare_parsing(splits, parsers.FEATURES, lambda candidates: (candidates.templates[:3], []), 10, **options)
     assert len(fewer.index.templates) == 3
     assert len(list(folder.iterdir())) == 1
     with pytest.raises(UserError, match="cache is -1, expected how many megabytes"):
@@ -220,28 +220,28 @@ def damage(data: bytes) -> list[bytes]:
 
 
 def test_every_damage_is_detected_reported_in_one_line_and_repaired(parts, folder):
-    first = indexed(parts, TEMPLATES, 1, 10, FeatureIndex)
+    first = indexed(parts, TEMPLATES, 1, 10, TokenIndex)
     path, data = one_entry(folder)
     for damaged in damage(data):
         path.write_bytes(damaged)
-        again = indexed(parts, TEMPLATES, 1, 10, FeatureIndex)
+        again = indexed(parts, TEMPLATES, 1, 10, TokenIndex)
         assert equal(first, again)
         (note,) = again[2]
         assert note.startswith(f"cache: {path} is damaged (")
         assert "\n" not in note
         assert one_entry(folder) == (path, data)
-        assert indexed(parts, TEMPLATES, 1, 10, FeatureIndex)[2] == []
+        assert indexed(parts, TEMPLATES, 1, 10, TokenIndex)[2] == []
 
 
 def test_without_a_writable_cache_features_are_prepared_and_a_note_says_so(parts, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("STRUCTSPARSE_CACHE", str(tmp_path / "file"))
-    result = indexed(parts, TEMPLATES, 1, 10, FeatureIndex)
-    assert equal(result, indexed(parts, TEMPLATES, 1, 0, FeatureIndex))
+    result = indexed(parts, TEMPLATES, 1, 10, TokenIndex)
+    assert equal(result, indexed(parts, TEMPLATES, 1, 0, TokenIndex))
     assert len(result[2]) == 1
     assert "file/prepared cannot be written (" in result[2][0]
 
 
 def test_a_cache_limit_that_is_no_number_is_refused(parts):
     with pytest.raises(UserError, match="cache is True, expected how many megabytes"):
-        indexed(parts, TEMPLATES, 1, True, FeatureIndex)
+        indexed(parts, TEMPLATES, 1, True, TokenIndex)

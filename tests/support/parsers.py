@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from structsparse.corpora.known.treebanks import Treebanks, planted
-from structsparse.features.information import all_of
+from structsparse.features.filters import all_of
 from structsparse.tasks.parsing.data import Parsing, ParsingData, prepare
 from structsparse.tasks.parsing.model import ArcScorer, Parser
 from structsparse.tasks.parsing.predictor import DependencyParser

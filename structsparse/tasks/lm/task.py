@@ -12,7 +12,7 @@ from torch import Tensor
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.texts import Texts
-from structsparse.features import information as filters
+from structsparse.features import filters
 from structsparse.report import tables as report
 from structsparse.tasks.lm import artifact
 from structsparse.tasks.lm.contexts import ContextTree

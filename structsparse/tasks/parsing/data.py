@@ -20,6 +20,7 @@ from structsparse.features.keys import WORD, Bags
 from structsparse.features.layout import Layout
 from structsparse.features.prepared import indexed
 from structsparse.kernels.solvers.online_trees_by_keys import Says
+from structsparse.tasks.parsing.features.filters import ArcCandidates
 from structsparse.tasks.parsing.features.index import ArcIndex, Looks, check_attributes, useful
 from structsparse.tasks.parsing.features.templates import ArcTemplate, as_written, expand
 from structsparse.tasks.parsing.growing import GrowingArcScorer
@@ -225,7 +226,7 @@ def prepare(
     if not isinstance(constant_too, bool):
         raise UserError(f"features.constant is {constant_too!r}, expected true or false")
     every, notes = useful(splits.train, _expanded(features), constant_too)
-    templates, said = choose(splits.train, "head", every)
+    templates, said = choose(ArcCandidates(splits.train, every))
     label_templates, more = _of_labels(splits, features) if labels else ((), [])
     templates, min_count, bits = tuple(templates), features["min_count"], features.get("bits", WORD)
     if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= WORD:

@@ -40,7 +40,7 @@ from structsparse.corpora.tags import SCHEMES
 from structsparse.features.attributes import OF_WORD
 from structsparse.structures.edges import EdgeChain
 from structsparse.tasks.tagging.edges import EdgeScorer
-from structsparse.tasks.tagging.features.index import FeatureIndex
+from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.tasks.tagging.features.templates import parse
 from structsparse.tasks.tagging.model import DenseScorer, RecurrentScorer, SparseScorer, SumScorer, Tagger
 from structsparse.tasks.tagging.predictor import Model
@@ -127,7 +127,7 @@ def load(folder: str | Path) -> Model | LanguageModel | Classifier | DependencyP
             EdgeChain(torch.tensor(known["edges"]["steps"]).T, len(known["labels"]))  # checks them
     with blaming(folder / WEIGHTS):
         tensors = read_tensors((folder / WEIGHTS).read_bytes(), known["sha256"])
-        index = index_of(FeatureIndex, parse, known["templates"], tensors)
+        index = index_of(TokenIndex, parse, known["templates"], tensors)
         edges, scorer = _edges(known, tensors)
         tagger = _fill_(tagger, tensors)
         tagger.edges = scorer
@@ -193,11 +193,11 @@ def _tables(tagger: Tagger) -> dict[str, torch.nn.Module]:
     return {f"{name}.table": module for name, module in tagger.named_modules() if type(module) in kinds}
 
 
-def _edges(known: dict, tensors: dict) -> tuple[FeatureIndex | None, EdgeScorer | None]:
+def _edges(known: dict, tensors: dict) -> tuple[TokenIndex | None, EdgeScorer | None]:
     """The features that are conjoined with steps and what scores them, if there are any."""
     if "edges" not in known:
         return None, None
-    index = index_of(FeatureIndex, parse, known["edges"]["templates"], tensors, "edges.keys")
+    index = index_of(TokenIndex, parse, known["edges"]["templates"], tensors, "edges.keys")
     steps = np.array(known["edges"]["steps"], np.int64).T  # [2, steps]
     dense = unpacked(tensors, EDGES, (len(index), steps.shape[1]))
     check_numbers(EDGES, dense)

@@ -15,11 +15,11 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Sentences
 from structsparse.corpora.splits import Splits
 from structsparse.corpora.tags import convert, detect_scheme
-from structsparse.features import attributes
-from structsparse.features import information as filters
+from structsparse.features import attributes, filters
 from structsparse.features.prepared import indexed
 from structsparse.tasks.tagging.edges import EdgeFeatures, EdgeScorer, inner
-from structsparse.tasks.tagging.features.index import FeatureIndex
+from structsparse.tasks.tagging.features.filters import TokenCandidates
+from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.tasks.tagging.features.templates import expand
 from structsparse.tasks.tagging.growing import GrowingScorer
 from structsparse.tasks.tagging.model import Tagger
@@ -38,7 +38,7 @@ class TaggingData(InParts):
     """Everything a tagger is trained and judged on, as arrays."""
 
     splits: Splits
-    index: FeatureIndex
+    index: TokenIndex
     arrays: dict[str, TokenArrays]  # train, dev, test
     labels: tuple[str, ...]  # those of the training part: what can be predicted
     names: tuple[str, ...]  # labels, then those seen in dev or test only
@@ -50,8 +50,8 @@ class TaggingData(InParts):
     notes: tuple[str, ...]
     reduced: bool = False  # whether rows have been dropped
     edges: EdgeFeatures | None = None  # features that are conjoined with a step from label to label
-    told: FeatureIndex | None = None  # features as the artifact tells them, if by keys that are shorter than `index`'s
-    edges_told: FeatureIndex | None = None
+    told: TokenIndex | None = None  # features as the artifact tells them, if by keys that are shorter than `index`'s
+    edges_told: TokenIndex | None = None
 
     @property
     def score(self) -> Callable[[], SpanScore | AccuracyScore]:
@@ -146,9 +146,9 @@ def prepare(
     kept = [template for template in expand(templates) if all(name != tag for name, _ in template.atoms)]
     if len(kept) < len(expand(templates)):
         notes.append(f"templates that look at {tag!r}, the column to predict, were left out; {len(kept)} remain")
-    kept, said = choose(parts["train"], tag, kept)
+    kept, said = choose(TokenCandidates(parts["train"], tag, kept))
     notes += said
-    index, bags_of, said = indexed(parts, kept, min_count, cache, FeatureIndex)
+    index, bags_of, said = indexed(parts, kept, min_count, cache, TokenIndex)
     notes += said
     vocabularies = {name: _vocabulary(parts["train"], name) for name in codes}
     arrays = {}
@@ -183,7 +183,7 @@ def _with_edges(data: TaggingData, lines: Sequence[str], min_count: int) -> Tagg
     return replace(data, edges=edges, arrays=arrays)
 
 
-def _pairs(train: TokenArrays, index: FeatureIndex, labels: Sequence[str]) -> Callable[[], Pairs]:
+def _pairs(train: TokenArrays, index: TokenIndex, labels: Sequence[str]) -> Callable[[], Pairs]:
     """What is worked out, once, if a scorer asks for it."""
     return once(partial(Pairs.seen, train, len(index), len(labels)))
 

@@ -18,7 +18,7 @@ from structsparse.base.errors import UserError
 from structsparse.features.keys import Bags
 from structsparse.features.layout import Layout
 from structsparse.structures.edges import EdgeChain, EdgeScores, numbers, observed
-from structsparse.tasks.tagging.features.index import FeatureIndex
+from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.weights.batch import Kept, TokenBatch
 from structsparse.weights.observed_pairs import Pairs, PairTable
 
@@ -39,7 +39,7 @@ class _Taken(NamedTuple):
 class EdgeFeatures:
     """The features that are conjoined with steps, the steps, and what goes with what in training."""
 
-    index: FeatureIndex
+    index: TokenIndex
     steps: np.ndarray  # int64 [2, steps] from, to: those that training holds
     bags: dict[str, Bags]  # of each part, a row per token; a sentence's first token, to which no step leads, has none
     taken: np.ndarray  # int64 [tokens] the number of the step to each token of training; 0 for a sentence's first one
@@ -54,7 +54,7 @@ class EdgeFeatures:
         if train.tokens == len(train):
             raise UserError(f"{train.source}: features.edges needs a sentence of two tokens or more in training")
         steps = observed(gold, train.offsets)
-        index = FeatureIndex.fit(train, templates, min_count)
+        index = TokenIndex.fit(train, templates, min_count)
         bags = {part: inner(index.bags(sentences), sentences.offsets) for part, sentences in parts.items()}
         return cls(index, steps, bags, numbers(steps, gold, train.offsets), train.offsets)
 

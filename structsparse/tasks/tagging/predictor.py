@@ -18,7 +18,7 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
 from structsparse.features.attributes import codes, numbers
 from structsparse.structures.chain import Chain, ChainScores
-from structsparse.tasks.tagging.features.index import FeatureIndex
+from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.tasks.tagging.model import Tagger
 from structsparse.weights.batch import TokenBatch
 
@@ -42,11 +42,11 @@ class Model:
     layout: tuple[str, ...]  # the columns of the corpus that it was trained on, in their order
     columns: tuple[str, ...]  # those of them that it needs
     tag_column: str  # the one that it predicts
-    index: FeatureIndex
+    index: TokenIndex
     dense: tuple[str, ...]
     vocabularies: Mapping[str, Mapping[str, int]]  # codes from 1; 0 is a value not seen in training
     tagger: Tagger
-    edges: FeatureIndex | None = None  # features that are conjoined with a step from label to label
+    edges: TokenIndex | None = None  # features that are conjoined with a step from label to label
 
     def tag(self, sentences: Sentences) -> Column:
         """The predicted tags."""

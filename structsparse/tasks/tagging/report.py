@@ -15,7 +15,7 @@ from structsparse.groups import Cover, Forest, Partition, hasse
 from structsparse.report import tables as report
 from structsparse.tasks.tagging import task as taggers
 from structsparse.tasks.tagging.data import TaggingData
-from structsparse.tasks.tagging.features.index import FeatureIndex
+from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.training import certificate
 from structsparse.training import stage as recipe
 from structsparse.training.stage import Outcome
@@ -124,7 +124,7 @@ def edge_table(outcome: Outcome) -> report.Table | None:
 
 
 def _described(
-    weights: Tensor, index: FeatureIndex, labels: Sequence[str], data: TaggingData, bags: Bags
+    weights: Tensor, index: TokenIndex, labels: Sequence[str], data: TaggingData, bags: Bags
 ) -> report.Table:
     norms = weights.norm(dim=1).numpy()
     rows = np.argsort(-norms, kind="stable")[: min(int((norms > 0).sum()), MOST_FEATURES)]

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.documents import Labelled
-from structsparse.features import information as filters
-from structsparse.features import words
+from structsparse.features import filters, words
 from structsparse.features.words import Bag
 from structsparse.groups import Cover
 from structsparse.penalties import Penalty

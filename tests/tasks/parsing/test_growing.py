@@ -7,7 +7,7 @@ import torch
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.treebanks import planted
-from structsparse.features.information import all_of
+from structsparse.features.filters import all_of
 from structsparse.features.layout import by_feature, by_template
 from structsparse.kernels.solvers import online_trees_by_keys as key_walk
 from structsparse.kernels.weights import key_table

@@ -8,7 +8,7 @@ import torch
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.treebanks import planted
-from structsparse.features.information import all_of
+from structsparse.features.filters import all_of
 from structsparse.losses.structured import CRF, Hinge, Perceptron
 from structsparse.penalties import GroupLasso
 from structsparse.solvers.online import OnlineMIRA, OnlinePerceptron

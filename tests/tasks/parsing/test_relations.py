@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column
 from structsparse.corpora.known.treebanks import assembled
-from structsparse.features.information import all_of
+from structsparse.features.filters import all_of
 from structsparse.tasks.parsing.artifact import save
 from structsparse.tasks.parsing.data import prepare
 from structsparse.tasks.parsing.features.index import ArcIndex

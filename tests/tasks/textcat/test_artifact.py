@@ -16,7 +16,7 @@ from structsparse.base.errors import UserError
 from structsparse.cli import main as cli
 from structsparse.corpora.documents import Labelled, Reading, tokenize
 from structsparse.corpora.planted.documents import planted_documents
-from structsparse.features.information import all_of
+from structsparse.features.filters import all_of
 from structsparse.features.word_groups import planted
 from structsparse.features.words import bag
 from structsparse.tasks.tagging import artifact

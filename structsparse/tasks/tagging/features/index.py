@@ -1,4 +1,7 @@
-"""Features of tokens: the templates of a tagger, and which row of the weight table each of their features owns."""
+"""Index of token features: hashes the templates of taggers into keys, and finds the active rows of every token.
+
+Loops over tokens are compiled (`kernels/features/keys.py`).
+"""
 
 from __future__ import annotations
 
@@ -13,69 +16,67 @@ from structsparse.corpora.columns import Column, Sentences
 from structsparse.features.attributes import attribute
 from structsparse.features.keys import Bags, FeatureRows, hashes
 from structsparse.kernels.features import keys as kernels
-from structsparse.tasks.tagging.features import templates as tagging_templates
+from structsparse.tasks.tagging.features import templates as language
 from structsparse.tasks.tagging.features.templates import Template
 
 
-class FeatureIndex(FeatureRows):
-    """Templates of tokens, and the features that own a row."""
+class TokenIndex(FeatureRows):
+    """Index from token features to rows of a weight table."""
 
     templates: tuple[Template, ...]
 
     @staticmethod
     def places(sentences: Sentences) -> int:
-        """Where a template has a feature each."""
+        """Number of tokens; every template has one feature at each."""
         return sentences.tokens
 
     @staticmethod
     def columns_of(template: Template) -> set[str]:
-        """What it looks at."""
+        """Columns and attributes of the word that a template reads."""
         return {name for name, _ in template.atoms}
 
     @classmethod
     def code_files(cls) -> tuple[Path, ...]:
-        """The source files that decide which features there are."""
-        return (*super().code_files(), Path(__file__), Path(tagging_templates.__file__))
+        """Source files that decide which features there are; the key of cached features depends on their text."""
+        return (*super().code_files(), Path(__file__), Path(language.__file__))
 
     @classmethod
-    def fit(cls, sentences: Sentences, templates: Sequence[Template], min_count: int = 1) -> FeatureIndex:
-        """All features that occur at least `min_count` times."""
-        patterns, hashed = _Patterns(templates), Hashed(sentences, templates)
-        return cls.gathered(
-            templates, sentences.tokens, lambda k: patterns.keys(k, hashed), min_count, sentences.source
-        )
+    def fit(cls, sentences: Sentences, templates: Sequence[Template], min_count: int = 1) -> TokenIndex:
+        """Index of all features that occur on at least `min_count` tokens of these sentences."""
+        arrays, hashed = _TemplateArrays(templates), AttributeHashes(sentences, templates)
+        return cls.gathered(templates, sentences.tokens, lambda k: arrays.keys(k, hashed), min_count, sentences.source)
 
     def bags(self, sentences: Sentences) -> Bags:
-        """The rows active at each token; features that own no row are dropped."""
+        """Active rows of each token; features without a row are dropped."""
         return self.find(self.hashed(sentences), np.arange(len(sentences)))
 
-    def hashed(self, sentences: Sentences) -> Hashed:
-        """What `find` needs to know of the sentences."""
-        return Hashed(sentences, self.templates)
+    def hashed(self, sentences: Sentences) -> AttributeHashes:
+        """Hashes of the attributes that the templates read: the input of `find`."""
+        return AttributeHashes(sentences, self.templates)
 
-    def find(self, hashed: Hashed, chosen: np.ndarray) -> Bags:
-        """The bags of some sentences, in this order."""
+    def find(self, hashed: AttributeHashes, chosen: np.ndarray) -> Bags:
+        """Bags of the chosen sentences, in the order of `chosen` [sentences]."""
         starts, lengths = hashed.starts[chosen], hashed.lengths[chosen]
         tokens, templates = int(lengths.sum()), len(self.templates)
         ids, offsets = np.empty(tokens * templates, np.int32), np.empty(tokens + 1, np.int64)
         table = ids.reshape(tokens, templates)
-        kernels.find(self._patterns.arrays, hashed.values, starts, lengths, self._places, table)
+        kernels.find(self._arrays.all, hashed.values, starts, lengths, self._places, table)
         kernels.squeeze(table, offsets)
         del table
-        ids.resize(offsets[-1], refcheck=False)  # gives back what is left over, and copies nothing
+        ids.resize(offsets[-1], refcheck=False)  # frees the unused end without a copy
         return Bags(ids, offsets)
 
-    def shortened_on(self, sentences: Sentences, guard: int) -> FeatureIndex:
-        """Keys of fewer bits, of which those of no larger share of the features of these sentences are mistaken."""
+    def shortened_on(self, sentences: Sentences, guard: int) -> TokenIndex:
+        """Index with shorter keys; at most 1 in 2^guard features of these sentences is mistaken for another."""
         hashed = self.hashed(sentences)
-        return self.shortened(guard, lambda k: self._patterns.keys(k, hashed))
+        return self.shortened(guard, lambda k: self._arrays.keys(k, hashed))
 
     @cached_property
-    def _patterns(self) -> _Patterns:
-        return _Patterns(self.templates)
+    def _arrays(self) -> _TemplateArrays:
+        return _TemplateArrays(self.templates)
 
     def describe(self, rows: np.ndarray, sentences: Sentences, bags: Bags) -> list[str]:
-        """Readable features, rebuilt from a token where each occurs: `word[-1]=New & word[0]=York`."""
+        """Readable names of features, each rebuilt from a token that has it: `word[-1]=New & word[0]=York`."""
         token_of = np.empty(len(self), np.int64)
         token_of[bags.ids] = np.repeat(np.arange(len(bags.offsets) - 1), np.diff(bags.offsets))
         template_of = np.searchsorted(self.offsets, rows, side="right") - 1
@@ -88,6 +89,7 @@ class FeatureIndex(FeatureRows):
 
 
 def _spell(template: Template, token: int, offsets: np.ndarray, columns: dict[str, Column]) -> str:
+    """The feature of a template at a token, in words."""
     sentence = np.searchsorted(offsets, token, side="right") - 1
     parts = []
     for name, offset in template.atoms:
@@ -101,31 +103,31 @@ def _spell(template: Template, token: int, offsets: np.ndarray, columns: dict[st
 
 
 def _boundary(place: int, begin: int, end: int) -> str:
-    """Beyond a sentence every distance is a value of its own."""
+    """Value of a place outside the sentence: each distance from the boundary has its own."""
     return f"begin-{begin - place}" if place < begin else f"end+{place - end + 1}"
 
 
-class _Patterns:
-    """Templates as arrays."""
+class _TemplateArrays:
+    """Token templates as arrays for the kernels: seeds, and the attribute and shift of each atom."""
 
     def __init__(self, templates: Sequence[Template]) -> None:
         numbers = {name: k for k, name in enumerate(_attributes(templates))}
         atoms = [(numbers[name], shift) for template in templates for name, shift in template.atoms]
         attributes, shifts = np.array(atoms, np.int64).reshape(-1, 2).T.copy()
         bounds = np.cumsum([0, *(len(template.atoms) for template in templates)])
-        self.arrays = hashes(template.name for template in templates), bounds, attributes, shifts
+        self.all = hashes(template.name for template in templates), bounds, attributes, shifts
 
-    def keys(self, k: int, hashed: Hashed) -> np.ndarray:
-        """The keys of a template at all tokens: uint64 [tokens]"""
-        seeds, bounds, attributes, shifts = self.arrays
+    def keys(self, k: int, hashed: AttributeHashes) -> np.ndarray:
+        """Keys of template k at all tokens: uint64 [tokens]"""
+        seeds, bounds, attributes, shifts = self.all
         atoms = slice(bounds[k], bounds[k + 1])
         keys = np.empty(int(hashed.lengths.sum()), np.uint64)
         kernels.fold(seeds[k], attributes[atoms], shifts[atoms], hashed.values, hashed.starts, hashed.lengths, keys)
         return keys
 
 
-class Hashed:
-    """The attributes that templates look at as hashes, each sentence between those of its boundaries."""
+class AttributeHashes:
+    """Hashed attributes of sentences: uint64 [attributes, places]. Each sentence is padded with boundary hashes."""
 
     def __init__(self, sentences: Sentences, templates: Sequence[Template]) -> None:
         names, shifts = _attributes(templates), [shift for template in templates for _, shift in template.atoms]
@@ -139,7 +141,7 @@ class Hashed:
             self.values[:, self.starts - distance] = hashes([_boundary(-distance, 0, 0)])
         for distance in range(1, after + 1):
             self.values[:, self.starts + self.lengths + distance - 1] = hashes([_boundary(distance - 1, 0, 0)])
-        # Values that do not occur here, because these are some sentences of many, would be hashed for nothing.
+        # These may be a few sentences of a large corpus: hash only the values that occur in them.
         used = {*names, "word"} & {*sentences.columns}
         columns = {name: sentences.columns[name].without_unused() for name in used}
         compact = replace(sentences, columns={**sentences.columns, **columns})

@@ -9,10 +9,11 @@ from omegaconf import OmegaConf
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.treebanks import planted
-from structsparse.features import information as filters
 from structsparse.kernels.features import forward as heads
+from structsparse.tasks.parsing.features.filters import ArcCandidates, by_addition
 from structsparse.tasks.parsing.features.forward import Forward, forward
 from structsparse.tasks.parsing.features.templates import expand
+from structsparse.tasks.tagging.features.filters import TokenCandidates
 from structsparse.tasks.tagging.features.templates import expand as expand_of_tokens
 from tests.support.runs import ROOT, run_here
 
@@ -156,12 +157,12 @@ def test_a_template_that_says_the_same_again_is_not_taken(trees):
 
 def test_the_filter_says_what_it_has_done_and_depends_on_the_seed_alone(trees):
     options = {"count": 4, "ridge": RIDGE, "rate": RATE, "tries": 2, "again": 1}
-    kept, (note,) = filters.by_addition(trees, "head", TEMPLATES, seed=0, **options)
-    again, _ = filters.by_addition(trees, "head", TEMPLATES, seed=0, **options)
+    kept, (note,) = by_addition(ArcCandidates(trees, TEMPLATES), seed=0, **options)
+    again, _ = by_addition(ArcCandidates(trees, TEMPLATES), seed=0, **options)
     assert kept == again
     assert len({*kept}) == 4
     assert [TEMPLATES.index(t) for t in kept] == sorted(TEMPLATES.index(t) for t in kept)
-    assert "4 of 12 templates, one after another" in note
+    assert "4 of 12 templates by forward selection" in note
 
 
 @pytest.mark.parametrize(
@@ -177,12 +178,13 @@ def test_the_filter_says_what_it_has_done_and_depends_on_the_seed_alone(trees):
 def test_what_cannot_be_is_refused(trees, options, said):
     known = {"count": 4, "ridge": RIDGE, "rate": RATE, "tries": 2, "again": 1}
     with pytest.raises(UserError, match=said):
-        filters.by_addition(trees, "head", TEMPLATES, seed=0, **known | options)
+        by_addition(ArcCandidates(trees, TEMPLATES), seed=0, **known | options)
 
 
 def test_templates_of_tokens_are_refused(trees):
+    candidates = TokenCandidates(trees, "upos", expand_of_tokens(["word[0]", "word[1]"]))
     with pytest.raises(UserError, match="task=parsing"):
-        filters.by_addition(trees, "upos", expand_of_tokens(["word[0]", "word[1]"]), 1, 0, RIDGE, RATE, 1, 0)
+        by_addition(candidates, 1, 0, RIDGE, RATE, 1, 0)
 
 
 def test_the_options_reach_a_run(tmp_path):
@@ -191,7 +193,7 @@ def test_the_options_reach_a_run(tmp_path):
     chosen = ("filter=forward", "filter.count=3", "filter.tries=0.1")
     done = run_here(*how, *chosen, folder=tmp_path / "run", data=some, base=())
     assert done.status == 0, done.errors
-    assert "3 of 684 templates, one after another" in done.output
+    assert "3 of 684 templates by forward selection" in done.output
     assert done.metrics["groups"] == 3
 
 

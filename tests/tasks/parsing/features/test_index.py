@@ -9,8 +9,9 @@ from omegaconf import OmegaConf
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.planted.trees import planted_treebank
-from structsparse.features import information as filters
+from structsparse.features import filters
 from structsparse.features.attributes import attribute
+from structsparse.tasks.parsing.features.filters import ArcCandidates
 from structsparse.tasks.parsing.features.index import ArcIndex, Looks, gold_arcs, useful
 from structsparse.tasks.parsing.features.templates import ArcTemplate, expand, lines_of, parse
 
@@ -143,14 +144,14 @@ def test_gold_arcs(trees):
 
 def test_gain_of_arcs_is_that_of_the_words(trees):
     templates, gold = ALL[::60], gold_arcs(trees.train).tolist()
-    found = filters.gains(trees.train, templates, gold_arcs(trees.train))
+    found = filters.gains(ArcCandidates(trees.train, templates))
     for template, gain in zip(templates, found.tolist(), strict=True):
         said = spelled(trees.train, template)
         both, one, other = Counter(zip(said, gold, strict=True)), Counter(said), Counter(gold)
         total = len(gold)
         wanted = sum(n / total * np.log2(n * total / (one[a] * other[b])) for (a, b), n in both.items())
         assert gain == pytest.approx(wanted, abs=1e-9)
-    kept, (note,) = filters.by_gain(trees.train, "head", ALL, 5, True, 0)
+    kept, (note,) = filters.by_gain(ArcCandidates(trees.train, ALL), 5, True, 0)
     assert len(kept) == 5
     assert "5 of 684" in note
 

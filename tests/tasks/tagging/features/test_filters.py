@@ -10,8 +10,10 @@ from omegaconf import OmegaConf
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
 from structsparse.corpora.splits import Splits, planted
-from structsparse.features.information import at_random, by_gain, gains, mutual_information
+from structsparse.features.filters import at_random, by_gain, gains
+from structsparse.features.information import mutual_information
 from structsparse.tasks.tagging.data import prepare
+from structsparse.tasks.tagging.features.filters import TokenCandidates
 from structsparse.tasks.tagging.features.templates import expand
 from tests.support.runs import ROOT
 
@@ -96,15 +98,16 @@ def test_gains_are_those_of_the_spelled_features():
             spelled["word[0..1]"].append(padded[k : k + 2])
     labels = list("".join(tags.split()))
     wanted = [by_enumeration(spelled[template.name], labels) for template in templates]
-    np.testing.assert_allclose(gains(sentences, templates, sentences.columns["tag"].codes), wanted, atol=1e-12)
+    np.testing.assert_allclose(gains(TokenCandidates(sentences, "tag", templates)), wanted, atol=1e-12)
 
 
 def test_many_templates_gain_what_each_does_alone():
     sentences = planted(0, 30, 2, 2).train
-    templates, labels = templates_of("martins_chunking"), sentences.columns["tag"].codes
-    together = gains(sentences, templates, labels)
-    some = [0, 31, 32, 33, 64, 95]
-    np.testing.assert_allclose(together[some], [gains(sentences, [templates[k]], labels)[0] for k in some])
+    templates = templates_of("martins_chunking")
+    together = gains(TokenCandidates(sentences, "tag", templates))
+    for k in (0, 31, 32, 33, 64, 95):
+        alone = gains(TokenCandidates(sentences, "tag", [templates[k]]))
+        np.testing.assert_allclose(together[[k]], alone)
 
 
 def test_the_gain_finds_what_says_the_label_and_falls_for_rare_features_unless_chance_is_taken_off():
@@ -119,12 +122,11 @@ def test_the_gain_finds_what_says_the_label_and_falls_for_rare_features_unless_c
     }
     sentences = Sentences(columns, np.arange(0, 601, 10), "drawn")
     templates = expand(["noise[0]", "rare[0]", "says[0]"])
-    chosen = [by_gain(sentences, "tag", templates, 1, over_chance, 0)[0] for over_chance in (False, True)]
+    candidates = TokenCandidates(sentences, "tag", templates)
+    chosen = [by_gain(candidates, 1, over_chance, 0)[0] for over_chance in (False, True)]
     assert [[t.name for t in some] for some in chosen] == [["rare[0]"], ["says[0]"]]
     shuffled = draw.permutation(columns["tag"].codes)
-    over = dict(
-        zip(("noise", "rare", "says"), gains(sentences, templates, columns["tag"].codes, shuffled), strict=True)
-    )
+    over = dict(zip(("noise", "rare", "says"), gains(candidates, shuffled), strict=True))
     assert over["rare"] == pytest.approx(0, abs=1e-9)
     assert abs(over["noise"]) < 0.02 < over["says"]
 
@@ -134,13 +136,12 @@ def test_the_gain_finds_what_says_the_label_and_falls_for_rare_features_unless_c
 
 def test_random_subsets_keep_the_order_and_depend_on_the_seed_alone():
     templates = templates_of("martins_chunking")
+    candidates = TokenCandidates(None, "tag", templates)
     place = {template.name: k for k, template in enumerate(templates)}
-    drawn = [[place[t.name] for t in at_random(None, "tag", templates, 20, seed)[0]] for seed in (0, 0, 1)]
+    drawn = [[place[t.name] for t in at_random(candidates, 20, seed)[0]] for seed in (0, 0, 1)]
     assert all(some == sorted(set(some)) and len(some) == 20 for some in drawn)
     assert drawn[0] == drawn[1] != drawn[2]
-    often = Counter(
-        k for seed in range(200) for k in (place[t.name] for t in at_random(None, "", templates, 48, seed)[0])
-    )
+    often = Counter(k for seed in range(200) for k in (place[t.name] for t in at_random(candidates, 48, seed)[0]))
     assert len(often) == 96
     assert max(often.values()) - min(often.values()) < 60  # 100 each, seven standard deviations of 7
 
@@ -149,21 +150,21 @@ def test_random_subsets_keep_the_order_and_depend_on_the_seed_alone():
 def test_a_count_that_cannot_be_kept_is_refused(count):
     templates = expand(["word[0]", "word[1]", "word[2]"])
     with pytest.raises(UserError, match=r"filter\.count"):
-        at_random(None, "tag", templates, count, 0)
+        at_random(TokenCandidates(None, "tag", templates), count, 0)
     with pytest.raises(UserError, match=r"filter\.count"):
-        by_gain(toy("ab", "XY"), "tag", templates, count, False, 0)
+        by_gain(TokenCandidates(toy("ab", "XY"), "tag", templates), count, False, 0)
 
 
 def test_only_the_templates_that_pass_are_ever_built(monkeypatch):
     splits, built = planted(0, 30, 5, 5), []
     from structsparse.tasks.tagging import data as tagging
 
-    fit = tagging.FeatureIndex.fit.__func__
+    fit = tagging.TokenIndex.fit.__func__
     monkeypatch.setattr(
-        tagging.FeatureIndex, "fit", classmethod(lambda cls, s, t, *rest: built.append(len(t)) or fit(cls, s, t, *rest))
+        tagging.TokenIndex, "fit", classmethod(lambda cls, s, t, *rest: built.append(len(t)) or fit(cls, s, t, *rest))
     )
     names = [template.name for template in templates_of("martins_chunking")]
-    keep = lambda sentences, tag, templates: at_random(sentences, tag, templates, count=5, seed=3)  # noqa: E731
+    keep = lambda candidates: at_random(candidates, count=5, seed=3)  # noqa: E731
     data = prepare(splits, names, choose=keep)
     assert built == [5]
     assert set(data.index.names) < set(names)
@@ -180,7 +181,7 @@ def test_the_filter_sees_training_alone(run):
 
     other = Splits("turned", splits.train, turned(splits.dev), turned(splits.test), "iob2")
     names = [template.name for template in templates_of("martins_chunking")]
-    keep = lambda *given: by_gain(*given, count=7, over_chance=True, seed=0)  # noqa: E731
+    keep = lambda candidates: by_gain(candidates, count=7, over_chance=True, seed=0)  # noqa: E731
     first, second = (prepare(s, names, choose=keep, scheme=None).index.names for s in (splits, other))
     assert first == second
 
@@ -188,7 +189,7 @@ def test_the_filter_sees_training_alone(run):
 def test_the_options_reach_a_run(run):
     done = run("filter=random", "filter.count=2", "filter.seed=4")
     assert done.status == 0, done.errors
-    assert "2 of 5 templates, drawn with seed 4" in done.output
+    assert "2 of 5 templates, drawn at random with seed 4" in done.output
     assert done.metrics["groups"] == 2
     gain = run("filter=gain", "filter.count=3", folder="gain")
     assert gain.metrics["groups"] == 3

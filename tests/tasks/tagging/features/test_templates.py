@@ -10,7 +10,7 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
 from structsparse.features.attributes import OF_WORD, attribute, case, digit, punctuation, shape
 from structsparse.features.keys import _digest
-from structsparse.tasks.tagging.features.index import FeatureIndex
+from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.tasks.tagging.features.templates import expand, parse
 
 
@@ -124,7 +124,7 @@ def test_affixes_of_short_words_collide_with_none():
 )
 def test_keys_group_tokens_exactly_as_joined_strings_do(line):
     (template,) = parse(line)
-    index = FeatureIndex.fit(CORPUS, [template])
+    index = TokenIndex.fit(CORPUS, [template])
     bags = index.bags(CORPUS)
     slow = joined(CORPUS, template.atoms)
     assert len(bags.ids) == CORPUS.tokens
@@ -133,7 +133,7 @@ def test_keys_group_tokens_exactly_as_joined_strings_do(line):
 
 
 def test_rows_of_a_template_are_contiguous_and_most_frequent_first():
-    index = FeatureIndex.fit(CORPUS, expand(["word[0]", "1-2-grams of pos[-1..1]"]))
+    index = TokenIndex.fit(CORPUS, expand(["word[0]", "1-2-grams of pos[-1..1]"]))
     bags = index.bags(CORPUS)
     counts = np.bincount(bags.ids, minlength=len(index))
     assert counts.min() >= 1
@@ -145,23 +145,23 @@ def test_rows_of_a_template_are_contiguous_and_most_frequent_first():
 
 
 def test_rare_features_are_left_out():
-    index = FeatureIndex.fit(CORPUS, expand(["word[0]"]), min_count=2)
+    index = TokenIndex.fit(CORPUS, expand(["word[0]"]), min_count=2)
     assert index.describe(np.arange(len(index)), CORPUS, index.bags(CORPUS))[0] == "word[0]=the"
     assert len(index) == 5  # the New York of a
     with pytest.raises(UserError, match="no feature of 1 templates occurs 99 times"):
-        FeatureIndex.fit(CORPUS, expand(["word[0]"]), min_count=99)
+        TokenIndex.fit(CORPUS, expand(["word[0]"]), min_count=99)
     with pytest.raises(UserError, match="at least 1"):
-        FeatureIndex.fit(CORPUS, expand(["word[0]"]), min_count=0)
+        TokenIndex.fit(CORPUS, expand(["word[0]"]), min_count=0)
 
 
 def test_unseen_features_are_dropped():
-    index = FeatureIndex.fit(CORPUS, expand(["word[0]", "pos[0]"]))
+    index = TokenIndex.fit(CORPUS, expand(["word[0]", "pos[0]"]))
     bags = index.bags(sentences("zebra/D the/Q zebra/Q"))
     assert np.diff(bags.offsets).tolist() == [1, 1, 0]
 
 
 def test_keeping_rows_equals_dropping_the_dead_ones_from_the_bags():
-    index = FeatureIndex.fit(CORPUS, expand(["word[0]", "pos[-1..0]", "shape[0]"]))
+    index = TokenIndex.fit(CORPUS, expand(["word[0]", "pos[-1..0]", "shape[0]"]))
     alive = np.arange(len(index)) % 3 != 0
     smaller, new_row = index.keep(alive)
     expected = index.bags(CORPUS).renumber(new_row)
@@ -172,7 +172,7 @@ def test_keeping_rows_equals_dropping_the_dead_ones_from_the_bags():
 
 
 def test_a_feature_is_spelled_by_a_token_where_it_occurs():
-    index = FeatureIndex.fit(CORPUS, expand(["word[-1..0]"]))
+    index = TokenIndex.fit(CORPUS, expand(["word[-1..0]"]))
     bags = index.bags(CORPUS)
     spelled = index.describe(np.arange(len(index)), CORPUS, bags)
     assert "word[-1]=New & word[0]=York" in spelled
@@ -184,7 +184,7 @@ def test_a_feature_is_spelled_by_a_token_where_it_occurs():
 
 def test_an_unknown_attribute_is_named_with_those_there_are():
     with pytest.raises(UserError, match=re.escape("attribute 'stem' is neither a column nor made from the word")):
-        FeatureIndex.fit(CORPUS, expand(["stem[0]"]))
+        TokenIndex.fit(CORPUS, expand(["stem[0]"]))
 
 
 def test_value_hashes_are_the_same_everywhere():

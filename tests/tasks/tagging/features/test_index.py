@@ -7,8 +7,7 @@ import pytest
 
 from structsparse.corpora.columns import Column, Sentences
 from structsparse.features.attributes import attribute
-from structsparse.kernels.features import keys as kernels
-from structsparse.tasks.tagging.features.index import FeatureIndex
+from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.tasks.tagging.features.templates import expand
 
 TEMPLATES = [
@@ -89,7 +88,7 @@ def as_lists(bags) -> list[list[int]]:
 @pytest.mark.parametrize("seed", range(2))
 def test_the_index_and_its_bags_are_those_of_plain_numpy(seed, min_count):
     templates, train, test = expand(TEMPLATES), drawn(seed), drawn(seed + 100, values=60)
-    index = FeatureIndex.fit(train, templates, min_count)
+    index = TokenIndex.fit(train, templates, min_count)
     blocks, orders = fitted(train, templates, min_count)
     assert index.offsets.tolist() == [0, *np.cumsum([len(block) for block in blocks])]
     assert (index.keys == np.concatenate(blocks)).all()
@@ -104,7 +103,7 @@ def test_the_index_and_its_bags_are_those_of_plain_numpy(seed, min_count):
 
 def test_some_sentences_in_any_order_have_the_bags_they_have_among_all():
     corpus = drawn(3)
-    index = FeatureIndex.fit(drawn(4), expand(TEMPLATES))
+    index = TokenIndex.fit(drawn(4), expand(TEMPLATES))
     whole, chosen = as_lists(index.bags(corpus)), np.array([7, 0, 59, 12, 7])
     expected = [bag for s in chosen for bag in whole[corpus.offsets[s] : corpus.offsets[s + 1]]]
     assert as_lists(index.find(index.hashed(corpus), chosen)) == expected
@@ -112,38 +111,17 @@ def test_some_sentences_in_any_order_have_the_bags_they_have_among_all():
 
 
 def test_the_occurrences_of_every_row_are_counted():
-    bags = FeatureIndex.fit(drawn(6), expand(TEMPLATES), 2).bags(drawn(7))
+    bags = TokenIndex.fit(drawn(6), expand(TEMPLATES), 2).bags(drawn(7))
     rows = int(bags.ids.max()) + 3
     assert np.array_equal(bags.counts(rows), np.bincount(bags.ids, minlength=rows))
 
 
 def test_templates_without_a_living_feature_find_nothing():
     corpus = drawn(5)
-    index = FeatureIndex.fit(corpus, expand(TEMPLATES))
+    index = TokenIndex.fit(corpus, expand(TEMPLATES))
     alive = np.zeros(len(index), bool)
     alive[index.offsets[3] : index.offsets[4]] = True
     smaller, new_row = index.keep(alive)
     assert as_lists(smaller.bags(corpus)) == as_lists(index.bags(corpus).renumber(new_row))
     nothing, _ = index.keep(np.zeros(len(index), bool))
     assert len(nothing.bags(corpus).ids) == 0
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 30, 3000])
-@pytest.mark.parametrize("spread", ["even", "low", "high", "ends"])
-def test_every_key_is_found_however_badly_they_spread(count, spread):
-    draw = np.random.default_rng(count)
-    largest, low = np.uint64(2**64 - 1), np.arange(count, dtype=np.uint64)
-    known = {
-        "even": lambda: np.unique(draw.integers(0, 2**64 - 1, count, np.uint64)),
-        "low": lambda: low * np.uint64(2),
-        "high": lambda: largest - low[::-1] * np.uint64(2),
-        "ends": lambda: np.r_[low[: count // 2], largest - low[: count - count // 2][::-1]],
-    }[spread]()
-    rows = draw.permutation(len(known)).astype(np.int32)
-    ends = np.array([0, 2**63, 2**64 - 1], np.uint64)
-    asked = np.unique(np.r_[known, known + np.uint64(1), known - np.uint64(1), ends])
-    expected = dict(zip(known.tolist(), rows.tolist(), strict=True))
-    for bits in (1, max(1, len(known).bit_length()), 12):
-        found = np.empty(len(asked), np.int32)
-        kernels.look_up(asked, known, rows, kernels.directory(known, bits), bits, np.uint64(2**64 - 1), found)
-        assert found.tolist() == [expected.get(key, -1) for key in asked.tolist()]

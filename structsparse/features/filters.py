@@ -1,0 +1,82 @@
+"""Filters of templates: feature selection before training, each template judged by itself.
+
+A filter takes the candidates, which a task makes of its training part. It returns the templates that it keeps, in
+their old order, and notes for the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from structsparse.base.errors import UserError
+from structsparse.features.information import mutual_information
+
+Filtered = tuple[list, list[str]]  # templates, notes
+
+
+class Candidates(Protocol):
+    """Templates to choose from, with the features that they have in training."""
+
+    templates: Sequence
+
+    @property
+    def gold(self) -> np.ndarray:
+        """Code of what is to be predicted at each place (the label of a token, whether an arc is gold): int [places]"""
+
+    def features(self) -> Iterator[np.ndarray]:
+        """Code of the feature at each place, for one template after another: int [places]"""
+
+
+def all_of(candidates: Candidates) -> Filtered:
+    """All templates."""
+    return list(candidates.templates), []
+
+
+def at_random(candidates: Candidates, count: int, seed: int) -> Filtered:
+    """`count` templates drawn at random, every choice equally likely."""
+    templates = candidates.templates
+    check_count(count, len(templates), seed)
+    chosen = np.random.default_rng(seed).permutation(len(templates))[:count]
+    note = f"filter: {count} of {len(templates)} templates, drawn at random with seed {seed}"
+    return in_order(templates, chosen), [note]
+
+
+def by_gain(candidates: Candidates, count: int, over_chance: bool, seed: int) -> Filtered:
+    """The `count` templates of the largest information gain; `over_chance` subtracts the gain about shuffled labels."""
+    templates = candidates.templates
+    check_count(count, len(templates), seed)
+    shuffled = np.random.default_rng(seed).permutation(candidates.gold) if over_chance else None
+    gain = gains(candidates, shuffled)
+    order = np.argsort(-gain, kind="stable")[:count]
+    first, last = (f"{templates[k].name} {gain[k]:.4g}" for k in (order[0], order[-1]))
+    beyond = " over chance" if over_chance else ""
+    note = f"filter: {count} of {len(templates)} templates by information gain{beyond}, in bits from {first} to {last}"
+    return in_order(templates, order), [note]
+
+
+def gains(candidates: Candidates, shuffled: np.ndarray | None = None) -> np.ndarray:
+    """Information gain of each template: mutual information of its feature and the gold code, in bits, [templates]
+
+    Equation 16 of Martins et al. (2011). A template whose features are all different predicts every label of training
+    and none elsewhere; the gain about `shuffled` labels, which is subtracted, shows it."""
+    gold, result = candidates.gold, []
+    for codes in candidates.features():
+        chance = 0.0 if shuffled is None else mutual_information(codes, shuffled)
+        result.append(mutual_information(codes, gold) - chance)
+    return np.array(result)
+
+
+def in_order(templates: Sequence, chosen: np.ndarray) -> list:
+    """The chosen templates [count], in their old order."""
+    return [templates[k] for k in np.sort(chosen)]
+
+
+def check_count(count: int, available: int, seed: int) -> None:
+    """Refuse a count that is not between 1 and the templates available, and a negative seed."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise UserError(f"filter.seed is {seed}; expected a whole number of at least 0")
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= available:
+        raise UserError(f"filter.count is {count}; expected a number of templates from 1 to {available}")

@@ -1,0 +1,70 @@
+"""Filters of arc templates: the candidates that generic filters judge, and forward selection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from structsparse.base.errors import UserError
+from structsparse.corpora.treebank import Treebank
+from structsparse.features.filters import Candidates, Filtered, check_count, in_order
+from structsparse.tasks.parsing.features.forward import Forward, forward
+from structsparse.tasks.parsing.features.index import Looks, gold_arcs
+from structsparse.tasks.parsing.features.templates import ArcTemplate
+
+
+@dataclass(frozen=True)
+class ArcCandidates:
+    """Arc templates to choose from, judged by whether an arc belongs to the gold tree."""
+
+    treebank: Treebank
+    templates: Sequence[ArcTemplate]
+
+    @property
+    def gold(self) -> np.ndarray:
+        """Whether each arc belongs to the gold tree: int64 [arcs], 0 or 1"""
+        return gold_arcs(self.treebank)
+
+    def features(self) -> Iterator[np.ndarray]:
+        """Key of the feature of each arc, for one template after another: uint64 [arcs]"""
+        look = Looks(self.treebank, self.templates)
+        return map(look.keys, range(len(self.templates)))
+
+
+def by_addition(
+    candidates: Candidates, count: int, seed: int, ridge: float, rate: float, tries: float, again: int
+) -> Filtered:
+    """Forward selection of `count` arc templates, each chosen for what it adds to those chosen before."""
+    if not isinstance(candidates, ArcCandidates):
+        raise UserError("filter=forward chooses among templates of arcs (task=parsing); take filter=gain or random")
+    treebank, templates = candidates.treebank, candidates.templates
+    check_count(count, len(templates), seed)
+    if len(treebank) < 2:
+        raise UserError(
+            f"filter=forward needs two sentences, one to fit and one to validate; there are {len(treebank)}"
+        )
+    _check_options(ridge, rate, tries, again)
+    model = Forward(treebank, templates, ridge, rate, np.random.default_rng(seed))
+    chosen, gain = forward(model, count, tries, again)
+    first, last = (
+        f"{templates[k].name} {1000 * g / treebank.tokens:.4g}"
+        for k, g in ((chosen[0], gain[0]), (chosen[-1], gain[-1]))
+    )
+    note = (
+        f"filter: {count} of {len(templates)} templates by forward selection; gains on held-out sentences, "
+        f"in thousandths of a nat per word, from {first} to {last}; {sum(g <= 0 for g in gain)} of them gain nothing"
+    )
+    return in_order(templates, np.array(chosen)), [note]
+
+
+def _check_options(ridge: float, rate: float, tries: float, again: int) -> None:
+    """Refuse options of forward selection that are out of range."""
+    for name, value in (("ridge", ridge), ("rate", rate), ("tries", tries)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < np.inf:
+            raise UserError(f"filter.{name} is {value}; expected a number above 0")
+    if rate > 1:
+        raise UserError(f"filter.rate is {rate}; expected a share of a step, at most 1")
+    if isinstance(again, bool) or not isinstance(again, int) or again < 0:
+        raise UserError(f"filter.again is {again}; expected a whole number of at least 0")
