@@ -21,7 +21,7 @@ from structsparse.corpora.known import texts
 from structsparse.penalties import TreeGroupLassoMax
 from structsparse.report.tables import write_metrics
 from structsparse.tasks.lm.contexts import ContextTree
-from structsparse.tasks.lm.groups import by_suffix
+from structsparse.tasks.lm.groups import ContextLayout, by_suffix
 from structsparse.tasks.lm.model import NgramModel
 
 DEFAULTS = {"algorithm": "merged_heap", "tree": "collapsed", "corpus": "ptb", "order": 9, "words": 100_000, "seed": 0}
@@ -55,7 +55,7 @@ def time_prox(algorithm: str, tree: str, corpus: str, order: int, words: int, se
         layout, of = trie.collapse()
         point = point.new_empty(layout.entries).index_copy_(0, torch.from_numpy(of).long(), point)
         steps = 1 / torch.from_numpy(layout.entry_chain).double()  # each is so many in the trie
-    groups, clip_ = by_suffix((layout.entries,), layout), ALGORITHMS[algorithm]
+    groups, clip_ = by_suffix((layout.entries,), ContextLayout(layout)), ALGORITHMS[algorithm]
     seconds, W = [], torch.empty_like(point)
     while len(seconds) < ROUNDS + 1 or sum(seconds) < SECONDS:
         W.copy_(point)

@@ -27,7 +27,7 @@ from structsparse.groups import by_parents
 from structsparse.penalties import L1, SquaredL2, TreeGroupLasso, TreeGroupLassoMax
 from structsparse.structures.contexts import Contexts
 from structsparse.tasks.lm.contexts import ContextTree, Places
-from structsparse.tasks.lm.groups import by_suffix
+from structsparse.tasks.lm.groups import ContextLayout, by_suffix
 
 CORPUS = "gutenberg-17m.txt.gz"
 ORDER, MIN_COUNT = 12, 5
@@ -190,7 +190,7 @@ class Spams:
 
 def proxes(trie, tree):
     """Ours and theirs by name."""
-    whole, joined = (by_suffix((some.entries,), some, weights="one") for some in (trie, tree))
+    whole, joined = (by_suffix((some.entries,), ContextLayout(some), weights="one") for some in (trie, tree))
     plain = by_parents((tree.entries,), torch.from_numpy(tree.entry_above), weights="one")
     metric = 1 / torch.from_numpy(tree.entry_chain).double()  # of written-out entries, where a step of one chain is one
     ours = {

@@ -10,10 +10,10 @@ import statistics
 import torch
 from timing import arguments, print_table, write_json
 
-from structsparse.features.layout import template_order
 from structsparse.groups import cover_rows
 from structsparse.groups.orders import coarse_to_fine
 from structsparse.penalties import OverlappingGroupLasso, SequentialGroupLasso
+from structsparse.tasks.tagging.features.groups import template_order
 from structsparse.tasks.tagging.features.templates import expand
 
 TEMPLATES = [

@@ -35,6 +35,7 @@ from structsparse.features.clusters.ward import ward as ward_tree
 from structsparse.features.words import WordLayout
 from structsparse.groups import files
 from structsparse.groups.cover import Cover, cover_rows
+from structsparse.groups.layouts import over
 from structsparse.kernels.features import word_groups as kernels
 
 WEIGHTS, PERMUTATIONS = ("one", "sqrt_size", "overlap"), ("none", "frequency", "all")
@@ -53,6 +54,7 @@ class Stretches(NamedTuple):
     factor: np.ndarray | float = 1.0  # on the weights
 
 
+@over("words", makes=Cover)
 def sentences(shape, layout: WordLayout, parameter: str = "the table", weights: str = "one", **control) -> Cover:
     """A group for each sentence of the documents of training."""
     train, bounds = layout.train, layout.train.sentences()
@@ -66,6 +68,7 @@ def sentences(shape, layout: WordLayout, parameter: str = "the table", weights: 
     return _cover(shape, layout, parameter, units, weights, **control)
 
 
+@over("words", makes=Cover)
 def documents(shape, layout: WordLayout, parameter: str = "the table", weights: str = "one", **control) -> Cover:
     """A group for each document of training."""
     train = layout.train
@@ -75,6 +78,7 @@ def documents(shape, layout: WordLayout, parameter: str = "the table", weights: 
     return _cover(shape, layout, parameter, units, weights, **control)
 
 
+@over("words", makes=Cover)
 def constituents(
     shape,
     layout: WordLayout,
@@ -102,6 +106,7 @@ def constituents(
     return _cover(shape, layout, parameter, units, weights, **control)
 
 
+@over("words", makes=Cover)
 def topics(
     shape, layout: WordLayout, parameter: str = "the table", weights: str = "sqrt_size", topics: int = 1000,
     top: int = 10, iterations: int = 100, topic_seed: int = 0, cache: int = 0, **control,
@@ -113,6 +118,7 @@ def topics(
     return _cover(shape, layout, parameter, units, weights, **control)
 
 
+@over("words", makes=Cover)
 def brown(
     shape, layout: WordLayout, parameter: str = "the table", weights: str = "sqrt_size", classes: int = 5000,
     largest: int | None = None, cache: int = 0, **control,
@@ -124,6 +130,7 @@ def brown(
     return _cover(shape, layout, parameter, _below(tree, largest), weights, **control)
 
 
+@over("words", makes=Cover)
 def ward(
     shape, layout: WordLayout, parameter: str = "the table", weights: str = "sqrt_size", classes: int = 5000,
     dimensions: int = 40, window: int = 5, largest: int | None = None, cache: int = 0, **control,
@@ -141,6 +148,7 @@ def _below(tree: WordTree, largest: int | None) -> Stretches:
     return Stretches(tree.order, *bounds, "clusters", lambda unit: tree.name(int(nodes[unit])))
 
 
+@over("words", makes=Cover)
 def words_file(
     shape, layout: WordLayout, parameter: str = "the table", weights: str = "one", path: str | Path = "", **control
 ) -> Cover:
@@ -170,6 +178,7 @@ def words_file(
     return _cover(shape, layout, parameter, units, weights, **control)
 
 
+@over("words", makes=Cover)
 def planted(
     shape, layout: WordLayout, parameter: str = "the table", weights: str = "sqrt_size", **control
 ) -> Cover:  # fmt: skip
@@ -198,6 +207,7 @@ KINDS = {
 }
 
 
+@over("words", makes=Cover)
 def combined(
     shape, layout: WordLayout, parameter: str = "the table", parts: Mapping[str, Mapping | float] | None = None,
     **options,
@@ -222,10 +232,6 @@ def combined(
     found = cover_rows(shape, members, offsets, Joined([cover.names for cover in covers]), weights, parameter)
     found.notes = tuple(note for cover in covers for note in cover.notes)
     return found
-
-
-for _maker in (*KINDS.values(), combined):
-    _maker.serves = "documents"
 
 
 def extra_columns(cover: Cover) -> tuple[list[str], sparse.csr_array]:

@@ -10,17 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from scipy import sparse
+from torch import Tensor
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.documents import Documents, Labelled, Reading
+from structsparse.groups.layouts import TableLayout
 
 WEIGHTINGS, VOCABULARIES = ("counts", "log", "tfidf"), ("train", "all")
 
 
 @dataclass(frozen=True, eq=False)
-class WordLayout:
-    """What the rows of a classifier's table stand for."""
+class WordLayout(TableLayout):
+    """Layout of a classifier's table: a row for each word, then one for each feature made of a group of words."""
+
+    kind = "words"
 
     words: tuple[str, ...]  # [rows], the last `extra` of them names of features made of groups of words
     train: Documents
@@ -35,6 +40,15 @@ class WordLayout:
 
     def __len__(self) -> int:
         return len(self.words)
+
+    def named_rows(self) -> Mapping[str, Sequence[int]]:
+        """The row of each word."""
+        return {word: (row,) for row, word in enumerate(self.words)}
+
+    def frequency(self, name: str) -> Tensor | None:
+        """How often each row occurs in training: `counts` of tokens or `documents` that have it, float64 [rows]."""
+        columns = {"counts": self.counts, "documents": self.documents}
+        return torch.from_numpy(columns[name]).double() if name in columns else None
 
     @property
     def plain(self) -> int:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from structsparse.base.errors import UserError
 from structsparse.groups.cover import cover_rows
 from structsparse.groups.forest import Forest
+from structsparse.groups.layouts import ANY, FORMS, TableLayout, over
 from structsparse.groups.partition import Partition
 
 
@@ -36,9 +37,10 @@ class Written(NamedTuple):
     parents: Mapping[str, str] | None
 
 
+@over(ANY, makes=FORMS)
 def from_file(
     shape: Sequence[int],
-    layout=None,
+    layout: TableLayout | None = None,
     path: str | Path = "",
     *,
     names: Sequence[str] | None = None,
@@ -212,17 +214,14 @@ READERS = {".json": _read_json, ".yaml": _read_yaml, ".yml": _read_yaml, ".npz":
 # What it means
 
 
-def _row_names(path: Path, names: Sequence[str] | None, layout) -> dict[str, Sequence[int]]:
+def _row_names(path: Path, names: Sequence[str] | None, layout: TableLayout | None) -> dict[str, Sequence[int]]:
     """Which rows a text stands for."""
     if names is not None:
         found = {name: (row,) for row, name in enumerate(names)}
         if len(found) < len(names):
             raise UserError(f"groups of {path}: two rows have the same name")
         return found
-    if layout is not None:
-        offsets = np.asarray(layout.offsets).tolist()
-        return {name: range(offsets[k], offsets[k + 1]) for k, name in enumerate(layout.templates)}
-    return {}
+    return {} if layout is None else layout.named_rows()
 
 
 def _resolved(path: Path, written: Written, known: Mapping[str, Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
+from structsparse.groups.layouts import ANY, over
 from structsparse.groups.partition import Partition
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -47,22 +48,26 @@ class UnitNames(Sequence):
 # Of one parameter, from its shape
 
 
+@over(ANY, makes=Partition)
 def rows(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
     """A row is a group: the weights into one unit of a linear layer, the vector of one word of an embedding."""
     return _along(shape, 0, "row", shape[0] if len(shape) else 0, weights, parameter)
 
 
+@over(ANY, makes=Partition)
 def columns(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
     """A column is a group: the weights out of one input of a linear layer, one dimension of an embedding."""
     return _along(shape, 1, "column", shape[1] if len(shape) > 1 else 0, weights, parameter)
 
 
+@over(ANY, makes=Partition)
 def filters(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
     """An output filter of a convolution [filters, channels, *kernel] is a group."""
     _check_kernel(shape, parameter)
     return _along(shape, 0, "filter", shape[0], weights, parameter)
 
 
+@over(ANY, makes=Partition)
 def channels(
     shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter", blocks: int = 1
 ):
@@ -72,6 +77,7 @@ def channels(
     return _blocked(shape, "channel", blocks, weights, parameter)
 
 
+@over(ANY, makes=Partition)
 def heads(
     shape: Sequence[int],
     layout=None,
@@ -97,6 +103,7 @@ def heads(
     return Partition(ids, UnitNames(parameter, "head", heads), shape, weights, parameter)
 
 
+@over(ANY, makes=Partition)
 def layers(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
     """The whole parameter is one group."""
     ids = torch.zeros([1] * len(shape), dtype=torch.long)

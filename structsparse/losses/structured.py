@@ -13,7 +13,6 @@ class StructuredLoss(nn.Module):
     """A loss over a structure: never negative, zero at best."""
 
     smooth: bool  # whether the gradient is continuous, so that a vanishing one certifies a minimum
-    serves = "taggers and parsers"
 
     def __init__(self, structure):
         super().__init__()
@@ -54,11 +53,14 @@ class Perceptron(StructuredLoss):
         return _shortfall(self.structure, scores, gold, lengths)
 
 
-class SoftmaxLM(StructuredLoss):
+class SoftmaxLM(nn.Module):
     """loss = sum over targets of -log p(target | context), one number for all, of a structure as `Contexts` is."""
 
     smooth = True
-    serves = "language models"
+
+    def __init__(self, structure):
+        super().__init__()
+        self.structure = structure
 
     def forward(self, increments, node_ends: Tensor, entry_ends: Tensor) -> Tensor:  # scalar
         return self.structure.surprise(increments, node_ends, entry_ends)
@@ -70,7 +72,6 @@ class DocumentLoss(nn.Module):
     is the sum of theirs (but for Logistic)."""
 
     smooth = True
-    serves = "documents"
     kind: str  # what a solver that goes to the data itself calls it
 
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:  # [documents]

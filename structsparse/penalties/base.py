@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
 from structsparse.groups import Partition
+from structsparse.groups.layouts import TableLayout
 from structsparse.prox import Steps
 
 
@@ -24,6 +26,7 @@ class Penalty(nn.Module, ABC):
     """
 
     convex = True
+    takes: ClassVar[tuple[type | None, ...]] = (None,)  # forms of groups: None, Partition, Forest, Cover
 
     def __init__(self, strength: float, groups: Partition | None = None):
         super().__init__()
@@ -55,6 +58,9 @@ class Penalty(nn.Module, ABC):
     @abstractmethod
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
         """The smallest strength at which zero is optimal for all penalised entries; None if no strength is."""
+
+    def fit(self, layout: TableLayout) -> None:
+        """Take what the penalty needs of the layout of its parameter's rows, such as how often each occurs."""
 
     def survivors(self, W: Tensor) -> Tensor:
         """Which entries may live on once the penalty has selected: those that are not zero. Bool, the shape of W."""

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from structsparse import prox
 from structsparse.base.errors import UserError
-from structsparse.groups import Cover
+from structsparse.groups import Cover, Partition
+from structsparse.groups.layouts import TableLayout
 from structsparse.kernels.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, checked_entry_weights, past_signs, row_norms
 from structsparse.penalties.overlaps import _checked_cover, climb
@@ -28,6 +29,7 @@ class StructuredElasticNet(Penalty):
     """
 
     groups: Cover | None
+    takes = (None, Cover, Partition)
 
     def __init__(
         self,
@@ -51,12 +53,12 @@ class StructuredElasticNet(Penalty):
         given = None if self.source else checked_entry_weights(frequency, f"the frequency of {name}")
         self.register_buffer("frequency", given)
 
-    def fit(self, layout) -> None:
+    def fit(self, layout: TableLayout) -> None:
         """Take the frequency that was named from the layout of the rows."""
         if self.source is not None:
-            if not hasattr(layout, self.source):
+            self.frequency = layout.frequency(self.source)
+            if self.frequency is None:
                 raise UserError(f"{type(self).__name__}: frequency={self.source} is for words, this layout has none")
-            self.frequency = torch.as_tensor(getattr(layout, self.source), dtype=torch.float64)
 
     def value(self, W: Tensor) -> Tensor:
         omega = W.new_zeros((), dtype=torch.float64)

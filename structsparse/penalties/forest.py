@@ -23,6 +23,7 @@ class _TreePenalty(Penalty):
     """What does not depend on how a subtree is measured."""
 
     groups: Forest
+    takes = (Forest,)
 
     def __init__(self, groups: Forest, strength: float, mix: float = 0.0):
         if not isinstance(groups, Forest):

@@ -27,6 +27,7 @@ class Radial(Penalty):
     """strength * sum_g weight_g h(||W_g||), or strength * sum h(|W_i|) without groups, for an h that begins with 0"""
 
     convex = False
+    takes = (None, Partition)
 
     def __init__(self, strength: float, groups: Partition | None):
         super().__init__(strength, None if groups is None else checked_partition(groups, type(self).__name__))

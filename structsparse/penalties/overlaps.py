@@ -55,6 +55,7 @@ class OverlappingGroupLasso(Penalty):
     """
 
     groups: Cover
+    takes = (Cover, Partition)
 
     def __init__(
         self, groups: Cover, strength: float, mix: float = 0.0, tolerance: float = prox.TOLERANCE, warm: bool = False

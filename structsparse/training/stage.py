@@ -20,7 +20,7 @@ from structsparse.base.files import write_text
 from structsparse.penalties import Discrete, ElasticNet, NoPenalty, Penalty, Reweighting
 from structsparse.penalties.discrete import recall, settle
 from structsparse.solvers import effective_steps as steps
-from structsparse.training import certificate
+from structsparse.training import certificate, legality
 from structsparse.training.callbacks.budget import Budget
 from structsparse.training.callbacks.checkpoints import LAST, Checkpoints, StopAtNaN, same_model
 from structsparse.training.callbacks.converged import StopWhenConverged
@@ -230,6 +230,7 @@ def gradients(outcome: Outcome, module: lightning.LightningModule) -> dict[str, 
 def foresee(stage: Stage, data: Data) -> None:
     """Refuse what is wrong with a stage before those that come before it have taken their time."""
     try:
+        legality.check(data.task, stage)
         for term in stage.terms:
             term.foresee()
         if stage.reweight is not None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import lightning
 import numpy as np
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from structsparse.artifacts.quantization import Small, round_all_
 from structsparse.base.errors import UserError
+from structsparse.groups.layouts import TableLayout
 from structsparse.penalties import Penalty
 from structsparse.report import tables as report
 from structsparse.training import certificate
@@ -54,6 +55,10 @@ class Data(Protocol):
 
 
 class Task(ABC):
+    layout: ClassVar[type[TableLayout]] = TableLayout  # of its table of weights
+    models: ClassVar[tuple[Callable, ...]] = ()  # the classes, or functions, of this package that make its models
+    losses: ClassVar[tuple[type, ...]] = ()  # the classes of this package that are its losses
+
     @abstractmethod
     def build(self, stage: Stage, data: Data) -> tuple[lightning.LightningModule, Placed]:
         """The module of a stage, at its first weights, and its penalties."""
@@ -112,15 +117,6 @@ class Task(ABC):
     @abstractmethod
     def export(self, folder: Path, outcome: Outcome, console: Console) -> int | None:
         """Write the small model, and say how many bytes it has; None, and why, if there can be none."""
-
-
-def check_parts(stage: Stage, kind: str) -> None:
-    """That no part of a stage is made for another kind of task: a part says so by `serves`, else it is for taggers."""
-    groups = (("groups", term.groups) for term in stage.terms if term.groups is not None)
-    for part, chosen in (("model", stage.scorer), ("loss", stage.loss), *groups):
-        serves = getattr(getattr(chosen, "func", chosen), "serves", "taggers")
-        if kind not in serves.split(" and "):
-            raise UserError(f"this {part} is for {serves}, the task wants one for {kind}; leave out {part}=...")
 
 
 def fingerprint(stage: Stage, *identity) -> str:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-import torch
 from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
-from structsparse.features.layout import Layout
+from structsparse.groups.layouts import TableLayout
 from structsparse.penalties import ElasticNet, Nonnegative, NoPenalty, Penalty, Ridged
 from structsparse.penalties.blocks import Blocks
 from structsparse.penalties.forest import TreeGroupLasso, TreeGroupLassoMax
@@ -31,7 +30,7 @@ class Term:
     parameters: Sequence[str]
     ridge: float | None = None  # of squares beside the penalty, in the unit of its strength
 
-    def on(self, parameter: nn.Parameter, name: str, layout: Layout) -> Penalty:
+    def on(self, parameter: nn.Parameter, name: str, layout: TableLayout) -> Penalty:
         """The penalty of one parameter, which its groups have been fitted to."""
         growing = getattr(parameter, "grows", None)
         if self.groups is None:
@@ -41,10 +40,10 @@ class Term:
         else:
             groups = growing.groups_of(self.groups, layout, name)
         penalty = self.penalty(strength=self.strength, **({} if groups is None else {"groups": groups}))
-        if hasattr(penalty, "fit"):
-            penalty.fit(layout)
-        if getattr(layout, "collapsed", False):
-            self._count(penalty, torch.from_numpy(layout.entry_chain).double())
+        penalty.fit(layout)
+        lengths = layout.chain_lengths()
+        if lengths is not None:
+            self._count(penalty, lengths)
         if self.ridge is not None and not self.ridge >= 0:
             raise UserError(f"{self.name}.ridge is {self.ridge}; expected a number, at least 0")
         if self.ridge:
@@ -85,12 +84,12 @@ class Term:
 def place(
     terms: Sequence[Term],
     parameters: Mapping[str, nn.Parameter],
-    layout: Layout,
-    others: Mapping[str, Layout] | None = None,
+    layout: TableLayout | None,
+    others: Mapping[str, TableLayout] | None = None,
 ) -> list[tuple[Term, dict[str, Penalty]]]:
     """Each term with its penalty on each of its parameters. `others`: the layouts of parameters that have one of their
     own."""
-    layouts = others or {}
+    layout, layouts = layout or TableLayout(), others or {}
     return [
         (term, {name: term.on(parameters[name], name, layouts.get(name, layout)) for name in names})
         for term, names in zip(terms, borne(terms, list(parameters)), strict=True)

@@ -15,7 +15,7 @@ from structsparse.groups import by_parents
 from structsparse.penalties import L1, Nonnegative, SquaredL2, TreeGroupLassoMax
 from structsparse.solvers.fista import FISTA
 from structsparse.tasks.lm.contexts import ContextTree
-from structsparse.tasks.lm.groups import by_suffix
+from structsparse.tasks.lm.groups import ContextLayout, by_suffix
 from structsparse.tasks.lm.model import NgramModel
 from tests.support.forests import FORESTS, limit_of, random_parents, random_steps, random_weights, slow_tree_prox
 
@@ -54,7 +54,7 @@ def test_each_is_the_composition_of_projections(layout, algorithm):
 def test_all_agree_on_contexts_as_trie_and_as_tree(kind, dtype):
     trie = contexts(kind)
     for tree in (trie, trie.collapse()[0]):
-        forest = by_suffix((tree.entries,), tree)
+        forest = by_suffix((tree.entries,), ContextLayout(tree))
         for seed in range(3):
             W = random_weights((tree.entries,), seed, dtype)
             steps = random_steps((tree.entries,), seed).to(dtype)
@@ -69,7 +69,7 @@ def test_spams_finds_the_same_on_contexts(algorithm):
     from tests.prox.test_forest import spams_prox
 
     tree = contexts("reference", order=4)
-    forest, W = by_suffix((tree.entries,), tree), random_weights((tree.entries,), 1)
+    forest, W = by_suffix((tree.entries,), ContextLayout(tree)), random_weights((tree.entries,), 1)
     found = ALGORITHMS[algorithm](W.clone(), forest, 0.5, 0.6)
     expected = torch.empty_like(found)
     roots = []
@@ -108,7 +108,7 @@ def constant_paths(tree: ContextTree, W: torch.Tensor, seed: int) -> list[list[i
 @pytest.mark.parametrize("kind", ["random text", "reference"])
 def test_proposition_1_constant_paths_stay_constant(kind, algorithm):
     tree = contexts(kind)
-    forest, clipped = by_suffix((tree.entries,), tree), 0
+    forest, clipped = by_suffix((tree.entries,), ContextLayout(tree)), 0
     for seed in range(3):
         W = random_weights((tree.entries,), seed)
         paths = constant_paths(tree, W, seed)
@@ -164,7 +164,7 @@ def collapsible(kind: str, model: NgramModel):
     """The penalty of a trie, or the one of the tree that is its sum over chains."""
     strength, chain = 0.4 / model.targets, torch.from_numpy(model.tree.entry_chain).double()
     if kind == "linf tree":
-        return TreeGroupLassoMax(by_suffix(tuple(model.table.shape), model.tree), strength)
+        return TreeGroupLassoMax(by_suffix(tuple(model.table.shape), ContextLayout(model.tree)), strength)
     return {"l1": L1, "squared l2": SquaredL2}[kind](strength, weights=chain)
 
 

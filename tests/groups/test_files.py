@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from structsparse.base.errors import UserError
-from structsparse.features.layout import Layout
+from structsparse.features.layout import TemplateLayout
 from structsparse.groups import Partition
 from structsparse.groups.cover import Cover
 from structsparse.groups.files import from_file
@@ -100,7 +100,7 @@ def test_rows_by_name_and_by_number(tmp_path):
 
 
 def test_a_template_stands_for_its_rows(tmp_path):
-    layout = Layout(["word[0]", "pos[0]", "pos[-1]"], np.array([0, 3, 5, 8]), ["x", "y", "z"])
+    layout = TemplateLayout(["word[0]", "pos[0]", "pos[-1]"], np.array([0, 3, 5, 8]), ["x", "y", "z"])
     path = write(tmp_path, {"a": ["pos[0]", "word[0]"], "b": [6]}, "yaml")
     assert rows_of(from_file(SHAPE, layout, path=path)) == {"a": {0, 1, 2, 3, 4}, "b": {6}}
 

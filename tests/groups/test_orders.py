@@ -6,11 +6,8 @@ import pytest
 import torch
 
 from structsparse.base.errors import UserError
-from structsparse.features.layout import arc_order, template_order
 from structsparse.groups.orders import closure, coarse_to_fine
 from structsparse.penalties import OverlappingGroupLasso
-from structsparse.tasks.parsing.features.templates import expand as expand_of_arcs
-from structsparse.tasks.tagging.features.templates import expand
 
 NAMES = ["p", "w", "pp", "wp", "ww"]
 PAIRS = [("w", "p"), ("pp", "p"), ("wp", "pp"), ("wp", "w"), ("ww", "wp")]  # finer, coarser
@@ -55,47 +52,6 @@ def test_a_fine_template_lives_only_if_no_coarser_group_is_dead():
     assert len(seen) >= 4
 
 
-def test_the_order_of_templates_of_arcs_has_few_levels():
-    lines = ["h.upos & m.upos", "h.word & m.upos", "m.lemma", "bias"]
-    names = [t.name for t in expand_of_arcs(lines, ["plain", "direction", "distance"])]
-    order = dict(arc_order(names))
-    assert order == {
-        "h.upos & m.upos & direction": "h.upos & m.upos",
-        "h.upos & m.upos & distance": "h.upos & m.upos & direction",
-        "h.word & m.upos": "h.upos & m.upos",
-        "h.word & m.upos & direction": "h.word & m.upos",
-        "h.word & m.upos & distance": "h.word & m.upos & direction",
-        "m.lemma & direction": "m.lemma & length",
-        "m.lemma & distance": "m.lemma & direction",
-        "direction": "length",
-        "distance": "direction",
-    }
-    cover = coarse_to_fine((len(names), 1), names, range(len(names) + 1), order.items(), "one")
-    assert cover.nested
-    assert int(cover.colours().max()) == 3
-
-
-def test_what_is_not_there_is_no_step():
-    assert arc_order(["h.word & m.upos & distance", "h.upos & m.upos", "h.suffix2 & m.suffix2"]) == [
-        ("h.word & m.upos & distance", "h.upos & m.upos"),
-        ("h.suffix2 & m.suffix2", "h.upos & m.upos"),
-    ]
-
-
-def test_the_order_of_our_templates_is_that_of_their_parts():
-    names = [
-        t.name for t in expand(["1-3-grams of pos[-1..1]", "word[0]", "word[0] & pos[0]", "pos[0] & word[0] & pos[1]"])
-    ]
-    parts = [set(t.atoms) for t in expand(names)]
-    expected = torch.tensor([[a < b for b in parts] for a in parts])
-    assert torch.equal(template_order(names), expected)
-    assert expected.sum() > 10
-    made = coarse_to_fine((len(names), 1), names, range(len(names) + 1), expected)
-    assert rows_of(made, "word[0]") == [
-        names.index(n) for n in ("word[0]", "word[0] & pos[0]", "pos[0] & word[0] & pos[1]")
-    ]
-
-
 def test_what_follows_need_not_be_said():
     chain = torch.zeros(50, 50, dtype=torch.bool)
     chain[range(49), range(1, 50)] = True
@@ -119,7 +75,6 @@ WRONG = {
     "pairs (finer, coarser), got 'wp'": lambda: make(["wp"]),
     "must be a bool matrix (5, 5), got torch.bool (4, 4)": lambda: make(torch.zeros(4, 4, dtype=torch.bool)),
     "must be a bool matrix (5, 5), got torch.float32": lambda: make(torch.zeros(5, 5)),
-    "template 'p': 'p' is not understood": lambda: template_order(NAMES),
     "5 groups of the parameter need 6 offsets, got 3": lambda: make(PAIRS, offsets=[0, 2, 12]),
 }
 

@@ -8,7 +8,7 @@ import torch
 
 from structsparse.corpora.splits import planted
 from structsparse.corpora.text import encode
-from structsparse.features.layout import Layout, by_feature, by_label, by_template
+from structsparse.features.layout import TemplateLayout, by_feature, by_label, by_template
 from structsparse.losses.structured import CRF, Hinge, Perceptron, SoftmaxLM
 from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, SparseGroupLasso, SquaredL2
 from structsparse.solvers import effective_steps as steps
@@ -179,7 +179,7 @@ PENALTIES = {
 def test_the_optimizer_and_the_prox_after_it_ask_for_no_value(penalty, solver, data):
     module = tagging(SparseScorer(data.sizes), data.sizes)
     table = module.tagger.scorer.table
-    layout = tuple(table.shape), Layout(data.index.names, data.index.offsets, data.labels)
+    layout = tuple(table.shape), TemplateLayout(data.index.names, data.index.offsets, data.labels)
     penalty = PENALTIES[penalty](layout).to("meta")
     optimizer = SOLVERS[solver](list(module.parameters()))
     module.step(on_meta(next(iter(data.batches("train", 8))))).backward()

@@ -13,7 +13,7 @@ from structsparse.penalties import L1, ElasticNet, Nonnegative, Ridged, SquaredL
 from structsparse.solvers.fista import FISTA, AcceleratedSGD
 from structsparse.solvers.fista_passes import Moves
 from structsparse.tasks.lm.contexts import ContextTree
-from structsparse.tasks.lm.groups import by_suffix
+from structsparse.tasks.lm.groups import ContextLayout, by_suffix
 from structsparse.tasks.lm.model import NgramModel
 from structsparse.training import certificate
 from tests.support.forests import FORESTS, random_parents, random_steps, random_weights
@@ -133,7 +133,7 @@ def collapsed():
 
 
 def groups(tree, weights="one"):
-    return by_suffix((tree.entries,), tree, weights)
+    return by_suffix((tree.entries,), ContextLayout(tree), weights)
 
 
 def depth_weights(tree):

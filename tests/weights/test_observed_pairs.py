@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from structsparse.corpora.splits import planted
-from structsparse.features.layout import Layout, by_coarse_to_fine, by_feature, by_label, by_template, by_template_tree
+from structsparse.features.layout import TemplateLayout, by_feature, by_label, by_template, by_template_tree
 from structsparse.losses.structured import CRF
 from structsparse.penalties import L1, GroupLasso
 from structsparse.solvers.quasi_newton import ProximalQuasiNewton
 from structsparse.structures.chain import Chain, ChainScores
 from structsparse.tasks.tagging.artifact import load
 from structsparse.tasks.tagging.data import prepare
+from structsparse.tasks.tagging.features.groups import by_coarse_to_fine
 from structsparse.tasks.tagging.model import SparseScorer, Tagger
 from structsparse.weights.batch import FLAT, Kept
 from structsparse.weights.observed_pairs import Pairs, PairScorer, entries_of, rows_of
@@ -300,8 +301,8 @@ def test_groups_are_those_of_the_table_on_the_pairs(data):
     """An entry lies in the group that its feature, its template and its label would have in a table."""
     labels, rows = len(data.labels), len(data.index)
     pairs = data.sizes.pairs()
-    dense = Layout(data.index.names, data.index.offsets, data.labels)
-    sparse = dense._replace(pairs=pairs)
+    dense = TemplateLayout(data.index.names, data.index.offsets, data.labels)
+    sparse = dataclasses.replace(dense, pairs=pairs)
     places = torch.from_numpy(pairs.places)
     for group in (by_template, by_feature, by_label):
         of_table, of_pairs = group((rows, labels), dense), group((len(pairs),), sparse)
@@ -383,7 +384,7 @@ def test_where_every_pair_occurs_a_run_is_that_of_the_table(run):
 def test_group_norms_of_pairs_pull_only_what_there_is(data):
     """A feature with one label is a group of one, whatever the number of labels."""
     pairs = data.sizes.pairs()
-    layout = Layout(data.index.names, data.index.offsets, data.labels, pairs=pairs)
+    layout = TemplateLayout(data.index.names, data.index.offsets, data.labels, pairs=pairs)
     penalty = GroupLasso(by_feature((len(pairs),), layout), 1.0)
     weights = torch.ones(len(pairs))
     penalty.prox_(weights, 0.25)

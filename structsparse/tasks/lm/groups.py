@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from structsparse.base.errors import UserError
 from structsparse.groups.forest import Forest
+from structsparse.groups.layouts import TableLayout, over
 from structsparse.tasks.lm.contexts import ContextTree
 
 
+@dataclass(frozen=True, eq=False)
+class ContextLayout(TableLayout):
+    """Layout of a language model's weights: an entry for each pair of context and next word of a context tree."""
+
+    kind = "contexts"
+
+    tree: ContextTree
+
+    def chain_lengths(self) -> torch.Tensor | None:
+        """How many entries of the full trie each entry of a collapsed tree stands for: float64 [entries]."""
+        return torch.from_numpy(self.tree.entry_chain).double() if self.tree.collapsed else None
+
+
+@over("contexts", makes=Forest)
 def by_suffix(
-    shape: Sequence[int], layout: ContextTree, weights: str | torch.Tensor = "one", parameter: str = ""
+    shape: Sequence[int], layout: ContextLayout, weights: str | torch.Tensor = "one", parameter: str = ""
 ) -> Forest:
     """A tree of nested groups for each word: below (context, word) the same word after all longer contexts.
 
     Entries of a collapsed tree stand for chains of equal values, each of which is counted."""
-    if tuple(shape) != (layout.entries,):
+    tree = layout.tree
+    if tuple(shape) != (tree.entries,):
         raise UserError(
-            f"groups=contexts does not fit {parameter} {tuple(shape)}: expected a vector with the {layout.entries:,} "
+            f"groups=contexts does not fit {parameter} {tuple(shape)}: expected a vector with the {tree.entries:,} "
             "entries of the contexts; choose another groups or reg.parameters"
         )
-    above, ids = torch.from_numpy(layout.entry_above), torch.arange(layout.entries)
-    counts = torch.from_numpy(layout.entry_chain) if layout.collapsed else None
-    return Forest(above, ids, EntryNames(layout), shape, weights, parameter, counts)
-
-
-by_suffix.serves = "language models"
+    above, ids = torch.from_numpy(tree.entry_above), torch.arange(tree.entries)
+    counts = torch.from_numpy(tree.entry_chain) if tree.collapsed else None
+    return Forest(above, ids, EntryNames(tree), shape, weights, parameter, counts)
 
 
 class EntryNames(Sequence):

@@ -13,15 +13,17 @@ from torch import Tensor
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.texts import Texts
 from structsparse.features import filters
+from structsparse.losses.structured import SoftmaxLM
 from structsparse.report import tables as report
 from structsparse.tasks.lm import artifact
 from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.tasks.lm.data import Counted, Language, LanguageData
+from structsparse.tasks.lm.groups import ContextLayout
 from structsparse.tasks.lm.kneser_ney import KneserNey
 from structsparse.tasks.lm.model import NgramModel
 from structsparse.tasks.lm.predictor import LanguageModel
 from structsparse.training.stage import Outcome, Stage
-from structsparse.training.task import Placed, Task, check_parts, fingerprint
+from structsparse.training.task import Placed, Task, fingerprint
 from structsparse.training.terms import borne, place
 
 PRECISIONS = "float32", "float64"
@@ -59,25 +61,24 @@ def kneser_ney(data: LanguageData, order: int, modified: bool) -> KneserNey:
     return KneserNey(data.trie(order), modified=modified)
 
 
-ngram.serves = kneser_ney.serves = "language models"
-
-
 class LanguageTask(Task):
+    layout = ContextLayout
+    models = (ngram, kneser_ney)
+    losses = (SoftmaxLM,)
+
     def build(self, stage: Stage, data: LanguageData) -> tuple[Language | Counted, Placed]:
-        check_parts(stage, "language models")
         model = stage.scorer(data)
         identity = fingerprint(stage, *_identity(data))
         if isinstance(model, KneserNey):
             return Counted(model, data.texts.parts, identity), []
         parameters = {f"model.{name}": parameter for name, parameter in model.named_parameters()}
-        placed = place(stage.terms, parameters, model.tree)
+        placed = place(stage.terms, parameters, ContextLayout(model.tree))
         loss = stage.loss(model.structure)
         trie = data.trie(model.tree.order) if model.tree.collapsed else None
         module = Language(model, trie, loss, stage.optimizer, data.texts.parts, [*parameters], stage.final_lr, identity)
         return module, placed
 
     def foresee(self, stage: Stage, data: LanguageData, optimizer: torch.optim.Optimizer) -> None:
-        check_parts(stage, "language models")
         borne(stage.terms, ["model.table"])
 
     def check(self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]) -> None:

@@ -17,10 +17,10 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.known.treebanks import Treebanks
 from structsparse.corpora.treebank import Treebank
 from structsparse.features.keys import WORD, Bags
-from structsparse.features.layout import Layout
 from structsparse.features.prepared import indexed
 from structsparse.kernels.solvers.online_trees_by_keys import Says
 from structsparse.tasks.parsing.features.filters import ArcCandidates
+from structsparse.tasks.parsing.features.groups import ArcLayout
 from structsparse.tasks.parsing.features.index import ArcIndex, Looks, check_attributes, useful
 from structsparse.tasks.parsing.features.templates import ArcTemplate, as_written, expand
 from structsparse.tasks.parsing.growing import GrowingArcScorer
@@ -141,8 +141,8 @@ class ParsingData(InParts):
         return Sizes(len(self.index), len(LABELS), 0, ())
 
     @property
-    def layout(self) -> Layout:
-        return Layout(self.index.names, self.index.offsets, LABELS, self.reduced)
+    def layout(self) -> ArcLayout:
+        return ArcLayout(self.index.names, self.index.offsets, LABELS, self.reduced)
 
     @property
     def task(self) -> Task:
@@ -181,13 +181,13 @@ class ParsingData(InParts):
             arrays[part] = ArcArrays(old.treebank, old.templates, old.punctuation, told.bags, part)
         return replace(self, arrays=arrays, told=told)
 
-    def counted(self) -> Layout:
+    def counted(self) -> ArcLayout:
         """The layout of all features of training, which are counted for it, not kept."""
         if self.closed:
             return self.layout
         looks = Looks(self.splits.train, self.templates)
         offsets = np.concatenate([[0], np.cumsum(looks.counts())])
-        return Layout([template.name for template in self.templates], offsets, LABELS, self.reduced)
+        return ArcLayout([template.name for template in self.templates], offsets, LABELS, self.reduced)
 
     def describe(self) -> list[str]:
         """What was read, and what there is to say of it."""

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
-from structsparse.features.layout import Layout, by_template
+from structsparse.features.layout import by_template
 from structsparse.groups import Partition
 from structsparse.groups.group_weights import checked_weights
 from structsparse.kernels.solvers import online_trees_by_keys as key_walk
 from structsparse.kernels.weights import key_table
 from structsparse.penalties import Penalty
+from structsparse.tasks.parsing.features.groups import ArcLayout
 from structsparse.tasks.parsing.model import ArcBatch
 from structsparse.weights.batch import Sizes
 
@@ -33,7 +34,6 @@ class GrowingArcScorer(nn.Module):
     Whoever changes weights in place says so by `stale()`."""
 
     linear = True
-    serves = "parsers"
 
     def __init__(self, sizes: Sizes | None = None) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class GrowingArcScorer(nn.Module):
 
     # --- what others ask
 
-    def groups_of(self, make: Callable, layout: Layout, name: str) -> HeldTemplates:
+    def groups_of(self, make: Callable, layout: ArcLayout, name: str) -> HeldTemplates:
         """Groups of all rows, as this table's own."""
         kind, options = getattr(make, "func", make), getattr(make, "keywords", {})
         if kind is not by_template:

@@ -79,7 +79,6 @@ class ArcScorer(nn.Module):
     """score[arc] = sum over the features of the arc of table[feature]"""
 
     linear = True
-    serves = "parsers"
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()

@@ -14,17 +14,19 @@ from torch import Tensor, nn
 from structsparse.artifacts.quantization import Small
 from structsparse.base.errors import UserError
 from structsparse.features.keys import WORD
+from structsparse.losses.structured import StructuredLoss
 from structsparse.report import tables as report
 from structsparse.tasks.parsing import artifact
 from structsparse.tasks.parsing import report as parsing_report
 from structsparse.tasks.parsing.data import Parsing, ParsingData
+from structsparse.tasks.parsing.features.groups import ArcLayout
 from structsparse.tasks.parsing.features.index import ArcIndex
 from structsparse.tasks.parsing.growing import GrowingArcScorer
 from structsparse.tasks.parsing.model import ArcScorer, Parser
 from structsparse.tasks.parsing.predictor import DependencyParser
 from structsparse.tasks.parsing.relations import Labelling
 from structsparse.training.stage import Outcome, Stage
-from structsparse.training.task import Placed, Task, check_parts, fingerprint
+from structsparse.training.task import Placed, Task, fingerprint
 from structsparse.training.terms import borne, place
 from structsparse.weights.batch import Sizes
 
@@ -32,10 +34,12 @@ TABLE = "parser.scorer.table"
 
 
 class ParserTask(Task):
+    layout = ArcLayout
+    models = (ArcScorer, GrowingArcScorer)
+    losses = (StructuredLoss,)
     keyed = True
 
     def build(self, stage: Stage, data: ParsingData) -> tuple[Parsing, Placed]:
-        check_parts(stage, "parsers")
         parser = _parser(stage, data)
         growing = isinstance(parser.scorer, GrowingArcScorer)
         parameters = {f"parser.{name}": p for name, p in parser.named_parameters()}
@@ -53,7 +57,6 @@ class ParserTask(Task):
         return module, placed
 
     def foresee(self, stage: Stage, data: ParsingData, optimizer: torch.optim.Optimizer) -> None:
-        check_parts(stage, "parsers")
         with torch.device("meta"):
             parser = Parser(stage.scorer(Sizes(0, 1, 0, ())), data.projective, data.single_root)
         _check_fit(optimizer, parser, stage.loss(parser.structure))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from structsparse.base.errors import UserError
 from structsparse.features.keys import Bags
-from structsparse.features.layout import Layout
+from structsparse.features.layout import TemplateLayout
 from structsparse.structures.edges import EdgeChain, EdgeScores, numbers, observed
 from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.weights.batch import Kept, TokenBatch
@@ -68,9 +68,9 @@ class EdgeFeatures:
         """How often each feature occurs in training, at the first token of a sentence left out: int64 [rows]"""
         return np.bincount(self.bags["train"].ids, minlength=len(self.index))
 
-    def layout(self, labels: Sequence[str]) -> Layout:
+    def layout(self, labels: Sequence[str]) -> TemplateLayout:
         """What the entries of their weights stand for."""
-        return Layout(self.index.names, self.index.offsets, self.names(labels), pairs=self.pairs)
+        return TemplateLayout(self.index.names, self.index.offsets, self.names(labels), pairs=self.pairs)
 
     def keep(self, alive: np.ndarray) -> EdgeFeatures:
         """Only the rows that are alive [rows]."""

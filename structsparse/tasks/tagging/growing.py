@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
-from structsparse.features.layout import Layout
+from structsparse.features.layout import TemplateLayout
 from structsparse.groups import Partition
 from structsparse.penalties import Penalty
 from structsparse.weights.batch import Sizes, TokenBatch
@@ -74,7 +74,7 @@ class GrowingScorer(nn.Module):
         weights, features = self._room
         self.table.data, self.features = weights[:held], features[:held]
 
-    def groups_of(self, make: Callable, layout: Layout, name: str) -> HeldRows:
+    def groups_of(self, make: Callable, layout: TemplateLayout, name: str) -> HeldRows:
         return self.held_of(make((self.rows, self.table.shape[1]), layout, parameter=name))
 
     def held_of(self, groups: Partition) -> HeldRows:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from structsparse.features.keys import Bags
-from structsparse.features.layout import Layout, by_template
+from structsparse.features.layout import TemplateLayout, by_template
 from structsparse.groups import Cover, Forest, Partition, hasse
 from structsparse.report import tables as report
 from structsparse.tasks.tagging import task as taggers
@@ -36,7 +36,7 @@ def table_of(outcome: Outcome) -> Tensor | None:
 
 
 def templates_of(data: TaggingData, shape: Sequence[int], pairs: Pairs | None = None) -> Partition:
-    return by_template(shape, Layout(data.index.names, data.index.offsets, data.labels, pairs=pairs))
+    return by_template(shape, TemplateLayout(data.index.names, data.index.offsets, data.labels, pairs=pairs))
 
 
 def sparsity(data: TaggingData, first: Outcome, last: Outcome) -> dict[str, object]:

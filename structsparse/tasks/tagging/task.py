@@ -14,16 +14,17 @@ from torch import Tensor, nn
 from structsparse.artifacts.quantization import Small
 from structsparse.base.errors import UserError
 from structsparse.corpora.splits import Splits
-from structsparse.features.layout import Layout
+from structsparse.features.layout import TemplateLayout
+from structsparse.losses.structured import StructuredLoss
 from structsparse.report import tables as report
 from structsparse.tasks.tagging import artifact
 from structsparse.tasks.tagging import data as tagging
 from structsparse.tasks.tagging import report as tagging_report
 from structsparse.tasks.tagging.data import Tagging, TaggingData
 from structsparse.tasks.tagging.growing import GrowingScorer
-from structsparse.tasks.tagging.model import SparseScorer, Tagger
+from structsparse.tasks.tagging.model import DenseScorer, RecurrentScorer, SparseScorer, SumScorer, Tagger
 from structsparse.training.stage import Outcome, Stage
-from structsparse.training.task import Placed, Task, check_parts, fingerprint
+from structsparse.training.task import Placed, Task, fingerprint
 from structsparse.training.terms import borne, place
 from structsparse.weights.observed_pairs import Pairs, PairScorer, on_rows, pairs_of, rows_of
 
@@ -41,25 +42,27 @@ def prepare(splits: Splits, features: Mapping, choose: Callable, cache: int, *, 
 
 
 class TaggerTask(Task):
+    layout = TemplateLayout
+    models = (SparseScorer, PairScorer, GrowingScorer, DenseScorer, RecurrentScorer, SumScorer)
+    losses = (StructuredLoss,)
     keyed = True
 
     def build(self, stage: Stage, data: TaggingData) -> tuple[Tagging, Placed]:
-        check_parts(stage, "taggers")
         tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
         parameters = {f"tagger.{name}": p for name, p in tagger.named_parameters()}
-        layout = Layout(data.index.names, data.index.offsets, data.labels, data.reduced, pairs_of(tagger.scorer))
+        pairs = pairs_of(tagger.scorer)
+        layout = TemplateLayout(data.index.names, data.index.offsets, data.labels, data.reduced, pairs)
         of_edges = {} if data.edges is None else {EDGES: data.edges.layout(data.labels)}
         placed = place(stage.terms, parameters, layout, of_edges)
         names = [name for _, penalties in placed for name in penalties]
         loss, identity = stage.loss(tagger.structure), fingerprint(stage, *_identity(data))
         module = Tagging(tagger, loss, stage.optimizer, data.score, names, stage.final_lr, identity)
-        for name, curvature in _curvatures(data, layout.pairs).items():
+        for name, curvature in _curvatures(data, pairs).items():
             if name in parameters:
                 parameters[name].curvature = curvature
         return module, placed
 
     def foresee(self, stage: Stage, data: TaggingData, optimizer: torch.optim.Optimizer) -> None:
-        check_parts(stage, "taggers")
         tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
         borne(stage.terms, [f"tagger.{name}" for name, _ in tagger.named_parameters()])
         _check_fit(optimizer, tagger, stage.loss(tagger.structure))

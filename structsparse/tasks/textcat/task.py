@@ -16,8 +16,9 @@ from torch import Tensor
 from structsparse.base.errors import UserError
 from structsparse.corpora.documents import Labelled
 from structsparse.features import filters, words
-from structsparse.features.words import Bag
+from structsparse.features.words import Bag, WordLayout
 from structsparse.groups import Cover
+from structsparse.losses.structured import DocumentLoss
 from structsparse.penalties import Penalty
 from structsparse.report import tables as report
 from structsparse.solvers.overlaps.design import Design
@@ -29,10 +30,9 @@ from structsparse.tasks.textcat.predictor import Classifier
 from structsparse.training import certificate
 from structsparse.training import stage as recipe
 from structsparse.training.stage import Outcome, Stage
-from structsparse.training.task import Placed, Task, check_parts, fingerprint
+from structsparse.training.task import Placed, Task, fingerprint
 from structsparse.training.terms import Term, borne, place
 
-SERVES = "documents"
 OPTIONS = {"weighting", "normalize", "min_count", "vocabulary", "extra", "group_strength"}
 MOST = 10_000  # words, and groups, in the report
 
@@ -76,12 +76,12 @@ def bag(data: DocumentData) -> BagClassifier:
     return BagClassifier(len(data.bag.layout), data.outputs)
 
 
-bag.serves = SERVES
-
-
 class ClassificationTask(Task):
+    layout = WordLayout
+    models = (bag,)
+    losses = (DocumentLoss,)
+
     def build(self, stage: Stage, data: DocumentData) -> tuple[Classification, Placed]:
-        check_parts(stage, SERVES)
         model, loss = stage.scorer(data), stage.loss()
         _check_loss(loss, data)
         parameters = {f"model.{name}": parameter for name, parameter in model.named_parameters()}
@@ -98,7 +98,6 @@ class ClassificationTask(Task):
         return module, placed
 
     def foresee(self, stage: Stage, data: DocumentData, optimizer: torch.optim.Optimizer) -> None:
-        check_parts(stage, SERVES)
         _check_loss(stage.loss(), data)
         borne(stage.terms, ["model.table", "model.bias"])
 

@@ -14,7 +14,7 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.known.catalog import locate
 from structsparse.corpora.text import Reading, Text, Vocabulary, encode, read_coded
 from structsparse.tasks.lm.contexts import ContextTree, Places
-from structsparse.tasks.lm.groups import EntryNames, by_suffix
+from structsparse.tasks.lm.groups import ContextLayout, EntryNames, by_suffix
 
 WORDS = "abcd"
 sentences = st.lists(st.lists(st.sampled_from(WORDS), max_size=7), min_size=1, max_size=9)
@@ -327,7 +327,7 @@ def test_a_text_of_one_word_collapses_to_chains():
 
 def test_groups_are_the_trees_of_the_words():
     tree = ContextTree.build(encode([["the", "chief", "executive"], ["the", "chief"]]), 4)
-    forest = by_suffix((tree.entries,), tree, parameter="table")
+    forest = by_suffix((tree.entries,), ContextLayout(tree), parameter="table")
     assert forest.parents.tolist() == tree.entry_above.tolist()
     assert (forest.weight == 1).all()
     assert forest.counts is None
@@ -336,7 +336,7 @@ def test_groups_are_the_trees_of_the_words():
     assert "<s> the chief -> </s>" in list(names)
     assert names[0] == "-> the"
     assert names[:2] == [names[0], names[1]]
-    deep = by_suffix((tree.entries,), tree, "0.5**depth")
+    deep = by_suffix((tree.entries,), ContextLayout(tree), "0.5**depth")
     assert deep.weight.tolist() == (0.5 ** (1 + tree.entry_depth)).tolist()
 
 
@@ -344,12 +344,12 @@ def test_groups_of_a_collapsed_tree_count_their_chains():
     text = encode([["a", "b", "c"], ["a", "b", "d"]])
     trie, tree = ContextTree.build(text, 4), ContextTree.build(text, 4, collapse=True)
     assert tree.entries < trie.entries
-    forest = by_suffix((tree.entries,), tree)
+    forest = by_suffix((tree.entries,), ContextLayout(tree))
     assert forest.weight.tolist() == tree.entry_chain.tolist()
     assert forest.weight.sum() == trie.entries
     _, of = trie.collapse()
     values = torch.from_numpy(np.random.default_rng(0).normal(size=tree.entries))
-    whole = by_suffix((trie.entries,), trie)
+    whole = by_suffix((trie.entries,), ContextLayout(trie))
     collapsed = float(forest.weight @ forest.maxima(values))
     assert collapsed == pytest.approx(float(whole.weight @ whole.maxima(values[torch.from_numpy(of).long()])))
     assert "a ... b -> c" not in list(forest.names)  # the chain of b is b, a b and <s> a b
@@ -370,7 +370,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(UserError, match=r"alive has shape \(2,\)"):
         trie.prune(np.ones(2, bool))
     with pytest.raises(UserError, match="does not fit table"):
-        by_suffix((3,), trie, parameter="table")
+        by_suffix((3,), ContextLayout(trie), parameter="table")
     with pytest.raises(UserError, match="no words"):
         ContextTree.build(encode([], text.vocabulary), 2)
 

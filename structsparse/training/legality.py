@@ -1,0 +1,135 @@
+"""Legality of a stage: whether its model, loss, groups and penalties fit the task, and what to choose instead.
+
+A task declares the layout of its table and the classes of models and losses that fit. A group maker declares the kinds
+of layout that it works over and the forms of groups that it makes; a penalty class, the forms that it takes. Parts
+from outside this package that declare nothing are accepted.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from structsparse.base.errors import UserError
+from structsparse.groups import Cover, Forest, Partition
+from structsparse.groups.layouts import ANY, Declared, declared
+from structsparse.penalties import Penalty
+
+if TYPE_CHECKING:
+    from structsparse.training.stage import Stage
+    from structsparse.training.task import Task
+    from structsparse.training.terms import Term
+
+PACKAGE = Path(__file__).parents[1]
+WORDS = {Partition: "disjoint groups", Forest: "nested groups", Cover: "overlapping groups", None: "no groups"}
+
+
+def check(task: Task, stage: Stage) -> None:
+    """Refuse a model, loss or groups made for another task, and groups that a penalty cannot take."""
+    kind = task.layout.kind
+    _check_part("model", stage.scorer, task.models, kind)
+    _check_part("loss", stage.loss, task.losses, kind)
+    for term in stage.terms:
+        check_groups(term, kind)
+
+
+def check_groups(term: Term, kind: str) -> None:
+    """Refuse groups that do not fit the table of a task, or the penalty of their term."""
+    penalty, prefix = made(term.penalty), "" if term.name == "reg" else f"{term.name}."
+    if not (isinstance(penalty, type) and issubclass(penalty, Penalty)):
+        return
+    if term.groups is None:
+        if None not in penalty.takes:
+            raise UserError(f"{penalty.__name__} needs {_forms(penalty)}: {_choices(prefix, penalty, kind)}")
+        return
+    maker = declared(term.groups)
+    typed = f"{prefix}groups={option('groups', term.groups) or made(term.groups).__name__}"
+    if not maker.fits(kind):
+        raise UserError(
+            f"{typed} is for a table of {' or '.join(maker.kinds)}, the table of this task is one of {kind}: "
+            f"{_choices(prefix, penalty, kind)}"
+        )
+    if not set(maker.forms) & set(penalty.takes):
+        makes = " or ".join(WORDS[form] for form in maker.forms)
+        raise UserError(
+            f"{typed} makes {makes}, {penalty.__name__} takes {_forms(penalty)}: {_choices(prefix, penalty, kind)}"
+        )
+
+
+def made(chosen: Callable) -> Callable:
+    """The class or function behind a partial application."""
+    while isinstance(chosen, partial):
+        chosen = chosen.func
+    return chosen
+
+
+def option(part: str, chosen: Callable) -> str | None:
+    """The name of the option (a yaml file of conf/PART) that stands for a class or function, if there is one."""
+    return next((name for name, target in targets(part).items() if resolved(target) is made(chosen)), None)
+
+
+@cache
+def targets(part: str) -> dict[str, str]:
+    """What each option of a part of the configuration makes: {option: dotted path of a class or function}."""
+    contents = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(_folder(part))}
+    found = {name: (content or {}).get(part) or content or {} for name, content in contents.items()}
+    return {name: content["_target_"] for name, content in found.items() if "_target_" in content}
+
+
+@cache
+def resolved(target: str) -> Callable:
+    """The class or function of a dotted path."""
+    return pkgutil.resolve_name(target)
+
+
+def _folder(part: str) -> Sequence[Path]:
+    """The options of one part: conf lies in the package where it is installed, beside it in a checkout."""
+    conf = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
+    return list((conf / part).glob("*.yaml"))
+
+
+def _check_part(part: str, chosen: Callable, fitting: Sequence[Callable], kind: str) -> None:
+    if _fits(made(chosen), fitting):
+        return
+    names = [name for name, target in targets(part).items() if _fits(resolved(target), fitting, own=False)]
+    typed = option(part, chosen) or made(chosen).__name__
+    raise UserError(f"{part}={typed} does not fit a table of {kind}: choose {part}={', '.join(names)}")
+
+
+def _fits(chosen: Callable, fitting: Sequence[Callable], own: bool = True) -> bool:
+    """Whether a class or function is one of those declared. One from outside the package is accepted (`own`)."""
+    if own and chosen.__module__.partition(".")[0] != __name__.partition(".")[0]:
+        return True
+    return any(chosen is one or (_is_class(chosen, one) and issubclass(chosen, one)) for one in fitting)
+
+
+def _is_class(*objects: object) -> bool:
+    return all(isinstance(one, type) for one in objects)
+
+
+def _forms(penalty: type[Penalty]) -> str:
+    return " or ".join(WORDS[form] for form in penalty.takes)
+
+
+def _choices(prefix: str, penalty: type[Penalty], kind: str) -> str:
+    """The groups that fit both the penalty and the table; and those of the table that other penalties take."""
+    makers = {name: declared(resolved(target)) for name, target in targets("groups").items()}
+    over_it = {name: maker for name, maker in makers.items() if maker.fits(kind)}
+    names = [name for name, maker in sorted(over_it.items(), key=_particular) if _taken(maker, penalty)]
+    rest = [name for name, maker in over_it.items() if not _taken(maker, penalty) and ANY not in maker.kinds]
+    text = f"choose {prefix}groups={', '.join(names)}" if names else "no groups fit"
+    return f"{text}, or another reg ({', '.join(rest)} fit the table)" if rest else text
+
+
+def _taken(maker: Declared, penalty: type[Penalty]) -> bool:
+    return bool(set(maker.forms) & set(penalty.takes))
+
+
+def _particular(item: tuple[str, Declared]) -> bool:
+    """Groups of this kind of table before those that need its shape alone."""
+    return ANY in item[1].kinds
