@@ -21,9 +21,9 @@ from structsparse.losses.structured import CRF  # noqa: E402
 from structsparse.penalties import L1, Copied, Discrete  # noqa: E402
 from structsparse.penalties.discrete import learn, settle  # noqa: E402
 from structsparse.solvers.quasi_newton import ProximalQuasiNewton  # noqa: E402
-from structsparse.tasks.tagging.data import Tagging, prepare  # noqa: E402
+from structsparse.tasks.tagging.data import prepare  # noqa: E402
 from structsparse.tasks.tagging.model import Tagger  # noqa: E402
-from structsparse.tasks.tagging.task import _curvatures  # noqa: E402
+from structsparse.tasks.tagging.task import Tagging, _curvatures  # noqa: E402
 from structsparse.training.callbacks.outer import Admm  # noqa: E402
 from structsparse.weights.observed_pairs import PairScorer  # noqa: E402
 

@@ -34,6 +34,7 @@ from structsparse.features.attributes import attribute
 from structsparse.tasks.tagging import artifact
 from structsparse.tasks.tagging import data as tagging
 from structsparse.tasks.tagging.model import Tagger
+from structsparse.tasks.tagging.task import TaggingTask
 from structsparse.training import stage as recipe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,7 +125,7 @@ def fitted(data, cfg, folder, watch):
     trainer, watch.data = stage.trainer, data
     stage = replace(stage, trainer=lambda *, before, **rest: trainer(before=[*before, watch], **rest))
     begin = now()
-    outcome = recipe.run(stage, data, None, folder / "checkpoints", resume=False)
+    outcome = recipe.run(stage, instantiate(cfg.task), data, None, folder / "checkpoints", resume=False)
     return outcome, (watch.seconds, now() - begin - watch.seconds)
 
 
@@ -152,7 +153,9 @@ def row_of_ours(name, outcome, seconds, prepare, folder, test):
 def few_bits(outcome, bits, prepare, folder, test):
     """The same model, its weights rounded and its keys shortened."""
     data = outcome.data
-    small = data.task.rounded(replace(outcome, module=deepcopy(outcome.module)), Small(bits, MISTAKEN))
+    small = TaggingTask(data.tag, data.scheme).rounded(
+        replace(outcome, module=deepcopy(outcome.module)), Small(bits, MISTAKEN)
+    )
     return row_of_ours(f"the same, {bits} bits", small, (0.0, 0.0), prepare, folder / f"bits-{bits}", test)
 
 

@@ -23,9 +23,9 @@ from structsparse.training.run_folder import first_process
 MOST_VALUES = 5_000_000  # weights whose different values are counted
 
 
-def finish(cfg, data, outcomes, small: Small, seconds: dict, folder: Path, console: Console) -> dict[str, object]:
+def finish(cfg, task, data, outcomes, small: Small, seconds: dict, folder: Path, console: Console) -> dict[str, object]:
     """Test once, export, report."""
-    first, last = recipe.selecting(outcomes), data.task.rounded(data.task.settled(outcomes[-1]), small)
+    first, last = recipe.selecting(outcomes), task.rounded(task.settled(outcomes[-1]), small)
     dev = last.module.evaluate(last.data.batches("dev", 256)).result()
     begin = time.perf_counter()
     score = last.module.evaluate(last.data.batches("test", 256)).result()
@@ -34,20 +34,20 @@ def finish(cfg, data, outcomes, small: Small, seconds: dict, folder: Path, conso
     seconds |= {"seconds_fit": sum(o.figures["seconds_fit"] for o in outcomes)}
     seconds |= {"seconds_test": time.perf_counter() - begin}
     metrics = {
-        "task": cfg.task.name, "recipe": choices.recipe,
+        "task": task.name, "recipe": choices.recipe,
         **({"loss": choices.loss, "reg": choices.reg} if first.penalties else {"model": choices.model}),
         "data": data.name, "split": "test", "seed": cfg.seed,
         **{key: value for key, value in score.items() if isinstance(value, float)},
         **{f"dev_{name}": dev[name] for name in (data.metric, "las", "sentence_accuracy") if name in dev},
-        **data.task.sparsity(data, first, last), "distinct_values": distinct_values(last.module),
+        **task.sparsity(data, first, last), "distinct_values": distinct_values(last.module),
         **recipe.figures(outcomes), **seconds,
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }  # fmt: skip
     if first_process():
-        metrics["artifact_bytes"] = data.task.export(folder / "model", last, console)
+        metrics["artifact_bytes"] = task.export(folder / "model", last, console)
         if metrics["artifact_bytes"] is not None:
             metrics |= report_bytes(folder, console)
-        table = data.task.write_report(folder / "report", data, outcomes, last)
+        table = task.write_report(folder / "report", data, outcomes, last)
         course.write(folder / "report", outcomes)
         log_hyperparameters(cfg, metrics, folder)
         report.write_metrics(folder / "metrics.json", metrics)

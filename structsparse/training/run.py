@@ -20,39 +20,41 @@ from structsparse.training.finish import finish
 from structsparse.training.run_folder import first_process, resume_into
 from structsparse.training.search import grid, path
 from structsparse.training.search import reweighting as rounds
+from structsparse.training.task import Data, Task
 
 
 def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
     """One run, from the corpus to the small model; returns what it writes to metrics.json."""
     begin = time.perf_counter()
-    how = OmegaConf.to_container(cfg.task, resolve=True)
-    del how["name"]
+    task = instantiate(cfg.task, _convert_="all")
     small = Small.of(OmegaConf.to_container(cfg.artifact, resolve=True))
     features = instantiate(cfg.features, _convert_="all")  # plain, but for groups of words that are features
-    data = instantiate(how)(instantiate(cfg.data), features, choose=instantiate(cfg.filter), cache=cfg.cache)
+    data = task.prepare(instantiate(cfg.data), features, instantiate(cfg.filter), cfg.cache)
     seconds = {"seconds_prepare": time.perf_counter() - begin}
-    data.task.check_small(small)
+    task.check_small(small)
     for line in data.describe():
         console.print(line, highlight=False, soft_wrap=True)
     resume = resume_into(folder, cfg.ckpt_path, OmegaConf.to_container(cfg, resolve=True))
     checkpoints, chosen = folder / "checkpoints", {}
     if cfg.grid is not None:
-        outcomes, chosen = search_grid(cfg, data, folder, checkpoints, resume, console)
+        outcomes, chosen = search_grid(cfg, task, data, folder, checkpoints, resume, console)
     elif cfg.path is None:
         outcomes = []
         stages = stages_of(cfg, data.metric, folder, console)
         for stage in stages[1:]:
-            rounds.foresee(stage, data)
+            rounds.foresee(stage, task, data)
         for stage in stages:
-            before = recipe.refuse_dead(outcomes[-1]) if outcomes else None
-            outcomes.append(rounds.run(stage, data, before, checkpoints / stage.name, resume))
-        recipe.refuse_dead(outcomes[-1])
+            before = recipe.refuse_dead(task, outcomes[-1]) if outcomes else None
+            outcomes.append(rounds.run(stage, task, data, before, checkpoints / stage.name, resume))
+        recipe.refuse_dead(task, outcomes[-1])
     else:
-        outcomes = follow_path(cfg, data, folder, checkpoints, resume, console)
-    return finish(cfg, data, outcomes, small, seconds | chosen, folder, console)
+        outcomes = follow_path(cfg, task, data, folder, checkpoints, resume, console)
+    return finish(cfg, task, data, outcomes, small, seconds | chosen, folder, console)
 
 
-def search_grid(cfg: DictConfig, data, folder: Path, checkpoints: Path, resume: bool, console: Console) -> tuple:
+def search_grid(
+    cfg: DictConfig, task: Task, data: Data, folder: Path, checkpoints: Path, resume: bool, console: Console
+) -> tuple:
     """The outcomes of the combination of options that is best on dev, and which one that is."""
 
     def stages_at(options: Mapping[str, object]) -> list[recipe.Stage]:
@@ -68,14 +70,16 @@ def search_grid(cfg: DictConfig, data, folder: Path, checkpoints: Path, resume: 
     if cfg.path is not None or cfg.data.get("join_dev"):
         raise UserError("grid: dev chooses among its points, so path must be null and data.join_dev false")
     wanted = OmegaConf.to_container(cfg.grid, resolve=True) if OmegaConf.is_config(cfg.grid) else cfg.grid
-    points, best, outcomes = grid.search(stages_at, data, wanted, checkpoints, resume, console, cfg.grid_by)
+    points, best, outcomes = grid.search(stages_at, task, data, wanted, checkpoints, resume, console, cfg.grid_by)
     if first_process():
         grid.write(folder / "report", points, best)
     chosen = {f"chosen_{key}": value for key, value in best.options.items()}
     return outcomes, chosen | {"seconds_grid": sum(point.row["seconds"] for point in points)}
 
 
-def follow_path(cfg: DictConfig, data, folder: Path, checkpoints: Path, resume: bool, console: Console) -> list:
+def follow_path(
+    cfg: DictConfig, task: Task, data: Data, folder: Path, checkpoints: Path, resume: bool, console: Console
+) -> list:
     """The outcomes of the strength that is best on dev."""
 
     def stages_at(strength: float, terms: Mapping[str, float] | None) -> list[recipe.Stage]:
@@ -95,7 +99,7 @@ def follow_path(cfg: DictConfig, data, folder: Path, checkpoints: Path, resume: 
             f"path={cfg.path} goes down to reg.strength as a share: reg.relative must be true; or list shares"
         )
     wanted = path.shares(OmegaConf.to_object(cfg.path) if OmegaConf.is_list(cfg.path) else cfg.path, cfg.reg.strength)
-    points, best = path.walk(stages_at, data, wanted, checkpoints, resume, console)
+    points, best = path.walk(stages_at, task, data, wanted, checkpoints, resume, console)
     if first_process():
         path.write(folder / "report", points, best, data.metric)
     return best.outcomes

@@ -27,7 +27,7 @@ from structsparse.training.callbacks.converged import StopWhenConverged
 from structsparse.training.callbacks.online import Counts, Mean
 from structsparse.training.callbacks.outer import Admm, OuterIterations
 from structsparse.training.callbacks.proximal import ProximalStep
-from structsparse.training.task import Data, Placed
+from structsparse.training.task import Data, Placed, Task
 from structsparse.training.terms import ITEMS, Term, critical_strength, set_strength
 
 PROVED = ("excess", "kkt")  # what a solver may know of its last model: the duality gap, how far it is from stationary
@@ -85,6 +85,7 @@ class Outcome:
 
 def run(
     stage: Stage,
+    task: Task,
     data: Data,
     before: Outcome | None,
     folder: Path,
@@ -93,8 +94,7 @@ def run(
 ) -> Outcome:
     """Fit one stage, from the survivors of the stage before or from the weights in `start`. `folder` holds its
     checkpoints, from which it goes on if it is to resume."""
-    data, support = _what_lives(stage, data, before)
-    task = data.task
+    data, support = _what_lives(stage, task, data, before)
     lightning.seed_everything(stage.seed, verbose=False)
     optimizer = _try_optimizer(stage)
     begin = time.perf_counter()
@@ -129,12 +129,12 @@ def run(
     return _proven(stage, outcome, main)
 
 
-def _what_lives(stage: Stage, data: Data, before: Outcome | None) -> tuple[Data, dict[str, Tensor]]:
+def _what_lives(stage: Stage, task: Task, data: Data, before: Outcome | None) -> tuple[Data, dict[str, Tensor]]:
     """The data a stage is left with by the one before, and which entries of its parameters may live."""
     if before is None:
         return data, {}
     if stage.survivors:
-        return data.task.narrow(before, before.survivors())
+        return task.narrow(before, before.survivors())
     return before.data, before.support
 
 
@@ -210,10 +210,10 @@ def _reweigh(
     return {key: before.figures[key] for key in ("strength", "critical_strength")}
 
 
-def probe(stage: Stage, data: Data) -> Outcome:
+def probe(stage: Stage, task: Task, data: Data) -> Outcome:
     """The model at zero, its free parameters at their best: where the path of falling strengths begins."""
     lightning.seed_everything(stage.seed, verbose=False)
-    module, placed = data.task.build(stage, data)
+    module, placed = task.build(stage, data)
     figures, at_zero = _strengths(stage, data, module, placed, {}, cold=True)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -227,7 +227,7 @@ def gradients(outcome: Outcome, module: lightning.LightningModule) -> dict[str, 
     return certificate.mean_gradient(module, outcome.data.whole("train"), list(outcome.penalties))[1]
 
 
-def foresee(stage: Stage, data: Data) -> None:
+def foresee(stage: Stage, task: Task, data: Data) -> None:
     """Refuse what is wrong with a stage before those that come before it have taken their time."""
     try:
         legality.check(data.task, stage)
@@ -237,7 +237,7 @@ def foresee(stage: Stage, data: Data) -> None:
             stage.terms[0].foresee_reweighting()
         if stage.admm is not None:
             Admm.of(stage.admm)
-        data.task.foresee(stage, data, _try_optimizer(stage))
+        task.foresee(stage, data, _try_optimizer(stage))
     except UserError as error:
         raise UserError(f"recipe.{stage.name}: {error}") from None
 
@@ -252,8 +252,8 @@ def _try_optimizer(stage: Stage) -> torch.optim.Optimizer:
     return optimizer
 
 
-def refuse_dead(outcome: Outcome) -> Outcome:
-    if not outcome.data.task.alive(outcome):
+def refuse_dead(task: Task, outcome: Outcome) -> Outcome:
+    if not task.alive(outcome):
         raise UserError(
             f"every group is dead: at strength {outcome.figures['strength']:.4g} "
             f"(critical {outcome.figures['critical_strength'] or float('nan'):.4g}) no weight survives; "

@@ -41,9 +41,6 @@ class Data(Protocol):
     items: int  # what the mean loss is over
     truth: Sequence[str]  # the groups that matter, where that is known
 
-    @property
-    def task(self) -> Task: ...
-
     def describe(self) -> list[str]:
         """What was read, and what there is to say of it."""
 
@@ -55,9 +52,19 @@ class Data(Protocol):
 
 
 class Task(ABC):
+    """A kind of problem: it prepares the data, builds the model of each stage, and exports what is learnt.
+
+    `conf/task/*.yaml` names the class; its options are constructor arguments."""
+
+    name: str
     layout: ClassVar[type[TableLayout]] = TableLayout  # of its table of weights
     models: ClassVar[tuple[Callable, ...]] = ()  # the classes, or functions, of this package that make its models
     losses: ClassVar[tuple[type, ...]] = ()  # the classes of this package that are its losses
+
+    @abstractmethod
+    def prepare(self, corpus, features: Mapping, filter: Callable, cache: int) -> Data:
+        """The data of a corpus as arrays. `filter` chooses among templates, `cache` is how many megabytes of prepared
+        corpora may be kept for later runs."""
 
     @abstractmethod
     def build(self, stage: Stage, data: Data) -> tuple[lightning.LightningModule, Placed]:

@@ -17,8 +17,9 @@ from structsparse.structures.chain import Chain
 from structsparse.structures.contexts import Contexts
 from structsparse.tasks.lm.contexts import ContextTree, Places
 from structsparse.tasks.lm.model import NgramModel
-from structsparse.tasks.tagging.data import Tagging, prepare
+from structsparse.tasks.tagging.data import prepare
 from structsparse.tasks.tagging.model import DenseScorer, RecurrentScorer, SparseScorer, SumScorer, Tagger
+from structsparse.tasks.tagging.task import Tagging
 from structsparse.training.run_folder import first_process
 from structsparse.weights.batch import Sizes
 from tests.support.runs import TWO_STAGES, run_here, run_program
@@ -30,7 +31,8 @@ WITNESS = """
 import os
 import torch
 import train
-from structsparse import recipe, report
+from structsparse.report import tables
+from structsparse.training import stage
 
 def witnessed(what, name):
     def call(*arguments):
@@ -41,8 +43,8 @@ def witnessed(what, name):
         return found
     return call
 
-recipe.run = witnessed(recipe.run, lambda arguments: arguments[0].name)
-report.write_metrics = witnessed(report.write_metrics, lambda arguments: "metrics")
+stage.run = witnessed(stage.run, lambda arguments: arguments[0].name)
+tables.write_metrics = witnessed(tables.write_metrics, lambda arguments: "metrics")
 train.main()
 """
 

@@ -8,10 +8,11 @@ import torch
 
 from structsparse.corpora.known.treebanks import Treebanks, planted
 from structsparse.features.filters import all_of
-from structsparse.tasks.parsing.data import Parsing, ParsingData, prepare
+from structsparse.tasks.parsing.data import ParsingData, prepare
 from structsparse.tasks.parsing.model import ArcScorer, Parser
 from structsparse.tasks.parsing.predictor import DependencyParser
 from structsparse.tasks.parsing.relations import Labelling
+from structsparse.tasks.parsing.task import Parsing
 
 FEATURES = {
     "templates": [

@@ -116,7 +116,7 @@ def at_step(monkeypatch, number: int, action: Callable, kind: type | None = None
     """Call `action(loss, batch)` in the training step of this number; what it returns, if anything, becomes the loss.
 
     Steps are counted from 1 over all epochs and stages, for one class of training module (default: taggers)."""
-    from structsparse.tasks.tagging.data import Tagging
+    from structsparse.tasks.tagging.task import Tagging
 
     kind = kind or Tagging
     step, numbers = kind.training_step, count(1)

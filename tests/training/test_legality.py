@@ -14,11 +14,11 @@ from structsparse.groups.layouts import ANY, declared, over
 from structsparse.losses.structured import CRF, Logistic, SoftmaxLM
 from structsparse.penalties import L1, GroupLasso, OverlappingGroupLasso, TreeGroupLasso
 from structsparse.tasks.parsing.model import ArcScorer
-from structsparse.tasks.parsing.task import ParserTask
+from structsparse.tasks.parsing.task import ParsingTask
 from structsparse.tasks.tagging.features.groups import by_coarse_to_fine
 from structsparse.tasks.tagging.model import SparseScorer
-from structsparse.tasks.tagging.task import TaggerTask
-from structsparse.tasks.textcat.task import ClassificationTask, bag
+from structsparse.tasks.tagging.task import TaggingTask
+from structsparse.tasks.textcat.task import TextcatTask, bag
 from structsparse.training import legality
 
 
@@ -34,7 +34,7 @@ def refusal(task, *parts, **options) -> str:
 
 
 def test_groups_of_another_table_are_named_and_those_that_fit_are_listed():
-    message = refusal(ClassificationTask(), bag, Logistic, GroupLasso, partial(by_template, weights="one"))
+    message = refusal(TextcatTask(), bag, Logistic, GroupLasso, partial(by_template, weights="one"))
     assert message.startswith(
         "groups=template is for a table of templates or arcs, the table of this task is one of words"
     )
@@ -44,30 +44,32 @@ def test_groups_of_another_table_are_named_and_those_that_fit_are_listed():
 
 
 def test_groups_of_a_form_that_the_penalty_does_not_take_are_refused_before_they_are_made():
-    message = refusal(TaggerTask(), SparseScorer, CRF, GroupLasso, by_coarse_to_fine)
+    message = refusal(TaggingTask("tag"), SparseScorer, CRF, GroupLasso, by_coarse_to_fine)
     assert message.startswith(
         "groups=coarse_to_fine makes overlapping groups, GroupLasso takes disjoint groups: choose"
     )
     assert "groups=feature, label, template, file" in message
     assert "sentences" not in message
-    message = refusal(TaggerTask(), SparseScorer, CRF, TreeGroupLasso, by_template)
+    message = refusal(TaggingTask("tag"), SparseScorer, CRF, TreeGroupLasso, by_template)
     assert "TreeGroupLasso takes nested groups: choose groups=template_tree, file, or another reg" in message
-    message = refusal(TaggerTask(), SparseScorer, CRF, TreeGroupLasso, by_template, name="also.chain")
+    message = refusal(TaggingTask("tag"), SparseScorer, CRF, TreeGroupLasso, by_template, name="also.chain")
     assert message.startswith("also.chain.groups=template makes disjoint groups")
 
 
 def test_a_penalty_that_needs_groups_says_so():
-    assert refusal(TaggerTask(), SparseScorer, CRF, GroupLasso).startswith("GroupLasso needs disjoint groups: choose")
-    legality.check(TaggerTask(), stage(SparseScorer, CRF, L1))
+    assert refusal(TaggingTask("tag"), SparseScorer, CRF, GroupLasso).startswith(
+        "GroupLasso needs disjoint groups: choose"
+    )
+    legality.check(TaggingTask("tag"), stage(SparseScorer, CRF, L1))
 
 
 def test_models_and_losses_of_another_task_are_refused():
-    message = refusal(ParserTask(), SparseScorer, CRF)
+    message = refusal(ParsingTask(), SparseScorer, CRF)
     assert message == "model=sparse does not fit a table of arcs: choose model=arcs, arcs_growing"
-    assert refusal(TaggerTask(), ArcScorer, CRF).endswith(
+    assert refusal(TaggingTask("tag"), ArcScorer, CRF).endswith(
         "choose model=growing, pairs, recurrent, sparse, sparse_dense"
     )
-    message = refusal(TaggerTask(), SparseScorer, SoftmaxLM)
+    message = refusal(TaggingTask("tag"), SparseScorer, SoftmaxLM)
     assert message == "loss=softmax does not fit a table of templates: choose loss=crf, hinge, perceptron"
 
 
@@ -78,8 +80,8 @@ def test_parts_from_outside_the_package_are_accepted():
     def own_groups(shape, layout, parameter=""):
         return Partition(torch.zeros(1, 1, dtype=torch.long), ["all"], shape)
 
-    legality.check(TaggerTask(), stage(Own, Own, GroupLasso, own_groups))
-    legality.check(ClassificationTask(), stage(Own, Own, OverlappingGroupLasso, own_groups))
+    legality.check(TaggingTask("tag"), stage(Own, Own, GroupLasso, own_groups))
+    legality.check(TextcatTask(), stage(Own, Own, OverlappingGroupLasso, own_groups))
 
 
 def test_makers_declare_kinds_and_forms():

@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.texts import Texts
+from structsparse.corpora.text import Text
 from structsparse.features import filters
 from structsparse.losses.structured import SoftmaxLM
 from structsparse.report import tables as report
+from structsparse.structures.contexts import Contexts
 from structsparse.tasks.lm import artifact
-from structsparse.tasks.lm.contexts import ContextTree
-from structsparse.tasks.lm.data import Counted, Language, LanguageData
+from structsparse.tasks.lm.contexts import ContextTree, Places
+from structsparse.tasks.lm.data import TRAIN, LanguageData, Target
 from structsparse.tasks.lm.groups import ContextLayout
 from structsparse.tasks.lm.kneser_ney import KneserNey
 from structsparse.tasks.lm.model import NgramModel
 from structsparse.tasks.lm.predictor import LanguageModel
+from structsparse.training.module import TaskModule
+from structsparse.training.scores import Perplexity
 from structsparse.training.stage import Outcome, Stage
 from structsparse.training.task import Placed, Task, fingerprint
 from structsparse.training.terms import borne, place
 
 PRECISIONS = "float32", "float64"
 MOST_ENTRIES = 10_000  # in the report
-
-
-def prepare(texts: Texts, features: Mapping, choose: Callable, cache: int) -> LanguageData:
-    """The data of a language model: all its features are contexts, none of which is chosen or kept beforehand."""
-    if not isinstance(texts, Texts):
-        raise UserError("task=lm reads running text: take data=text, ptb or another corpus of it")
-    if "templates" in features or getattr(choose, "func", choose) is not filters.all_of:
-        raise UserError("task=lm has contexts and no templates: leave out features=... and filter=...")
-    return LanguageData(texts)
 
 
 def ngram(data: LanguageData, order: int, collapse: bool, alpha: float, base: str, precision: str) -> NgramModel:
@@ -61,10 +57,110 @@ def kneser_ney(data: LanguageData, order: int, modified: bool) -> KneserNey:
     return KneserNey(data.trie(order), modified=modified)
 
 
-class LanguageTask(Task):
+class Language(TaskModule):
+    """Trains an NgramModel. One on a collapsed tree is judged on the trie that it stands for."""
+
+    def __init__(
+        self,
+        model: NgramModel,
+        trie: ContextTree | None,
+        loss: nn.Module,
+        optimizer: Callable[[list[dict]], torch.optim.Optimizer],
+        texts: Mapping[str, Text],
+        penalised: Sequence[str],
+        final_lr: float = 1.0,
+        fingerprint: str = "",
+    ) -> None:
+        super().__init__(loss, optimizer, Perplexity, penalised, final_lr, fingerprint)
+        self.model, self.trie, self.texts = model, trie, texts
+        self.found: dict[str, Places] = {}
+        self.kept: list | None = None  # the model on the trie, and for each entry of the trie that of ours
+
+    @property
+    def linear(self) -> bool:
+        return True
+
+    def step(self, batch: Target) -> Tensor:
+        if batch.part != TRAIN:
+            return surprise(self, batch)
+        if batch.chosen is None:
+            structure = self.model.structure
+            return self.loss(self.model(), structure.node_ends, structure.entry_ends) / batch.items
+        small, rows = self.model.tree.restrict(self.places(TRAIN).take(batch.chosen))
+        structure = Contexts(small).to(self.device)
+        return self.model.surprise_of(structure, torch.from_numpy(rows).to(self.device)) / batch.items
+
+    def places(self, part: str) -> Places:
+        """Where the targets of a text stand in the tree, or in the trie that it stands for."""
+        if part not in self.found:
+            self.found[part] = (self.trie or self.model.tree).locate(self.texts[part])
+        return self.found[part]
+
+    def count(self, batch: Target, score: Perplexity) -> None:
+        text = self.texts[batch.part]
+        score.add(self.log_probabilities(batch.part), text.known[text.targets])
+
+    def log_probabilities(self, part: str) -> np.ndarray:
+        """float64 [targets]"""
+        return self.written_out().log_probabilities(self.places(part)).cpu().numpy()
+
+    @torch.no_grad()
+    def written_out(self) -> NgramModel:
+        """The model on a trie."""
+        if self.trie is None:
+            return self.model
+        if self.kept is None:
+            whole = NgramModel(self.trie, self.model.alpha, self.model.base_name).to(self.model.table)
+            self.kept = [whole, torch.from_numpy(self.trie.collapse()[1]).long()]  # in a list it is no part of ours
+        whole, of = self.kept
+        whole.table.copy_(self.model.table[of.to(self.device)])
+        return whole
+
+
+class Counted(TaskModule):
+    """A model that is counted from the text, and has nothing to train."""
+
+    def __init__(self, model: KneserNey, texts: Mapping[str, Text], fingerprint: str = "") -> None:
+        super().__init__(nn.Identity(), None, Perplexity, (), 1.0, fingerprint)
+        self.model, self.texts = model, texts
+
+    def step(self, batch: Target) -> Tensor:
+        return surprise(self, batch)
+
+    def count(self, batch: Target, score: Perplexity) -> None:
+        text = self.texts[batch.part]
+        score.add(self.log_probabilities(batch.part), text.known[text.targets])
+
+    def log_probabilities(self, part: str) -> np.ndarray:
+        """float64 [targets]"""
+        return self.model.log_probabilities(self.texts[part])
+
+
+def surprise(module: Language | Counted, batch: Target) -> Tensor:
+    """The mean loss of a text that nothing is fitted to: what its perplexity is the exponential of."""
+    text, told = module.texts[batch.part], module.log_probabilities(batch.part)
+    counted = text.known[text.targets]
+    if batch.chosen is not None:
+        told, counted = told[batch.chosen], counted[batch.chosen]
+    return torch.tensor(-told[counted].mean(), device=module.device)
+
+
+@dataclass(frozen=True)
+class LanguageModelTask(Task):
+    """Language models: the next word from the words before it."""
+
+    name: str = "lm"
     layout = ContextLayout
     models = (ngram, kneser_ney)
     losses = (SoftmaxLM,)
+
+    def prepare(self, corpus: Texts, features: Mapping, filter: Callable, cache: int) -> LanguageData:
+        """All features are contexts, which are counted when a model asks for them: none is chosen or cached."""
+        if not isinstance(corpus, Texts):
+            raise UserError("task=lm reads running text: take data=text, ptb or another corpus of it")
+        if "templates" in features or getattr(filter, "func", filter) is not filters.all_of:
+            raise UserError("task=lm has contexts and no templates: leave out features=... and filter=...")
+        return LanguageData(corpus)
 
     def build(self, stage: Stage, data: LanguageData) -> tuple[Language | Counted, Placed]:
         model = stage.scorer(data)

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from structsparse.base.arrays import ranges
 from structsparse.base.cache import check_megabytes
@@ -23,13 +23,9 @@ from structsparse.tasks.parsing.features.filters import ArcCandidates
 from structsparse.tasks.parsing.features.groups import ArcLayout
 from structsparse.tasks.parsing.features.index import ArcIndex, Looks, check_attributes, useful
 from structsparse.tasks.parsing.features.templates import ArcTemplate, as_written, expand
-from structsparse.tasks.parsing.growing import GrowingArcScorer
-from structsparse.tasks.parsing.model import ArcBatch, Parser, places_of_arcs
-from structsparse.tasks.parsing.relations import Labelling
+from structsparse.tasks.parsing.model import ArcBatch, places_of_arcs
 from structsparse.tasks.parsing.scores import TreeScore
 from structsparse.training.batches import Batches, InParts, Passages
-from structsparse.training.module import TaskModule
-from structsparse.training.task import Task
 from structsparse.weights.batch import Sizes
 
 WHOLE = 64  # sentences at a time when a part is gone through once
@@ -143,12 +139,6 @@ class ParsingData(InParts):
     @property
     def layout(self) -> ArcLayout:
         return ArcLayout(self.index.names, self.index.offsets, LABELS, self.reduced)
-
-    @property
-    def task(self) -> Task:
-        from structsparse.tasks.parsing.task import ParserTask  # which builds what this file describes
-
-        return ParserTask()
 
     def keep(self, alive: np.ndarray) -> ParsingData:
         """Only the rows that are alive [rows]."""
@@ -284,46 +274,3 @@ def arrays_of(splits: Treebanks, templates: Sequence[ArcTemplate], make_index: C
         part: ArcArrays(treebank, templates, splits.punctuation(part), lambda own: make_index().bags(own), part)
         for part, treebank in splits.parts.items()
     }
-
-
-class Parsing(TaskModule):
-    """Trains a Parser under any structured loss; decodes and scores dev and test."""
-
-    def __init__(
-        self,
-        parser: Parser,
-        loss: nn.Module,
-        optimizer: Callable[[list[dict]], torch.optim.Optimizer],
-        score: Callable[[], TreeScore],
-        penalised: Sequence[str],
-        final_lr: float = 1.0,
-        fingerprint: str = "",
-    ) -> None:
-        super().__init__(loss, optimizer, score, penalised, final_lr, fingerprint)
-        self.parser = parser
-        self.labelling: Labelling | None = None  # once the parser is trained
-
-    @property
-    def linear(self) -> bool:
-        return self.parser.linear and not isinstance(self.parser.scorer, GrowingArcScorer)
-
-    def step(self, batch: ArcBatch) -> Tensor:
-        losses = self.loss(self.parser(batch), batch.gold, batch.lengths)  # [batch]
-        return losses.sum() / batch.items
-
-    def training_step(self, batch, batch_idx: int) -> Tensor:
-        if not isinstance(batch, ArcBatch):
-            return self.optimizers(use_pl_optimizer=False).sweep(self.parser, self.loss, batch)
-        return super().training_step(batch, batch_idx)
-
-    def predict_step(self, batch: ArcBatch, batch_idx: int = 0) -> Tensor:
-        """Heads, int64 [batch, longest]"""
-        return self.parser.structure.best(self.parser(batch), batch.lengths)
-
-    def count(self, batch: ArcBatch, score: TreeScore) -> None:
-        heads, gold = self.predict_step(batch), batch.gold
-        inside = torch.arange(gold.shape[1], device=gold.device) < batch.lengths[:, None]
-        offsets = np.concatenate([[0], np.cumsum(batch.lengths.cpu().numpy())])
-        gold, heads, marks = (of.cpu().numpy() for of in (gold[inside], heads[inside], batch.punctuation))
-        known = () if self.labelling is None else self.labelling.codes(batch.part, batch.sentences.cpu().numpy(), heads)
-        score.add(gold, heads, offsets, marks, *known)

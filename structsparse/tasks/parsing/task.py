@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +13,21 @@ from torch import Tensor, nn
 
 from structsparse.artifacts.quantization import Small
 from structsparse.base.errors import UserError
+from structsparse.corpora.known.treebanks import Treebanks
 from structsparse.features.keys import WORD
 from structsparse.losses.structured import StructuredLoss
 from structsparse.report import tables as report
 from structsparse.tasks.parsing import artifact
 from structsparse.tasks.parsing import report as parsing_report
-from structsparse.tasks.parsing.data import Parsing, ParsingData
+from structsparse.tasks.parsing.data import ParsingData, prepare
 from structsparse.tasks.parsing.features.groups import ArcLayout
 from structsparse.tasks.parsing.features.index import ArcIndex
 from structsparse.tasks.parsing.growing import GrowingArcScorer
-from structsparse.tasks.parsing.model import ArcScorer, Parser
+from structsparse.tasks.parsing.model import ArcBatch, ArcScorer, Parser
 from structsparse.tasks.parsing.predictor import DependencyParser
 from structsparse.tasks.parsing.relations import Labelling
+from structsparse.tasks.parsing.scores import TreeScore
+from structsparse.training.module import TaskModule
 from structsparse.training.stage import Outcome, Stage
 from structsparse.training.task import Placed, Task, fingerprint
 from structsparse.training.terms import borne, place
@@ -33,11 +36,68 @@ from structsparse.weights.batch import Sizes
 TABLE = "parser.scorer.table"
 
 
-class ParserTask(Task):
+class Parsing(TaskModule):
+    """Trains a Parser under any structured loss; decodes and scores dev and test."""
+
+    def __init__(
+        self,
+        parser: Parser,
+        loss: nn.Module,
+        optimizer: Callable[[list[dict]], torch.optim.Optimizer],
+        score: Callable[[], TreeScore],
+        penalised: Sequence[str],
+        final_lr: float = 1.0,
+        fingerprint: str = "",
+    ) -> None:
+        super().__init__(loss, optimizer, score, penalised, final_lr, fingerprint)
+        self.parser = parser
+        self.labelling: Labelling | None = None  # once the parser is trained
+
+    @property
+    def linear(self) -> bool:
+        return self.parser.linear and not isinstance(self.parser.scorer, GrowingArcScorer)
+
+    def step(self, batch: ArcBatch) -> Tensor:
+        losses = self.loss(self.parser(batch), batch.gold, batch.lengths)  # [batch]
+        return losses.sum() / batch.items
+
+    def training_step(self, batch, batch_idx: int) -> Tensor:
+        if not isinstance(batch, ArcBatch):
+            return self.optimizers(use_pl_optimizer=False).sweep(self.parser, self.loss, batch)
+        return super().training_step(batch, batch_idx)
+
+    def predict_step(self, batch: ArcBatch, batch_idx: int = 0) -> Tensor:
+        """Heads, int64 [batch, longest]"""
+        return self.parser.structure.best(self.parser(batch), batch.lengths)
+
+    def count(self, batch: ArcBatch, score: TreeScore) -> None:
+        heads, gold = self.predict_step(batch), batch.gold
+        inside = torch.arange(gold.shape[1], device=gold.device) < batch.lengths[:, None]
+        offsets = np.concatenate([[0], np.cumsum(batch.lengths.cpu().numpy())])
+        gold, heads, marks = (of.cpu().numpy() for of in (gold[inside], heads[inside], batch.punctuation))
+        known = () if self.labelling is None else self.labelling.codes(batch.part, batch.sentences.cpu().numpy(), heads)
+        score.add(gold, heads, offsets, marks, *known)
+
+
+@dataclass(frozen=True)
+class ParsingTask(Task):
+    """Dependency parsing: the head of every word, and with `labels` the relation to it."""
+
+    projective: bool = False  # no arcs may cross
+    open: bool = (
+        True  # a stage may use all features of the templates that the one before has left, not only living ones
+    )
+    single_root: bool = False  # one word of a sentence has the root as its head
+    labels: bool = True
+    name: str = "parsing"
     layout = ArcLayout
     models = (ArcScorer, GrowingArcScorer)
     losses = (StructuredLoss,)
     keyed = True
+
+    def prepare(self, corpus: Treebanks, features: Mapping, filter: Callable, cache: int) -> ParsingData:
+        options = {"projective": self.projective, "single_root": self.single_root, "open": self.open}
+        return prepare(corpus, features, filter, cache, labels=self.labels, **options)
 
     def build(self, stage: Stage, data: ParsingData) -> tuple[Parsing, Placed]:
         parser = _parser(stage, data)

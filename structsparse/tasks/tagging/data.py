@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache as once
 from functools import partial
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Sentences
@@ -21,16 +19,18 @@ from structsparse.tasks.tagging.edges import EdgeFeatures, EdgeScorer, inner
 from structsparse.tasks.tagging.features.filters import TokenCandidates
 from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.tasks.tagging.features.templates import expand
-from structsparse.tasks.tagging.growing import GrowingScorer
-from structsparse.tasks.tagging.model import Tagger
-from structsparse.training.batches import Batches, InParts, Passage, Passages, TokenArrays
-from structsparse.training.module import TaskModule
+from structsparse.training.batches import Batches, InParts, Passages, TokenArrays
 from structsparse.training.scores import AccuracyScore, SpanScore
-from structsparse.training.task import Task
-from structsparse.weights.batch import Sizes, TokenBatch
+from structsparse.weights.batch import Sizes
 from structsparse.weights.observed_pairs import Pairs
 
 WHOLE = 2000  # sentences at a time when a part is gone through once
+EDGES = "tagger.edges.table"  # weights of features that are conjoined with a step from label to label
+
+
+def table_name(names: Iterable[str]) -> str | None:
+    """The weights of the sparse features of labels among these parameters, if any are."""
+    return next((name for name in names if name.endswith("table") and name != EDGES), None)
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,6 @@ class TaggingData(InParts):
     def score(self) -> Callable[[], SpanScore | AccuracyScore]:
         kind = AccuracyScore if self.scheme is None else SpanScore
         return lambda: kind(list(self.names))
-
-    @property
-    def task(self) -> Task:
-        from structsparse.tasks.tagging.task import TaggerTask  # which builds what this file describes
-
-        return TaggerTask()
 
     @property
     def metric(self) -> str:
@@ -219,43 +213,3 @@ def _counts(sentences: Sentences, name: str) -> list[tuple[str, int]]:
 def _vocabulary(sentences: Sentences, name: str) -> dict[str, int]:
     """Codes from 1; 0 is a value not seen in training."""
     return {value: k for k, value in enumerate(attributes.attribute(sentences, name).values, start=1)}
-
-
-class Tagging(TaskModule):
-    """Trains a Tagger under any structured loss; decodes and scores dev and test."""
-
-    def __init__(
-        self,
-        tagger: Tagger,
-        loss: nn.Module,
-        optimizer: Callable[[list[dict]], torch.optim.Optimizer],
-        score: Callable[[], SpanScore | AccuracyScore],
-        penalised: Sequence[str],
-        final_lr: float = 1.0,
-        fingerprint: str = "",
-    ) -> None:
-        super().__init__(loss, optimizer, score, penalised, final_lr, fingerprint)
-        self.tagger, self.chain = tagger, tagger.structure
-
-    @property
-    def linear(self) -> bool:
-        return self.tagger.linear and not isinstance(self.tagger.scorer, GrowingScorer)
-
-    def step(self, batch: TokenBatch) -> Tensor:
-        losses = self.loss(self.tagger(batch), batch.gold, batch.lengths)  # [batch]
-        return losses.sum() / batch.items
-
-    def training_step(self, batch: TokenBatch | Passage, batch_idx: int) -> Tensor:
-        if isinstance(batch, Passage):
-            return self.optimizers(use_pl_optimizer=False).sweep(self.tagger, self.loss, batch)
-        return super().training_step(batch, batch_idx)
-
-    def predict_step(self, batch: TokenBatch, batch_idx: int = 0) -> Tensor:
-        """int64 [tokens]"""
-        labels = self.chain.best(self.tagger(batch), batch.lengths)  # [batch, time]
-        return labels.view(-1)[batch.places]
-
-    def count(self, batch: TokenBatch, score: SpanScore | AccuracyScore) -> None:
-        offsets = np.r_[0, np.cumsum(batch.lengths.cpu().numpy())]
-        gold = batch.gold.view(-1)[batch.places]
-        score.add(gold.cpu().numpy(), self.predict_step(batch).cpu().numpy(), offsets)

@@ -13,8 +13,7 @@ from structsparse.features.keys import Bags
 from structsparse.features.layout import TemplateLayout, by_template
 from structsparse.groups import Cover, Forest, Partition, hasse
 from structsparse.report import tables as report
-from structsparse.tasks.tagging import task as taggers
-from structsparse.tasks.tagging.data import TaggingData
+from structsparse.tasks.tagging.data import TaggingData, table_name
 from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.training import certificate
 from structsparse.training import stage as recipe
@@ -27,7 +26,7 @@ MOST_FEATURES = 100_000  # in the report
 def table_of(outcome: Outcome) -> Tensor | None:
     """The weights of the sparse features, if the model has any: [rows, labels]"""
     weights = dict(outcome.module.named_parameters())
-    name = taggers.table_name(weights)
+    name = table_name(weights)
     if name is None:
         return None
     scorer = outcome.module.get_submodule(name.rpartition(".")[0])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,34 +18,80 @@ from structsparse.features.layout import TemplateLayout
 from structsparse.losses.structured import StructuredLoss
 from structsparse.report import tables as report
 from structsparse.tasks.tagging import artifact
-from structsparse.tasks.tagging import data as tagging
 from structsparse.tasks.tagging import report as tagging_report
-from structsparse.tasks.tagging.data import Tagging, TaggingData
+from structsparse.tasks.tagging.data import EDGES, TaggingData, prepare, table_name
 from structsparse.tasks.tagging.growing import GrowingScorer
 from structsparse.tasks.tagging.model import DenseScorer, RecurrentScorer, SparseScorer, SumScorer, Tagger
+from structsparse.training.batches import Passage
+from structsparse.training.module import TaskModule
+from structsparse.training.scores import AccuracyScore, SpanScore
 from structsparse.training.stage import Outcome, Stage
 from structsparse.training.task import Placed, Task, fingerprint
 from structsparse.training.terms import borne, place
+from structsparse.weights.batch import TokenBatch
 from structsparse.weights.observed_pairs import Pairs, PairScorer, on_rows, pairs_of, rows_of
 
-EDGES = "tagger.edges.table"  # weights of features that are conjoined with a step from label to label
+
+class Tagging(TaskModule):
+    """Trains a Tagger under any structured loss; decodes and scores dev and test."""
+
+    def __init__(
+        self,
+        tagger: Tagger,
+        loss: nn.Module,
+        optimizer: Callable[[list[dict]], torch.optim.Optimizer],
+        score: Callable[[], SpanScore | AccuracyScore],
+        penalised: Sequence[str],
+        final_lr: float = 1.0,
+        fingerprint: str = "",
+    ) -> None:
+        super().__init__(loss, optimizer, score, penalised, final_lr, fingerprint)
+        self.tagger, self.chain = tagger, tagger.structure
+
+    @property
+    def linear(self) -> bool:
+        return self.tagger.linear and not isinstance(self.tagger.scorer, GrowingScorer)
+
+    def step(self, batch: TokenBatch) -> Tensor:
+        losses = self.loss(self.tagger(batch), batch.gold, batch.lengths)  # [batch]
+        return losses.sum() / batch.items
+
+    def training_step(self, batch: TokenBatch | Passage, batch_idx: int) -> Tensor:
+        if isinstance(batch, Passage):
+            return self.optimizers(use_pl_optimizer=False).sweep(self.tagger, self.loss, batch)
+        return super().training_step(batch, batch_idx)
+
+    def predict_step(self, batch: TokenBatch, batch_idx: int = 0) -> Tensor:
+        """int64 [tokens]"""
+        labels = self.chain.best(self.tagger(batch), batch.lengths)  # [batch, time]
+        return labels.view(-1)[batch.places]
+
+    def count(self, batch: TokenBatch, score: SpanScore | AccuracyScore) -> None:
+        offsets = np.r_[0, np.cumsum(batch.lengths.cpu().numpy())]
+        gold = batch.gold.view(-1)[batch.places]
+        score.add(gold.cpu().numpy(), self.predict_step(batch).cpu().numpy(), offsets)
 
 
-def prepare(splits: Splits, features: Mapping, choose: Callable, cache: int, *, tag: str, scheme: str | None):
-    """The data of a tagger as the options describe them."""
-    if not isinstance(splits, Splits) or "templates" not in features:
-        raise UserError("a tagger needs labelled tokens and templates; these data or features are for other tasks")
-    return tagging.prepare(
-        splits, features["templates"], tag=tag, scheme=scheme, min_count=features["min_count"], dense=features["dense"],
-        codes=features["codes"], choose=choose, edges=features["edges"], cache=cache,
-    )  # fmt: skip
+@dataclass(frozen=True)
+class TaggingTask(Task):
+    """Tagging: a label for every token. `tag` is the column to predict, `scheme` how spans are written while training
+    (None: the labels are no spans)."""
 
-
-class TaggerTask(Task):
+    tag: str
+    scheme: str | None = None
+    name: str = "tagging"
     layout = TemplateLayout
     models = (SparseScorer, PairScorer, GrowingScorer, DenseScorer, RecurrentScorer, SumScorer)
     losses = (StructuredLoss,)
     keyed = True
+
+    def prepare(self, corpus: Splits, features: Mapping, filter: Callable, cache: int) -> TaggingData:
+        if not isinstance(corpus, Splits) or "templates" not in features:
+            raise UserError("a tagger needs labelled tokens and templates; these data or features are for other tasks")
+        return prepare(
+            corpus, features["templates"], tag=self.tag, scheme=self.scheme, min_count=features["min_count"],
+            dense=features["dense"], codes=features["codes"], choose=filter, edges=features["edges"], cache=cache,
+        )  # fmt: skip
 
     def build(self, stage: Stage, data: TaggingData) -> tuple[Tagging, Placed]:
         tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
@@ -181,11 +227,6 @@ def _check_fit(optimizer: torch.optim.Optimizer, tagger: Tagger, loss: nn.Module
         optimizer.check(tagger, loss)
     elif isinstance(tagger.scorer, GrowingScorer):
         raise UserError("model=growing grows under solver=online_perceptron or online_mira alone; or take model=sparse")
-
-
-def table_name(names: Iterable[str]) -> str | None:
-    """The weights of the sparse features of labels among these parameters, if any are."""
-    return next((name for name in names if name.endswith("table") and name != EDGES), None)
 
 
 def _owner(module: Tagging, name: str) -> nn.Module:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import torch
 from scipy import sparse
-from torch import Tensor, nn
+from torch import Tensor
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.documents import Labelled
+from structsparse.features import words
 from structsparse.features.words import Bag
 from structsparse.groups import Cover
-from structsparse.tasks.textcat.model import BagClassifier, outputs_of
+from structsparse.tasks.textcat.model import outputs_of
 from structsparse.training.batches import Progress
-from structsparse.training.module import TaskModule
 from structsparse.training.scores import ClassScore, SquaredError
-from structsparse.training.task import Task
+
+OPTIONS = {"weighting", "normalize", "min_count", "vocabulary", "extra", "group_strength"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +61,6 @@ class DocumentData:
     @property
     def items(self) -> int:
         return len(self.labelled.train)
-
-    @property
-    def task(self) -> Task:
-        from structsparse.tasks.textcat.task import ClassificationTask  # which builds what this file describes
-
-        return ClassificationTask()
 
     def describe(self) -> list[str]:
         train, layout = self.matrices["train"], self.bag.layout
@@ -180,38 +175,16 @@ class Rows(Progress):
         return np.random.default_rng([self.seed, self.epoch]).permutation(self.count)
 
 
-class Classification(TaskModule):
-    """Trains a BagClassifier under a loss of documents."""
-
-    def __init__(
-        self,
-        model: BagClassifier,
-        loss: nn.Module,
-        optimizer: Callable[[list[dict]], torch.optim.Optimizer],
-        score: Callable[[], ClassScore | SquaredError],
-        penalised: tuple[str, ...],
-        final_lr: float = 1.0,
-        fingerprint: str = "",
-    ) -> None:
-        super().__init__(loss, optimizer, score, penalised, final_lr, fingerprint)
-        self.model = model
-
-    @property
-    def linear(self) -> bool:
-        return self.model.linear
-
-    def step(self, batch: DocumentBatch) -> Tensor:
-        return self.loss(self.model(batch.matrix, batch.transposed), batch.targets).sum() / batch.items
-
-    def count(self, batch: DocumentBatch, score: ClassScore | SquaredError) -> None:
-        scores, targets = self.model(batch.matrix, batch.transposed), batch.targets
-        if isinstance(score, SquaredError):
-            score.add(targets.cpu().numpy(), scores.cpu().numpy())
-            return
-        gold = targets if scores.dim() > 1 else targets > 0
-        score.add(gold.long().cpu().numpy(), decided(scores).cpu().numpy())
+def prepare(labelled: Labelled, features: Mapping, shown: list[tuple[str, int]] | None = None) -> DocumentData:
+    """Documents as bags of words, as the options `features` describe them."""
+    options, extra = dict(features), features.get("extra")
+    bag = words.bag(labelled, **{name: options[name] for name in OPTIONS & {*options} - {"extra", "group_strength"}})
+    return DocumentData(labelled, bag if extra is None else with_groups(bag, extra), shown)
 
 
-def decided(scores: Tensor) -> Tensor:
-    """The class of each document: int64 [documents]"""
-    return scores.argmax(dim=1) if scores.dim() > 1 else (scores > 0).long()
+def with_groups(bag: Bag, groups: Callable[..., Cover]) -> Bag:
+    """How often the words of each group are in a document, all together, as further features."""
+    cover = groups((len(bag.layout),), bag.layout, parameter="features")
+    members, offsets = cover.members.numpy(), cover.offsets.numpy()
+    ones, shape = np.ones(len(members), np.int64), (len(cover), len(bag.layout))
+    return words.extended(bag, list(cover.names), sparse.csr_array((ones, members, offsets), shape).T)

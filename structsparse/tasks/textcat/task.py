@@ -3,72 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from rich.console import Console
-from scipy import sparse
-from torch import Tensor
+from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.documents import Labelled
-from structsparse.features import filters, words
-from structsparse.features.words import Bag, WordLayout
+from structsparse.features import filters
+from structsparse.features.words import WordLayout
 from structsparse.groups import Cover
 from structsparse.losses.structured import DocumentLoss
 from structsparse.penalties import Penalty
 from structsparse.report import tables as report
 from structsparse.solvers.overlaps.design import Design
 from structsparse.tasks.textcat import artifact
-from structsparse.tasks.textcat.data import Classification, DocumentData
+from structsparse.tasks.textcat.data import OPTIONS, DocumentBatch, DocumentData, prepare
 from structsparse.tasks.textcat.explain import explain
 from structsparse.tasks.textcat.model import BagClassifier
 from structsparse.tasks.textcat.predictor import Classifier
 from structsparse.training import certificate
 from structsparse.training import stage as recipe
+from structsparse.training.module import TaskModule
+from structsparse.training.scores import ClassScore, SquaredError
 from structsparse.training.stage import Outcome, Stage
 from structsparse.training.task import Placed, Task, fingerprint
 from structsparse.training.terms import Term, borne, place
 
-OPTIONS = {"weighting", "normalize", "min_count", "vocabulary", "extra", "group_strength"}
 MOST = 10_000  # words, and groups, in the report
-
-
-def prepare(
-    labelled: Labelled,
-    features: Mapping,
-    choose: Callable,
-    cache: int,
-    shown: Mapping[str, Sequence[int]] | None = None,
-) -> DocumentData:
-    """The data of a classifier: each word is a feature, none of which is chosen or kept beforehand. `shown`: which
-    documents of which part the explanation tells of."""
-    if not isinstance(labelled, Labelled):
-        raise UserError("task=textcat reads documents with labels: take data=documents, newsgroups or another of them")
-    if not {*features} <= OPTIONS or getattr(choose, "func", choose) is not filters.all_of:
-        raise UserError("task=textcat has words and no templates: leave out features=... and filter=...")
-    options, extra = dict(features), features.get("extra")
-    made = words.bag(labelled, **{name: options[name] for name in OPTIONS & {*options} - {"extra", "group_strength"}})
-    named = None if shown is None else _named(shown, labelled)
-    return DocumentData(labelled, made if extra is None else with_groups(made, extra), named)
-
-
-def _named(wanted: Mapping[str, Sequence[int]], labelled: Labelled) -> list[tuple[str, int]]:
-    """(part, number) of each document."""
-    if not isinstance(wanted, Mapping) or not all(isinstance(numbers, Sequence) for numbers in wanted.values()):
-        raise UserError(f"task.shown={wanted}: expected parts and numbers of documents, as in {{test: [0, 7]}}")
-    return explain.checked([(part, number) for part, numbers in wanted.items() for number in numbers], labelled)
-
-
-def with_groups(bag: Bag, groups: Callable[..., Cover]) -> Bag:
-    """How often the words of each group are in a document, all together, as further features."""
-    cover = groups((len(bag.layout),), bag.layout, parameter="features")
-    members, offsets = cover.members.numpy(), cover.offsets.numpy()
-    ones, shape = np.ones(len(members), np.int64), (len(cover), len(bag.layout))
-    return words.extended(bag, list(cover.names), sparse.csr_array((ones, members, offsets), shape).T)
 
 
 def bag(data: DocumentData) -> BagClassifier:
@@ -76,10 +42,63 @@ def bag(data: DocumentData) -> BagClassifier:
     return BagClassifier(len(data.bag.layout), data.outputs)
 
 
-class ClassificationTask(Task):
+class Classification(TaskModule):
+    """Trains a BagClassifier under a loss of documents."""
+
+    def __init__(
+        self,
+        model: BagClassifier,
+        loss: nn.Module,
+        optimizer: Callable[[list[dict]], torch.optim.Optimizer],
+        score: Callable[[], ClassScore | SquaredError],
+        penalised: tuple[str, ...],
+        final_lr: float = 1.0,
+        fingerprint: str = "",
+    ) -> None:
+        super().__init__(loss, optimizer, score, penalised, final_lr, fingerprint)
+        self.model = model
+
+    @property
+    def linear(self) -> bool:
+        return self.model.linear
+
+    def step(self, batch: DocumentBatch) -> Tensor:
+        return self.loss(self.model(batch.matrix, batch.transposed), batch.targets).sum() / batch.items
+
+    def count(self, batch: DocumentBatch, score: ClassScore | SquaredError) -> None:
+        scores, targets = self.model(batch.matrix, batch.transposed), batch.targets
+        if isinstance(score, SquaredError):
+            score.add(targets.cpu().numpy(), scores.cpu().numpy())
+            return
+        gold = targets if scores.dim() > 1 else targets > 0
+        score.add(gold.long().cpu().numpy(), decided(scores).cpu().numpy())
+
+
+def decided(scores: Tensor) -> Tensor:
+    """The class of each document: int64 [documents]"""
+    return scores.argmax(dim=1) if scores.dim() > 1 else (scores > 0).long()
+
+
+@dataclass(frozen=True)
+class TextcatTask(Task):
+    """Text categorization: the class of a document, or a number, from its words."""
+
+    shown: Mapping[str, Sequence[int]] | None = None  # documents that the explanation shows, by part and number
+    name: str = "textcat"
     layout = WordLayout
     models = (bag,)
     losses = (DocumentLoss,)
+
+    def prepare(self, corpus: Labelled, features: Mapping, filter: Callable, cache: int) -> DocumentData:
+        """Each word is a feature: none is chosen or cached."""
+        if not isinstance(corpus, Labelled):
+            raise UserError(
+                "task=textcat reads documents with labels: take data=documents, newsgroups or another of them"
+            )
+        if not {*features} <= OPTIONS or getattr(filter, "func", filter) is not filters.all_of:
+            raise UserError("task=textcat has words and no templates: leave out features=... and filter=...")
+        shown = None if self.shown is None else _documents_shown(self.shown, corpus)
+        return prepare(corpus, features, shown)
 
     def build(self, stage: Stage, data: DocumentData) -> tuple[Classification, Placed]:
         model, loss = stage.scorer(data), stage.loss()
@@ -153,6 +172,13 @@ class ClassificationTask(Task):
 
     def export(self, folder: Path, outcome: Outcome, console: Console) -> int | None:
         return artifact.save(folder, classifier_of(outcome))
+
+
+def _documents_shown(requested: Mapping[str, Sequence[int]], labelled: Labelled) -> list[tuple[str, int]]:
+    """(part, number) of each document."""
+    if not isinstance(requested, Mapping) or not all(isinstance(numbers, Sequence) for numbers in requested.values()):
+        raise UserError(f"task.shown={requested}: expected parts and numbers of documents, as in {{test: [0, 7]}}")
+    return explain.checked([(part, number) for part, numbers in requested.items() for number in numbers], labelled)
 
 
 def classifier_of(outcome: Outcome) -> Classifier:

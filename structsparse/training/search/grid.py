@@ -26,7 +26,7 @@ from structsparse.training import stage as recipe
 from structsparse.training.scores import gain
 from structsparse.training.search import reweighting as rounds
 from structsparse.training.stage import Outcome, Stage
-from structsparse.training.task import Data, fingerprint
+from structsparse.training.task import Data, Task, fingerprint
 
 COMMON = ("data", "features", "filter", "task", "cache", "path", "grid", "ckpt_path")  # what all points share
 LINE = "line.json"  # of a point that is fitted
@@ -66,6 +66,7 @@ def combinations(wanted: Mapping[str, Sequence]) -> list[Options]:
 
 def search(
     stages_at: Callable[[Options], list[Stage]],
+    task: Task,
     data: Data,
     wanted: Mapping[str, Sequence],
     folder: Path,
@@ -80,12 +81,12 @@ def search(
     options = combinations(wanted)
     recipes, corpus = [stages_at(some) for some in options], data.describe()
     for stage in (stage for stages in recipes for stage in stages[1:]):
-        rounds.foresee(stage, data)
+        rounds.foresee(stage, task, data)
     points, best = [], None
     for k, (some, stages) in enumerate(zip(options, recipes, strict=True)):
         here = folder / f"grid-{k:03d}"
         identity = [fingerprint(stage, data.name, corpus) for stage in stages]
-        point = Point(some, here, _fitted(stages, data, some, here, resume, identity), by)
+        point = Point(some, here, _fitted(stages, task, data, some, here, resume, identity), by)
         points.append(point)
         console.print(_line(point, k, len(options), data.metric), highlight=False, soft_wrap=True)
         if not point.row["weights"] or (best is not None and best.rank(data.metric) <= point.rank(data.metric)):
@@ -96,11 +97,17 @@ def search(
         best = point
     if best is None:
         raise UserError(f"grid: every weight is zero at all of {len(points)} points; let it reach weaker penalties")
-    return points, best, _again(recipes[points.index(best)], data, best.folder)
+    return points, best, _again(recipes[points.index(best)], task, data, best.folder)
 
 
 def _fitted(
-    stages: Sequence[Stage], data: Data, options: Options, folder: Path, resume: bool, identity: list
+    stages: Sequence[Stage],
+    task: Task,
+    data: Data,
+    options: Options,
+    folder: Path,
+    resume: bool,
+    identity: list,
 ) -> dict[str, object]:
     """The line of a point, which may be known from before an interruption."""
     line = folder / LINE
@@ -110,10 +117,10 @@ def _fitted(
             return known["row"]
     outcomes: list[Outcome] = []
     for stage in stages:
-        if outcomes and not data.task.alive(outcomes[-1]):
+        if outcomes and not task.alive(outcomes[-1]):
             break
         quick = replace(stage, proven=False, trainer=partial(stage.trainer, quiet=True))
-        outcomes.append(rounds.run(quick, data, outcomes[-1] if outcomes else None, folder / stage.name, resume))
+        outcomes.append(rounds.run(quick, task, data, outcomes[-1] if outcomes else None, folder / stage.name, resume))
     row = _row(options, outcomes)
     outcomes.clear()
     gc.collect()  # trainer and module hold each other: the tables of several points would lie in memory at a time
@@ -121,12 +128,12 @@ def _fitted(
     return row
 
 
-def _again(stages: Sequence[Stage], data: Data, folder: Path) -> list[Outcome]:
+def _again(stages: Sequence[Stage], task: Task, data: Data, folder: Path) -> list[Outcome]:
     """What is fitted already, with what a run says of itself."""
     outcomes: list[Outcome] = []
     for stage in stages:
-        before = recipe.refuse_dead(outcomes[-1]) if outcomes else None
-        outcomes.append(rounds.run(stage, data, before, folder / stage.name, True))
+        before = recipe.refuse_dead(task, outcomes[-1]) if outcomes else None
+        outcomes.append(rounds.run(stage, task, data, before, folder / stage.name, True))
     return outcomes
 
 

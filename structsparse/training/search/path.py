@@ -23,13 +23,13 @@ from structsparse.base.files import write_text, written_whole
 from structsparse.groups import Partition
 from structsparse.penalties import L0, ElasticNet, GroupMCP, LogSum, Nonnegative, Penalty
 from structsparse.report import tables as report
-from structsparse.tasks.tagging import task as taggers
+from structsparse.tasks.tagging import data as taggers
 from structsparse.training import certificate
 from structsparse.training import stage as recipe
 from structsparse.training.scores import gain
 from structsparse.training.search import reweighting as rounds
 from structsparse.training.stage import Outcome, Stage
-from structsparse.training.task import Data
+from structsparse.training.task import Data, Task
 from structsparse.weights.observed_pairs import entries_of, pairs_of, rows_of
 
 ROUNDS = 5  # of bringing groups back; one is usual
@@ -63,6 +63,7 @@ def shares(wanted: int | Sequence[float], last: float) -> list[float]:
 
 def walk(
     stages_at: Callable[[float, Mapping[str, float] | None], list[Stage]],
+    task: Task,
     data: Data,
     wanted: Sequence[float],
     folder: Folder,
@@ -75,7 +76,7 @@ def walk(
     start = stages_at(0.0, None)[0]
     if start.budget is not None:
         raise UserError("path and reg.budget both say how many groups live; choose one of them")
-    state = _State(recipe.probe(start, data))
+    state = _State(task, recipe.probe(start, task, data))
     critical = state.outcome.figures["critical_strength"]
     if critical is None and any(hasattr(p, "grows") for p in state.outcome.module.parameters()):
         raise UserError("path: the critical strength of a growing table is not known; take model=sparse")
@@ -86,9 +87,9 @@ def walk(
         first, *others = stages_at(share * critical, state.outcome.figures["terms"])
         here = folder / f"path-{k:02d}"
         outcomes = [state.advance(first, share * critical, here, resume)]
-        for stage in others if data.task.alive(outcomes[0]) else ():
-            outcomes.append(rounds.run(stage, data, outcomes[-1], here / stage.name, resume))
-        points.append(Point(share, outcomes, _row(share, outcomes, state.kept)))
+        for stage in others if task.alive(outcomes[0]) else ():
+            outcomes.append(rounds.run(stage, task, data, outcomes[-1], here / stage.name, resume))
+        points.append(Point(share, outcomes, _row(task, share, outcomes, state.kept)))
         console.print(_line(points[-1], k, len(wanted), data.metric), highlight=False, soft_wrap=True)
     living = [point for point in points if point.row["weights"]]
     if not living:
@@ -99,7 +100,8 @@ def walk(
 class _State:
     """All weights, and the gradient there, on the whole data; between two strengths."""
 
-    def __init__(self, start: Outcome) -> None:
+    def __init__(self, task: Task, start: Outcome) -> None:
+        self.task = task
         self.outcome, self.strength = start, start.figures["critical_strength"]
         self.gradients = start.at_zero
         index = getattr(start.data, "index", None)  # without one, no part of the data can be left out
@@ -129,7 +131,7 @@ class _State:
         if not rows.all():
             data = data.keep(rows)
             start[table] = start[table][self._entries(rows)]
-        found = recipe.run(stage, data, None, folder, resume, start)
+        found = recipe.run(stage, self.task, data, None, folder, resume, start)
         for name, penalty in found.penalties.items():
             self.outcome.penalties[name].strength = float(penalty.strength)
         whole = {"critical_strength": self.outcome.figures["critical_strength"]}  # not what was left of it
@@ -202,10 +204,10 @@ def _by_entry(penalty: Penalty) -> bool:
 
 
 @torch.no_grad()
-def _row(share: float, outcomes: Sequence[Outcome], kept: int | None) -> dict[str, float | int | None]:
+def _row(task: Task, share: float, outcomes: Sequence[Outcome], kept: int | None) -> dict[str, float | int | None]:
     """One line of the table. The metric is that of the last stage on dev; `selected` that of the first one."""
     first, last = outcomes[0], outcomes[-1]
-    metric, living = first.data.metric, first.data.task.alive(first)
+    metric, living = first.data.metric, task.alive(first)
 
     def weights(outcome: Outcome) -> int:
         named = dict(outcome.module.named_parameters())

@@ -13,17 +13,17 @@ from structsparse.base.errors import UserError
 from structsparse.training import certificate
 from structsparse.training import stage as recipe
 from structsparse.training.stage import Outcome, Stage
-from structsparse.training.task import Data
+from structsparse.training.task import Data, Task
 
 
-def run(stage: Stage, data: Data, before: Outcome | None, folder: Path, resume: bool) -> Outcome:
+def run(stage: Stage, task: Task, data: Data, before: Outcome | None, folder: Path, resume: bool) -> Outcome:
     """`recipe.run`, and under `reg.reweight: {rounds, until, growth, ...}` the last of at most `rounds` rounds, each
     from the one before and with its groups pulled `growth` times more. It is the first that leaves no more than `until`
     groups; where that is less, the largest groups of the round before fill it up."""
     options = dict(stage.reweight or {})
     most, until = options.pop("rounds", None), options.pop("until", None)
     if most is None and until is None:
-        return recipe.run(stage, data, before, folder, resume)
+        return recipe.run(stage, task, data, before, folder, resume)
     _check(stage, before)
     growth, now = options.pop("growth", 1.0), before
     spent: dict[str, object] = {"seconds_fit": 0.0, "epochs": 0, "counts": [], "cuts": []}
@@ -31,7 +31,7 @@ def run(stage: Stage, data: Data, before: Outcome | None, folder: Path, resume: 
         if _living(now) <= until:
             break
         weighed = replace(stage, name=f"{stage.name}_{k}", reweight={**options, "growth": growth**k})
-        after = recipe.run(weighed, data, now, folder / str(k), resume)
+        after = recipe.run(weighed, task, data, now, folder / str(k), resume)
         spent |= {key: spent[key] + after.figures[key] for key in ("seconds_fit", "epochs", "counts", "cuts")}
         if _living(after) < until:
             fill_up_(now, _alive(after), until)
@@ -71,9 +71,9 @@ def _living(outcome: Outcome) -> int:
     return sum(int(alive.sum()) for alive in _alive(outcome).values())
 
 
-def foresee(stage: Stage, data: Data) -> None:
+def foresee(stage: Stage, task: Task, data: Data) -> None:
     """`recipe.foresee`, and what is wrong with `reg.reweight`."""
-    recipe.foresee(stage, data)
+    recipe.foresee(stage, task, data)
     if stage.reweight is not None:
         _check_options(stage)
 

@@ -13,10 +13,10 @@ from structsparse.corpora.known.texts import files
 from structsparse.corpora.text import Reading
 from structsparse.losses.structured import SoftmaxLM
 from structsparse.tasks.lm.contexts import ContextTree
-from structsparse.tasks.lm.data import Counted, Language, LanguageData
+from structsparse.tasks.lm.data import LanguageData
 from structsparse.tasks.lm.kneser_ney import KneserNey
 from structsparse.tasks.lm.model import NgramModel
-from structsparse.tasks.lm.task import by_depth, distinct
+from structsparse.tasks.lm.task import Counted, Language, LanguageModelTask, by_depth, distinct
 from structsparse.training import certificate
 from structsparse.training.scores import Perplexity, gain
 from tests.support.runs import asks_to_stop, at_step, run_here
@@ -106,11 +106,11 @@ def test_the_step_of_rounded_weights_is_chosen_on_dev_and_what_has_no_weights_is
         losses.append(certificate.mean_loss(module, dev))
     with torch.no_grad():
         module.model.table.copy_(before)
-    found = data.task.rounded(SimpleNamespace(module=module, data=data), Small(bits=3))
+    found = LanguageModelTask().rounded(SimpleNamespace(module=module, data=data), Small(bits=3))
     assert certificate.mean_loss(found.module, dev) == pytest.approx(min(losses))
     counted = Counted(KneserNey(ContextTree.build(data.texts.train, 3)), data.texts.parts)
     with pytest.raises(UserError, match="bits=3: this model is counted, it has no weights"):
-        data.task.rounded(SimpleNamespace(module=counted, data=data), Small(bits=3))
+        LanguageModelTask().rounded(SimpleNamespace(module=counted, data=data), Small(bits=3))
 
 
 def trained(data) -> Language:

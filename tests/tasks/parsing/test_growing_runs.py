@@ -5,8 +5,8 @@ import csv
 import pytest
 import torch
 
-from structsparse.tasks.parsing import data as parsing
 from structsparse.tasks.parsing.features.index import ArcIndex
+from structsparse.tasks.parsing.task import Parsing
 from tests.support.runs import asks_to_stop, at_step
 
 DATA = ("data=planted_treebank", "data.train=90", "data.dev=20", "data.test=20")
@@ -53,7 +53,7 @@ def test_an_interrupted_run_goes_on_to_the_same_end(step, run, monkeypatch):
     options = ("model=arcs_growing", "recipe.refit.batch=30")
     whole = run_of(run, *options)
     with monkeypatch.context() as patch:
-        at_step(patch, step, asks_to_stop(), parsing.Parsing)
+        at_step(patch, step, asks_to_stop(), Parsing)
         assert run(*RUN, *options, data=DATA, base=(), folder="stopped").status == 130
     resumed = run_of(run, *options, "ckpt_path=last", folder="stopped")
     assert resumed.result == whole.result

@@ -13,8 +13,9 @@ from structsparse.losses.structured import CRF, Hinge, Perceptron
 from structsparse.penalties import GroupLasso
 from structsparse.solvers.online import OnlineMIRA, OnlinePerceptron
 from structsparse.structures.nonprojective import NonprojectiveTree, TorchRoute
-from structsparse.tasks.parsing.data import Parsing, places_of_arcs, prepare
+from structsparse.tasks.parsing.data import places_of_arcs, prepare
 from structsparse.tasks.parsing.model import ArcScorer, Parser
+from structsparse.tasks.parsing.task import Parsing
 from tests.runs.test_devices import on_meta
 from tests.support.runs import asks_to_stop, at_step, run_here
 

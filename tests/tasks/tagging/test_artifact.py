@@ -23,8 +23,9 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences, write_columns
 from structsparse.corpora.splits import Splits, planted
 from structsparse.tasks.tagging import artifact, predictor
-from structsparse.tasks.tagging.data import Tagging, TaggingData, prepare
+from structsparse.tasks.tagging.data import TaggingData, prepare
 from structsparse.tasks.tagging.model import DenseScorer, RecurrentScorer, SparseScorer, SumScorer, Tagger
+from structsparse.tasks.tagging.task import Tagging
 
 TEMPLATES = ["1-2-grams of word[-1..1]", "suffix3[0]", "prefix4[0] & pos[-1]", "pos[-1..0]"]
 SCORERS = {

@@ -16,8 +16,9 @@ from structsparse.corpora.columns import Column, Sentences
 from structsparse.corpora.splits import Splits, planted
 from structsparse.losses.structured import CRF, Hinge, Perceptron
 from structsparse.tasks.tagging import artifact
-from structsparse.tasks.tagging.data import Tagging, prepare
+from structsparse.tasks.tagging.data import prepare
 from structsparse.tasks.tagging.model import SparseScorer, Tagger
+from structsparse.tasks.tagging.task import Tagging
 from structsparse.training.scores import AccuracyScore
 from structsparse.weights.observed_pairs import PairScorer
 from tests.support.runs import run_here

@@ -21,8 +21,8 @@ from structsparse.features.word_groups import planted
 from structsparse.features.words import bag
 from structsparse.tasks.tagging import artifact
 from structsparse.tasks.textcat.artifact import save
+from structsparse.tasks.textcat.data import prepare, with_groups
 from structsparse.tasks.textcat.predictor import Classifier
-from structsparse.tasks.textcat.task import prepare, with_groups
 from tests.support.runs import litter, run_here
 from tests.tasks.textcat.test_task import L1, SIZES, TEXTCAT
 

@@ -14,9 +14,9 @@ from sklearn.linear_model import LogisticRegression
 from structsparse.corpora.planted.documents import planted_documents
 from structsparse.features.filters import all_of
 from structsparse.losses.structured import Logistic, Squared, SquaredHinge
-from structsparse.tasks.textcat.data import Classification, DocumentBatch, DocumentData, tensor_of
+from structsparse.tasks.textcat.data import DocumentBatch, DocumentData, prepare, tensor_of
 from structsparse.tasks.textcat.model import BagClassifier, outputs_of
-from structsparse.tasks.textcat.task import prepare
+from structsparse.tasks.textcat.task import Classification
 from structsparse.training.scores import ClassScore, SquaredError, gain
 from tests.support.runs import asks_to_stop, at_step, run_here
 

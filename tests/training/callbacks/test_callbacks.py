@@ -22,7 +22,7 @@ from structsparse.solvers.mira import MIRA
 from structsparse.solvers.owlqn import OWLQN
 from structsparse.solvers.quasi_newton import ProximalQuasiNewton
 from structsparse.solvers.sgd import RowSGD
-from structsparse.tasks.tagging.data import Tagging
+from structsparse.tasks.tagging.task import Tagging
 from structsparse.training.callbacks.checkpoints import Checkpoints, StopAtNaN, WholeFiles
 from structsparse.training.callbacks.converged import StopWhenConverged
 from structsparse.training.callbacks.monitor import SparsityMonitor

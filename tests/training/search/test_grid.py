@@ -8,8 +8,10 @@ import weakref
 import pytest
 
 from structsparse.base.errors import UserError
-from structsparse.tasks.textcat import data as documents
+from structsparse.features import words
+from structsparse.groups import Cover
 from structsparse.tasks.textcat import task as classification
+from structsparse.tasks.textcat.data import DocumentData
 from structsparse.training.search import grid
 from tests.support.runs import PLANTED, SMALL, asks_to_stop, at_step, run_here
 from tests.tasks.textcat.test_task import TEXTCAT
@@ -56,7 +58,7 @@ def test_dev_chooses_and_of_equals_the_smaller_model(textcat, monkeypatch):
     assert found.metrics["dev_accuracy"] == float(best["accuracy"])
     assert found.metrics["seconds_grid"] >= found.metrics["seconds_fit"]
     assert "chosen" not in json.dumps(textcat("reg.strength=0.2", folder="alone").metrics)
-    monkeypatch.setattr(documents.ClassScore, "result", lambda score: {"accuracy": 0.5, "macro_f1": 0.5})
+    monkeypatch.setattr(classification.ClassScore, "result", lambda score: {"accuracy": 0.5, "macro_f1": 0.5})
     rows = table(textcat("grid={reg.strength: [0.05, 0.7, 0.2]}"))
     assert [bool(row["best"]) for row in rows] == [False, True, False]
 
@@ -83,17 +85,15 @@ def test_numbers_are_better_the_nearer_they_are(textcat):
 
 def test_test_is_looked_at_once_and_groups_are_made_once(textcat, monkeypatch):
     looked, made = [], []
-    batches, bag = documents.DocumentData.batches, classification.words.bag
+    batches, bag = DocumentData.batches, words.bag
     monkeypatch.setattr(
-        documents.DocumentData,
+        DocumentData,
         "batches",
         lambda self, part, size, **sharing: looked.append(part) or batches(self, part, size, **sharing),
     )
-    monkeypatch.setattr(classification.words, "bag", lambda *a, **o: made.append("bag") or bag(*a, **o))
-    cover = classification.Cover.__init__
-    monkeypatch.setattr(
-        classification.Cover, "__init__", lambda self, *a, **o: made.append("groups") or cover(self, *a, **o)
-    )
+    monkeypatch.setattr(words, "bag", lambda *a, **o: made.append("bag") or bag(*a, **o))
+    cover = Cover.__init__
+    monkeypatch.setattr(Cover, "__init__", lambda self, *a, **o: made.append("groups") or cover(self, *a, **o))
     found = textcat("reg=overlap", "groups=planted", "trainer.max_epochs=3", "grid={reg.strength: [0.5, 0.2, 0.1]}")
     assert found.status == 0, found.errors
     assert looked.count("test") == 1
@@ -131,7 +131,7 @@ def test_a_stopped_grid_goes_on_where_it_was(textcat, monkeypatch):
     points = ("solver=adam", "trainer.max_epochs=10", "grid={reg.strength: [0.05, 0.2, 0.4]}")
     whole = textcat(*points, folder="whole")
     with monkeypatch.context() as patch:
-        at_step(patch, 15, asks_to_stop(), documents.Classification)
+        at_step(patch, 15, asks_to_stop(), classification.Classification)
         stopped = textcat(*points)
     assert stopped.status == 130
     first = (stopped.folder / "checkpoints" / "grid-000" / grid.LINE).stat().st_mtime_ns

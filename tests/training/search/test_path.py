@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from structsparse.base.errors import UserError
-from structsparse.tasks.tagging import task as taggers
+from structsparse.tasks.tagging.data import table_name
+from structsparse.tasks.tagging.task import TaggingTask
 from structsparse.training.search import path as paths
 from tests.support.runs import asks_to_stop, at_step, run_here
 
@@ -119,7 +120,7 @@ def test_a_path_needs_a_critical_strength(run):
 
 
 def test_a_path_on_which_nothing_lives_says_so(run, monkeypatch):
-    monkeypatch.setattr(taggers.TaggerTask, "alive", lambda task, outcome: False)
+    monkeypatch.setattr(TaggingTask, "alive", lambda task, outcome: False)
     found = run("reg=l1", "path=[0.9,0.8]", "trainer.max_epochs=1")
     assert found.status == 2
     assert "every group is dead at all of 2 strengths; go further down" in found.errors
@@ -132,7 +133,7 @@ def test_so_many_strengths_fall_in_equal_ratios():
     assert paths.shares([0.5, 0.1], 3.0) == [0.5, 0.1]
     with pytest.raises(UserError, match=r"goes down to reg\.strength=3"):
         paths.shares(5, 3.0)
-    assert taggers.table_name(["tagger.start"]) is None
+    assert table_name(["tagger.start"]) is None
 
 
 def test_a_path_of_language_models_goes_down_to_the_best_on_dev(tmp_path):
