@@ -16,7 +16,6 @@ from structsparse.base.errors import UserError
 from structsparse.cli import main as cli
 from structsparse.corpora.documents import Labelled, Reading, tokenize
 from structsparse.corpora.planted.documents import planted_documents
-from structsparse.features.filters import all_of
 from structsparse.features.word_groups import planted
 from structsparse.features.words import bag
 from structsparse.tasks.tagging import artifact
@@ -268,7 +267,7 @@ def test_an_artifact_reads_text_as_training_did(tmp_path):
     reading = Reading(tokens="letters", lower=False)
     texts, labels = ["Big 1st dogs", "small Cats", "Big Cats 2"], np.array([0, 1, 1])
     parts = [tokenize(["a", "b", "c"], texts, labels, ("n", "y"), reading)] * 3
-    data = prepare(Labelled("own", *parts, reading=reading), {}, all_of, 0)
+    data = prepare(Labelled("own", *parts, reading=reading), {})
     table = np.arange(1.0, 1 + len(data.bag.layout))
     model = Classifier.of(data.bag, table, np.zeros(1), data.classes, reading, "logistic")
     save(tmp_path / "model", model)

@@ -12,7 +12,6 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from structsparse.corpora.planted.documents import planted_documents
-from structsparse.features.filters import all_of
 from structsparse.losses.structured import Logistic, Squared, SquaredHinge
 from structsparse.tasks.textcat.data import DocumentBatch, DocumentData, prepare, tensor_of
 from structsparse.tasks.textcat.model import BagClassifier, outputs_of
@@ -51,7 +50,7 @@ def textcat(tmp_path):
 
 
 def data_of(classes: int = 2, **options) -> DocumentData:
-    return prepare(planted_documents(seed=0, classes=classes, **SIZES), options, all_of, 0)
+    return prepare(planted_documents(seed=0, classes=classes, **SIZES), options)
 
 
 @pytest.fixture(scope="module")
