@@ -44,32 +44,30 @@ def test_groups_of_another_table_are_named_and_those_that_fit_are_listed():
 
 
 def test_groups_of_a_form_that_the_penalty_does_not_take_are_refused_before_they_are_made():
-    message = refusal(TaggingTask("tag"), SparseScorer, CRF, GroupLasso, by_coarse_to_fine)
+    message = refusal(TaggingTask(), SparseScorer, CRF, GroupLasso, by_coarse_to_fine)
     assert message.startswith(
         "groups=coarse_to_fine makes overlapping groups, GroupLasso takes disjoint groups: choose"
     )
     assert "groups=feature, label, template, file" in message
     assert "sentences" not in message
-    message = refusal(TaggingTask("tag"), SparseScorer, CRF, TreeGroupLasso, by_template)
+    message = refusal(TaggingTask(), SparseScorer, CRF, TreeGroupLasso, by_template)
     assert "TreeGroupLasso takes nested groups: choose groups=template_tree, file, or another reg" in message
-    message = refusal(TaggingTask("tag"), SparseScorer, CRF, TreeGroupLasso, by_template, name="also.chain")
+    message = refusal(TaggingTask(), SparseScorer, CRF, TreeGroupLasso, by_template, name="also.chain")
     assert message.startswith("also.chain.groups=template makes disjoint groups")
 
 
 def test_a_penalty_that_needs_groups_says_so():
-    assert refusal(TaggingTask("tag"), SparseScorer, CRF, GroupLasso).startswith(
-        "GroupLasso needs disjoint groups: choose"
-    )
-    legality.check(TaggingTask("tag"), stage(SparseScorer, CRF, L1))
+    assert refusal(TaggingTask(), SparseScorer, CRF, GroupLasso).startswith("GroupLasso needs disjoint groups: choose")
+    legality.check(TaggingTask(), stage(SparseScorer, CRF, L1))
 
 
 def test_models_and_losses_of_another_task_are_refused():
     message = refusal(ParsingTask(), SparseScorer, CRF)
     assert message == "model=sparse does not fit a table of arcs: choose model=arcs, arcs_growing"
-    assert refusal(TaggingTask("tag"), ArcScorer, CRF).endswith(
+    assert refusal(TaggingTask(), ArcScorer, CRF).endswith(
         "choose model=growing, pairs, recurrent, sparse, sparse_dense"
     )
-    message = refusal(TaggingTask("tag"), SparseScorer, SoftmaxLM)
+    message = refusal(TaggingTask(), SparseScorer, SoftmaxLM)
     assert message == "loss=softmax does not fit a table of templates: choose loss=crf, hinge, perceptron"
 
 
@@ -80,7 +78,7 @@ def test_parts_from_outside_the_package_are_accepted():
     def own_groups(shape, layout, parameter=""):
         return Partition(torch.zeros(1, 1, dtype=torch.long), ["all"], shape)
 
-    legality.check(TaggingTask("tag"), stage(Own, Own, GroupLasso, own_groups))
+    legality.check(TaggingTask(), stage(Own, Own, GroupLasso, own_groups))
     legality.check(TextcatTask(), stage(Own, Own, OverlappingGroupLasso, own_groups))
 
 

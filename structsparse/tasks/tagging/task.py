@@ -77,7 +77,7 @@ class TaggingTask(Task):
     """Tagging: a label for every token. `tag` is the column to predict, `scheme` how spans are written while training
     (None: the labels are no spans)."""
 
-    tag: str
+    tag: str = "tag"
     scheme: str | None = None
     name: str = "tagging"
     layout = TemplateLayout
