@@ -25,6 +25,8 @@ from rich.console import Console
 from structsparse.base.errors import UserError
 from structsparse.base.large_arrays import keep_pages
 from structsparse.training.callbacks.checkpoints import Stopped
+from structsparse.training.compose import hide_bases
+from structsparse.training.options import check_options
 from structsparse.training.run import train
 from structsparse.training.run_folder import first_process
 
@@ -39,8 +41,19 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
 
 
+def main() -> None:
+    """Compose the options of the command line and run them; renamed options are refused first."""
+    try:
+        check_options(sys.argv[1:])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    hide_bases()
+    run()
+
+
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
-def main(cfg: DictConfig) -> None:
+def run(cfg: DictConfig) -> None:
     quiet()
     keep_pages()
     console, folder = Console(quiet=not first_process()), Path(HydraConfig.get().runtime.output_dir)

@@ -4,7 +4,7 @@ Raw counts of the words of two newsgroups (sci.med against sci.space), each word
 loss, strengths of the summed loss, an intercept that is not penalised. All start from zero and end at a relative
 duality gap of 1e-6, by our own evaluation, over the objective at zero weights and the best intercept.
 
-Our lasso is `fit_linear`, which is what task=textcat reg=lasso_words begins with; such a run goes on to the last digits
+Our lasso is `fit_linear`, which is what task=textcat reg=l1 begins with; such a run goes on to the last digits
 and a certificate, and is timed beside. Each peer gets the largest tolerance of a descending row of them at which its
 gap is small enough. liblinear penalises its intercept, so against it both sides go without one. Where a peer does not
 get there in time the output says so, and that strength does not count. saga is left out: on raw counts it gets nowhere.

@@ -1,9 +1,9 @@
 """Run a table: many runs of train.py, each in a process of its own, and what they show side by side.
 
-    python -m benchmarks.harness.runner martins2011/chunking            every row that is not finished yet
-    python -m benchmarks.harness.runner martins2011/chunking --only mira_all,lasso --seeds 0 --jobs 2
+    python -m benchmarks.harness martins2011/chunking            every row that is not finished yet
+    python -m benchmarks.harness martins2011/chunking --only mira_all,lasso --seeds 0 --jobs 2
 
-conf/experiment/NAME.yaml says which rows there are:
+benchmarks/tables/NAME.yaml says which rows there are:
 
     title      what the table shows
     metric     what dev chooses by and the table shows: f1, perplexity, ...
@@ -234,9 +234,9 @@ def records(runs: Sequence[Run]) -> list[dict]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.harness.runner", description="Run the rows of a table that are not finished yet."
+        prog="python -m benchmarks.harness", description="Run the rows of a table that are not finished yet."
     )
-    parser.add_argument("experiments", nargs="+", metavar="NAME", help="of conf/experiment/, or a file *.yaml")
+    parser.add_argument("experiments", nargs="+", metavar="NAME", help="of benchmarks/tables/, or a file *.yaml")
     parser.add_argument("--only", default="", metavar="ROW,...", help="run these rows only")
     parser.add_argument("--seeds", default="", metavar="SEED,...", help="instead of those of the experiment")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at a time")
@@ -307,7 +307,3 @@ def _alone(folder: Path) -> Iterator[None]:
                 f"{folder}: another process runs this table; wait for it, or give another --folder"
             ) from None
         yield
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""What an experiment says is to be run: rows, what they vary, figures; read from conf/experiment/NAME.yaml."""
+"""What an experiment says is to be run: rows, what they vary, figures; read from benchmarks/tables/NAME.yaml."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.harness.curves import Curve
 from structsparse.base.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
-EXPERIMENTS = ROOT / "conf" / "experiment"
+TABLES = ROOT / "benchmarks" / "tables"
 _KEYS = {"title", "metric", "script", "seeds", "over", "common", "quick", "passes", "reference", "converged"}
 _KEYS |= {"memory", "kinds", "curves", "rows", "note", "against", "shows"}
 _ROW_KEYS = {"method", "options", "seeds", "selects", "paper", "vary", "against"}
@@ -78,10 +78,10 @@ def short(option: str) -> str:
 
 def read(name: str, quick: bool = False) -> Experiment:
     """The experiment of this name, or in this file."""
-    path = Path(name) if name.endswith(".yaml") else EXPERIMENTS / f"{name}.yaml"
+    path = Path(name) if name.endswith(".yaml") else TABLES / f"{name}.yaml"
     if not path.is_file():
-        known = ", ".join(sorted(str(p.relative_to(EXPERIMENTS).with_suffix("")) for p in EXPERIMENTS.rglob("*.yaml")))
-        raise UserError(f"experiment {name!r}: no file {path}; there are {known}")
+        known = ", ".join(sorted(str(p.relative_to(TABLES).with_suffix("")) for p in TABLES.rglob("*.yaml")))
+        raise UserError(f"table {name!r}: no file {path}; there are {known}")
     try:
         said = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     except (OmegaConfBaseException, YAMLError) as error:

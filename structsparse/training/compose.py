@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import lightning
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
 from hydra.utils import instantiate
 from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
@@ -21,6 +23,23 @@ from structsparse.training.terms import Term
 
 TERM_KNOBS = ("strength", "relative", "parameters", "groups", "nonnegative", "ridge")
 SCHEDULE_KNOBS = ("every", "warmup", "budget", "freeze", "reweight", "admm")
+BASE = "_"  # files and folders of conf/ that begin with it are shared by several choices; they are no choices
+
+
+@cache
+def hide_bases() -> None:
+    """Leave the bases of conf/ out of the choices that `--help`, completion and error messages list."""
+    for source in (FileConfigSource, ImportlibResourcesConfigSource):
+        source.list = _without_bases(source.list)
+
+
+def _without_bases(listed):
+    """The method `list` of a configuration source, without names of bases."""
+
+    def list_choices(self, config_path: str, results_filter=None) -> list[str]:
+        return [name for name in listed(self, config_path, results_filter) if not name.startswith(BASE)]
+
+    return list_choices
 
 
 def stages_of(cfg: DictConfig, metric: str, folder: Path, console: Console) -> list[recipe.Stage]:
@@ -40,7 +59,7 @@ def changed(cfg: DictConfig, changes: DictConfig | None) -> DictConfig:
 
 def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Console) -> recipe.Stage:
     solver, reg = cfg.solver.copy(), cfg.reg.copy()
-    final_lr = solver.pop("final_lr")
+    final_lr = solver.pop("final_lr", 1.0)
     if cfg.data.get("join_dev") and (cfg.choose != "last" or cfg.patience is not None):
         stop = "choose=last patience=null"
         raise UserError(f"data.join_dev=true: dev, trained on as well, cannot choose; stage {name} needs {stop}")

@@ -263,9 +263,9 @@ def test_interrupting_stops_the_processes_and_the_same_command_goes_on(tmp_path,
         "rows: {a: {options: [size=1]}, slow: {options: [size=2, sleep=60]}, later: {options: [size=3]}}"
     )
     code = (
-        "import signal, sys; from structsparse import experiments; "
+        "import signal, sys; from benchmarks.harness import runner; "
         "signal.signal(signal.SIGINT, signal.default_int_handler); "  # which a shell may have switched off
-        f"sys.exit(experiments.main({[str(path), '--folder', str(tmp_path / 'out')]!r}))"
+        f"sys.exit(runner.main({[str(path), '--folder', str(tmp_path / 'out')]!r}))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     options = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -294,11 +294,11 @@ def test_rows_of_train_py_make_a_table(tmp_path, capsys):
     """Two that end, one that train.py refuses."""
     path = tmp_path / "tiny.yaml"
     small = [option for option in (*PLANTED, *SMALL) if not option.startswith(("recipe=", "reg=", "seed="))]
-    select = ["method=sparseptron", "reg.budget=2", "trainer.max_epochs=2", "recipe.refit.trainer.max_epochs=1"]
+    select = ["preset=sparseptron", "reg.budget=2", "trainer.max_epochs=2", "recipe.refit.trainer.max_epochs=1"]
     unwanted = ("batch=", "solver=", "choose=", "reg.strength=")
     rows = {
         "sparse": {"options": select, "selects": True, "method": "sparseptron"},
-        "refused": {"options": ["method=mira", "reg=l3"]},
+        "refused": {"options": ["preset=mira", "reg=l3"]},
     }
     common = [option for option in small if not option.startswith((*unwanted, "trainer."))]
     path.write_text(

@@ -70,7 +70,7 @@ items_per_second peak_memory_mb artifact_bytes"""
 
 
 def options(group: str) -> list[str]:
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    return sorted(path.stem for path in (CONF / group).glob("[!_]*.yaml"))
 
 
 OTHERS = ("lm", "parsing", "arcs_coarse_to_fine")  # not for taggers: see tests/test_language_task.py, test_parsing.py
@@ -104,7 +104,7 @@ def lines(run, stage: str = "fit") -> list[dict[str, float]]:
 # --- options
 
 
-CHOICES = [path for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name != "experiment"]  # these are tables
+CHOICES = sorted(CONF.glob("*/[!_]*.yaml"))
 
 
 @pytest.mark.parametrize("choice", [f"{path.parent.name}={path.stem}" for path in CHOICES])

@@ -57,7 +57,7 @@ def test_every_penalty_is_brought_to_a_stationary_point(reg, lm):
     assert 0 <= found.metrics["duality_gap"] < found.metrics["objective"]
 
 
-@pytest.mark.parametrize("options", [("reg=l2",), ("reg=elastic_net",), ("method=lm_best",)], ids=" ".join)
+@pytest.mark.parametrize("options", [("reg=l2",), ("reg=elastic_net",), ("preset=lm_best",)], ids=" ".join)
 def test_with_squares_a_bound_proves_the_minimum(options, lm):
     found = lm(*options, "trainer.max_epochs=300")
     assert found.status == 0, found.errors
@@ -128,7 +128,7 @@ def trained(data) -> Language:
 
 def test_a_collapsed_tree_gives_what_its_trie_gives(lm):
     plain, joined = (
-        lm("features.alpha=1", f"model.collapse={collapse}", "trainer.max_epochs=40", folder=collapse).metrics
+        lm("model.alpha=1", f"model.collapse={collapse}", "trainer.max_epochs=40", folder=collapse).metrics
         for collapse in ("false", "true")
     )
     assert joined["weights"] < plain["weights"]
@@ -139,7 +139,7 @@ def test_a_collapsed_tree_gives_what_its_trie_gives(lm):
 
 @pytest.mark.parametrize("reg", ["l1", "l2", "elastic_net"])
 def test_a_joined_weight_bears_the_penalty_of_all_that_it_stands_for(reg, lm):
-    options = (f"reg={reg}", "features.alpha=1", "reg.strength=1", "reg.relative=items", "trainer.max_epochs=300")
+    options = (f"reg={reg}", "model.alpha=1", "reg.strength=1", "reg.relative=items", "trainer.max_epochs=300")
     plain, joined = (
         lm(*options, f"model.collapse={collapse}", folder=collapse).metrics for collapse in ("false", "true")
     )
@@ -149,7 +149,7 @@ def test_a_joined_weight_bears_the_penalty_of_all_that_it_stands_for(reg, lm):
 
 @pytest.mark.parametrize("options", [("reg=l0",), ("reg=tree_linf", "reg.ridge=0.1")])
 def test_a_penalty_that_cannot_count_joined_weights_is_refused(options, lm):
-    found = lm(*options, "features.alpha=1", "model.collapse=true")
+    found = lm(*options, "model.alpha=1", "model.collapse=true")
     assert (found.status, "set model.collapse=false" in found.errors) == (2, True)
 
 

@@ -21,7 +21,12 @@ from tests.support.runs import asks_to_stop, at_step, run_here
 
 SIZES = {"train": 80, "dev": 40, "test": 60, "groups": 10, "size": 12, "deciding": 2}
 TEXTCAT = ("task=textcat", *(f"data.{name}={size}" for name, size in SIZES.items()))
-L1 = ("reg=l1", "solver=fista", "reg.strength=0.1", "trainer.max_epochs=400", "solver.tolerance=1e-9")
+L1 = (
+    *("reg=l1", "solver=fista", "reg.strength=0.1", "reg.relative=true"),
+    *("trainer.max_epochs=400", "solver.tolerance=1e-9"),
+)
+NO_GROUPS = ("reg=structured", "reg.groups=null", "reg.group=0")
+BY_FREQUENCY = (*NO_GROUPS, "reg.lasso=0", "reg.squares=0.01", "reg.frequency=documents")
 LOSSES = {"logistic": Logistic, "squared": Squared, "squared_hinge": SquaredHinge}
 
 TREES = ("constituents",)  # which nothing that is planted has
@@ -37,8 +42,7 @@ PARTS = {  # files of conf/ that are for documents alone, each with the options 
     },
     "reg": {
         "structured": (), "sentences": (), "constituents": TREES, "topics": ("groups.topics=6",),
-        "brown": ("groups.classes=12",), "ward": ("groups.classes=12",), "lasso_words": (), "ridge_words": (),
-        "elastic_words": (), "ridge_frequency": (),
+        "brown": ("groups.classes=12",), "ward": ("groups.classes=12",),
     },
 }  # fmt: skip
 
@@ -272,12 +276,33 @@ def test_plain_penalties_come_to_the_objective_of_scikit_learn(reg, l1_ratio, te
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge"])
-@pytest.mark.parametrize("reg", ["structured", "lasso_words", "elastic_words", "ridge_words", "ridge_frequency"])
+@pytest.mark.parametrize("reg", ["structured", "l1", "elastic_net", "l2", "squares by frequency"])
 def test_every_loss_and_penalty_of_words_ends_with_a_proof(reg, loss, textcat):
-    found = textcat(f"reg={reg}", f"loss={loss}")
+    found = textcat(*BY_FREQUENCY if reg == "squares by frequency" else (f"reg={reg}",), f"loss={loss}")
     assert found.status == 0, found.errors
     assert 0 <= found.metrics["duality_gap"] < 1e-7
     assert found.metrics["stationarity"] < 1e-7
+
+
+@pytest.mark.parametrize(
+    ("reg", "structured"),
+    [
+        ("l1", ("reg.lasso=1",)),
+        ("l2", ("reg.lasso=0", "reg.squares=1")),
+        ("elastic_net", ("reg.strength=0.2", "reg.lasso=0.5", "reg.squares=0.5")),
+    ],
+)
+def test_penalties_of_entries_are_the_structured_penalty_without_groups(reg, structured, textcat):
+    """Earlier names of the right side: `reg=lasso_words`, `ridge_words`, `elastic_words`. The models are equal."""
+    plain = textcat(f"reg={reg}", folder="plain")
+    before = textcat(*NO_GROUPS, *structured, folder="structured")
+    assert (plain.status, before.status) == (0, 0), plain.errors + before.errors
+    assert plain.result.keys() == before.result.keys()
+    different = {key for key, value in plain.result.items() if before.result[key] != value}
+    assert different <= {"reg", "penalty"}
+    assert plain.metrics["penalty"] == pytest.approx(before.metrics["penalty"], rel=1e-12)
+    for file in (plain.folder / "model").iterdir():
+        assert file.read_bytes() == (before.folder / "model" / file.name).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -292,7 +317,7 @@ def test_every_loss_and_penalty_of_words_ends_with_a_proof(reg, loss, textcat):
 )
 def test_other_solvers_come_near_the_same_objective(options, textcat):
     best = textcat(*L1, folder="best").metrics["objective"]
-    found = textcat(*L1[:1], *L1[2:4], *options)
+    found = textcat(*L1[:1], *L1[2:5], *options)
     assert found.status == 0, found.errors
     assert best * (1 - 1e-6) < found.metrics["objective"] < best * (1.002 if "batch=32" not in options else 1.15)
 
@@ -354,7 +379,7 @@ def test_a_second_stage_keeps_the_dead_dead(textcat):
         (("loss=squared_hinge", "data.classes=0"), "take loss=squared"),
         (("solver=online_mira",), "solver: one that goes from sentence to sentence"),
         (("batch=0", "solver=sgd"), "batch=0: expected a number of documents"),
-        (("reg=l1", "solver=fista", "reg.strength=2"), "every group is dead"),
+        (("reg=l1", "solver=fista", "reg.relative=true", "reg.strength=2"), "every group is dead"),
         (("features.weighting=loud",), "features.weighting"),
         (("task.shown={test: [60]}",), "document 60 of test, expected a number from 0 to 59"),
         (("task.shown={tset: [0]}",), "there is no part 'tset'; there are train, dev, test"),

@@ -1,0 +1,35 @@
+"""Command-line options before Hydra reads them: renamed options are refused with their new spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from structsparse.base.errors import UserError
+
+GROUPS = {"method": "preset", "tuned": "preset"}  # renamed groups of choices
+KEYS = {"features.alpha": "model.alpha", "features.tolerance": "solver.tolerance"}
+CHOICES = {
+    "reg=lasso_words": "task=textcat reg=l1 (its reg.lasso is reg.strength)",
+    "reg=ridge_words": "task=textcat reg=l2 (its reg.squares is reg.strength)",
+    "reg=elastic_words": "task=textcat reg=elastic_net (strength * (mix * l1 + (1 - mix) / 2 * squares)), or "
+    "reg=structured reg.groups=null reg.group=0 with reg.lasso and reg.squares",
+    "reg=ridge_frequency": "reg=structured reg.groups=null reg.group=0 reg.lasso=0 reg.squares=0.01 "
+    "reg.frequency=documents",
+}
+
+
+def check_options(arguments: Sequence[str]) -> None:
+    """Refuse options of earlier versions, each with the sentence that names the new spelling."""
+    for argument in arguments:
+        key, _, value = argument.lstrip("+~").partition("=")
+        if key == "experiment":
+            raise UserError(
+                f"experiment={value} is no option of a run; the command that runs this table is: "
+                f"python -m benchmarks.harness {value}"
+            )
+        if key in GROUPS:
+            raise UserError(f"{key}={value} is called {GROUPS[key]}={value} now")
+        if key in KEYS:
+            raise UserError(f"{key} is called {KEYS[key]} now")
+        if f"{key}={value}" in CHOICES:
+            raise UserError(f"{key}={value} is called {CHOICES[f'{key}={value}']} now")
