@@ -1,6 +1,6 @@
-"""The folder of a model of any kind: `model.json` says what it is, `weights.safetensors` holds its numbers.
+"""Artifact folder of a trained model of any kind: `model.json` describes it, `weights.safetensors` holds its weights.
 
-It is written whole or not at all, nothing in it is ever executed, and all of it is checked before it is used.
+The folder is written completely or not at all. Nothing in it is ever executed, and everything is checked before use.
 """
 
 from __future__ import annotations
@@ -17,14 +17,9 @@ import numpy as np
 import safetensors.numpy
 
 from structsparse import __version__
-from structsparse.artifacts.tables import fits
 from structsparse.base.errors import UserError
 
 FORMAT = 2
-LANGUAGE_MODEL = "language model"  # what `kind` says of one; a tagger has no such field
-CLASSIFIER = "classifier"
-PARSER = "parser"
-KEYS = "counts of features and bits of their keys"
 DESCRIPTION, WEIGHTS = "model.json", "weights.safetensors"
 
 
@@ -32,39 +27,43 @@ DESCRIPTION, WEIGHTS = "model.json", "weights.safetensors"
 
 
 def read_description(folder: Path) -> dict:
-    """What `model.json` says, of whichever kind."""
-    with blaming(folder / DESCRIPTION):
-        return _known((folder / DESCRIPTION).read_bytes())
+    """The fields of `model.json`, of a model of any kind; only the format is checked."""
+    with errors_in(folder / DESCRIPTION):
+        return _parsed((folder / DESCRIPTION).read_bytes())
 
 
-def _known(text: bytes) -> dict:
+def _parsed(text: bytes) -> dict:
+    """The fields of a description whose format this version reads; not an object: no fields."""
     try:
-        known = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"no readable JSON ({error})") from None
-    known = known if isinstance(known, dict) else {}
-    written = known.get("format")
-    if type(written) is int and written > FORMAT:
-        raise UserError(f"written by a newer structsparse (format {written}); this one reads format {FORMAT}")
-    if type(written) is int and 0 < written < FORMAT:
-        older = f"written by an older structsparse (format {written}); this one reads format {FORMAT}"
+    fields = fields if isinstance(fields, dict) else {}
+    version = fields.get("format")
+    if type(version) is int and version > FORMAT:
+        raise UserError(f"written by a newer structsparse (format {version}); this one reads format {FORMAT}")
+    if type(version) is int and 0 < version < FORMAT:
+        older = f"written by an older structsparse (format {version}); this one reads format {FORMAT}"
         raise UserError(f"{older}: train it again")
-    return known
+    return fields
 
 
 def read_tensors(weights: bytes, sha256: str) -> dict[str, np.ndarray]:
-    found = hashlib.sha256(weights).hexdigest()
-    if found != sha256:
-        raise UserError(f"damaged, or of another model: SHA-256 {found[:12]}..., {DESCRIPTION} says {sha256[:12]}...")
+    """The tensors of a weights file whose checksum the description states."""
+    checksum = hashlib.sha256(weights).hexdigest()
+    if checksum != sha256:
+        raise UserError(
+            f"damaged, or of another model: SHA-256 {checksum[:12]}..., {DESCRIPTION} says {sha256[:12]}..."
+        )
     try:
         return safetensors.numpy.load(weights)
-    except (safetensors.SafetensorError, KeyError) as error:  # KeyError: a kind of number that numpy lacks
+    except (safetensors.SafetensorError, KeyError) as error:  # KeyError: a number type that numpy lacks
         raise UserError(f"no readable safetensors file ({error})") from None
 
 
 @contextlib.contextmanager
-def blaming(path: Path) -> Iterator[None]:
-    """Faults found here are faults of this file."""
+def errors_in(path: Path) -> Iterator[None]:
+    """Put the path of this file in front of errors that its content causes."""
     try:
         yield
     except UserError as error:
@@ -73,75 +72,98 @@ def blaming(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: cannot be read ({error.strerror}); it is a part of every model") from None
 
 
-# --- what fields hold
+def take(tensors: dict, name: str, dtypes: Collection[str], shape: tuple[int, ...]) -> np.ndarray:
+    """Remove and return a tensor, which must have this shape and one of these types."""
+    if name not in tensors:
+        raise UserError(f"tensor {name} is missing")
+    array = tensors.pop(name)
+    if array.dtype.name not in dtypes or array.shape != shape:
+        raise UserError(f"tensor {name} is {array.dtype} {array.shape}, expected {' or '.join(dtypes)} {shape}")
+    return array
 
 
-Fields = dict[str, tuple[Callable[[object], bool], str]]  # what fits a field, and what is expected of it
-COMMON: Fields = {
+def take_bytes(tensors: dict, name: str) -> np.ndarray:
+    """Remove and return a tensor of encoded bytes: uint8, of any length."""
+    if name not in tensors:
+        raise UserError(f"tensor {name} is missing")
+    array = tensors.pop(name)
+    if array.dtype != np.uint8 or array.ndim != 1:
+        raise UserError(f"tensor {name} is {array.dtype} {array.shape}, expected bytes")
+    return array
+
+
+def check_weights(name: str, array: np.ndarray) -> None:
+    """Refuse NaN and plus infinity. Minus infinity is a weight: it forbids a label or a transition."""
+    if not (array < np.inf).all():
+        raise UserError(f"{name} holds a weight that is NaN or infinite, expected numbers")
+
+
+# --- fields of the description
+
+
+Fields = dict[str, tuple[Callable[[object], bool], str]]  # by name: what accepts a value, and what is expected
+COMMON_FIELDS: Fields = {
     "format": (lambda value: type(value) is int and value > 0, "a number"),
     "structsparse": (lambda value: isinstance(value, str), "a version"),
     "sha256": (lambda value: isinstance(value, str), f"the checksum of {WEIGHTS}"),
 }
 
 
-def check_fields(known: dict, fields: Fields, optional: Collection[str] = ()) -> None:
-    """Every field there, of the kind that is expected, and no other."""
-    for name in sorted(({*known} ^ {*fields}) - {*optional}):
-        raise UserError(f"{name} is {'unknown' if name in known else 'missing'}, expected {', '.join(fields)}")
-    for name, (fitting, expected) in fields.items():
-        if name in known and not fitting(known[name]):
-            raise UserError(f"{name} is {json.dumps(known[name]):.60}, expected {expected}")
+def check_fields(description: dict, fields: Fields, optional: Collection[str] = ()) -> None:
+    """Check that a description has these fields, no others, and acceptable values."""
+    for name in sorted(({*description} ^ {*fields}) - {*optional}):
+        raise UserError(f"{name} is {'unknown' if name in description else 'missing'}, expected {', '.join(fields)}")
+    for name, (accepts, expected) in fields.items():
+        if name in description and not accepts(description[name]):
+            raise UserError(f"{name} is {json.dumps(description[name]):.60}, expected {expected}")
 
 
 def are_strings(value: object) -> bool:
+    """Whether this is a list of strings."""
     return isinstance(value, list) and all(isinstance(string, str) for string in value)
 
 
-def each_is(value: object, fits: Callable[[object], bool]) -> bool:
-    return isinstance(value, dict) and all(map(fits, value.values()))
-
-
-def are_keys(value: object) -> bool:
-    """How many features each template has, and the bits of their keys."""
-    return each_is(value, lambda pair: isinstance(pair, list) and len(pair) == 2 and fits(*pair))
+def each_is(value: object, accepts: Callable[[object], bool]) -> bool:
+    """Whether this is an object all of whose values are accepted."""
+    return isinstance(value, dict) and all(map(accepts, value.values()))
 
 
 # --- writing
 
 
-def write(folder: Path, description: dict, weights: bytes) -> int:
-    """Write a model of any kind whole or not at all; the bytes of the folder."""
+def write_model(folder: Path, description: dict, weights: bytes) -> int:
+    """Write the folder of a model, completely or not at all; returns its size in bytes."""
     checksum = hashlib.sha256(weights).hexdigest()
     fields = {"format": FORMAT, "structsparse": __version__, "sha256": checksum, **description}
     lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in fields.items())
     files = {DESCRIPTION: f"{{\n{lines}\n}}\n".encode(), WEIGHTS: weights}
-    _write_whole(folder, files)
+    _write_folder(folder, files)
     return sum(map(len, files.values()))
 
 
-def _write_whole(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write beside, flush to the disk, rename. A failure leaves what was there before, and says so."""
+def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write these files to a temporary folder, flush them, rename it. A failure leaves the old folder as it was."""
     try:
         folder = folder.resolve()  # a link to a model stays a link
         folder.parent.mkdir(parents=True, exist_ok=True)
-        strangers = {path.name for path in folder.iterdir()} - {*files} if folder.exists() else set()
-        if strangers:
-            raise UserError(f"{folder} holds {min(strangers)}; only a model is replaced by a model")
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".model.", ignore_cleanup_errors=True) as beside:
-            new = Path(beside, "new")
+        other_files = {path.name for path in folder.iterdir()} - {*files} if folder.exists() else set()
+        if other_files:
+            raise UserError(f"{folder} holds {min(other_files)}; only a folder with nothing but a model is overwritten")
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".model.", ignore_cleanup_errors=True) as temporary:
+            new = Path(temporary, "new")
             new.mkdir()
             for name, content in files.items():
                 with (new / name).open("wb") as file:
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
-            _exchange(new, folder, Path(beside, "old"))
+            _swap(new, folder, Path(temporary, "old"))
     except OSError as error:
         raise UserError(f"{folder} could not be written ({error.strerror}); what was there before is kept") from error
 
 
-def _exchange(new: Path, folder: Path, old: Path) -> None:
-    """Rename new to folder, and what was there to old; both or neither."""
+def _swap(new: Path, folder: Path, old: Path) -> None:
+    """Rename the new folder to `folder`, and an existing one to `old`; both or neither."""
     try:
         if folder.exists():
             folder.rename(old)
@@ -158,11 +180,11 @@ def parts(folder: Path) -> dict[str, int]:
     """The bytes of a model of any kind by what they tell: `index` which features there are, `labels` which labels they
     have a weight for, `values` the weights, `description` all the rest."""
     tensors = safetensors.numpy.load((folder / WEIGHTS).read_bytes())
-    found = dict.fromkeys(("index", "labels", "values", "description"), 0)
+    sizes = dict.fromkeys(("index", "labels", "values", "description"), 0)
     for name, array in tensors.items():
-        found[_part(name)] += array.nbytes
-    found["description"] = sum(path.stat().st_size for path in folder.iterdir()) - sum(found.values())
-    return found
+        sizes[_part(name)] += array.nbytes
+    sizes["description"] = sum(path.stat().st_size for path in folder.iterdir()) - sum(sizes.values())
+    return sizes
 
 
 def _part(name: str) -> str:
@@ -173,3 +195,15 @@ def _part(name: str) -> str:
 
 _INDEX = ("keys", "words", "nodes.", "members.", "entries.rank")
 _LABELS = (".counts", ".labels", ".rows", "entries.same")
+
+# Until the artifacts of all tasks use the new names and state their own kinds:
+LANGUAGE_MODEL, CLASSIFIER, PARSER = "language model", "classifier", "parser"
+COMMON, blaming, write = COMMON_FIELDS, errors_in, write_model
+
+
+def __getattr__(name: str):
+    if name in ("are_keys", "KEYS"):
+        from structsparse.artifacts import keys
+
+        return {"are_keys": keys.are_keys, "KEYS": keys.EXPECTED_KEYS}[name]
+    raise AttributeError(name)

@@ -593,7 +593,7 @@ def test_a_link_to_a_model_stays_a_link(data, model):
 
 def test_a_folder_with_other_files_is_not_replaced(data, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match=r"holds thesis\.tex; only a model is replaced by a model"):
+    with pytest.raises(UserError, match=r"holds thesis\.tex; only a folder with nothing but a model is overwritten"):
         artifact.save(tmp_path, tagger_of(data), data)
     assert files(tmp_path) == {"thesis.tex": b"years of work"}
 

@@ -1,0 +1,122 @@
+"""Keys of the living features of an artifact, in few bits each, and the index that is read back from them.
+
+The keys of a template are an ascending sequence of random numbers. They are encoded as Elias (1974) and Fano (1971)
+proposed: the low bits of each key as they are; the high bits as the number of keys with each value, in unary. An
+arithmetic coder brings these ones and zeros down to their entropy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from structsparse.artifacts.coding import decode_symbols, encode_symbols
+from structsparse.artifacts.folder import each_is, take_bytes
+from structsparse.base.errors import UserError
+from structsparse.features.keys import WORD, FeatureRows
+from structsparse.kernels.artifacts import bits as packing
+
+Index = TypeVar("Index", bound=FeatureRows)
+GUARD = 32  # bits: an unknown feature is mistaken for a known one once in 2^32, unless the index has shorter keys
+LEAST_GUARD = 4
+EXPECTED_KEYS = "counts of features and bits of their keys"  # what `are_keys` accepts, for errors
+
+
+def are_keys(value: object) -> bool:
+    """Whether this is an object of [number of features, bits of a key] by template, as in `model.json`."""
+    return each_is(value, lambda pair: isinstance(pair, list) and len(pair) == 2 and _possible(*pair))
+
+
+def _possible(count: object, bits: object) -> bool:
+    """Whether a template can have `count` features with different keys of `bits` bits."""
+    if type(count) is not int or type(bits) is not int or not 0 < count < 2**31:
+        return False
+    return 0 < bits <= WORD and count <= 1 << bits
+
+
+def keep_living_(
+    state: dict[str, np.ndarray], tables: Collection[str], index: FeatureRows
+) -> tuple[dict[str, list[int]], np.ndarray]:
+    """Restrict the tables of `state` to rows with a weight, in the order of their keys, and encode these keys.
+
+    Returns the number of features and the bits of a key by template, and the keys as bytes."""
+    masks = [(state[name] != 0).any(axis=1) for name in tables]
+    alive = np.logical_or.reduce(masks) if masks else np.zeros(len(index), bool)
+    living, _ = index.keep(alive)
+    for name in tables:
+        state[name] = state[name][alive][living.rows]
+    short = living if living.lengths is not None else living.shortened(GUARD)
+    sizes = zip(short.names, np.diff(short.offsets).tolist(), short.lengths.tolist(), strict=True)
+    return {name: [count, bits] for name, count, bits in sizes if count}, encode_keys(short)
+
+
+def encode_keys(index: FeatureRows) -> np.ndarray:
+    """The keys of all templates as bytes: the low bits of all keys, then the coded high bits."""
+    sizes = [(int(count), int(bits)) for count, bits in zip(np.diff(index.offsets), index.lengths, strict=True)]
+    if len(index.keys) == 0:
+        return np.zeros(0, np.uint8)
+    low_bytes, lengths = _sizes((count, bits) for count, bits in sizes if count)
+    low, high = np.zeros(low_bytes, np.uint8), np.zeros(sum(lengths), np.uint8)
+    begin, high_begin, position = 0, 0, 0
+    for count, bits in sizes:
+        if not count:
+            continue
+        keys, low_bits = index.keys[begin : begin + count] >> np.uint64(WORD - bits), _low_bits(count, bits)
+        position = packing.write_bits(keys, low_bits, low, position)
+        high[high_begin + (keys >> np.uint64(low_bits)).astype(np.int64) + np.arange(count)] = 1
+        begin, high_begin = begin + count, high_begin + count + (1 << (bits - low_bits))
+    return np.concatenate([low, encode_symbols(high, 1)])
+
+
+def decode_keys(
+    kind: type[Index],
+    parse: Callable[[str], Sequence],
+    templates: Mapping[str, Sequence[int]],
+    tensors: dict,
+    name: str = "keys",
+) -> Index:
+    """The index of the features whose keys the tensor `name` holds.
+
+    `templates`: number of features and bits of a key by the name of the template, which `parse` understands."""
+    sizes, encoded = list(templates.values()), take_bytes(tensors, name)
+    low_bytes, lengths = _sizes(sizes)
+    if len(encoded) < low_bytes:
+        raise UserError(f"tensor {name} has {len(encoded):,} bytes, expected {low_bytes:,} at least")
+    high = decode_symbols(encoded[low_bytes:], name, 1, sum(lengths))
+    blocks, begin, position = [], 0, 0
+    for (count, bits), length in zip(sizes, lengths, strict=True):
+        ones, low_bits = np.flatnonzero(high[begin : begin + length]), _low_bits(count, bits)
+        if len(ones) != count:
+            raise UserError(f"tensor {name} holds {len(ones):,} keys of a template, expected {count:,}")
+        keys = np.empty(count, np.uint64)
+        position = packing.read_bits(encoded, position, low_bits, keys)
+        keys |= (ones - np.arange(count)).astype(np.uint64) << np.uint64(low_bits)
+        keys <<= np.uint64(WORD - bits)
+        if (keys[1:] <= keys[:-1]).any():
+            raise UserError(f"the {name} do not ascend within every template")
+        blocks.append(keys)
+        begin += length
+    keys = np.concatenate([np.zeros(0, np.uint64), *blocks])
+    parsed = tuple(template for line in templates for template in parse(line))
+    offsets = np.cumsum([0, *(count for count, _ in sizes)])
+    lengths = np.array([bits for _, bits in sizes], np.int64)
+    return kind(parsed, offsets, keys, np.arange(len(keys), dtype=np.int32), lengths)
+
+
+def _sizes(sizes: Iterable[Sequence[int]]) -> tuple[int, list[int]]:
+    """The bytes of all low bits together, and the number of high bits of each template, from (count, bits) of each."""
+    total, lengths = 0, []
+    for count, bits in sizes:
+        low_bits = _low_bits(count, bits)
+        total += count * low_bits
+        lengths.append(count + (1 << (bits - low_bits)))
+    return -(-total // 8), lengths
+
+
+def _low_bits(count: int, bits: int) -> int:
+    """The number of bits of a key that are stored as they are.
+
+    It leaves four to eight values of the high bits for each key, which costs a tenth of a bit more than the minimum."""
+    return max(0, bits - count.bit_length() - 2)
