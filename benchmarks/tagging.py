@@ -26,6 +26,7 @@ from lightning import Callback
 from rich.console import Console
 from timing import print_table, set_threads, write_json
 
+from structsparse import load
 from structsparse.artifacts.quantization import Small
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
@@ -169,7 +170,7 @@ def figures_of_bits(theirs, small):
 
 def our_speed(folder, outcome, test):
     """Tokens a second of the small model from strings, those of the trained one from rows; the predictions."""
-    model, data = artifact.load(folder), outcome.data
+    model, data = load(folder), outcome.data
     texts = {name: column.strings() for name, column in test.columns.items() if name in model.columns}
 
     def tag():

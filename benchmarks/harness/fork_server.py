@@ -56,6 +56,8 @@ def serve(script: str) -> None:
     os.dup2(2, 1)  # whatever is printed meanwhile is no answer
     sys.path.insert(0, str(Path(script).parent))  # as for any script
     runpy.run_path(script, run_name="warm")
+    import structsparse.training.run  # noqa: F401  train.py imports it after it has read its arguments
+
     ctrl_c = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches the child as well, which knows what to do
     child = 0
 

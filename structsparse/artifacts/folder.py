@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from structsparse import __version__
 from structsparse.base.errors import UserError
+from structsparse.base.version import VERSION
 
 FORMAT = 2
 DESCRIPTION, WEIGHTS = "model.json", "weights.safetensors"
@@ -134,7 +134,7 @@ def each_is(value: object, accepts: Callable[[object], bool]) -> bool:
 def write_model(folder: Path, description: dict, weights: bytes) -> int:
     """Write the folder of a model, completely or not at all; returns its size in bytes."""
     checksum = hashlib.sha256(weights).hexdigest()
-    fields = {"format": FORMAT, "structsparse": __version__, "sha256": checksum, **description}
+    fields = {"format": FORMAT, "structsparse": VERSION, "sha256": checksum, **description}
     lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in fields.items())
     files = {DESCRIPTION: f"{{\n{lines}\n}}\n".encode(), WEIGHTS: weights}
     _write_folder(folder, files)

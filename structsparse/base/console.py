@@ -27,8 +27,8 @@ def write_output(options: argparse.Namespace) -> Iterator[BinaryIO]:
             yield file
 
 
-def check_output(options: argparse.Namespace) -> None:
-    path = getattr(options, "output", None)
+def check_output(path: Path | None) -> None:
+    """Refuse an output path that is not a file."""
     if path is not None and path.exists() and not path.is_file():
         raise UserError(f"{path}: is no regular file, expected one that can be replaced")
 

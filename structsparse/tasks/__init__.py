@@ -1,1 +1,1 @@
-"""What the program does, by the kind of model; imported once the arguments are understood."""
+"""The tasks: each folder is one, with the same file names in each. Only `registry` knows them all."""

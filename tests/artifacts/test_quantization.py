@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from structsparse import load
 from structsparse.artifacts.quantization import REACHES, ArtifactOptions, quantize_, quantize_all_
 from structsparse.artifacts.tables import step_of
 from structsparse.base.errors import UserError
@@ -113,7 +114,7 @@ def test_the_guard_is_the_fewest_bits_for_a_share_of_mistakes():
 def test_a_run_scores_and_reports_the_quantized_model(tmp_path):
     run = run_here("artifact.bits=4", "artifact.mistaken=0.03", folder=tmp_path / "run")
     assert run.status == 0, run.errors
-    model = artifact.load(run.folder / "model")
+    model = load(run.folder / "model")
     weights = model.tagger.scorer.table
     assert len(weights.unique()) <= 15
     assert int((weights != 0).sum()) == run.metrics["nonzero"]
@@ -130,7 +131,7 @@ def test_a_run_scores_and_reports_the_quantized_model(tmp_path):
 def test_a_text_classifier_is_quantized_but_has_no_keys(tmp_path):
     run = run_here(*L1, "artifact.bits=5", folder=tmp_path / "run", data=TEXTCAT, base=())
     assert run.status == 0, run.errors
-    model = artifact.load(run.folder / "model")
+    model = load(run.folder / "model")
     assert len(np.unique(model.table)) <= 31
     refused = run_here(*L1, "artifact.mistaken=1e-3", folder=tmp_path / "refused", data=TEXTCAT, base=())
     assert refused.status == 2

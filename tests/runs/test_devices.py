@@ -29,8 +29,9 @@ TWO_PROCESSES = ("trainer.devices=2", "trainer.accelerator=cpu", "trainer.strate
 # The program, and from each process the weights that each stage ends with and how often results are written.
 WITNESS = """
 import os
+import sys
 import torch
-import train
+from structsparse.cli.train import main
 from structsparse.report import tables
 from structsparse.training import stage
 
@@ -45,7 +46,7 @@ def witnessed(what, name):
 
 stage.run = witnessed(stage.run, lambda arguments: arguments[0].name)
 tables.write_metrics = witnessed(tables.write_metrics, lambda arguments: "metrics")
-train.main()
+main(sys.argv[1:])
 """
 
 RUNS = {

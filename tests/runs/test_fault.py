@@ -10,8 +10,8 @@ from contextlib import ExitStack
 import pytest
 import torch
 
+from structsparse import load
 from structsparse.report import tables as report
-from structsparse.tasks.tagging import artifact
 from structsparse.tasks.tagging import data as tagging
 from structsparse.tasks.tagging.task import Tagging, TaggingTask
 from structsparse.training.callbacks import checkpoints as saving
@@ -353,7 +353,7 @@ def test_results_for_which_there_is_no_room_leave_those_before(owner, writer, si
     assert f"error: {first.folder / name} could not be written" in short.errors
     assert all(path.read_bytes() == content for path, content in before.items())
     assert litter(first.folder) == []
-    artifact.load(first.folder / "model")
+    load(first.folder / "model")
 
 
 def test_a_board_for_which_there_is_no_room_is_a_full_disk_too(run, monkeypatch):

@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from structsparse import load
 from structsparse.base.errors import UserError
 from structsparse.cli import main as cli
 from structsparse.corpora.columns import Column, write_columns
@@ -25,7 +26,6 @@ from structsparse.corpora.splits import planted
 from structsparse.features.layout import TemplateLayout
 from structsparse.losses.structured import DocumentLoss, SoftmaxLM, StructuredLoss
 from structsparse.penalties import Penalty
-from structsparse.tasks.tagging import artifact
 from structsparse.tasks.tagging.data import TaggingData, prepare
 from structsparse.tasks.tagging.task import TaggerTask
 from structsparse.training import compose as composing
@@ -229,7 +229,7 @@ def test_numbers_stand_beside_sparse_features(precision, run, tmp_path):
     assert_trained(found)
     state = found.checkpoint()["state_dict"]
     weights = state["tagger.scorer.parts.1.weights"]  # [columns, labels]
-    outside = artifact.load(found.folder / "model").labels.index("O")
+    outside = load(found.folder / "model").labels.index("O")
     assert (weights[0, outside] < weights[0]).sum() == weights.shape[1] - 1  # O is spoken for by low numbers
     assert found.metrics["accuracy"] > 0.8
     assert_the_artifact_scores_alike(found, tmp_path / "test.txt")
@@ -408,7 +408,7 @@ def assert_the_artifact_scores_alike(run, test: Path) -> None:
 
 
 def test_the_artifact_holds_the_living_rows_and_scores_alike(finished, tmp_path):
-    metrics, model = finished.metrics, artifact.load(finished.folder / "model")
+    metrics, model = finished.metrics, load(finished.folder / "model")
     table = model.tagger.scorer.table
     assert len(model.index) == metrics["rows_alive"]
     assert int((table != 0).sum()) == metrics["nonzero"]

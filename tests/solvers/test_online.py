@@ -311,7 +311,7 @@ def test_a_growing_table_alone_is_exported(run):
     assert found.status == 0, found.errors
     assert found.metrics["groups_alive"] == 2
     assert found.metrics["artifact_bytes"] > 0
-    from structsparse.tasks.tagging.artifact import load
+    from structsparse import load
 
     model = load(found.folder / "model")
     assert len(model.index) == found.metrics["rows_alive"]

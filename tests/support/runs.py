@@ -57,7 +57,7 @@ def arguments(folder: Path | None, overrides: tuple[str, ...]) -> list[str]:
     """The command line of a run; where an option is repeated, only its last value."""
     where = [] if folder is None else [f"hydra.run.dir={folder}"]
     lines = {line.partition("=")[0]: line for line in (*where, *overrides)}
-    return [f"--config-path={ROOT / 'conf'}", *lines.values()]
+    return [*lines.values()]
 
 
 def run_here(
@@ -68,16 +68,16 @@ def run_here(
     import torch
     from hydra.core.global_hydra import GlobalHydra
 
-    import train
+    from structsparse.cli.train import main
 
     output, errors, status = io.StringIO(), io.StringIO(), 0
     before = sys.argv, torch.get_num_threads(), numba.get_num_threads()
-    sys.argv = ["train.py", *arguments(folder, (*data, *base, *overrides))]
+    sys.argv = ["train.py", *arguments(folder, (*data, *base, *overrides))]  # Lightning's processes repeat it
     torch.set_num_threads(1)
     numba.set_num_threads(1)
     try:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-            train.main()
+            status = main(sys.argv[1:])
     except SystemExit as end:
         status = end.code
     finally:

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from structsparse import load
 from structsparse.corpora.splits import planted
 from structsparse.features.layout import TemplateLayout, by_feature, by_label, by_template, by_template_tree
 from structsparse.losses.structured import CRF
 from structsparse.penalties import L1, GroupLasso
 from structsparse.solvers.quasi_newton import ProximalQuasiNewton
 from structsparse.structures.chain import Chain, ChainScores
-from structsparse.tasks.tagging.artifact import load
 from structsparse.tasks.tagging.data import prepare
 from structsparse.tasks.tagging.features.groups import by_coarse_to_fine
 from structsparse.tasks.tagging.model import SparseScorer, Tagger

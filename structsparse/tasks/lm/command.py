@@ -1,4 +1,7 @@
-"""The subcommands of `structsparse` for language models: predict, evaluate, next, sample, export."""
+"""The subcommands of `structsparse` for language models: predict, evaluate, next, sample, export.
+
+Heavy modules are imported when one of them runs.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,16 @@ import json
 import time
 from typing import TYPE_CHECKING
 
+from structsparse.base.commands import (
+    OUTPUT,
+    ModelCommands,
+    Subcommand,
+    argument,
+    nonnegative_int,
+    positive_float,
+    positive_int,
+)
 from structsparse.base.console import note, source, write_output
-from structsparse.corpora.text import END, UNKNOWN
-from structsparse.tasks.lm.export import FORMATS
 
 if TYPE_CHECKING:
     from structsparse.corpora.text import Coded, Text
@@ -26,6 +36,8 @@ def predict(options: argparse.Namespace, model: LanguageModel) -> None:
 
 def _scored_lines(model: LanguageModel, coded: Coded, text: Text) -> str:
     """A line for every word and sentence end with its log-probability, an empty line after every sentence."""
+    from structsparse.corpora.text import END, UNKNOWN
+
     lines = []
     for word, value, known in model.scored_words(coded, text):
         lines.append(f"{word}\t{value:.6f}" + ("" if known else f"\t{UNKNOWN}"))
@@ -45,6 +57,8 @@ def evaluate(options: argparse.Namespace, model: LanguageModel) -> None:
 
 def _table(figures: dict) -> str:
     """The perplexities of a text for reading."""
+    from structsparse.corpora.text import UNKNOWN
+
     known, open_ = f"{figures['perplexity']:12,.2f}", f"{figures['perplexity_open']:12,.2f}"
     size = f"{figures['sentences']:,} sentences, {figures['tokens']:,} tokens"
     return f"""\
@@ -55,6 +69,8 @@ perplexity_open {open_}   over all, {figures["unknown"]:,} unknown words counted
 
 def next(options: argparse.Namespace, model: LanguageModel) -> None:
     """`structsparse next`: the most probable next words after a context, and why."""
+    from structsparse.corpora.text import UNKNOWN
+
     unknown = model.unknown_words(options.context)
     if unknown:
         note(f"{', '.join(unknown)}: unknown to the model, counted as {UNKNOWN}")
@@ -76,6 +92,83 @@ def sample(options: argparse.Namespace, model: LanguageModel) -> None:
 
 def export(options: argparse.Namespace, model: LanguageModel) -> None:
     """`structsparse export`: the living contexts as text."""
+    from structsparse.tasks.lm.export import FORMATS
+
     with write_output(options) as output:
         for text in FORMATS[options.format](model):
             output.write(text.encode())
+
+
+PREDICT = """\
+Language models read text in the format of their training text (by default one sentence per line, words separated by
+spaces). They write one line for every word and for the end of every sentence, </s>: the word, a tab, and the natural
+logarithm of its probability given the words before it. A word outside the vocabulary is scored as <unk>, as a third
+column then says. An empty line follows each sentence. Sentences are scored and written as they arrive."""
+
+EVALUATE = """\
+Language models: the perplexity of the text in FILE, plain or gzipped, over words of the vocabulary and sentence ends;
+perplexity_open also counts words outside the vocabulary, as <unk>."""
+
+NEXT = """\
+Writes the most probable next words after a context, one per line: the probability, the word, and what each context
+that ends the text adds to the word's score, beginning with the empty context, (any). The probability is proportional
+to exp of their sum. A context that begins with <s> begins its sentence."""
+
+SAMPLE = """\
+Writes random sentences, one per line, each word drawn with its probability. The same seed gives the same sentences."""
+
+EXPORT = """\
+Writes the living contexts of the model as text.
+
+tsv   one line per weight: the context, the word, what the context adds to its score, its probability there
+arpa  the back-off format that other toolkits read; it gives exactly the same probabilities"""
+
+TEMPERATURE = "draw in proportion to probability^(1/T); below 1, likely words become more likely (default: 1)"
+COMMANDS = ModelCommands(
+    "a language model",
+    "language models",
+    (
+        Subcommand("predict", predict, PREDICT, ("structsparse predict runs/lm/model < text.txt > scored.txt",)),
+        Subcommand("evaluate", evaluate, EVALUATE, ("structsparse evaluate runs/lm/model text.txt.gz",)),
+        Subcommand(
+            "next",
+            next,
+            NEXT,
+            ('structsparse next runs/lm/model "of the" -n 10', 'structsparse next runs/lm/model "<s>"'),
+            (
+                argument("context", metavar="CONTEXT", help="the words before, in quotes"),
+                argument(
+                    "-n", dest="count", metavar="N", type=positive_int, default=10, help="how many words (default: 10)"
+                ),
+            ),
+            purpose="the most probable next words of a language model, and why",
+        ),
+        Subcommand(
+            "sample",
+            sample,
+            SAMPLE,
+            (
+                "structsparse sample runs/lm/model -n 5 --seed 1",
+                'structsparse sample runs/lm/model --start "the company" --temperature 0.7',
+            ),
+            (
+                argument("-n", dest="count", metavar="N", type=positive_int, default=1, help="how many (default: 1)"),
+                argument("--seed", metavar="SEED", type=nonnegative_int, default=0, help="(default: 0)"),
+                argument("--start", metavar="WORDS", default="", help="what each sentence begins with, in quotes"),
+                argument("--temperature", metavar="T", type=positive_float, default=1.0, help=TEMPERATURE),
+            ),
+            purpose="random sentences of a language model",
+        ),
+        Subcommand(
+            "export",
+            export,
+            EXPORT,
+            (
+                "structsparse export runs/lm/model --format arpa --output model.arpa",
+                "structsparse export runs/lm/model --format tsv | sort -t \"$(printf '\\t')\" -k 3 -g -r | head",
+            ),
+            (argument("--format", choices=("arpa", "tsv"), required=True, help="of the output"), OUTPUT),
+            purpose="a language model as text",
+        ),
+    ),
+)

@@ -17,7 +17,6 @@ from structsparse.artifacts.folder import (
     COMMON,
     DESCRIPTION,
     KEYS,
-    PARSER,
     WEIGHTS,
     Fields,
     are_keys,
@@ -36,6 +35,8 @@ from structsparse.tasks.parsing.model import ArcScorer, Parser
 from structsparse.tasks.parsing.predictor import DependencyParser
 from structsparse.tasks.parsing.relations import Relations
 from structsparse.weights.batch import Sizes
+
+KIND = "parser"  # the value of `kind` in model.json
 
 
 def unfit(parser: Parser) -> str | None:
@@ -62,7 +63,7 @@ def save(folder: Path, model: DependencyParser) -> int:
             _check_finite(name, array)
         tensors |= packed(name, array)
     description = {
-        "kind": PARSER,
+        "kind": KIND,
         "projective": isinstance(model.parser.structure, ProjectiveTree),
         "single_root": model.parser.structure.single_root,
         "punctuation": model.rule,
@@ -73,24 +74,24 @@ def save(folder: Path, model: DependencyParser) -> int:
     return write(folder, description, safetensors.numpy.save(tensors))
 
 
-def loaded(folder: Path, known: dict) -> DependencyParser:
-    """What `save` has written, or which file is wrong and why; `known` is what `model.json` says."""
+def load(folder: Path, description: dict) -> DependencyParser:
+    """Read a parser that `save` has written; errors name the damaged file and the reason."""
     with blaming(folder / DESCRIPTION):
-        check_fields(known, _FIELDS)
-        for line in [*known["templates"], *(known["relations"] or {"templates": ()})["templates"]]:
+        check_fields(description, _FIELDS)
+        for line in [*description["templates"], *(description["relations"] or {"templates": ()})["templates"]]:
             _check_template(line)
     with blaming(folder / WEIGHTS):
-        tensors = read_tensors((folder / WEIGHTS).read_bytes(), known["sha256"])
-        index = index_of(ArcIndex, _one, known["templates"], tensors)
+        tensors = read_tensors((folder / WEIGHTS).read_bytes(), description["sha256"])
+        index = index_of(ArcIndex, _one, description["templates"], tensors)
         table = unpacked(tensors, "table", (len(index),))
         _check_finite("table", table)
-        relations = None if known["relations"] is None else _relations(known["relations"], tensors)
+        relations = None if description["relations"] is None else _relations(description["relations"], tensors)
         if tensors:
             raise UserError(f"tensor {min(tensors)} has no place in a parser")
     with torch.device("meta"):
-        parser = Parser(ArcScorer(Sizes(len(index), 1, 0, ())), known["projective"], known["single_root"])
+        parser = Parser(ArcScorer(Sizes(len(index), 1, 0, ())), description["projective"], description["single_root"])
     parser.load_state_dict({"scorer.table": torch.tensor(table)[:, None]}, assign=True)
-    return DependencyParser(index, parser.requires_grad_(False).eval(), relations, known["punctuation"])
+    return DependencyParser(index, parser.requires_grad_(False).eval(), relations, description["punctuation"])
 
 
 def _relations(described: dict, tensors: dict) -> Relations:
@@ -134,7 +135,7 @@ def _are_relations(value: object) -> bool:
 
 
 _FIELDS: Fields = COMMON | {
-    "kind": (lambda value: value == PARSER, f'"{PARSER}"'),
+    "kind": (lambda value: value == KIND, f'"{KIND}"'),
     "projective": (lambda value: type(value) is bool, "true or false"),
     "single_root": (lambda value: type(value) is bool, "true or false"),
     "punctuation": (lambda value: value in RULES, f"one of {', '.join(RULES)}"),

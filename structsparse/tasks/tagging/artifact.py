@@ -1,9 +1,7 @@
-"""The small model as a folder: `model.json` says what it is, `weights.safetensors` holds its numbers.
+"""The artifact of a tagger: `model.json` describes it, `weights.safetensors` holds its numbers.
 
-Of a tagger only living features are kept: their keys, template by template, and of their weights those that are not
-zero, each in as few bytes as they take (`packing.py`). Nothing in the folder is ever executed; all of it is checked
-before it is used. Language models, classifiers and parsers, which `language/artifact.py`, `text/artifact.py` and
-`parsing/artifact.py` read and write, are told by the field `kind`.
+Only living features are stored: their keys, template by template, and their weights other than zero, each in as few
+bytes as possible (`artifacts/tables.py`). Nothing in the folder is ever executed; everything is checked before use.
 """
 
 from __future__ import annotations
@@ -17,12 +15,9 @@ import safetensors.numpy
 import torch
 
 from structsparse.artifacts.folder import (
-    CLASSIFIER,
     COMMON,
     DESCRIPTION,
     KEYS,
-    LANGUAGE_MODEL,
-    PARSER,
     WEIGHTS,
     are_keys,
     are_strings,
@@ -30,7 +25,6 @@ from structsparse.artifacts.folder import (
     check_fields,
     each_is,
     parts,
-    read_description,
     read_tensors,
     write,
 )
@@ -48,12 +42,10 @@ from structsparse.weights.batch import Sizes
 from structsparse.weights.observed_pairs import PairScorer
 
 if TYPE_CHECKING:
-    from structsparse.tasks.lm.predictor import LanguageModel
-    from structsparse.tasks.parsing.predictor import DependencyParser
     from structsparse.tasks.tagging.data import TaggingData  # imports Lightning, which a predictor does without
-    from structsparse.tasks.textcat.predictor import Classifier
 
 __all__ = ["living", "load", "parts", "save", "unfit"]
+KIND = None  # the value of `kind` in model.json, which taggers leave out
 EDGES = "edges.table"
 
 
@@ -104,42 +96,28 @@ def _state(tagger: Tagger) -> dict[str, np.ndarray]:
     return {name: tensor.detach().cpu().float().numpy() for name, tensor in weights.items()}
 
 
-def load(folder: str | Path) -> Model | LanguageModel | Classifier | DependencyParser:
-    """Read a model of any kind that has been saved, or say which file is wrong and why."""
-    folder = Path(folder)
-    known = read_description(folder)
-    if known.get("kind") == LANGUAGE_MODEL:
-        from structsparse.tasks.lm.artifact import load as loaded
-
-        return loaded(folder, known)
-    if known.get("kind") == CLASSIFIER:
-        from structsparse.tasks.textcat.artifact import loaded
-
-        return loaded(folder, known)
-    if known.get("kind") == PARSER:
-        from structsparse.tasks.parsing.artifact import loaded
-
-        return loaded(folder, known)
+def load(folder: Path, description: dict) -> Model:
+    """Read a tagger that `save` has written; errors name the damaged file and the reason."""
     with blaming(folder / DESCRIPTION):
-        check_fields(known, _FIELDS, _OPTIONAL)
-        columns, tagger = _needed(known), _empty_tagger(known)
-        if "edges" in known:
-            EdgeChain(torch.tensor(known["edges"]["steps"]).T, len(known["labels"]))  # checks them
+        check_fields(description, _FIELDS, _OPTIONAL)
+        columns, tagger = _needed(description), _empty_tagger(description)
+        if "edges" in description:
+            EdgeChain(torch.tensor(description["edges"]["steps"]).T, len(description["labels"]))  # checks them
     with blaming(folder / WEIGHTS):
-        tensors = read_tensors((folder / WEIGHTS).read_bytes(), known["sha256"])
-        index = index_of(TokenIndex, parse, known["templates"], tensors)
-        edges, scorer = _edges(known, tensors)
+        tensors = read_tensors((folder / WEIGHTS).read_bytes(), description["sha256"])
+        index = index_of(TokenIndex, parse, description["templates"], tensors)
+        edges, scorer = _edges(description, tensors)
         tagger = _fill_(tagger, tensors)
         tagger.edges = scorer
     return Model(
-        labels=tuple(known["labels"]),
-        scheme=known["scheme"],
-        layout=tuple(known["columns"]),
+        labels=tuple(description["labels"]),
+        scheme=description["scheme"],
+        layout=tuple(description["columns"]),
         columns=columns,
-        tag_column=known["tag"],
+        tag_column=description["tag"],
         index=index,
-        dense=tuple(known["dense"]),
-        vocabularies={name: {v: k for k, v in enumerate(values, start=1)} for name, values in known["codes"].items()},
+        dense=tuple(description["dense"]),
+        vocabularies={name: {v: k for k, v in enumerate(vs, start=1)} for name, vs in description["codes"].items()},
         tagger=tagger,
         edges=edges,
     )

@@ -1,4 +1,7 @@
-"""What the program does with a tagger."""
+"""Subcommands of `structsparse` for taggers: predict and evaluate.
+
+Heavy modules are imported when one runs.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
-import numpy as np
-
+from structsparse.base.commands import ModelCommands, Subcommand, argument, positive_int
 from structsparse.base.console import note, source, write_output
 from structsparse.base.errors import UserError
-from structsparse.corpora.columns import Column, Sentences, lines_of, read_columns, write_columns
-from structsparse.corpora.columns_streamed import ColumnStream
-from structsparse.corpora.tags import convert, detect_scheme
-from structsparse.training.scores import AccuracyScore, SpanScore
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from structsparse.corpora.columns import Column, Sentences
+    from structsparse.corpora.columns_streamed import ColumnStream
     from structsparse.tasks.tagging.predictor import Model
+    from structsparse.training.scores import AccuracyScore, SpanScore
 
 PREDICTED, PROBABILITY = "predicted tag", "its probability"  # nobody can give these names: --columns parts at spaces
 
@@ -27,6 +30,8 @@ PREDICTED, PROBABILITY = "predicted tag", "its probability"  # nobody can give t
 def predict(options: argparse.Namespace, model: Model) -> None:
     if options.nbest is not None and model.edges is not None:
         raise UserError("--nbest: a model with features of label pairs (features.edges) tells its best sequence only")
+    from structsparse.corpora.columns_streamed import ColumnStream
+
     stream = ColumnStream(source(options), comments=_comments(options), **_layout(options, model, model.columns))
     with write_output(options) as output:
         _predict_stream(options, model, stream, output)
@@ -51,6 +56,8 @@ def evaluate(options: argparse.Namespace, model: Model) -> None:
 
 
 def _predict_stream(options: argparse.Namespace, model: Model, stream: ColumnStream, output: BinaryIO) -> None:
+    from structsparse.corpora.columns import write_columns
+
     for sentences in stream:
         chances = model.marginals(sentences) if options.marginals else None
         if options.nbest is None:
@@ -70,6 +77,8 @@ def _write_nbest(
     tabs: bool,
     output: BinaryIO,
 ) -> None:
+    from structsparse.corpora.columns import lines_of
+
     spaced = any(" " in label for label in model.labels)
     lines, separator = lines_of(list(sentences.columns.values()), tabs or spaced)
     code = {label: k for k, label in enumerate(model.labels)}
@@ -86,6 +95,8 @@ def _write_nbest(
 
 def _probabilities(chances: np.ndarray | None, labels: np.ndarray) -> dict[str, Column]:
     """The column of how probable these labels are, if it is wanted: chances [tokens, labels], labels [tokens]."""
+    from structsparse.corpora.columns import Column
+
     if chances is None:
         return {}
     return {PROBABILITY: Column.from_strings([f"{chance:.6f}" for chance in chances[range(len(labels)), labels]])}
@@ -93,6 +104,8 @@ def _probabilities(chances: np.ndarray | None, labels: np.ndarray) -> dict[str, 
 
 def _read(options: argparse.Namespace, model: Model, source, needed: Sequence[str]) -> Sentences:
     """The whole input."""
+    from structsparse.corpora.columns import read_columns
+
     sentences = read_columns(source, comments=_comments(options), **_layout(options, model, needed))
     for text in sentences.notes:
         note(f"{sentences.source}: {text}")
@@ -122,6 +135,9 @@ def _names(columns: str) -> list[str]:
 
 def _score(model: Model, sentences: Sentences, predicted) -> SpanScore | AccuracyScore:
     """Gold tags in the model's scheme; those that it does not know are wrong, and named."""
+    from structsparse.corpora.tags import convert, detect_scheme
+    from structsparse.training.scores import AccuracyScore, SpanScore
+
     gold = sentences.columns[model.tag_column]
     if model.scheme is not None:
         written = detect_scheme(sentences, model.tag_column)
@@ -149,3 +165,62 @@ def _table(figures: dict) -> str:
     size = f"{figures['sentences']:,} sentences, {figures['tokens']:,} tokens"
     lines.append(f"{size}, accuracy {figures['accuracy']:.4f}, {figures['tokens_per_second']:,.0f} tokens per second")
     return "\n".join(lines)
+
+
+PREDICT = """\
+Taggers read tokens in columns, one token per line, with an empty line after each sentence. They write every line again
+with the predicted tag as an additional last column; a tag column in the input is kept. Columns at the end that the
+model does not need may be missing. Sentences are tagged and written as they arrive, in constant memory.
+--marginals adds a column with the probability of the predicted tag at that token.
+--nbest N writes every sentence up to N times, the best tag sequence first, each after a line such as
+#rank=1,score=12.345678,probability=0.912345 with the score and the probability of the whole sequence."""
+
+EVALUATE = """\
+Taggers: precision, recall and F1 of the spans of each type and of all, and the accuracy of the tags of tokens. Tags
+that are not spans are scored by accuracy alone. Tags in another scheme than the model's are converted first."""
+
+COLUMNS = (
+    argument(
+        "--columns",
+        metavar="NAMES",
+        help="all columns of the input in order, separated by commas, _ for a column that is not needed "
+        "(default: the columns of the training corpus)",
+    ),
+    argument(
+        "--comments",
+        choices=("auto", "always", "never"),
+        help="skip lines that begin with #: auto (default) skips those that do not have the expected columns",
+    ),
+)
+COMMANDS = ModelCommands(
+    "a tagger",
+    "taggers",
+    (
+        Subcommand(
+            "predict",
+            predict,
+            PREDICT,
+            (
+                "structsparse predict runs/ner/model < sentences.txt > tagged.txt",
+                "structsparse predict runs/ner/model --input sentences.txt --output tagged.txt --columns word,_,pos",
+                "structsparse predict runs/ner/model --nbest 5 < sentences.txt",
+                "tail -f sentences.txt | structsparse predict runs/ner/model --marginals",
+            ),
+            (
+                argument("--nbest", metavar="N", type=positive_int, help="the N best tag sequences of every sentence"),
+                argument("--marginals", action="store_true", help="add the probability of each predicted tag"),
+                *COLUMNS,
+            ),
+        ),
+        Subcommand(
+            "evaluate",
+            evaluate,
+            EVALUATE,
+            (
+                "structsparse evaluate runs/ner/model test.txt",
+                "structsparse evaluate runs/ner/model test.txt --json > scores.json",
+            ),
+            COLUMNS,
+        ),
+    ),
+)

@@ -14,7 +14,6 @@ import safetensors.numpy
 from scipy import sparse
 
 from structsparse.artifacts.folder import (
-    CLASSIFIER,
     COMMON,
     DESCRIPTION,
     WEIGHTS,
@@ -32,6 +31,7 @@ from structsparse.losses.structured import Logistic, Squared, SquaredHinge
 from structsparse.tasks.textcat.model import outputs_of
 from structsparse.tasks.textcat.predictor import Classifier, bag_of
 
+KIND = "classifier"  # the value of `kind` in model.json
 LOSSES = tuple(loss.kind for loss in (Logistic, Squared, SquaredHinge))
 _MOST = np.iinfo(np.int32).max  # words
 
@@ -47,7 +47,7 @@ def save(folder: Path, model: Classifier) -> int:
         members = sparse.csr_array(model.bag.members)
         tensors |= {"members.offsets": members.indptr.astype(np.int64), "members.ids": members.indices.astype(np.int32)}
     description = {
-        "kind": CLASSIFIER,
+        "kind": KIND,
         "classes": None if model.classes is None else list(model.classes),
         "loss": model.loss,
         "reading": asdict(model.reading),
@@ -60,16 +60,16 @@ def save(folder: Path, model: Classifier) -> int:
     return write(folder, description, safetensors.numpy.save(tensors))
 
 
-def loaded(folder: Path, known: dict) -> Classifier:
-    """What `save` has written, or which file is wrong and why; `known` is what `model.json` says."""
+def load(folder: Path, description: dict) -> Classifier:
+    """Read a classifier that `save` has written; errors name the damaged file and the reason."""
     with blaming(folder / DESCRIPTION):
-        check_fields(known, _FIELDS)
-        reading = Reading(**known["reading"])
-        extra = known["extra"]
-        classes = None if known["classes"] is None else tuple(known["classes"])
+        check_fields(description, _FIELDS)
+        reading = Reading(**description["reading"])
+        extra = description["extra"]
+        classes = None if description["classes"] is None else tuple(description["classes"])
     with blaming(folder / WEIGHTS):
-        tensors = read_tensors((folder / WEIGHTS).read_bytes(), known["sha256"])
-        outputs, words = outputs_of(classes), unpacked_words(tensors, known["words"])
+        tensors = read_tensors((folder / WEIGHTS).read_bytes(), description["sha256"])
+        outputs, words = outputs_of(classes), unpacked_words(tensors, description["words"])
         plain = len(words) - extra
         if plain < 0 or len({*words[:plain]}) != plain:
             raise UserError(f"{len(words):,} words, {extra:,} of them made of others: expected no word twice")
@@ -77,13 +77,13 @@ def loaded(folder: Path, known: dict) -> Classifier:
         if not np.isfinite(table).all():
             raise UserError("table holds a number that is NaN or infinite")
         bias = _taken(tensors, "bias", np.float32, (outputs,))
-        tfidf = known["weighting"] == "tfidf"
+        tfidf = description["weighting"] == "tfidf"
         factors = _taken(tensors, "factors", np.float32, (len(words),)) if tfidf else np.ones(len(words))
         members = _members(tensors, plain, extra) if extra else None
         if tensors:
             raise UserError(f"tensor {min(tensors)} has no place in a classifier")
-    bag = bag_of(words, factors.astype(np.float64), known["weighting"], known["normalize"], extra, members)
-    return Classifier(bag, table, bias, classes, reading, known["loss"])
+    bag = bag_of(words, factors.astype(np.float64), description["weighting"], description["normalize"], extra, members)
+    return Classifier(bag, table, bias, classes, reading, description["loss"])
 
 
 def _members(tensors: dict, plain: int, extra: int) -> sparse.csr_array:
@@ -133,7 +133,7 @@ def _are_classes(value: object) -> bool:
 
 
 _FIELDS: Fields = COMMON | {
-    "kind": (lambda value: value == CLASSIFIER, f'"{CLASSIFIER}"'),
+    "kind": (lambda value: value == KIND, f'"{KIND}"'),
     "classes": (_are_classes, "null or distinct strings, at least two"),
     "loss": (lambda value: value in LOSSES, f"one of {', '.join(LOSSES)}"),
     "reading": (_is_reading, f"an object with {', '.join(asdict(Reading()))}"),

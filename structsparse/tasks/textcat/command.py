@@ -1,4 +1,7 @@
-"""What the program does with a classifier of documents."""
+"""Subcommands of `structsparse` for text classifiers: predict and evaluate.
+
+Heavy modules are imported when one runs.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from structsparse.base.commands import ModelCommands, Subcommand, argument
 from structsparse.base.console import note, source, write_output
 from structsparse.base.errors import UserError
-from structsparse.corpora.document_files import Raw, content_of, read
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from structsparse.corpora.document_files import Raw
     from structsparse.tasks.textcat.predictor import Classifier
 
 
@@ -32,12 +36,16 @@ def predict(options: argparse.Namespace, model: Classifier) -> None:
 
 
 def _files(paths: list[Path]) -> Iterator[tuple[str, str]]:
+    from structsparse.corpora.document_files import content_of
+
     for path in paths:
         yield str(path), content_of(path)
 
 
 def _lines(source: Path | io.BufferedIOBase) -> Iterator[tuple[str, str]]:
     """A document a line, as they arrive; an empty line is an empty document."""
+    from structsparse.corpora.document_files import content_of
+
     if isinstance(source, Path):
         source = io.BytesIO(content_of(source).encode())
     for number, line in enumerate(source, start=1):
@@ -51,13 +59,15 @@ def _said(model: Classifier, scores: np.ndarray) -> str:
     """The label and, in the order of the classes, how probable each is or, under other losses, what it scores."""
     if model.classes is None:
         return f"{scores[0]:.6g}"
-    numbers = model.chances(scores)[0] if model.probable else np.atleast_1d(scores[0])
+    numbers = model.chances(scores)[0] if model.probable else scores[0].reshape(-1)
     label = model.classes[int(model.decide(scores)[0])]
     names = model.classes if len(numbers) == len(model.classes) else model.classes[1:]
     return "\t".join([label, *(f"{name}={value:.6f}" for name, value in zip(names, numbers.tolist(), strict=True))])
 
 
 def evaluate(options: argparse.Namespace, model: Classifier) -> None:
+    from structsparse.corpora.document_files import read
+
     if not options.file.exists():
         raise UserError(f"{options.file}: no such file or folder")
     raw = read(options.file, options.text or "text", options.label or "label")
@@ -71,6 +81,8 @@ def evaluate(options: argparse.Namespace, model: Classifier) -> None:
 
 def _gold(model: Classifier, raw: Raw) -> np.ndarray:
     """Numbers, or codes; labels that the model lacks get one that it never predicts."""
+    import numpy as np
+
     if model.classes is None:
         try:
             return np.array(raw.labels, float)
@@ -94,3 +106,38 @@ def _table(figures: dict) -> str:
         lines.append(f"{name:<{width}}  {ratios}  {of['gold']:8,}  {of['predicted']:9,}")
     lines.append(f"accuracy {figures['accuracy']:.4f}, macro f1 {figures['macro_f1']:.4f}, {size}")
     return "\n".join(lines)
+
+
+PREDICT = """\
+Classifiers read one document per line and write one line for each: the label and, after tabs, CLASS=PROBABILITY for
+every class. Models trained with another loss than the logistic one write CLASS=SCORE; models that predict a number
+write the number. Given FILEs, plain or gzipped, each file is one document and its name comes first on its line."""
+
+EVALUATE = """\
+Classifiers: accuracy, precision, recall and F1 of every class, and their mean F1; the mean squared error for numbers.
+FILE is a folder with one folder per label, or a table (.csv, .tsv, .jsonl, also .gz) with columns of texts and
+labels."""
+
+COMMANDS = ModelCommands(
+    "a classifier",
+    "classifiers",
+    (
+        Subcommand(
+            "predict",
+            predict,
+            PREDICT,
+            ("structsparse predict runs/textcat/model letter.txt mails/*.txt",),
+            (argument("files", metavar="FILE", type=Path, nargs="*", help="documents, one per file"),),
+        ),
+        Subcommand(
+            "evaluate",
+            evaluate,
+            EVALUATE,
+            ("structsparse evaluate runs/textcat/model reviews.csv --text review --label stars",),
+            (
+                argument("--text", metavar="NAME", help="the column of the texts in a table (default: text)"),
+                argument("--label", metavar="NAME", help="the column of the labels (default: label)"),
+            ),
+        ),
+    ),
+)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from structsparse import load
 from structsparse.cli.main import main
 from structsparse.corpora.splits import planted
 from structsparse.corpora.text import END, UNKNOWN, Reading
@@ -36,7 +37,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder) -> LanguageModel:
-    return artifact.load(folder)
+    return load(folder)
 
 
 @pytest.fixture(scope="module")
@@ -183,13 +184,13 @@ def test_exports(name, folder, model, tmp_path, run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["predict", "MODEL", "--nbest", "3"], "--nbest is for taggers and parsers, MODEL is a language model"),
+        (["predict", "MODEL", "--nbest", "3"], "--nbest is for taggers and parsers; MODEL is a language model"),
         (["predict", "MODEL", "--marginals"], "--marginals is for taggers"),
         (["predict", "MODEL", "--columns", "word"], "--columns is for taggers"),
         (["evaluate", "MODEL", "x", "--comments", "never"], "--comments is for taggers"),
-        (["next", "TAGGER", "the"], "TAGGER is a tagger, `structsparse next` is for language models"),
-        (["sample", "TAGGER"], "TAGGER is a tagger, `structsparse sample` is for language models"),
-        (["export", "TAGGER", "--format", "tsv"], "TAGGER is a tagger, `structsparse export` is for"),
+        (["next", "TAGGER", "the"], "TAGGER is a tagger; `structsparse next` is for language models"),
+        (["sample", "TAGGER"], "TAGGER is a tagger; `structsparse sample` is for language models"),
+        (["export", "TAGGER", "--format", "tsv"], "TAGGER is a tagger; `structsparse export` is for"),
         (["evaluate", "MODEL", "nowhere.txt"], "nowhere.txt: no such file, expected a file of text"),
         (["predict", "MODEL", "--input", "nowhere.txt"], "nowhere.txt: no such file, expected a file of text"),
         (["predict", "MODEL"], "has no words, expected text"),

@@ -17,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from structsparse import load
 from structsparse.artifacts.quantization import round_
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.catalog import locate
@@ -386,7 +387,7 @@ def test_what_is_loaded_is_what_was_saved(seed, order, base, dead, steps, tmp_pa
     folder = tmp_path_factory.mktemp("lm") / "model"
     count = language_artifact.save(folder, model)
     assert count == sum(map(len, files(folder).values()))
-    found = artifact.load(folder)
+    found = load(folder)
     assert (found.vocabulary, found.reading, found.alpha) == (model.vocabulary, model.reading, model.alpha)
     for name in ("above", "word", "starts", "entry_word", "entry_above"):
         np.testing.assert_array_equal(getattr(found.trie, name), getattr(model.trie, name))
@@ -404,7 +405,7 @@ def test_any_number_of_words_fits(words, tmp_path):
     tree = ContextTree.build(text, 2)
     model = LanguageModel.of(tree, np.arange(1, tree.entries + 1) / tree.entries)
     language_artifact.save(tmp_path / "model", model)
-    found = artifact.load(tmp_path / "model")
+    found = load(tmp_path / "model")
     np.testing.assert_array_equal(found.trie.entry_word, model.trie.entry_word)
     np.testing.assert_array_equal(found.trie.word, model.trie.word)
 
@@ -450,7 +451,7 @@ def test_weights_of_few_bits_are_read_to_the_bit_and_are_smaller(bits, tmp_path)
     rounded = replace(model, weights=round_(torch.from_numpy(model.weights.copy()), bits).numpy())
     size = language_artifact.save(tmp_path / "model", rounded)
     assert size < whole
-    found = artifact.load(tmp_path / "model")
+    found = load(tmp_path / "model")
     np.testing.assert_array_equal(found.weights, rounded.weights)
     np.testing.assert_array_equal(found.scores, replace(rounded, base=found.base).scores)  # that is no weight
     parts = artifact.parts(tmp_path / "model")
@@ -546,7 +547,7 @@ def test_a_wrong_description_is_named(case, saved):
     fields, message = WRONG_FIELDS[case]
     redescribe(saved, **fields)
     with pytest.raises(UserError, match=rf"(model\.json|weights\.safetensors): .*({message})"):
-        artifact.load(saved)
+        load(saved)
 
 
 WRONG_TENSORS = {
@@ -580,7 +581,7 @@ def test_wrong_tensors_are_named(case, saved):
     name, change, message = WRONG_TENSORS[case]
     retensor(saved, name, change)
     with pytest.raises(UserError, match=rf"weights\.safetensors: .*{message}"):
-        artifact.load(saved)
+        load(saved)
 
 
 def test_what_is_not_deflated_is_refused(saved):
@@ -593,7 +594,7 @@ def test_what_is_not_deflated_is_refused(saved):
     ):
         reweigh(saved, safetensors.numpy.save({**whole, **change}))
         with pytest.raises(UserError, match=message):
-            artifact.load(saved)
+            load(saved)
 
 
 def test_a_bomb_is_not_inflated(saved):
@@ -604,7 +605,7 @@ def test_a_bomb_is_not_inflated(saved):
 
     tracemalloc.start()
     with pytest.raises(UserError, match=r"tensor entries\.rank does not inflate"):
-        artifact.load(saved)
+        load(saved)
     assert tracemalloc.get_traced_memory()[1] < 1 << 24
     tracemalloc.stop()
 
@@ -633,7 +634,7 @@ def test_files_changed_anywhere_load_or_are_refused_in_one_line(saved):
         else:
             (saved / name).write_bytes(bytes(changed))
         try:
-            found = artifact.load(saved)
+            found = load(saved)
         except UserError as error:
             refused += 1
             assert str(error).startswith(str(saved))
@@ -650,14 +651,14 @@ def test_a_flipped_bit_is_found_anywhere(saved):
         flipped[place] ^= 1
         (saved / "weights.safetensors").write_bytes(flipped)
         with pytest.raises(UserError, match=r"weights\.safetensors: damaged"):
-            artifact.load(saved)
+            load(saved)
 
 
 @pytest.mark.parametrize("name", ["model.json", "weights.safetensors"])
 def test_a_missing_file_is_named(name, saved):
     (saved / name).unlink()
     with pytest.raises(UserError, match=rf"{name}: cannot be read \(No such file"):
-        artifact.load(saved)
+        load(saved)
 
 
 # --- exports
@@ -742,7 +743,7 @@ def test_the_table_has_every_living_weight(counted, tmp_path):
     dense = Dense(model)
     if not counted:
         language_artifact.save(tmp_path / "model", model)
-        model = artifact.load(tmp_path / "model")
+        model = load(tmp_path / "model")
     header, *rows = "".join(export.tsv(model)).splitlines()
     assert header.split("\t") == ["context", "word", "weight", "probability", *(["count"] if counted else [])]
     living = {(" ".join(context), word) for (context, word), weight in dense.weights.items() if weight}
@@ -774,7 +775,7 @@ def test_probabilities_after_contexts_of_real_text_sum_to_1(signs, tmp_path):
     generator = np.random.default_rng(0)
     table = generator.uniform(*SIGNS[signs], tree.entries) * (generator.random(tree.entries) < 0.5)
     language_artifact.save(tmp_path / "model", LanguageModel.of(tree, table, 1.5))
-    model = artifact.load(tmp_path / "model")
+    model = load(tmp_path / "model")
     sums = [np.exp(model.trie.after(node, model.scores) - z).sum() for node, z in enumerate(model.log_z[:200])]
     for node in generator.choice(model.trie.nodes, 300, replace=False):
         sums.append(np.exp(model.trie.after(node, model.scores) - model.log_z[node]).sum())

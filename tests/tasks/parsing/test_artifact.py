@@ -11,13 +11,13 @@ import safetensors.numpy
 import torch
 from scipy.sparse import csr_array
 
+from structsparse import load
 from structsparse.artifacts import folder as model_files
 from structsparse.artifacts.quantization import Small, round_
 from structsparse.base.errors import UserError
 from structsparse.corpora.treebank import Treebank
 from structsparse.tasks.parsing import predictor
 from structsparse.tasks.parsing.artifact import save
-from structsparse.tasks.tagging import artifact
 from tests.support.parsers import corpus, made
 from tests.support.runs import ROOT, litter
 
@@ -36,7 +36,7 @@ KINDS = {
 def test_what_is_written_and_read_again_predicts_what_the_module_does(kind, tmp_path):
     found = made(**KINDS[kind])
     size = save(tmp_path / "model", found.model)
-    again = artifact.load(tmp_path / "model")
+    again = load(tmp_path / "model")
     assert size == sum(path.stat().st_size for path in (tmp_path / "model").iterdir())
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "weights.safetensors"]
     for part, treebank in found.data.splits.parts.items():
@@ -54,7 +54,7 @@ def test_what_is_written_and_read_again_predicts_what_the_module_does(kind, tmp_
 def test_the_score_of_an_artifact_is_that_of_the_run(tmp_path):
     found = made()
     save(tmp_path / "model", found.model)
-    again, test = artifact.load(tmp_path / "model"), found.data.splits.test
+    again, test = load(tmp_path / "model"), found.data.splits.test
     result = found.module.evaluate(found.data.batches("test", 4)).result()
     trees = again.parse(test)
     right = trees.heads == test.heads
@@ -72,7 +72,7 @@ def test_only_what_lives_is_kept(tmp_path):
     weights = found.module.parser.scorer.table.detach().numpy()[:, 0]
     assert sum(count for count, _ in known["templates"].values()) == np.count_nonzero(weights)
     assert found.data.index.names[0] not in known["templates"]
-    again = artifact.load(tmp_path / "model")
+    again = load(tmp_path / "model")
     assert sorted(again.parser.scorer.table[:, 0].tolist()) == sorted(weights[weights != 0].tolist())
     assert again.relations.weights.nnz == found.model.relations.weights.nnz
     text = (tmp_path / "model" / "model.json").read_text()
@@ -83,7 +83,7 @@ def test_words_that_training_has_not_seen_are_no_obstacle(tmp_path):
     """What a feature means does not depend on the other words of the input."""
     found = made()
     save(tmp_path / "model", found.model)
-    again, other = artifact.load(tmp_path / "model"), corpus(seed=5).test
+    again, other = load(tmp_path / "model"), corpus(seed=5).test
     whole = again.parse(other)
     np.testing.assert_array_equal(whole.heads, found.model.parse(other).heads)
     for k in range(len(other)):
@@ -139,8 +139,8 @@ def first_words(treebank: Treebank, count: int) -> Treebank:
 def test_an_artifact_is_used_without_what_trained_it(tmp_path):
     save(tmp_path / "model", made().model)
     code = (
-        "import sys; from structsparse import artifact, cli; from structsparse.tasks import parsing;"
-        f"artifact.load(__import__('pathlib').Path({str(tmp_path / 'model')!r}));"
+        "import sys; from structsparse import load;"
+        f"load(__import__('pathlib').Path({str(tmp_path / 'model')!r}));"
         "print([name for name in ('lightning', 'hydra', 'matplotlib') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -159,7 +159,7 @@ def test_a_rounded_parser_is_read_to_the_bit(bits, tmp_path):
         round_(model.parser.scorer.table, bits)
     model = replace(model, relations=model.relations.small(small, found.data.splits.train))
     assert save(tmp_path / "model", model) < whole
-    again, test = artifact.load(tmp_path / "model"), found.data.splits.test
+    again, test = load(tmp_path / "model"), found.data.splits.test
     weights = model.parser.scorer.table.detach()
     assert sorted(again.parser.scorer.table[:, 0].tolist()) == sorted(weights[weights != 0].tolist())
     np.testing.assert_array_equal(again.parse(test).heads, model.parse(test).heads)
@@ -175,7 +175,7 @@ def test_short_keys_are_found_as_the_artifact_finds_them(tmp_path):
     relations = found.model.relations.small(small, found.data.splits.train)
     model = replace(found.model, index=short.told, relations=relations)
     assert save(tmp_path / "model", model) < save(tmp_path / "whole", found.model)
-    again = artifact.load(tmp_path / "model")
+    again = load(tmp_path / "model")
     for part in ("dev", "test"):
         trees = again.parse(found.data.splits.parts[part])
         own = model.parse(found.data.splits.parts[part])
@@ -242,7 +242,7 @@ def test_a_description_that_is_wrong_is_refused(reason, model, tmp_path):
     save(tmp_path / "model", model)
     changed(tmp_path / "model", FAULTS[reason])
     with pytest.raises(UserError, match=reason) as fault:
-        artifact.load(tmp_path / "model")
+        load(tmp_path / "model")
     assert "\n" not in str(fault.value)
     assert str(tmp_path / "model") in str(fault.value)
 
@@ -275,7 +275,7 @@ def test_weights_that_are_wrong_are_refused(name, value, reason, model, tmp_path
     kept = {key: known[key] for key in known if key not in ("format", "structsparse", "sha256")}
     model_files.write(folder, kept, safetensors.numpy.save(tensors))
     with pytest.raises(UserError, match=reason):
-        artifact.load(folder)
+        load(folder)
 
 
 @pytest.mark.parametrize("name", ["model.json", "weights.safetensors"])
@@ -285,10 +285,10 @@ def test_a_file_cut_short_or_lost_is_named(name, model, tmp_path):
     whole = (folder / name).read_bytes()
     (folder / name).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match=name):
-        artifact.load(folder)
+        load(folder)
     (folder / name).unlink()
     with pytest.raises(UserError, match=rf"{name}: cannot be read"):
-        artifact.load(folder)
+        load(folder)
 
 
 def test_a_weight_too_large_is_refused_and_nothing_is_half_written(tmp_path):

@@ -8,11 +8,11 @@ import sys
 import numpy as np
 import pytest
 
+from structsparse import load
 from structsparse.cli.main import main
 from structsparse.corpora.conllu import read_treebank, write_treebank
 from structsparse.corpora.known.treebanks import planted
 from structsparse.tasks.parsing.artifact import save
-from structsparse.tasks.tagging import artifact
 from tests.cli.test_main import program
 from tests.support.conllu import row, text_of
 from tests.support.parsers import corpus, made
@@ -109,7 +109,7 @@ def test_the_report_tells_features_in_words(trained):
     assert lines[0] == ["feature", "weight"]
     assert len(weights) == trained.metrics["nonzero"]
     assert weights == sorted(weights, reverse=True)
-    model = artifact.load(trained.folder / "model")
+    model = load(trained.folder / "model")
     living = {template.name for template in model.index.templates}
     assert {" & ".join(part.split("=")[0] for part in name.split(" & ")) for name, _ in lines[1:]} == living
     relations = (trained.folder / "report" / "relations.tsv").read_text().splitlines()
@@ -161,7 +161,7 @@ def test_heads_and_relations_alone_are_written(model, run):
     status, output, messages = run("predict", model, given=given)
     assert (status, messages) == (0, "")
     assert blind(output, 6, 7) == blind(given, 6, 7)
-    found, expected = read_treebank(io.BytesIO(output.encode())), artifact.load(model)
+    found, expected = read_treebank(io.BytesIO(output.encode())), load(model)
     trees = expected.parse(read_treebank(io.BytesIO(given.encode())))
     np.testing.assert_array_equal(found.heads, trees.heads)
     assert found.columns["deprel"].strings() == trees.relations.strings()
@@ -194,7 +194,7 @@ def test_marginals_stand_in_the_last_column(model, run):
     _, output, _ = run("predict", model, "--marginals", given=given)
     misc = [line.split("\t")[9] for line in output.splitlines() if line.partition("\t")[0].isdigit()]
     chances = [float(field.partition("ArcProbability=")[2]) for field in misc]
-    expected = artifact.load(model).parse(read_treebank(io.BytesIO(given.encode())), marginals=True).chances
+    expected = load(model).parse(read_treebank(io.BytesIO(given.encode())), marginals=True).chances
     np.testing.assert_allclose(chances, expected, atol=1e-6)
     assert [field.partition("ArcProbability=")[0] for field in misc[:3]] == ["Gloss=to|", "", "SpacesAfter=\\n|"]
     assert blind(output, 9) == blind(plain, 9)
@@ -222,7 +222,7 @@ def test_columns_that_are_missed_are_named(model, run):
     assert run("predict", model, given=given)[2] == ""
     status, output, messages = run("predict", model, given=blind(given, 2, 3))
     assert (status, output.count("\n")) == (0, 3)
-    counts = artifact.load(model).columns
+    counts = load(model).columns
     for name in ("lemma", "upos"):
         assert f"{name} is _ throughout, {counts[name]} of the templates of the model look at it" in messages
     assert messages.count("\n") == 2
@@ -295,11 +295,11 @@ def test_a_relation_that_the_model_lacks_is_wrong_and_named(model, tmp_path, run
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("predict", "MODEL", "some.txt"), "FILE is for classifiers, MODEL is a parser"),
-        (("predict", "MODEL", "--columns", "word"), "--columns is for taggers, MODEL is a parser"),
+        (("predict", "MODEL", "some.txt"), "FILE is for classifiers; MODEL is a parser"),
+        (("predict", "MODEL", "--columns", "word"), "--columns is for taggers; MODEL is a parser"),
         (("evaluate", "MODEL", "nowhere"), "nowhere: no such file"),
-        (("evaluate", "MODEL", "nowhere", "--label", "a"), "--label is for classifiers, MODEL is a parser"),
-        (("next", "MODEL", "a"), "MODEL is a parser, `structsparse next` is for language models"),
+        (("evaluate", "MODEL", "nowhere", "--label", "a"), "--label is for classifiers; MODEL is a parser"),
+        (("next", "MODEL", "a"), "MODEL is a parser; `structsparse next` is for language models"),
     ],
 )
 def test_what_the_program_cannot_do_is_said_in_a_sentence(arguments, reason, model, run):

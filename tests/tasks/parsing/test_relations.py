@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from structsparse import load
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column
 from structsparse.corpora.known.treebanks import assembled
@@ -16,7 +17,6 @@ from structsparse.tasks.parsing.data import prepare
 from structsparse.tasks.parsing.features.index import ArcIndex
 from structsparse.tasks.parsing.features.templates import as_written, expand
 from structsparse.tasks.parsing.relations import CAP, Relations, averaged, fitted
-from structsparse.tasks.tagging import artifact
 from tests.support.parsers import FEATURES, corpus, made
 
 TEMPLATES = as_written(FEATURES["label_templates"])
@@ -232,5 +232,5 @@ def test_relations_without_weights_are_written_and_read(tmp_path):
     nothing, _ = model.relations.index.keep(np.zeros(len(model.relations.index), bool))
     empty = Relations(model.relations.names, nothing, csr_array((0, len(model.relations.names)), dtype=np.float32))
     save(tmp_path / "model", replace(model, relations=empty))
-    again = artifact.load(tmp_path / "model")
+    again = load(tmp_path / "model")
     assert {*again.parse(corpus().test).relations.strings()} == {model.relations.names[0]}

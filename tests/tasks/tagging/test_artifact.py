@@ -18,6 +18,7 @@ import safetensors.numpy
 import torch
 from torch import nn
 
+from structsparse import load
 from structsparse.artifacts.quantization import round_
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences, write_columns
@@ -98,7 +99,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_predictions_equal_those_of_the_training_model(scorer, data, tmp_path):
     tagger = tagger_of(data, SCORERS[scorer])
     artifact.save(tmp_path / "model", tagger, data)
-    tags = artifact.load(str(tmp_path / "model")).tag(data.splits.test).strings()
+    tags = load(str(tmp_path / "model")).tag(data.splits.test).strings()
     assert tags == predicted(tagger, data)
     assert len(set(tags)) > 1  # or the comparison would say little
 
@@ -108,7 +109,7 @@ def test_predictions_do_not_depend_on_the_batches(places, data, tmp_path, monkey
     tagger = tagger_of(data)
     artifact.save(tmp_path / "model", tagger, data)
     monkeypatch.setattr(predictor, "_PLACES", places)
-    assert artifact.load(tmp_path / "model").tag(data.splits.test).strings() == predicted(tagger, data, size=7)
+    assert load(tmp_path / "model").tag(data.splits.test).strings() == predicted(tagger, data, size=7)
 
 
 def test_no_batch_is_larger_than_its_bound_or_one_sentence(monkeypatch):
@@ -123,7 +124,7 @@ def test_no_batch_is_larger_than_its_bound_or_one_sentence(monkeypatch):
 def test_a_model_without_living_features_still_predicts(data, tmp_path):
     tagger = tagger_of(data, dead=1.0)
     artifact.save(tmp_path / "model", tagger, data)
-    model = artifact.load(tmp_path / "model")
+    model = load(tmp_path / "model")
     assert model.columns == ()
     assert model.tag(data.splits.test).strings() == predicted(tagger, data)
 
@@ -133,7 +134,7 @@ def test_forbidden_transitions_are_kept(data, tmp_path):
     with torch.no_grad():
         tagger.transitions[0, 1:] = -torch.inf
     artifact.save(tmp_path / "model", tagger, data)
-    tags = artifact.load(tmp_path / "model").tag(data.splits.test).strings()
+    tags = load(tmp_path / "model").tag(data.splits.test).strings()
     assert tags == predicted(tagger, data)
 
 
@@ -148,18 +149,18 @@ def test_any_number_of_labels_fits(labels, tmp_path):
     with torch.no_grad():
         tagger.scorer.table[0] = torch.arange(1, labels + 1)
     artifact.save(tmp_path / "model", tagger, data)
-    assert artifact.load(tmp_path / "model").tag(corpus).strings() == predicted(tagger, data)
+    assert load(tmp_path / "model").tag(corpus).strings() == predicted(tagger, data)
 
 
 def test_no_sentences_have_no_tags(data, tmp_path):
     artifact.save(tmp_path / "model", tagger_of(data), data)
-    assert artifact.load(tmp_path / "model").tag(data.splits.test.select([])).strings() == []
+    assert load(tmp_path / "model").tag(data.splits.test.select([])).strings() == []
 
 
 def test_loading_draws_nothing_at_random(data, tmp_path):
     artifact.save(tmp_path / "model", tagger_of(data, SCORERS["recurrent"]), data)
     before = torch.random.get_rng_state()
-    artifact.load(tmp_path / "model")
+    load(tmp_path / "model")
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
@@ -172,7 +173,7 @@ def test_a_fresh_process_predicts_without_lightning_or_hydra(data, tmp_path):
     program = f"""
 import sys
 from pathlib import Path
-from structsparse.tasks.tagging.artifact import load
+from structsparse import load
 from structsparse.corpora.columns import read_columns
 sentences = read_columns("test.txt", {list(test.columns)!r})
 tags = load(Path("model")).tag(sentences).strings()
@@ -197,7 +198,7 @@ def test_the_rounded_model_is_read_to_the_bit(scorer, bits, data, tmp_path):
     kept = [weights.detach().clone() for name, weights in tagger.named_parameters() if not name.endswith("table")]
     size = artifact.save(tmp_path / "model", tagger, data)
     assert size <= artifact.save(tmp_path / "whole", tagger_of(data, SCORERS[scorer]), data)
-    model = artifact.load(tmp_path / "model")
+    model = load(tmp_path / "model")
     assert model.tag(data.splits.test).strings() == predicted(tagger, data)
     again = [weights for name, weights in model.tagger.named_parameters() if not name.endswith("table")]
     assert all(torch.equal(*pair) for pair in zip(kept, again, strict=True))
@@ -213,7 +214,7 @@ def test_short_keys_are_found_as_the_artifact_finds_them(scorer, data, tmp_path)
     tagger = tagger_of(data, SCORERS[scorer], dead=0.6)
     short = data.shortened(4, *artifact.living(tagger, len(data.index)))
     artifact.save(tmp_path / "model", tagger, short)
-    model = artifact.load(tmp_path / "model")
+    model = load(tmp_path / "model")
     assert model.tag(data.splits.test).strings() == predicted(tagger, short)
     assert len(model.index) == artifact.living(tagger, len(data.index))[0].sum()
     if scorer == "sparse":
@@ -275,7 +276,7 @@ def test_dead_templates_are_gone_and_so_are_columns_only_they_need(data, tmp_pat
         tagger.scorer.table[:begin] = 0
         tagger.scorer.table[end:] = 0
     artifact.save(tmp_path / "model", tagger, data)
-    model = artifact.load(tmp_path / "model")
+    model = load(tmp_path / "model")
     assert (model.index.names, model.columns) == (["suffix3[0]"], ("word",))
     words = Sentences({"word": data.splits.test.columns["word"]}, data.splits.test.offsets, "memory")
     assert model.tag(words).strings() == predicted(tagger, data)
@@ -286,7 +287,7 @@ def test_dead_templates_are_gone_and_so_are_columns_only_they_need(data, tmp_pat
 )
 def test_a_model_asks_for_the_columns_it_needs(scorer, columns, data, tmp_path):
     artifact.save(tmp_path / "model", tagger_of(data, SCORERS[scorer]), data)
-    model = artifact.load(tmp_path / "model")
+    model = load(tmp_path / "model")
     assert model.columns == columns
     for name in columns:
         lacking = {key: column for key, column in data.splits.test.columns.items() if key != name}
@@ -298,7 +299,7 @@ def test_a_number_that_is_none_is_an_error(data, tmp_path):
     artifact.save(tmp_path / "model", tagger_of(data, DenseScorer), data)
     strange = Column.from_strings(["many"] * data.splits.test.tokens)
     with pytest.raises(UserError, match=r"column 'size' .*is not numeric.*'many'"):
-        artifact.load(tmp_path / "model").tag(data.splits.test.with_column("size", strange))
+        load(tmp_path / "model").tag(data.splits.test.with_column("size", strange))
 
 
 def test_saving_twice_writes_the_same_bytes(data, tmp_path):
@@ -403,7 +404,7 @@ def test_wrong_tensors_are_named(case, model):
     changes, message = WRONG_TENSORS[case]
     retensor(model, **changes)
     with pytest.raises(UserError, match=rf"weights\.safetensors: .*{message}"):
-        artifact.load(model)
+        load(model)
 
 
 WRONG_FIELDS = {
@@ -454,14 +455,14 @@ def test_a_wrong_description_is_named(case, model):
     fields, message = WRONG_FIELDS[case]
     redescribe(model, **fields)
     with pytest.raises(UserError, match=rf"(model\.json|weights\.safetensors): .*({message})"):
-        artifact.load(model)
+        load(model)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", "[" * 100_000, "\x00", "not JSON", '{"format": NaN}'])
 def test_other_text_is_no_description(text, model):
     (model / "model.json").write_text(text)
     with pytest.raises(UserError, match=r"model\.json: "):
-        artifact.load(model)
+        load(model)
 
 
 def test_a_description_cut_anywhere_is_refused(model):
@@ -469,7 +470,7 @@ def test_a_description_cut_anywhere_is_refused(model):
     for size in range(0, len(whole) - 2, 11):  # the last two bytes are } and the end of the line
         (model / "model.json").write_bytes(whole[:size])
         with pytest.raises(UserError, match=r"model\.json: no readable JSON"):
-            artifact.load(model)
+            load(model)
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -482,7 +483,7 @@ def test_weights_cut_anywhere_are_refused(told, model):
         else:
             reweigh(model, whole[:size])
         with pytest.raises(UserError, match=r"weights\.safetensors: " + ("damaged" if told else "no readable")):
-            artifact.load(model)
+            load(model)
 
 
 def test_a_flipped_bit_is_found_anywhere(model):
@@ -492,7 +493,7 @@ def test_a_flipped_bit_is_found_anywhere(model):
         flipped[place] ^= 1
         (model / "weights.safetensors").write_bytes(flipped)
         with pytest.raises(UserError, match=r"weights\.safetensors: damaged"):
-            artifact.load(model)
+            load(model)
 
 
 def test_a_pickle_is_refused_and_not_executed(model, tmp_path):
@@ -503,7 +504,7 @@ def test_a_pickle_is_refused_and_not_executed(model, tmp_path):
     for weights in (pickle.dumps(Bomb()), pickle.dumps(Bomb(), protocol=0)):
         reweigh(model, weights)
         with pytest.raises(UserError, match=r"weights\.safetensors: no readable safetensors"):
-            artifact.load(model)
+            load(model)
     assert not (tmp_path / "executed").exists()
 
 
@@ -511,19 +512,19 @@ def test_numbers_that_numpy_lacks_are_refused(model):
     header = b'{"keys":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}}'
     reweigh(model, len(header).to_bytes(8, "little") + header + b"\0\0")
     with pytest.raises(UserError, match=r"weights\.safetensors: no readable safetensors file .*BF16"):
-        artifact.load(model)
+        load(model)
 
 
 @pytest.mark.parametrize("name", ["model.json", "weights.safetensors"])
 def test_a_missing_file_is_named(name, model):
     (model / name).unlink()
     with pytest.raises(UserError, match=rf"{name}: cannot be read \(No such file"):
-        artifact.load(model)
+        load(model)
 
 
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(UserError, match=r"nowhere/model\.json: cannot be read \(No such file"):
-        artifact.load(tmp_path / "nowhere")
+        load(tmp_path / "nowhere")
 
 
 # --- whole or not at all
@@ -553,7 +554,7 @@ def test_a_full_disk_leaves_the_old_model_and_no_litter(name, share, data, tmp_p
         artifact.save(tmp_path / "model", tagger, new)
     assert files(tmp_path / "model") == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "new"]
-    artifact.load(tmp_path / "model")
+    load(tmp_path / "model")
 
 
 @pytest.mark.parametrize("fault", [OSError(5, "Input/output error"), KeyboardInterrupt()])
@@ -578,7 +579,7 @@ def test_a_failure_between_the_renames_brings_the_old_model_back(fails_at, fault
 def test_a_model_replaces_a_model(data, model):
     tagger = tagger_of(data, SCORERS["sum"], seed=1)
     artifact.save(model, tagger, data)
-    assert artifact.load(model).tag(data.splits.test).strings() == predicted(tagger, data)
+    assert load(model).tag(data.splits.test).strings() == predicted(tagger, data)
     assert list(model.parent.iterdir()) == [model]
 
 
@@ -588,7 +589,7 @@ def test_a_link_to_a_model_stays_a_link(data, model):
     tagger = tagger_of(data, seed=1)
     artifact.save(link, tagger, data)
     assert link.is_symlink()
-    assert artifact.load(model).tag(data.splits.test).strings() == predicted(tagger, data)
+    assert load(model).tag(data.splits.test).strings() == predicted(tagger, data)
 
 
 def test_a_folder_with_other_files_is_not_replaced(data, tmp_path):

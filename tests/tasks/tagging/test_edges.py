@@ -10,6 +10,7 @@ import pytest
 import safetensors.numpy
 import torch
 
+from structsparse import load
 from structsparse.artifacts.quantization import round_
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
@@ -162,7 +163,7 @@ def predicted(tagger, data):
 def test_the_artifact_predicts_as_the_tagger_does(data, scorer, tmp_path):
     tagger = tagger_of(data, scorer)
     artifact.save(tmp_path / "model", tagger, data)
-    model = artifact.load(tmp_path / "model")
+    model = load(tmp_path / "model")
     tags = predicted(tagger, data)
     assert model.tag(data.splits.test).strings() == tags
     assert len(set(tags)) > 2
@@ -180,7 +181,7 @@ def test_a_small_artifact_predicts_as_the_rounded_tagger_does(data, tmp_path):
         round_(weights, 4)
     short = data.shortened(4, *artifact.living(tagger, len(data.index)))
     artifact.save(tmp_path / "model", tagger, short)
-    model = artifact.load(tmp_path / "model")
+    model = load(tmp_path / "model")
     assert model.tag(data.splits.test).strings() == predicted(tagger, short)
     assert len(model.edges) == artifact.living(tagger, len(data.index))[1].sum()
 
@@ -215,7 +216,7 @@ def test_a_damaged_artifact_is_refused(data, change, drop, message, tmp_path):
     artifact.save(tmp_path / "model", tagger_of(data), data)
     rewrite(tmp_path / "model", change, drop)
     with pytest.raises(UserError, match=message):
-        artifact.load(tmp_path / "model")
+        load(tmp_path / "model")
 
 
 # --- on other devices
@@ -263,7 +264,7 @@ def test_two_stages_of_templates_of_both_kinds(own, groups, tmp_path):
     assert metrics["edge_nonzero"] == int((weights["tagger.edges.table"] != 0).sum())
     assert weights["tagger.edges.table"].numel() < metrics["edge_weights"]  # dead rows have left
     lines = (tmp_path / "run" / "report" / "edges.tsv").read_text().splitlines()[1:]
-    model = artifact.load(tmp_path / "run" / "model")
+    model = load(tmp_path / "run" / "model")
     assert len(lines) == (0 if model.edges is None else len(model.edges))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from structsparse import load
 from structsparse.base.errors import UserError
 from structsparse.cli.main import main
 from structsparse.corpora import columns_streamed as streams
@@ -44,7 +45,7 @@ def folder(data, tagger, tmp_path_factory):
 @pytest.fixture
 def model(folder, monkeypatch):
     monkeypatch.setattr(predictor, "_PLACES", 200)  # several batches
-    return artifact.load(folder)
+    return load(folder)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 import safetensors.numpy
 import torch
 
+from structsparse import load
 from structsparse.artifacts import folder as model_files
 from structsparse.artifacts.quantization import round_
 from structsparse.artifacts.tables import packed_words
@@ -18,7 +19,6 @@ from structsparse.corpora.documents import Labelled, Reading, tokenize
 from structsparse.corpora.planted.documents import planted_documents
 from structsparse.features.word_groups import planted
 from structsparse.features.words import bag
-from structsparse.tasks.tagging import artifact
 from structsparse.tasks.textcat.artifact import save
 from structsparse.tasks.textcat.data import prepare, with_groups
 from structsparse.tasks.textcat.predictor import Classifier
@@ -57,7 +57,7 @@ KINDS = {
 def test_what_is_written_and_read_again_scores_the_same(kind, tmp_path):
     model, documents, scores = made(**KINDS[kind])
     bytes_ = save(tmp_path / "model", model)
-    again = artifact.load(tmp_path / "model")
+    again = load(tmp_path / "model")
     assert bytes_ == sum(path.stat().st_size for path in (tmp_path / "model").iterdir())
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "weights.safetensors"]
     for texts in (documents.test.texts, documents.test.texts[:1], []):  # in other vocabularies than it was trained in
@@ -135,7 +135,7 @@ def test_a_label_that_the_model_lacks_is_wrong_and_named(run, tmp_path, capsys):
 
 
 def test_the_program_predicts_lines_and_files(run, tmp_path, capsys, monkeypatch):
-    model, test = artifact.load(run.folder / "model"), corpus().test
+    model, test = load(run.folder / "model"), corpus().test
     lines = test.texts[:5]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join([*lines, ""]).encode())))
     status, output, _ = called(capsys, "predict", run.folder / "model")
@@ -166,7 +166,7 @@ def test_the_program_predicts_lines_and_files(run, tmp_path, capsys, monkeypatch
     [
         (("predict", "MODEL", "--nbest", "3"), "--nbest is for taggers"),
         (("evaluate", "MODEL", "nowhere"), "nowhere: no such file"),
-        (("next", "MODEL", "a"), "is a classifier, `structsparse next` is for language models"),
+        (("next", "MODEL", "a"), "is a classifier; `structsparse next` is for language models"),
         (("predict", "MODEL", "nowhere.txt"), "nowhere.txt"),
         (("predict", "MODEL", "a", "--input", "b"), "give one of them"),
     ],
@@ -206,7 +206,7 @@ def test_a_rounded_classifier_is_read_to_the_bit(kind, tmp_path):
     whole = save(tmp_path / "whole", model)
     round_(torch.from_numpy(model.table), 6)
     assert save(tmp_path / "model", model) <= whole
-    again = artifact.load(tmp_path / "model")
+    again = load(tmp_path / "model")
     np.testing.assert_array_equal(again.table, model.table)
     assert len(np.unique(again.table)) <= 63
     np.testing.assert_allclose(again.scores(again.read(documents.test.texts)), model.scores(documents.test), rtol=1e-6)
@@ -233,12 +233,12 @@ def test_a_folder_that_is_no_model_says_what_is_wrong(tmp_path):
         save(folder, model)
         changed(folder, change)
         with pytest.raises(UserError, match=reason):
-            artifact.load(folder)
+            load(folder)
     save(folder, model)
-    words = list(artifact.load(folder).bag.layout.words)
+    words = list(load(folder).bag.layout.words)
     retold(folder, words=packed_words([words[1], *words[1:]]))
     with pytest.raises(UserError, match="expected no word twice"):
-        artifact.load(folder)
+        load(folder)
     for name, value, reason in (
         ("table.values", np.nan, "NaN or infinite"),
         ("members.ids", 99, "members.ids holds 99"),
@@ -249,7 +249,7 @@ def test_a_folder_that_is_no_model_says_what_is_wrong(tmp_path):
         changed_tensor.flat[0] = value
         retold(folder, **{name: changed_tensor})
         with pytest.raises(UserError, match=reason):
-            artifact.load(folder)
+            load(folder)
 
 
 def test_a_weight_too_large_is_refused_and_nothing_is_half_written(tmp_path):
@@ -271,6 +271,6 @@ def test_an_artifact_reads_text_as_training_did(tmp_path):
     table = np.arange(1.0, 1 + len(data.bag.layout))
     model = Classifier.of(data.bag, table, np.zeros(1), data.classes, reading, "logistic")
     save(tmp_path / "model", model)
-    again = artifact.load(tmp_path / "model")
+    again = load(tmp_path / "model")
     assert again.reading == reading
     np.testing.assert_allclose(again.scores(again.read(texts)), data.matrices["train"] @ table)

@@ -1,0 +1,3 @@
+"""The version of the package, which every artifact records."""
+
+VERSION = "0.1.0"

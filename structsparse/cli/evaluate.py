@@ -1,0 +1,11 @@
+"""`structsparse evaluate`: what all kinds of models share. Each kind adds a paragraph, examples and arguments."""
+
+from pathlib import Path
+
+from structsparse.base.commands import argument
+
+PURPOSE = "score a model on tagged sentences, a treebank, a text or labelled documents"
+ARGUMENTS = (
+    argument("file", metavar="FILE", type=Path, help="tagged sentences, a treebank, a text, or labelled documents"),
+    argument("--json", action="store_true", help="print one JSON object instead of a table"),
+)

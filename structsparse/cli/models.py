@@ -1,0 +1,85 @@
+"""Subcommands that use a trained model. Tasks declare them; a subcommand of several tasks is put together here."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from structsparse.base.commands import Argument, ModelCommands, Subcommand
+from structsparse.base.console import check_output
+from structsparse.base.errors import UserError
+from structsparse.cli import evaluate, predict
+from structsparse.tasks import registry
+
+SHARED = {"predict": predict, "evaluate": evaluate}  # subcommands of all tasks
+Parts = Mapping[str, Subcommand]  # what each task contributes to one subcommand
+
+
+def add_subcommands(adder) -> None:
+    """Add a parser for every subcommand to the subparsers of argparse."""
+    tasks = dict(registry.commands())
+    for name, parts in _by_name(tasks).items():
+        purpose = SHARED[name].PURPOSE if name in SHARED else next(iter(parts.values())).purpose
+        examples = [f"  {line}" for part in parts.values() for line in part.examples]
+        parser = adder.add_parser(
+            name,
+            help=purpose,
+            description="\n\n".join(part.description for part in parts.values()),
+            epilog="\n".join(["examples:", *examples]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.set_defaults(command=name)
+        parser.add_argument("model", metavar="MODEL", type=Path, help="folder of a model, or of its training run")
+        for argument in SHARED[name].ARGUMENTS if name in SHARED else ():
+            parser.add_argument(*argument.names, **argument.settings)
+        _add_arguments(parser, parts, tasks)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run a subcommand with the functions of the task that the model belongs to."""
+    task, tasks = registry.task_of(options.model), dict(registry.commands())
+    parts = _by_name(tasks)[options.command]
+    model = f"{options.model} is {tasks[task].singular if task in tasks else f'a model of task {task}'}"
+    if task not in parts:
+        raise UserError(f"{model}; `structsparse {options.command}` is for {_plurals(parts, tasks)}")
+    for owners in _owners(parts).values():
+        argument = next(iter(owners.values()))
+        value = vars(options)[argument.key]
+        if task not in owners and value and value != argument.settings.get("default"):
+            raise UserError(f"{argument.shown} is for {_plurals(owners, tasks)}; {model}")
+    check_output(vars(options).get("output"))
+    parts[task].run(options, registry.load(options.model))
+
+
+def _by_name(tasks: Mapping[str, ModelCommands]) -> dict[str, dict[str, Subcommand]]:
+    """The subcommands by name, each with the parts of its tasks."""
+    names = {name: {} for name in SHARED}
+    for task, commands in tasks.items():
+        for part in commands.subcommands:
+            names.setdefault(part.name, {})[task] = part
+    return names
+
+
+def _owners(parts: Parts) -> dict[str, dict[str, Argument]]:
+    """The arguments that tasks add to a subcommand, and the tasks that have each."""
+    owners = {}
+    for task, part in parts.items():
+        for argument in part.arguments:
+            owners.setdefault(argument.key, {})[task] = argument
+    return owners
+
+
+def _add_arguments(parser: argparse.ArgumentParser, parts: Parts, tasks: Mapping[str, ModelCommands]) -> None:
+    """Add the arguments of tasks; those that not all tasks have stand under the names of the models they are for."""
+    groups = {(*parts,): parser}
+    for owners in _owners(parts).values():
+        group = groups.get((*owners,)) or parser.add_argument_group(f"for {_plurals(owners, tasks)} only")
+        groups[(*owners,)] = group
+        first = next(iter(owners.values()))
+        helps = dict.fromkeys(argument.settings["help"] for argument in owners.values())
+        group.add_argument(*first.names, **{**first.settings, "help": "; ".join(helps)})
+
+
+def _plurals(names: Iterable[str], tasks: Mapping[str, ModelCommands]) -> str:
+    return " and ".join(tasks[name].plural for name in names)
