@@ -25,6 +25,7 @@ from structsparse.tasks.tagging.data import prepare  # noqa: E402
 from structsparse.tasks.tagging.model import Tagger  # noqa: E402
 from structsparse.tasks.tagging.task import Tagging, _curvatures  # noqa: E402
 from structsparse.training.callbacks.outer import Admm  # noqa: E402
+from structsparse.weights.notes import notes_of  # noqa: E402
 from structsparse.weights.observed_pairs import PairScorer  # noqa: E402
 
 TEMPLATES = ["1-grams of word[-2..2]", "2-grams of word[-1..1]", "1-3-grams of pos[-2..2]"]
@@ -47,7 +48,7 @@ class Side:
         loss = CRF(self.tagger.structure)
         self.module = Tagging(self.tagger, loss, None, None, [])
         for name, curvature in _curvatures(data, self.tagger.scorer.pairs).items():
-            self.tagger.get_parameter(name.removeprefix("tagger.")).curvature = curvature
+            notes_of(self.tagger.get_parameter(name.removeprefix("tagger."))).curvature = curvature
         if weights is not None:
             self.tagger.load_state_dict(weights)
         self.parameters: dict[str, nn.Parameter] = dict(self.tagger.named_parameters())

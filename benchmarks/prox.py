@@ -20,6 +20,7 @@ from structsparse.penalties import L1, GroupLasso, SparseGroupLasso
 from structsparse.solvers.scaled import ScaledSGD
 from structsparse.solvers.sgd import RowSGD
 from structsparse.weights.bags import BagGradient
+from structsparse.weights.notes import notes_of
 
 WEIGHTS = 80_000_000
 LABELS = 22
@@ -80,13 +81,13 @@ class Contender:
         draw = torch.Generator().manual_seed(2)
         self.table = torch.nn.Parameter(0.01 * torch.randn(groups.shape, generator=draw))
         self.penalty, self.optimizer = GroupLasso(groups, STRENGTH), optimizer([self.table], lr=RATE)
-        if hasattr(self.optimizer, "attach"):
+        if self.optimizer.carries_penalties:
             self.optimizer.attach({self.table: self.penalty})
 
     def step(self, gradient):
-        self.table.pending[:] = [gradient]
+        notes_of(self.table).pending[:] = [gradient]
         self.optimizer.step()
-        if not hasattr(self.optimizer, "attach"):
+        if not self.optimizer.carries_penalties:
             self.penalty.prox_(self.table, RATE)
 
     def lap(self, gradients):

@@ -28,6 +28,7 @@ from structsparse.tasks.tagging.model import SparseScorer, Tagger
 from structsparse.training.batches import Batches, TokenArrays
 from structsparse.weights.bags import row_sums
 from structsparse.weights.batch import Sizes
+from structsparse.weights.notes import notes_of
 
 TEMPLATES = ["1-5-grams of pos[-5..5]", "1-3-grams of word[-5..5]", "1-2-grams of shape[-5..5]"]
 SENTENCES = 64  # in a step
@@ -56,7 +57,7 @@ class PlannedSGD(RowSGD):
     """Our route where no kernel is compiled: occurrences sorted by row, residuals summed, each row changed once."""
 
     def _bags(self, group, parameter):
-        for gradient in parameter.pending:
+        for gradient in notes_of(parameter).pending:
             rows, sums = row_sums(gradient)
             parameter.index_add_(0, rows, sums, alpha=-group["lr"])
 

@@ -13,6 +13,7 @@ class StructuredLoss(nn.Module):
     """A loss over a structure: never negative, zero at best."""
 
     smooth: bool  # whether the gradient is continuous, so that a vanishing one certifies a minimum
+    cost = 0.0  # of a wrong part of a structure, added to its score
 
     def __init__(self, structure):
         super().__init__()

@@ -20,7 +20,7 @@ from structsparse import penalties as kinds
 from structsparse.base.errors import UserError
 from structsparse.groups.modules import BY_MODULE
 from structsparse.penalties import Penalty
-from structsparse.solvers import effective_steps as steps
+from structsparse.solvers.base import solver_of
 
 
 def attach(
@@ -73,18 +73,18 @@ def proximal(optimizer: Optimizer, model: nn.Module, penalties: Mapping[str, Pen
     unknown = [name for name in penalties if name not in named]
     if unknown:
         raise UserError(f"a penalty is for the parameter {unknown[0]!r}; there are {', '.join(named)}")
-    steps.check(optimizer, [named[name] for name in penalties])
-    if hasattr(optimizer, "attach"):  # it applies the prox within its steps
-        optimizer.attach({named[name]: penalty for name, penalty in penalties.items()})
+    solver = solver_of(optimizer)
+    solver.check_prox([named[name] for name in penalties])
+    if solver.carries_penalties:
+        solver.attach({named[name]: penalty for name, penalty in penalties.items()})
         return optimizer.register_step_post_hook(lambda *_: None)
     targets = []
     for name, penalty in penalties.items():
-        group = next(g for g in optimizer.param_groups if any(p is named[name] for p in g["params"]))
-        targets.append((penalty.to(named[name].device), group, named[name]))
+        targets.append((penalty.to(named[name].device), solver.group_of(named[name]), named[name]))
 
     def apply(*_) -> None:
         for penalty, group, parameter in targets:
-            penalty.prox_(parameter.detach(), steps.effective_steps(optimizer, group, parameter))
+            penalty.prox_(parameter.detach(), solver.effective_step(group, parameter))
 
     return optimizer.register_step_post_hook(apply)
 

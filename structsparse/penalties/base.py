@@ -27,6 +27,8 @@ class Penalty(nn.Module, ABC):
 
     convex = True
     takes: ClassVar[tuple[type | None, ...]] = (None,)  # forms of groups: None, Partition, Forest, Cover
+    iterated = False  # whether a prox with a step per entry is iterated, up to `accuracy`
+    accuracy = 0.0  # share of its value by which such a prox may err; 0: as little as rounding allows
 
     def __init__(self, strength: float, groups: Partition | None = None):
         super().__init__()

@@ -73,11 +73,9 @@ class _TreePenalty(Penalty):
 
 class TreeGroupLasso(_TreePenalty):
     """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|) over the subtrees g of a forest and their
-    entries i; each entry may have a step of its own, which takes Newton where they differ within a tree
+    entries i; each entry may have a step of its own, which takes Newton where they differ within a tree"""
 
-    `accuracy` is the share of the value by which such a prox may err; 0: as little as rounding allows."""
-
-    accuracy = 0.0
+    iterated = True
 
     def __init__(self, groups: Forest, strength: float, mix: float = 0.0):
         super().__init__(groups, strength, mix)

@@ -7,32 +7,33 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from structsparse.base.errors import UserError
 from structsparse.kernels.memory import flat_array, walkable
 from structsparse.kernels.solvers.quasi_newton import dot
 from structsparse.penalties import Penalty
 from structsparse.penalties.base import takes_a_metric
+from structsparse.solvers.base import Solver
+from structsparse.weights.notes import notes_of
 
 NOISE = 8  # units in the last place by which two evaluations of one loss may differ
 CALM = 3  # steps in a row that gain next to nothing before it counts as converged
 
 
-class Composite(Optimizer):
+class Composite(Solver):
     """Minimises  loss(W) + sum over penalised parameters of value(W), where the closure gives loss and gradient.
 
     The loss must be of the same items each time. `step(closure)` evaluates it several times, and after each step loss
     plus penalty is no higher than before. `converged` says that the last steps each gained less than `tolerance`
     times the objective, or that no step gains anything.
 
-    `parameter.curvature`, where a parameter has it, broadcasts to the parameter: an estimate of the second derivative
+    `notes_of(parameter).curvature`, where a parameter has it, broadcasts to it: an estimate of the second derivative
     of the loss in each entry up to one factor, as how often a feature occurs; without it, all entries count alike."""
 
-    evaluates = True
-    full_batch = True
+    needs_closure = True
+    needs_full_batch = True
+    carries_penalties = True
     accuracy = 0.0  # share of a penalty's value by which its prox may err at first, if it is one that is iterated
-    slopes = True  # whether the closure is asked for gradients too; where not, it may leave them out
 
     def __init__(self, params, lr: float, tolerance: float, **defaults) -> None:
         if not (lr > 0 and math.isfinite(lr)):
@@ -44,27 +45,17 @@ class Composite(Optimizer):
         self.support: dict[Tensor, Tensor] = {}
         self.iterated: list[Penalty] = []
         for parameter in self.members:
-            parameter.pending = None  # the whole gradient is wanted
-
-    @property
-    def members(self) -> list[Tensor]:
-        return [parameter for group in self.param_groups for parameter in group["params"]]
+            notes_of(parameter).pending = None  # the whole gradient is wanted
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
         """The penalty of each penalised parameter; entries of a parameter outside its support stay zero."""
-        members = set(self.members)
-        for parameter in (*penalties, *(support or {})):
-            if parameter not in members:
-                raise UserError(
-                    f"a penalised parameter {tuple(parameter.shape)} is not among those that "
-                    f"{type(self).__name__} moves"
-                )
+        self.check_members((*penalties, *(support or {})))
         for part in self.iterated:
             part.accuracy = 0.0
         self.penalties = {parameter: penalty.to(parameter.device) for parameter, penalty in penalties.items()}
         self.support = {parameter: mask.to(parameter.device) for parameter, mask in (support or {}).items()}
         parts = [part for penalty in self.penalties.values() for part in penalty.modules()]
-        self.iterated = [part for part in parts if hasattr(part, "accuracy")]
+        self.iterated = [part for part in parts if isinstance(part, Penalty) and part.iterated]
         self._allow(self.accuracy)
 
     def _allow(self, accuracy: float) -> None:
@@ -171,7 +162,7 @@ class Composite(Optimizer):
 
     def _curvature(self, parameter: Tensor) -> Tensor | None:
         """Broadcastable to the parameter; one number where its penalty takes no step per entry: the largest."""
-        curvature = getattr(parameter, "curvature", None)
+        curvature = notes_of(parameter).curvature
         if curvature is None:
             return None
         try:

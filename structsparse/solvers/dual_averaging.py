@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from structsparse.base.errors import UserError
-from structsparse.solvers.sgd import Rows
+from structsparse.solvers.sgd import RowSolver
 from structsparse.weights.bags import adagrad_, concatenated, subtract_
+from structsparse.weights.notes import notes_of
 
 
-class RDA(Rows):
+class RDA(RowSolver):
     """After t steps  W = argmin_V  <sum of gradients / t, V> + value(V) + ||V - start||^2 / (2 * lr * sqrt(t)).
 
     Its step is that from the start, lr * sqrt(t): W = prox(start - lr * sum / sqrt(t)). A parameter under a prox is
@@ -62,7 +63,7 @@ class RDA(Rows):
         self._sums(parameter)["sum"].add_(parameter.grad)
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        for gradient in parameter.pending:
+        for gradient in notes_of(parameter).pending:
             subtract_(self._sums(parameter)["sum"], gradient, -1.0)
 
     def _sums(self, parameter: Tensor) -> dict[str, Tensor]:
@@ -99,7 +100,7 @@ class AdagradRDA(RDA):
     def _bags(self, group: dict, parameter: Tensor) -> None:
         super()._bags(group, parameter)
         state = self._sums(parameter)
-        gradient = concatenated(parameter.pending)
+        gradient = concatenated(notes_of(parameter).pending)
         adagrad_(state["sum"], state["squares"], gradient, 0.0, self.delta, self._slot(parameter))  # squares alone
 
     def _sums(self, parameter: Tensor) -> dict[str, Tensor]:

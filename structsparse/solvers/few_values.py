@@ -126,7 +126,7 @@ class StraightThrough(Composite):
     Nothing makes the loss fall, and nothing converges: choose the best model on dev. The losses may be of
     mini-batches."""
 
-    full_batch = False
+    needs_full_batch = False
 
     def __init__(self, params, lr: float = 0.03, exponent: float = 0.8, lasso: float = 0.0) -> None:
         super().__init__(params, lr, tolerance=0.0)
@@ -178,7 +178,7 @@ class ProxOnly(Composite):
     """W <- prox of the penalty at W with a step of lr, and nothing more: what rounds a trained model to the values of
     a Discrete penalty (the QT of Suzuki and Nagata, 2013), or cuts it by the threshold of another."""
 
-    full_batch = False
+    needs_full_batch = False
 
     def __init__(self, params, lr: float = 1.0) -> None:
         super().__init__(params, lr, tolerance=0.0)

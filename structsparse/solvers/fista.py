@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from structsparse.base.errors import UserError
+from structsparse.solvers.base import Solver
 from structsparse.solvers.composite import Composite
 from structsparse.solvers.fista_passes import Moves
+from structsparse.weights.notes import notes_of
 
 SHORTER, LONGER, MUCH_LONGER = (
     0.6,
@@ -80,7 +81,7 @@ class FISTA(Composite):
         return [self._step_of(parameter, group["lr"]) for group in self.param_groups for parameter in group["params"]]
 
     def _step_of(self, parameter: Tensor, lr: float) -> float | Tensor:
-        curvature, penalty = getattr(parameter, "curvature", None), self.penalties.get(parameter)
+        curvature, penalty = notes_of(parameter).curvature, self.penalties.get(parameter)
         known = self.known_steps.get(parameter)
         if known is None or known[0] is not curvature or known[1] is not penalty or known[2] != lr:
             found = self._curvature(parameter)
@@ -161,7 +162,7 @@ def _uphill(found: Found | None, shared: dict) -> bool:
     return found is None or found.objective > shared["objective"]
 
 
-class AcceleratedSGD(Optimizer):
+class AcceleratedSGD(Solver):
     """The accelerated stochastic method of Hu, Kwok and Pan (2009):
 
         X = (1 - a) Y + a Z;  Y <- prox(X - gradient at X / L)
@@ -172,8 +173,8 @@ class AcceleratedSGD(Optimizer):
     a^2 = d (1 - a), with d = 1, then the product of all (1 - a). 1 / lr is the Lipschitz constant of the gradient,
     `convexity` the least curvature of loss plus penalty."""
 
-    evaluates = True
-    each_step = True
+    needs_closure = True
+    needs_each_prox = True
 
     def __init__(self, params, lr: float = 0.1, noise: float = 0.01, convexity: float = 0.0) -> None:
         for name, value in (("noise", noise), ("convexity", convexity)):
@@ -184,7 +185,7 @@ class AcceleratedSGD(Optimizer):
         super().__init__(params, {"lr": lr, "noise": noise, "convexity": convexity, "taken": 0, "d": 1.0})
         for group in self.param_groups:
             for parameter in group["params"]:
-                parameter.pending = None  # X is dense anyway
+                notes_of(parameter).pending = None  # X is dense anyway
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):

@@ -6,17 +6,18 @@ import torch
 from torch import Tensor
 
 from structsparse.base.errors import UserError
-from structsparse.solvers.sgd import Rows
+from structsparse.solvers.sgd import RowSolver
 from structsparse.weights.bags import BagGradient, concatenated, row_sums, subtract_
+from structsparse.weights.notes import notes_of
 
 
-class MIRA(Rows):
+class MIRA(RowSolver):
     """w -= lr * min(cap, loss / ||gradient||^2) * gradient: passive-aggressive.
 
     With lr 1 and no cap, a loss that is linear where it is positive, as the hinge of one item, is zero after the step.
     The loss is what the closure returns, and the gradient that of all parameters together; without one, no step."""
 
-    evaluates = True
+    needs_closure = True
 
     def __init__(self, params, cap: float = 1.0, lr: float = 1.0) -> None:
         if not cap > 0:
@@ -31,7 +32,7 @@ class MIRA(Rows):
         with torch.enable_grad():
             loss = closure()
         members = [(group, parameter) for group in self.param_groups for parameter in group["params"]]
-        pending = {p: concatenated(p.pending) for _, p in members if p.pending}
+        pending = {p: concatenated(notes_of(p).pending) for _, p in members if notes_of(p).pending}
         length = self._length(loss, [p for _, p in members], pending)
         for group in self.param_groups:
             group["taken"] = group["lr"] * length

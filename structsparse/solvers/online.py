@@ -11,20 +11,23 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from structsparse.base.errors import UserError
 from structsparse.losses.structured import Hinge, Perceptron
+from structsparse.solvers.base import Solver
 from structsparse.tasks.parsing.sweeps import Rule, Walk, walk_of
+from structsparse.weights.notes import notes_of
 
 
-class Online(Optimizer):
+class Online(Solver):
     """`sweep` goes through a block of sentences; `step` only calls the closure that does so.
 
     With `average` the weights between epochs are the mean of those after each sentence, proxes included. Where proxes
     have made zeros, the mean has those of the last weights: else every weight that has ever lived would live in it."""
 
-    evaluates = True  # a sweep moves the weights itself: none may accumulate
+    needs_closure = True  # a sweep moves the weights itself: no gradient may accumulate
+    needs_sentences = True
+    host_only = True
     passive = False
     cap = math.inf
 
@@ -58,8 +61,8 @@ class Online(Optimizer):
     def place_(self, group: dict, parameter: Tensor) -> None:
         """A prox follows: what it will take off belongs to the mean, and living weights must be counted anew."""
         self.counted = False
-        if hasattr(getattr(parameter, "grows", None), "stale"):
-            parameter.grows.stale()
+        if notes_of(parameter).grows is not None:
+            notes_of(parameter).grows.stale()
         if self.average:
             self.shrinking[parameter] = parameter.detach().clone()
 
@@ -77,7 +80,7 @@ class Online(Optimizer):
         if not self.counted:
             self.living, self.counted = int(torch.count_nonzero(table)), True
         rate = group["lr"] * (passage.epoch + 1) ** -self.decay
-        rule = Rule(float(getattr(loss, "cost", 0.0)), rate, self.cap, self.passive, self.average)
+        rule = Rule(float(loss.cost), rate, self.cap, self.passive, self.average)
         losses, taken, living = self.walk.go(passage, rule, group["clock"])
         self.living += living
         for each in self.param_groups:

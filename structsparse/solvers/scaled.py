@@ -13,19 +13,21 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from structsparse.base.errors import UserError
 from structsparse.kernels.memory import walkable
 from structsparse.kernels.weights import scaled as kernels
 from structsparse.penalties import GroupLasso, Penalty
 from structsparse.prox.steps import changed
-from structsparse.solvers.sgd import Rows
+from structsparse.solvers.sgd import RowSolver
 from structsparse.weights.bags import BagGradient, RowScale, concatenated, row_sums, subtract_
+from structsparse.weights.notes import notes_of
 
 SAVED = ("factors", "squares", "doubt", "touched", "counts")  # of a table: what a checkpoint must hold of it
 
 
-class _Scaled(Rows):
+class _Scaled(RowSolver):
     """What the two share; they differ in the step of each group."""
+
+    carries_penalties = True
 
     def __init__(self, params, defaults: dict) -> None:
         super().__init__(params, defaults)
@@ -34,19 +36,9 @@ class _Scaled(Rows):
         self.tables: dict[Tensor, ScaledTable] = {}
         self.restored: set[Tensor] = set()  # whose state is that of the memory they have
 
-    @property
-    def members(self) -> dict[Tensor, dict]:
-        """Each parameter with the options of its parameter group."""
-        return {parameter: group for group in self.param_groups for parameter in group["params"]}
-
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
         """The penalty of each penalised parameter; entries of a parameter outside its support stay zero."""
-        for parameter in (*penalties, *(support or {})):
-            if parameter not in self.members:
-                raise UserError(
-                    f"a penalised parameter {tuple(parameter.shape)} is not among those that "
-                    f"{type(self).__name__} moves"
-                )
+        self.check_members((*penalties, *(support or {})))
         self._release()
         self.penalties = {parameter: penalty.to(parameter.device) for parameter, penalty in penalties.items()}
         self.support = {parameter: mask.to(parameter.device) for parameter, mask in (support or {}).items()}
@@ -59,7 +51,7 @@ class _Scaled(Rows):
     def _release(self) -> None:
         self.flush()
         for parameter in self.tables:
-            parameter.scale = None
+            notes_of(parameter).scale = None
         self.tables = {}
 
     @torch.no_grad()
@@ -73,7 +65,7 @@ class _Scaled(Rows):
         loss = super().step(closure)
         self._mask()  # what may not live must not swell the norm of its group
         for parameter, penalty in self.penalties.items():
-            step = self._step(self.members[parameter], parameter)
+            step = self._step(self.group_of(parameter), parameter)
             if parameter in self.tables:
                 self.tables[parameter].shrink_(step)
             else:
@@ -116,7 +108,7 @@ class ScaledSGD(_Scaled):
             self.tables[parameter].written()
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        for gradient in parameter.pending:
+        for gradient in notes_of(parameter).pending:
             if parameter in self.tables:
                 self.tables[parameter].subtract_(gradient, group["lr"])
             else:
@@ -146,7 +138,7 @@ class ScaledAdagrad(_Scaled):
             self.tables[parameter].written()
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        gradient, total = concatenated(parameter.pending), self._sum(group, parameter)
+        gradient, total = concatenated(notes_of(parameter).pending), self._sum(group, parameter)
         if parameter in self.tables:
             self.tables[parameter].adagrad_(gradient, total, group["lr"], group["eps"], self._slot(parameter))
             return
@@ -202,7 +194,7 @@ class ScaledTable:
             rows = torch.zeros(len(self.parameter), dtype=torch.int32)
             state.update(zip(SAVED, (one, zero, zero.clone(), rows, torch.zeros_like(self.groups.size)), strict=True))
             self.written()
-        self.parameter.scale = RowScale(state["factors"], self.groups.offsets)
+        notes_of(self.parameter).scale = RowScale(state["factors"], self.groups.offsets)
 
     def subtract_(self, gradient: BagGradient, rate: float) -> None:
         """theta -= rate * X'R"""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from structsparse.base.errors import UserError
+from structsparse.solvers.base import Solver
 from structsparse.weights.bags import adagrad_, concatenated, subtract_
+from structsparse.weights.notes import notes_of
 
 
-class Rows(Optimizer):
+class RowSolver(Solver):
     """Parameters with an ordinary gradient take the ordinary step; those summed in bags leave it on `pending`."""
 
     def __init__(self, params, defaults: dict) -> None:
@@ -20,13 +21,13 @@ class Rows(Optimizer):
         self.slots: dict[Tensor, Tensor] = {}
         for group in self.param_groups:
             for parameter in group["params"]:
-                parameter.pending = []
+                notes_of(parameter).pending = []
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
         for group in self.param_groups:
             for parameter in group["params"]:
-                parameter.pending.clear()
+                notes_of(parameter).pending.clear()
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -38,7 +39,7 @@ class Rows(Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._dense(group, parameter)
-                if parameter.pending:
+                if notes_of(parameter).pending:
                     self._bags(group, parameter)
         return loss
 
@@ -49,7 +50,7 @@ class Rows(Optimizer):
         return self.slots[parameter]
 
 
-class RowSGD(Rows):
+class RowSGD(RowSolver):
     """w -= lr * gradient"""
 
     prox_every = 8  # a step costs the rows it touches, a prox all of them
@@ -61,7 +62,7 @@ class RowSGD(Rows):
         parameter.sub_(parameter.grad, alpha=group["lr"])
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        for gradient in parameter.pending:
+        for gradient in notes_of(parameter).pending:
             subtract_(parameter, gradient, group["lr"])
 
     def metric(self, group: dict, parameter: Tensor) -> float:
@@ -69,7 +70,7 @@ class RowSGD(Rows):
         return 1.0
 
 
-class RowAdagrad(Rows):
+class RowAdagrad(RowSolver):
     """sum += gradient^2; w -= lr * gradient / (sqrt(sum) + eps): torch.optim.Adagrad without decay, row by row."""
 
     prox_every = 8
@@ -83,7 +84,7 @@ class RowAdagrad(Rows):
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
         total = self._sum(group, parameter)
-        gradient = concatenated(parameter.pending)
+        gradient = concatenated(notes_of(parameter).pending)
         adagrad_(parameter, total, gradient, group["lr"], group["eps"], self._slot(parameter))
 
     def _sum(self, group: dict, parameter: Tensor) -> Tensor:

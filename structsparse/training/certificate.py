@@ -18,6 +18,7 @@ from structsparse.penalties.base import takes_a_metric
 from structsparse.penalties.wrappers import unwrapped
 from structsparse.prox import Steps
 from structsparse.weights.bags import subtract_
+from structsparse.weights.notes import notes_of
 
 BENDS = 5  # that a near gap is the best of
 TIGHT = 1e-4  # share of the objective; no near gap is sought below
@@ -30,7 +31,7 @@ def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[floa
     `module.step(batch)` is the sum of the losses of the batch's items over `batch.items`."""
     parameters = {name: parameter for name, parameter in module.named_parameters() if name in set(names)}
     gradients = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
-    before = {name: getattr(parameter, "pending", None) for name, parameter in parameters.items()}
+    before = {name: notes_of(parameter).pending for name, parameter in parameters.items()}
     others = [p for name, p in module.named_parameters() if name not in parameters and p.requires_grad]
     for parameter in others:
         parameter.requires_grad_(False)  # what nobody asks for is not computed
@@ -41,18 +42,18 @@ def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[floa
             batch = module.transfer_batch_to_device(batch, module.device, 0)
             items += batch.items
             for parameter in parameters.values():
-                parameter.pending, parameter.grad = [], None
+                notes_of(parameter).pending, parameter.grad = [], None
             part = module.step(batch) * batch.items
             part.backward()
             loss += part.detach()
             for name, parameter in parameters.items():
-                for gradient in parameter.pending:
+                for gradient in notes_of(parameter).pending:
                     subtract_(gradients[name], gradient, -1.0)
                 if parameter.grad is not None:
                     gradients[name] += parameter.grad
     finally:
         for name, parameter in parameters.items():
-            parameter.pending, parameter.grad = before[name], None
+            notes_of(parameter).pending, parameter.grad = before[name], None
         for parameter in others:
             parameter.requires_grad_(True)
         module.zero_grad(set_to_none=True)
@@ -327,7 +328,7 @@ def _gaps(
 
 def _metric(parameter: Tensor, penalty: Penalty | None) -> Tensor:
     """The curvature of the loss, if somebody knows it; one for all entries where the penalty takes no other."""
-    curvature = getattr(parameter, "curvature", None)
+    curvature = notes_of(parameter).curvature
     if curvature is None:
         return torch.ones((), dtype=parameter.dtype, device=parameter.device)
     curvature = curvature.to(parameter)

@@ -8,6 +8,9 @@ import lightning
 import torch
 from torch import Tensor, nn
 
+from structsparse.solvers.base import solver_of
+from structsparse.weights.notes import notes_of
+
 
 class TaskModule(lightning.LightningModule):
     """Trains a model under a loss. A task says what `step` is, the mean loss of a batch, and `count`, which adds a
@@ -45,7 +48,7 @@ class TaskModule(lightning.LightningModule):
 
     def backward(self, loss: Tensor, *args, **kwargs) -> None:
         """Nothing where the loss has moved the weights already, or where a solver wants its value alone."""
-        if loss.requires_grad and getattr(self.optimizers(use_pl_optimizer=False), "slopes", True):
+        if loss.requires_grad and solver_of(self.optimizers(use_pl_optimizer=False)).slopes:
             loss.backward(*args, **kwargs)
 
     def on_validation_epoch_start(self) -> None:
@@ -76,7 +79,7 @@ class TaskModule(lightning.LightningModule):
         """Penalised parameters stand in a group of their own, where nothing else may shrink them."""
         apart: dict[bool, list] = {True: [], False: []}
         for name, parameter in self.named_parameters():
-            parameter.pending = None
+            notes_of(parameter).pending = None
             apart[name in self.penalised].append(parameter)
         groups = [{"params": apart[True], "weight_decay": 0.0}, {"params": apart[False]}]
         optimizer = self.make_optimizer([group for group in groups if group["params"]])

@@ -19,7 +19,7 @@ from structsparse.base.errors import UserError
 from structsparse.base.files import write_text
 from structsparse.penalties import Discrete, ElasticNet, NoPenalty, Penalty, Reweighting
 from structsparse.penalties.discrete import recall, settle
-from structsparse.solvers import effective_steps as steps
+from structsparse.solvers.base import solver_of
 from structsparse.training import certificate, legality
 from structsparse.training.callbacks.budget import Budget
 from structsparse.training.callbacks.checkpoints import LAST, Checkpoints, StopAtNaN, same_model
@@ -29,6 +29,7 @@ from structsparse.training.callbacks.outer import Admm, OuterIterations
 from structsparse.training.callbacks.proximal import ProximalStep
 from structsparse.training.task import Data, Placed, Task
 from structsparse.training.terms import ITEMS, Term, critical_strength, set_strength
+from structsparse.weights.notes import notes_of
 
 PROVED = ("excess", "kkt")  # what a solver may know of its last model: the duality gap, how far it is from stationary
 
@@ -75,12 +76,11 @@ class Outcome:
     def survivors(self) -> dict[str, Tensor]:
         """Which entries of each penalised parameter live: those of living groups, or those that are not zero."""
         weights = dict(self.module.named_parameters())
-        return {
-            name: weights[name].grows.spread(p)
-            if hasattr(weights[name], "grows")
-            else p.survivors(weights[name].detach())
-            for name, p in self.penalties.items()
-        }
+        found = {}
+        for name, penalty in self.penalties.items():
+            growing = notes_of(weights[name]).grows
+            found[name] = penalty.survivors(weights[name].detach()) if growing is None else growing.spread(penalty)
+        return found
 
 
 def run(
@@ -119,7 +119,8 @@ def run(
     if stage.reweight is not None:
         figures |= _reweigh(stage, before, module, main)
     checkpoints = Checkpoints(folder, f"dev/{data.metric}", stage.choose, stage.patience)
-    figures |= _fitted(stage, data, module, penalties, main, support, checkpoints, resume, hasattr(optimizer, "sweep"))
+    one_by_one = solver_of(optimizer).needs_sentences
+    figures |= _fitted(stage, data, module, penalties, main, support, checkpoints, resume, one_by_one)
     for name, strength in figures.pop("strengths").items():
         penalties[name].strength = strength  # which a budget has found
     figures["strength"] = float(next(iter(penalties.values())).strength)
@@ -246,7 +247,7 @@ def _try_optimizer(stage: Stage) -> torch.optim.Optimizer:
     """What is wrong with it is said before the work begins."""
     try:
         optimizer = stage.optimizer([nn.Parameter(torch.zeros(1))])
-        steps.check(optimizer, [])
+        solver_of(optimizer).check_prox([])
     except (TypeError, ValueError) as error:
         raise UserError(f"solver: {error}") from error
     return optimizer
@@ -278,7 +279,8 @@ def _strengths(
     unpenalised = all(isinstance(penalty, NoPenalty) for penalty in penalties.values())
     chosen = unpenalised or stage.budget is not None  # then no strength is asked for
     discrete = all(isinstance(penalty, Discrete) for penalty in penalties.values())
-    if any(hasattr(p, "grows") for p in module.parameters()) or discrete or (chosen and not module.loss.smooth):
+    growing = any(notes_of(p).grows is not None for p in module.parameters())
+    if growing or discrete or (chosen and not module.loss.smooth):
         return _absolute(stage, placed, data.items), {}
     ridges = {name: p for _, own in placed[1:] for name, p in own.items() if isinstance(p, ElasticNet) and p.mix == 0}
     parameters = dict(module.named_parameters())
@@ -354,14 +356,15 @@ def _fit(
         "cuts": getattr(proximal[0], "sequence", []),
         "counts": counts.history,
         "outer": [tuple(line) for line in getattr(proximal[0], "history", [])],
-        "gap": _proved(trainer, "gap"),
-        **{name: _proved(trainer, name) for name in PROVED},
+        **_proved(trainer),
     }
 
 
-def _proved(trainer: lightning.Trainer, name: str) -> float | None:
-    """What a solver with a certificate of its own says of its last point."""
-    return next((value for o in trainer.optimizers if (value := getattr(o, name, None)) is not None), None)
+def _proved(trainer: lightning.Trainer) -> dict[str, float | None]:
+    """What the solver proves of its last point."""
+    (optimizer,) = trainer.optimizers
+    proof = solver_of(optimizer).proof()
+    return {"gap": proof.gap, **{name: getattr(proof, name) for name in PROVED}}
 
 
 def _train(stage: Stage, data: Data, one_by_one: bool, sharing: dict):

@@ -13,6 +13,7 @@ from structsparse.groups.layouts import TableLayout
 from structsparse.penalties import ElasticNet, Nonnegative, NoPenalty, Penalty, Ridged
 from structsparse.penalties.blocks import Blocks
 from structsparse.penalties.forest import TreeGroupLasso, TreeGroupLassoMax
+from structsparse.weights.notes import notes_of
 
 ITEMS = "items"  # of a strength that is one of the summed loss
 
@@ -32,7 +33,7 @@ class Term:
 
     def on(self, parameter: nn.Parameter, name: str, layout: TableLayout) -> Penalty:
         """The penalty of one parameter, which its groups have been fitted to."""
-        growing = getattr(parameter, "grows", None)
+        growing = notes_of(parameter).grows
         if self.groups is None:
             groups = None
         elif growing is None:

@@ -6,8 +6,6 @@ is the product; it is a thousandth of its size, and the solvers in `solvers/rows
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numba
 import torch
 import torch.nn.functional as F
@@ -15,30 +13,17 @@ from torch import Tensor
 
 from structsparse.kernels.weights import bags as kernels
 from structsparse.kernels.weights import scaled as scaled_kernels
-
-
-class BagGradient(NamedTuple):
-    """The gradient X'R of a table, unformed."""
-
-    ids: Tensor  # int32 [occurrences], ascending within each bag
-    offsets: Tensor  # int64 [tokens + 1]
-    residuals: Tensor  # [tokens, labels]
-
-
-class RowScale(NamedTuple):
-    """What an optimizer may put on `table.scale`: the rows of group g stand for factors[g] times what they hold."""
-
-    factors: Tensor  # float64 [groups]
-    offsets: Tensor  # int64 [groups + 1] where each group's rows begin
+from structsparse.weights.notes import BagGradient, RowScale, notes_of
 
 
 def bag_sum(table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
     """The sum of the rows of each bag: [tokens, labels]. The rows of a bag ascend: the kernels rely on it.
 
-    Where an optimizer has put a list on `table.pending`, backward appends a BagGradient to it and leaves `table.grad`
-    alone. Processes that share gradients need the dense form. Under a `table.scale` it is the gradient of what the
-    rows stand for."""
-    pending, scale = getattr(table, "pending", None), getattr(table, "scale", None)
+    Where a solver has put a list into the table's `pending` note, backward appends a BagGradient to it and leaves
+    `table.grad` alone. Processes that share gradients need the dense form. Under a `scale` note it is the gradient of
+    what the rows stand for."""
+    notes = notes_of(table)
+    pending, scale = notes.pending, notes.scale
     if torch.distributed.is_initialized():
         pending = None
     if pending is None and not _on_cpu(table):

@@ -17,6 +17,7 @@ from structsparse.solvers.fista import FISTA
 from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.tasks.lm.groups import ContextLayout, by_suffix
 from structsparse.tasks.lm.model import NgramModel
+from structsparse.weights.notes import notes_of
 from tests.support.forests import FORESTS, limit_of, random_parents, random_steps, random_weights, slow_tree_prox
 
 algorithms = pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -154,7 +155,7 @@ def models():
     for model in both:
         chain = torch.from_numpy(model.tree.entry_chain).double()
         count = torch.from_numpy(model.tree.entry_count).double().clamp(min=0.5)
-        model.table.curvature = chain * count / model.targets
+        notes_of(model.table).curvature = chain * count / model.targets
         with torch.no_grad():
             model.table[: trie.words] = count[: trie.words].log()
     return both, torch.from_numpy(of).long()

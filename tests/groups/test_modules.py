@@ -14,7 +14,7 @@ from structsparse.groups import Partition, by_row, modules
 from structsparse.groups.modules import BY_MODULE
 from structsparse.networks.attach import attach, proximal
 from structsparse.penalties import L1, GroupLasso
-from structsparse.solvers import effective_steps as steps
+from structsparse.solvers.base import solver_of
 
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
 
@@ -270,7 +270,7 @@ def test_a_loop_without_lightning_applies_the_prox_of_the_step_taken(make):
         if step < 25:
             with torch.no_grad():
                 weight = twin[0].weight
-                penalties["0.weight"].prox_(weight, steps.effective_steps(other, other.param_groups[0], weight))
+                penalties["0.weight"].prox_(weight, solver_of(other).effective_step(other.param_groups[0], weight))
         for one, two in zip(model.parameters(), twin.parameters(), strict=True):
             assert torch.equal(one, two)
 

@@ -11,7 +11,7 @@ from structsparse.corpora.text import encode
 from structsparse.features.layout import TemplateLayout, by_feature, by_label, by_template
 from structsparse.losses.structured import CRF, Hinge, Perceptron, SoftmaxLM
 from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, SparseGroupLasso, SquaredL2
-from structsparse.solvers import effective_steps as steps
+from structsparse.solvers.base import solver_of
 from structsparse.solvers.sgd import RowAdagrad, RowSGD
 from structsparse.structures.chain import Chain
 from structsparse.structures.contexts import Contexts
@@ -22,6 +22,7 @@ from structsparse.tasks.tagging.model import DenseScorer, RecurrentScorer, Spars
 from structsparse.tasks.tagging.task import Tagging
 from structsparse.training.run_folder import first_process
 from structsparse.weights.batch import Sizes
+from structsparse.weights.notes import notes_of
 from tests.support.runs import TWO_STAGES, run_here, run_program
 
 TWO_PROCESSES = ("trainer.devices=2", "trainer.accelerator=cpu", "trainer.strategy=ddp")
@@ -189,7 +190,7 @@ def test_the_optimizer_and_the_prox_after_it_ask_for_no_value(penalty, solver, d
     optimizer.step()
     (group,) = optimizer.param_groups
     with torch.no_grad():
-        assert penalty.prox_(table, 0.1 * steps.metric(optimizer, group, table)) is table
+        assert penalty.prox_(table, 0.1 * solver_of(optimizer).metric(group, table)) is table
         assert penalty.value(table).device.type == "meta"
     assert table.device.type == "meta"
 
@@ -211,5 +212,5 @@ def test_the_loss_of_a_language_model_asks_for_no_value(base):
         loss.backward()
         assert (model.table.grad.shape, model.table.grad.device.type) == (model.table.shape, "meta")
     assert structure.log_partition(structure.path_sums(model())).shape == (tree.nodes,)
-    assert model.table.curvature.device.type == model.curvature().device.type == "meta"
+    assert notes_of(model.table).curvature.device.type == model.curvature().device.type == "meta"
     assert model.log_probabilities(Places(torch.zeros(3), torch.zeros(3))).shape == (3,)

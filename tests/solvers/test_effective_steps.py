@@ -4,18 +4,18 @@ from functools import cache, partial
 
 import pytest
 import torch
-from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop, Rprop
+from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, NAdam, RMSprop, Rprop
 
 from structsparse.base.errors import UserError
 from structsparse.groups import Partition
 from structsparse.penalties import L1, GroupLasso
-from structsparse.solvers import effective_steps as steps
+from structsparse.solvers.base import Solver, solver_of
 
 FEATURES, GROUPS = 16, 4
 
 
-class Halved(Optimizer):
-    """An optimizer that tells its own effective steps."""
+class Halved(Solver):
+    """A solver with a metric per entry."""
 
     def __init__(self, params, lr):
         super().__init__(params, {"lr": lr})
@@ -24,20 +24,17 @@ class Halved(Optimizer):
     def step(self):
         for group in self.param_groups:
             for parameter in group["params"]:
-                parameter.sub_(parameter.grad * self.effective_steps(group, parameter))
+                parameter.sub_(parameter.grad * self.effective_step(group, parameter))
 
-    def effective_steps(self, group, parameter):
-        return group["lr"] * torch.linspace(0.5, 1, parameter.numel()).to(parameter)
+    def metric(self, group, parameter):
+        return torch.linspace(0.5, 1, parameter.numel()).to(parameter)
 
 
 class Quartered(Halved):
-    """One that tells its metric."""
+    """A solver whose metric is a number."""
 
     def metric(self, group, parameter):
         return 0.25
-
-    def effective_steps(self, group, parameter):
-        return group["lr"] * self.metric(group, parameter)
 
 
 OPTIMIZERS = {
@@ -55,7 +52,7 @@ OPTIMIZERS = {
     "adam, amsgrad": partial(Adam, lr=0.01, amsgrad=True, betas=(0.8, 0.99)),
     "adam, rate in a tensor": lambda params: Adam(params, lr=torch.tensor(0.01)),
     "adamw": partial(AdamW, lr=0.01, weight_decay=0.0),
-    "effective steps": partial(Halved, lr=0.15),
+    "metric per entry": partial(Halved, lr=0.15),
     "metric": partial(Quartered, lr=0.8),
 }
 PENALTIES = {
@@ -114,10 +111,14 @@ def fit(make, penalty, effective, rounds=4000):
     return w.detach()
 
 
+def effective_step(optimizer, group, w):
+    return solver_of(optimizer).effective_step(group, w)
+
+
 @pytest.mark.parametrize("name", PENALTIES)
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
 def test_every_optimizer_reaches_the_solution(make, name):
-    found = fit(make, PENALTIES[name](), steps.effective_steps)
+    found = fit(make, PENALTIES[name](), effective_step)
     torch.testing.assert_close(found, solution(name), rtol=0, atol=1e-4)
     assert torch.equal(found != 0, solution(name) != 0)
 
@@ -136,12 +137,12 @@ def test_thresholds_of_several_steps_add_up_as_learning_rates(optimizer, name):
     rates = []
 
     def third(optimizer, group, w):
-        rates.append(steps.rate(optimizer, group))
+        rates.append(solver_of(optimizer).rate(group))
         if len(rates) < 3:
             return 0.0
         total = sum(rates)
         rates.clear()
-        return total * steps.metric(optimizer, group, w)
+        return total * solver_of(optimizer).metric(group, w)
 
     found = fit(OPTIMIZERS[optimizer], PENALTIES[name](), third, rounds=6000)
     torch.testing.assert_close(found, solution(name), rtol=0, atol=2e-3)
@@ -157,11 +158,11 @@ def test_the_effective_step_is_how_far_a_steady_gradient_moves_a_weight(make):
     for done in range(300):  # until momentum has built up
         before, w.grad = w.detach().clone(), gradient.clone()
         optimizer.step()
-        effective = torch.as_tensor(steps.effective_steps(optimizer, group, w))
+        effective = torch.as_tensor(solver_of(optimizer).effective_step(group, w))
         if done < 3 and group.get("momentum", 0) == 0:
             torch.testing.assert_close(effective * gradient, before - w.detach(), rtol=1e-6, atol=0)
     torch.testing.assert_close(effective * gradient, before - w.detach(), rtol=1e-6, atol=0)
-    split = steps.rate(optimizer, group) * steps.metric(optimizer, group, w)
+    split = solver_of(optimizer).rate(group) * solver_of(optimizer).metric(group, w)
     torch.testing.assert_close(torch.as_tensor(split), effective, rtol=0, atol=0)
 
 
@@ -171,7 +172,7 @@ def test_an_optimizer_that_has_not_moved_a_parameter_has_step_zero_or_its_first(
     made = OPTIMIZERS[optimizer]([w, idle])
     w.grad = torch.ones(3)
     made.step()
-    found = steps.effective_steps(made, made.param_groups[0], idle)
+    found = solver_of(made).effective_step(made.param_groups[0], idle)
     if optimizer == "adagrad":  # which keeps a sum from the beginning; nothing penalised stands such a step
         assert torch.equal(L1(1.0).prox_(torch.tensor([5.0, -5.0, 0.0]), found), torch.zeros(3))
     else:
@@ -184,7 +185,7 @@ def test_nothing_waits_for_the_device(make):
     optimizer = make([w])
     w.grad = torch.empty(FEATURES, device="meta")
     optimizer.step()
-    effective = steps.effective_steps(optimizer, optimizer.param_groups[0], w)
+    effective = solver_of(optimizer).effective_step(optimizer.param_groups[0], w)
     assert not isinstance(effective, torch.Tensor) or effective.device.type == "meta" or effective.dim() == 0
     for name in PENALTIES:
         assert PENALTIES[name]().to("meta").prox_(w, effective) is w
@@ -193,7 +194,7 @@ def test_nothing_waits_for_the_device(make):
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
 def test_what_is_known_is_accepted(make):
     w, other = torch.zeros(3, requires_grad=True), torch.zeros(3, requires_grad=True)
-    steps.check(make([{"params": [w]}, {"params": [other]}]), [w, other])
+    solver_of(make([{"params": [w]}, {"params": [other]}])).check_prox([w, other])
 
 
 class Unlike(Adam):
@@ -220,15 +221,15 @@ REFUSED = {
 def test_what_is_not_is_refused_with_the_reason(message):
     w = torch.zeros(3, requires_grad=True)
     with pytest.raises(UserError) as error:
-        steps.check(REFUSED[message]([w]), [w])
+        solver_of(REFUSED[message]([w])).check_prox([w])
     assert message in str(error.value)
 
 
 def test_only_the_groups_of_penalised_parameters_are_looked_at():
     penalised, bias = torch.zeros(3, requires_grad=True), torch.zeros(2, requires_grad=True)
     optimizer = SGD([{"params": [penalised]}, {"params": [bias], "weight_decay": 0.1}], lr=0.1)
-    steps.check(optimizer, [penalised])
+    solver_of(optimizer).check_prox([penalised])
     with pytest.raises(UserError, match=r"penalised parameter \(2,\) has weight_decay"):
-        steps.check(optimizer, [penalised, bias])
+        solver_of(optimizer).check_prox([penalised, bias])
     with pytest.raises(UserError, match=r"\(4,\) is not among those that SGD moves"):
-        steps.check(optimizer, [torch.zeros(4)])
+        solver_of(optimizer).check_prox([torch.zeros(4)])

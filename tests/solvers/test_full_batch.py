@@ -17,6 +17,7 @@ from structsparse.solvers.fista import FISTA, AcceleratedSGD
 from structsparse.solvers.mira import MIRA
 from structsparse.solvers.owlqn import OWLQN
 from structsparse.solvers.quasi_newton import ProximalQuasiNewton
+from structsparse.weights.notes import notes_of
 
 ITEMS, FEATURES, SIZE = 80, 24, 4
 
@@ -141,7 +142,7 @@ class Problem:
         self.b = torch.nn.Parameter(torch.zeros((), dtype=dtype))
         self.name, self.penalty, self.evaluations = name, penalty, 0
         if curved:
-            self.w.curvature = data()[0].square().mean(0)
+            notes_of(self.w).curvature = data()[0].square().mean(0)
         self.optimizer = make([{"params": [self.w]}, {"params": [self.b]}])
         masks = {} if support is None else {self.w: support}
         self.optimizer.attach({self.w: penalty}, masks)
@@ -315,7 +316,7 @@ def test_what_does_not_fit_is_refused_with_the_reason():
     with pytest.raises(UserError, match="FISTA evaluates the loss within a step"):
         FISTA([w]).step()
     for curvature in (torch.zeros(FEATURES), torch.ones(3), torch.ones(2, FEATURES)):
-        w.curvature = curvature
+        notes_of(w).curvature = curvature
         with pytest.raises(UserError, match="must broadcast to it and be positive"):
             FISTA([w]).step(lambda: 1.0)
     wrong = [

@@ -13,6 +13,7 @@ from structsparse.penalties import L1, GroupLasso, SparseGroupLasso
 from structsparse.solvers.scaled import ScaledAdagrad, ScaledSGD
 from structsparse.solvers.sgd import RowSGD
 from structsparse.weights.bags import BagGradient, RowScale, bag_sum, concatenated
+from structsparse.weights.notes import notes_of
 
 LABELS = 5
 BOUNDS = [0, 7, 7, 20, 21, 33, 48, 60]  # one group is empty, one is a single row
@@ -58,7 +59,7 @@ def formed(gradient):
 
 def held(table):
     """What a table stands for."""
-    scale = table.scale
+    scale = notes_of(table).scale
     return table.detach() * torch.repeat_interleave(scale.factors, scale.offsets.diff())[:, None].to(table.dtype)
 
 
@@ -110,7 +111,7 @@ def test_hundreds_of_steps_equal_the_eager_route(solver, start, dtype):
     assert revivals > 50
     assert before.any()
     optimizer.flush()
-    assert (ours.scale.factors == 1).all()
+    assert (notes_of(ours).scale.factors == 1).all()
     torch.testing.assert_close(ours.detach().double(), theirs.detach(), rtol=0, atol=close)
     assert torch.equal(penalty.groups.alive(ours), before)
     assert not ours[ours == 0].signbit().any()
@@ -125,7 +126,7 @@ def test_norms_are_known_at_all_times(dtype):
     state, folds, before = optimizer.state[table], 0, torch.ones(len(NAMES), dtype=torch.float64)
     for step in range(90):
         g = some_bags(step, dtype=dtype)
-        table.pending[:] = [g._replace(residuals=g.residuals * 1e-3 * 0.5**step)]
+        notes_of(table).pending[:] = [g._replace(residuals=g.residuals * 1e-3 * 0.5**step)]
         penalty.groups.weight.copy_(0.5 * state["squares"].sqrt())
         optimizer.step()
         folds, before = folds + int((state["factors"] > before).sum()), state["factors"].clone()
@@ -140,7 +141,7 @@ def test_a_norm_that_rounding_has_drowned_is_measured_anew():
     table, penalty, g = table_of(start=1e-3), lasso(1e-9), some_bags(0, tokens=20)
     optimizer = ScaledSGD([table], lr=1.0)
     optimizer.attach({table: penalty})
-    table.pending[:] = [g._replace(residuals=g.residuals * scale) for scale in (1e9, -1e9)]
+    notes_of(table).pending[:] = [g._replace(residuals=g.residuals * scale) for scale in (1e9, -1e9)]
     optimizer.step()
     norms = penalty.groups.norms(held(table))
     assert 0 < float(norms.max()) < 1
@@ -151,13 +152,13 @@ def test_a_norm_that_rounding_has_drowned_is_measured_anew():
 def test_scaled_sums_are_sums_of_scaled_rows(dtype):
     table = table_of(dtype, 1.0)
     factors = torch.rand(len(NAMES), dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    table.scale = RowScale(factors, torch.tensor(BOUNDS))
+    notes_of(table).scale = RowScale(factors, torch.tensor(BOUNDS))
     for g in (some_bags(4, 30), some_bags(5, 1), some_bags(6, 0)):
         theirs = torch.zeros(len(g.offsets) - 1, LABELS, dtype=dtype)
         for token in range(len(theirs)):
             theirs[token] = held(table)[g.ids[g.offsets[token] : g.offsets[token + 1]].long()].sum(0)
         torch.testing.assert_close(bag_sum(table, g.ids, g.offsets), theirs)
-    table.scale.factors.fill_(1.0)
+    notes_of(table).scale.factors.fill_(1.0)
     folded = torch.nn.Parameter(table.detach().clone())
     assert torch.equal(bag_sum(table, g.ids, g.offsets), bag_sum(folded, g.ids, g.offsets))
 
@@ -178,7 +179,7 @@ def test_the_number_of_threads_changes_no_bit(solver):
         optimizer = SOLVERS[solver][0]([table], lr=0.1)
         optimizer.attach({table: lasso(0.05)})
         for step in range(30):
-            table.pending[:] = [some_bags(step, 30, torch.float32)]
+            notes_of(table).pending[:] = [some_bags(step, 30, torch.float32)]
             optimizer.step()
         results.append((table.detach(), optimizer.state[table]["squares"]))
     for table, squares in results:
@@ -193,14 +194,14 @@ def test_a_checkpoint_between_flushes_goes_on_to_the_same_bits(solver, attached_
 
     def steps(table, optimizer, numbers):
         for step in numbers:
-            table.pending[:] = [some_bags(step, dtype=torch.float32)]
+            notes_of(table).pending[:] = [some_bags(step, dtype=torch.float32)]
             optimizer.step()
 
     one = table_of(torch.float32)
     optimizer = kind([one], lr=lr)
     optimizer.attach({one: lasso(0.05)})
     steps(one, optimizer, range(50))
-    assert (one.scale.factors != 1).any()
+    assert (notes_of(one).scale.factors != 1).any()
     saved = copy.deepcopy((one.detach(), optimizer.state_dict()))
     steps(one, optimizer, range(50, 100))
     two = torch.nn.Parameter(saved[0].clone())
@@ -223,10 +224,10 @@ def test_attaching_again_takes_the_memory_as_it_is(solver):
     optimizer = kind([table], lr=lr)
     optimizer.attach({table: lasso(0.05)})
     for step in range(20):
-        table.pending[:] = [some_bags(step)]
+        notes_of(table).pending[:] = [some_bags(step)]
         optimizer.step()
     optimizer.attach({})
-    assert table.scale is None
+    assert notes_of(table).scale is None
     with torch.no_grad():
         fresh.copy_(table.mul_(2.0))
     optimizer.attach({table: lasso(0.05)})
@@ -255,7 +256,7 @@ def test_other_penalties_are_applied_eagerly(solver, penalty):
         optimizer.attach({table: penalty})
     for step in range(20):
         g = some_bags(step)
-        bagged.pending[:] = [g]
+        notes_of(bagged).pending[:] = [g]
         plain.grad = formed(g)
         for optimizer in optimizers:
             optimizer.step()
@@ -280,14 +281,14 @@ def test_a_dense_gradient_and_a_support_give_the_same(solver):
     optimizers[1].attach({masked: lasso(0.05)}, {masked: mask})
     for step in range(40):
         g = some_bags(step)
-        masked.pending[:] = [g]
+        notes_of(masked).pending[:] = [g]
         if step % 2:
             dense.grad = formed(g)
         else:
-            dense.grad, dense.pending[:] = None, [g]
+            dense.grad, notes_of(dense).pending[:] = None, [g]
         for optimizer in optimizers:
             optimizer.step()
-        dense.pending.clear()
+        notes_of(dense).pending.clear()
         eager(expected, lasso(0.05), [g], lr, state)
         torch.testing.assert_close(held(dense), expected.detach(), rtol=0, atol=1e-12)
         torch.testing.assert_close(masked, expected, rtol=0, atol=1e-12)
@@ -304,16 +305,16 @@ def test_on_another_device_it_is_the_eager_route(solver):
     optimizer.attach({table: lasso(0.05)})
     g = BagGradient(*(tensor.to("meta") for tensor in some_bags(0, dtype=torch.float32)))
     (bag_sum(table, g.ids, g.offsets) * g.residuals).sum().backward()
-    assert len(table.pending) == 1
+    assert len(notes_of(table).pending) == 1
     optimizer.step()
-    assert getattr(table, "scale", None) is None
+    assert notes_of(table).scale is None
 
 
 def test_without_a_penalty_it_is_row_sgd():
     one, two = table_of(start=1.0), table_of(start=1.0)
     optimizers = ScaledSGD([one], lr=0.1), RowSGD([two], lr=0.1)
     for table, optimizer in zip((one, two), optimizers, strict=True):
-        table.pending[:] = [some_bags(0)]
+        notes_of(table).pending[:] = [some_bags(0)]
         optimizer.step()
     assert torch.equal(one, two)
 
@@ -331,7 +332,7 @@ def test_several_backward_passes_are_one_gradient_for_adagrad():
         optimizer = ScaledAdagrad([table], lr=0.5)
         optimizer.attach({table: lasso(0.05)})
         parts = [some_bags(1), some_bags(2)]
-        table.pending[:] = parts if split else [concatenated(parts)]
+        notes_of(table).pending[:] = parts if split else [concatenated(parts)]
         optimizer.step()
     torch.testing.assert_close(held(one), held(two))
     assert one.any()

@@ -10,11 +10,12 @@ import torch
 from structsparse.base.errors import UserError
 from structsparse.groups import by_row_blocks
 from structsparse.penalties import L1, GroupLasso
-from structsparse.solvers import effective_steps as steps
+from structsparse.solvers.base import solver_of
 from structsparse.solvers.dual_averaging import RDA, AdagradRDA
 from structsparse.solvers.fista import AcceleratedSGD
 from structsparse.solvers.mira import MIRA
 from structsparse.weights.bags import bag_sum
+from structsparse.weights.notes import notes_of
 
 ROWS, LABELS, STRENGTH = 5, 3, 0.05
 FEATURES = 12
@@ -38,7 +39,7 @@ def stepped(optimizer, w, gradient):
         return torch.tensor(1.0)
 
     optimizer.step(closure)
-    L1(STRENGTH).prox_(w.detach(), steps.effective_steps(optimizer, optimizer.param_groups[0], w))
+    L1(STRENGTH).prox_(w.detach(), solver_of(optimizer).effective_step(optimizer.param_groups[0], w))
     return w.detach().numpy()
 
 
@@ -82,13 +83,13 @@ def test_an_unformed_gradient_makes_the_same_step_as_a_formed_one(kind, passes):
 
             def closure(w=w, optimizer=optimizer, t=t, formed=formed):
                 optimizer.zero_grad()
-                w.pending = None if formed else []
+                notes_of(w).pending = None if formed else []
                 for k in range(passes):
                     ids, offsets, pull = random_bags(10 * t + k)
                     loss = (bag_sum(w, ids, offsets) * pull).sum()
                     loss.backward()
                 assert (w.grad is not None) == formed
-                w.pending = w.pending or []
+                notes_of(w).pending = notes_of(w).pending or []
                 return loss.detach() + 30.0
 
             optimizer.step(closure)
@@ -171,7 +172,7 @@ def test_passive_aggressive_is_that_of_a_plain_loop(cap, lr):
         expected += step * label * x
         intercept += step * label
         for group in optimizer.param_groups:
-            assert float(steps.effective_steps(optimizer, group, w)) == pytest.approx(step, rel=1e-12)
+            assert float(solver_of(optimizer).effective_step(group, w)) == pytest.approx(step, rel=1e-12)
         np.testing.assert_allclose(w.detach().numpy(), expected, rtol=0, atol=1e-13)
         assert float(b.detach()) == pytest.approx(intercept, abs=1e-13)
 
@@ -196,7 +197,7 @@ def test_the_accelerated_method_is_that_of_a_plain_loop(noise, convexity):
             return loss
 
         optimizer.step(closure)
-        L1(STRENGTH).prox_(w.detach(), steps.effective_steps(optimizer, optimizer.param_groups[0], w))
+        L1(STRENGTH).prox_(w.detach(), solver_of(optimizer).effective_step(optimizer.param_groups[0], w))
         if convexity == 0:
             a, L = 2 / (t + 2), noise * (t + 1) ** 1.5 + 1 / lr
         else:
@@ -248,7 +249,7 @@ def suboptimality(name, seed):
             return error.square().mean() / 2
 
         optimizer.step(closure)
-        penalty.prox_(w.detach(), steps.effective_steps(optimizer, optimizer.param_groups[0], w))
+        penalty.prox_(w.detach(), solver_of(optimizer).effective_step(optimizer.param_groups[0], w))
         if step in (EARLY, LATE):
             found.append(objective(w.detach()) - best)
     return *found, w.detach()
@@ -311,14 +312,14 @@ def test_nothing_waits_for_the_device(name, penalty):
 
     for _ in range(2):
         optimizer.step(closure)
-        effective = steps.effective_steps(optimizer, optimizer.param_groups[0], w)
+        effective = solver_of(optimizer).effective_step(optimizer.param_groups[0], w)
         assert penalty.to("meta").prox_(w, effective) is w
 
 
 def test_without_items_mira_stays_put():
     w = torch.nn.Parameter(torch.ones(2))
     optimizer = MIRA([w])
-    assert steps.effective_steps(optimizer, optimizer.param_groups[0], w) == 0.0
+    assert solver_of(optimizer).effective_step(optimizer.param_groups[0], w) == 0.0
     optimizer.step(lambda: torch.tensor(1.0))
     assert torch.equal(w.detach(), torch.ones(2))
     with pytest.raises(UserError, match="call step"):

@@ -23,7 +23,7 @@ class Design:
     -log p(class); "squared" is (f - y)^2 / 2; "squared_hinge" is max(0, 1 - y f)^2; with K > 2 classes the last two are
     sums over the classes, one against the rest. `targets` float64 [N]: -1 and +1, numbers, or codes of classes where
     `bias` has K > 2 outputs. The solver moves the table and the bias, which is not penalised.
-    A plain attribute of the parameter: `table.design = Design(...)`.
+    It is a note on the parameter: `notes_of(table).design = Design(...)`.
     """
 
     matrix: scipy.sparse.csc_array  # float64 [N, V]; whatever scipy.sparse or a dense matrix is turned into it

@@ -1,4 +1,4 @@
-"""The compiled solvers as torch Optimizers: they read `parameter.design` and write the table and its bias."""
+"""The compiled solvers as torch Optimizers: they read `notes_of(parameter).design` and write the table and its bias."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from structsparse.base.errors import UserError
 from structsparse.penalties import NoPenalty, Penalty, StructuredElasticNet
+from structsparse.solvers.base import Proof, Solver
 from structsparse.solvers.overlaps.admm import Admm
 from structsparse.solvers.overlaps.design import Design
 from structsparse.solvers.overlaps.majorize import Majorizer
 from structsparse.solvers.overlaps.problem import Certificate, Problem
+from structsparse.weights.notes import notes_of
 
 
-class DesignOptimizer(Optimizer):
-    """Minimises the mean loss of `table.design` plus the table's penalty, from where table and bias are.
+class DesignOptimizer(Solver):
+    """Minimises the mean loss of `notes_of(table).design` plus the table's penalty, from where table and bias are.
 
     A step makes up to `inner` iterations and ends with one call of the closure, for the loss there. `certificate` is
-    that of the last step's end (made when somebody asks), `gap` its relative duality gap, `excess` the gap itself;
-    `converged` says that there is nothing left to do.
+    that of the last step's end, computed on demand; `proof()` holds its figures. `converged`: nothing is left to do.
     """
 
-    evaluates = True
-    full_batch = True
+    needs_closure = True
+    needs_full_batch = True
+    carries_penalties = True
+    host_only = True
 
     def __init__(self, params, inner: int, lr: float = 1.0, **defaults) -> None:
         if not (isinstance(inner, int) and inner > 0):
@@ -40,13 +42,7 @@ class DesignOptimizer(Optimizer):
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
         """The penalty of the table; entries outside its support stay zero."""
-        members = {id(parameter) for group in self.param_groups for parameter in group["params"]}
-        for parameter in (*penalties, *(support or {})):
-            if id(parameter) not in members:
-                raise UserError(
-                    f"a penalised parameter {tuple(parameter.shape)} is not among those that {type(self).__name__} "
-                    "moves"
-                )
+        self.check_members((*penalties, *(support or {})))
         self.penalties, self.support, self.search = dict(penalties), dict(support or {}), None
 
     @property
@@ -59,17 +55,11 @@ class DesignOptimizer(Optimizer):
             self._certificate = self._certified(self._latest)
         return self._certificate
 
-    @property
-    def excess(self) -> float | None:
-        return None if self.certificate is None else self.certificate.gap * self._latest.problem.unit
-
-    @property
-    def kkt(self) -> float | None:
-        return None if self.certificate is None else self.certificate.kkt
-
-    @property
-    def gap(self) -> float | None:
-        return None if self.certificate is None else self.certificate.gap
+    def proof(self) -> Proof:
+        certificate = self.certificate
+        if certificate is None:
+            return Proof()
+        return Proof(certificate.gap, certificate.kkt, certificate.gap * self._latest.problem.unit)
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
@@ -77,14 +67,14 @@ class DesignOptimizer(Optimizer):
             raise UserError(f"{type(self).__name__} evaluates the loss within a step: call step(closure)")
         table = self._table()
         if self.search is None:
-            self.search = self._begin(table, table.design)
+            self.search = self._begin(table, notes_of(table).design)
         for _ in range(self.param_groups[0]["inner"]):
             if self.search.done:
                 break
             self.search.iterate()
         self._latest, self._certificate = self.search, None
         self._settle()
-        table.design.write_(table, *self._found())
+        notes_of(table).design.write_(table, *self._found())
         with torch.enable_grad():
             loss = closure()
         for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
@@ -98,7 +88,7 @@ class DesignOptimizer(Optimizer):
         return self.search.point.W, self.search.point.bias
 
     def _table(self) -> Tensor:
-        tables = [p for group in self.param_groups for p in group["params"] if getattr(p, "design", None) is not None]
+        tables = [parameter for parameter in self.members if notes_of(parameter).design is not None]
         if len(tables) != 1:
             raise UserError(
                 f"{type(self).__name__} needs one parameter with a design (task=textcat gives one), got {len(tables)}; "

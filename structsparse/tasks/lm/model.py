@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from structsparse.base.errors import UserError
 from structsparse.structures.contexts import Contexts, Increments, Memory
+from structsparse.weights.notes import notes_of
 
 if TYPE_CHECKING:
     from structsparse.tasks.lm.contexts import ContextTree, Places
@@ -44,7 +45,7 @@ class NgramModel(nn.Module):
         for name in ("features", "base", "shares"):
             self.register_buffer(name, None, persistent=False)
         self._describe()
-        self.table.curvature = self.curvature()
+        notes_of(self.table).curvature = self.curvature()
 
     def _describe(self) -> None:
         """Compute features, base and unigram shares from the tree, in the precision of the table."""
@@ -58,9 +59,9 @@ class NgramModel(nn.Module):
 
     def _apply(self, fn, recurse: bool = True) -> NgramModel:
         """Move to another device or precision; a higher precision recomputes the buffers and keeps the curvature."""
-        dtype, curvature = self.table.dtype, self.table.curvature
+        dtype, curvature = self.table.dtype, notes_of(self.table).curvature
         super()._apply(fn, recurse)
-        self.table.curvature = curvature.to(self.table)
+        notes_of(self.table).curvature = curvature.to(self.table)
         if self.table.dtype != dtype and self.table.device.type != "meta":
             self._describe()
         return self

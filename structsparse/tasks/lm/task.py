@@ -17,6 +17,7 @@ from structsparse.corpora.text import Text
 from structsparse.features import filters
 from structsparse.losses.structured import SoftmaxLM
 from structsparse.report import tables as report
+from structsparse.solvers.base import solver_of
 from structsparse.structures.contexts import Contexts
 from structsparse.tasks.lm import artifact
 from structsparse.tasks.lm.contexts import ContextTree, Places
@@ -178,7 +179,7 @@ class LanguageModelTask(Task):
         borne(stage.terms, ["model.table"])
 
     def check(self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]) -> None:
-        if hasattr(optimizer, "sweep"):
+        if solver_of(optimizer).needs_sentences:
             raise UserError(
                 "solver: one that goes from sentence to sentence is for taggers; take fista, or accelerated_sgd with "
                 "batch=400"

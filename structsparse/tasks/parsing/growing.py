@@ -23,6 +23,7 @@ from structsparse.penalties import Penalty
 from structsparse.tasks.parsing.features.groups import ArcLayout
 from structsparse.tasks.parsing.model import ArcBatch
 from structsparse.weights.batch import Sizes
+from structsparse.weights.notes import notes_of
 
 LEAST = 1024  # rows of the first piece of memory
 
@@ -38,7 +39,7 @@ class GrowingArcScorer(nn.Module):
     def __init__(self, sizes: Sizes | None = None) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.zeros(0, 1))  # [held, 1]
-        self.table.grows = self  # for groups, which are of all rows
+        notes_of(self.table).grows = self  # for groups, which are of all rows
         self.register_buffer("keys", torch.zeros(0, dtype=torch.int64))  # [held], bits of an unsigned number
         self.register_buffer("templates", torch.zeros(0, dtype=torch.int32))  # [held]
         self.open = True  # whether features may come into being

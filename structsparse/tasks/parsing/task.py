@@ -17,6 +17,7 @@ from structsparse.corpora.known.treebanks import Treebanks
 from structsparse.features.keys import WORD
 from structsparse.losses.structured import StructuredLoss
 from structsparse.report import tables as report
+from structsparse.solvers.base import solver_of
 from structsparse.tasks.parsing import artifact
 from structsparse.tasks.parsing import report as parsing_report
 from structsparse.tasks.parsing.data import ParsingData, prepare
@@ -32,6 +33,7 @@ from structsparse.training.stage import Outcome, Stage
 from structsparse.training.task import Placed, Task, fingerprint
 from structsparse.training.terms import borne, place
 from structsparse.weights.batch import Sizes
+from structsparse.weights.notes import notes_of
 
 TABLE = "parser.scorer.table"
 
@@ -113,7 +115,7 @@ class ParsingTask(Task):
         if isinstance(parser.scorer, ArcScorer):
             curvature = np.empty(len(data.index), np.float32)
             np.divide(data.arrays["train"].bags.counts(len(curvature)), data.items, out=curvature, casting="unsafe")
-            parser.scorer.table.curvature = torch.from_numpy(curvature)[:, None]
+            notes_of(parser.scorer.table).curvature = torch.from_numpy(curvature)[:, None]
         return module, placed
 
     def foresee(self, stage: Stage, data: ParsingData, optimizer: torch.optim.Optimizer) -> None:
@@ -227,9 +229,10 @@ def _parser(stage: Stage, data: ParsingData) -> Parser:
 
 def _check_fit(optimizer: torch.optim.Optimizer, parser: Parser, loss: nn.Module) -> None:
     """Whether a solver can move this model under this loss."""
-    if hasattr(optimizer, "sweep"):
+    solver = solver_of(optimizer)
+    if solver.needs_sentences:
         if parser.scorer.table.device.type != "meta":
-            optimizer.check(parser, loss)
+            solver.check(parser, loss)
     elif isinstance(parser.scorer, GrowingArcScorer):
         raise UserError(
             "model=arcs_growing grows under solver=online_perceptron or online_mira alone; or take model=arcs"

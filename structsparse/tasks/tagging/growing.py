@@ -16,6 +16,7 @@ from structsparse.features.layout import TemplateLayout
 from structsparse.groups import Partition
 from structsparse.penalties import Penalty
 from structsparse.weights.batch import Sizes, TokenBatch
+from structsparse.weights.notes import notes_of
 
 LEAST = 1024  # rows of the first piece of memory
 
@@ -30,7 +31,7 @@ class GrowingScorer(nn.Module):
         super().__init__()
         self.rows = sizes.rows
         self.table = nn.Parameter(torch.zeros(0, sizes.labels))  # [held, labels]
-        self.table.grows = self  # for groups, which are of all rows
+        notes_of(self.table).grows = self  # for groups, which are of all rows
         self.register_buffer("features", torch.zeros(0, dtype=torch.int64))  # [held], whose row it is
         self.register_buffer("slots", torch.full((sizes.rows,), -1, dtype=torch.int32), persistent=False)
         self._room = torch.zeros(0, sizes.labels), torch.zeros(0, dtype=torch.int64)
@@ -73,6 +74,9 @@ class GrowingScorer(nn.Module):
         """So many rows of the reserved memory are in use."""
         weights, features = self._room
         self.table.data, self.features = weights[:held], features[:held]
+
+    def stale(self) -> None:
+        """The table is the only copy of its weights: there are no caches to invalidate."""
 
     def groups_of(self, make: Callable, layout: TemplateLayout, name: str) -> HeldRows:
         return self.held_of(make((self.rows, self.table.shape[1]), layout, parameter=name))

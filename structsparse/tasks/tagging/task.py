@@ -17,6 +17,7 @@ from structsparse.corpora.splits import Splits
 from structsparse.features.layout import TemplateLayout
 from structsparse.losses.structured import StructuredLoss
 from structsparse.report import tables as report
+from structsparse.solvers.base import solver_of
 from structsparse.tasks.tagging import artifact
 from structsparse.tasks.tagging import report as tagging_report
 from structsparse.tasks.tagging.data import EDGES, TaggingData, prepare, table_name
@@ -29,6 +30,7 @@ from structsparse.training.stage import Outcome, Stage
 from structsparse.training.task import Placed, Task, fingerprint
 from structsparse.training.terms import borne, place
 from structsparse.weights.batch import TokenBatch
+from structsparse.weights.notes import notes_of
 from structsparse.weights.observed_pairs import Pairs, PairScorer, on_rows, pairs_of, rows_of
 
 
@@ -105,7 +107,7 @@ class TaggingTask(Task):
         module = Tagging(tagger, loss, stage.optimizer, data.score, names, stage.final_lr, identity)
         for name, curvature in _curvatures(data, pairs).items():
             if name in parameters:
-                parameters[name].curvature = curvature
+                notes_of(parameters[name]).curvature = curvature
         return module, placed
 
     def foresee(self, stage: Stage, data: TaggingData, optimizer: torch.optim.Optimizer) -> None:
@@ -137,14 +139,14 @@ class TaggingTask(Task):
         survivors = before.survivors()
         for name, parameter in module.named_parameters():
             value, scorer = old[name], _owner(before.module, name)
-            if hasattr(value, "grows"):
-                value = value.grows.dense(survivors[name].any(dim=1))
+            if notes_of(value).grows is not None:
+                value = notes_of(value).grows.dense(survivors[name].any(dim=1))
             elif isinstance(scorer, PairScorer) and parameter.dim() == 2:
                 value = scorer.dense()[rows_of(scorer, survivors[name])]
             elif value.shape != parameter.shape:
                 value = on_rows(scorer, value, rows_of(scorer, survivors[name]))
-            if hasattr(parameter, "grows"):
-                parameter.grows.fill(value)
+            if notes_of(parameter).grows is not None:
+                notes_of(parameter).grows.fill(value)
                 continue
             if value.shape != parameter.shape:
                 raise UserError(
@@ -223,8 +225,9 @@ def _curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
 
 def _check_fit(optimizer: torch.optim.Optimizer, tagger: Tagger, loss: nn.Module) -> None:
     """Whether a solver can move this model under this loss."""
-    if hasattr(optimizer, "sweep"):
-        optimizer.check(tagger, loss)
+    solver = solver_of(optimizer)
+    if solver.needs_sentences:
+        solver.check(tagger, loss)
     elif isinstance(tagger.scorer, GrowingScorer):
         raise UserError("model=growing grows under solver=online_perceptron or online_mira alone; or take model=sparse")
 

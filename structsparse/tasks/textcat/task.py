@@ -20,6 +20,7 @@ from structsparse.groups import Cover
 from structsparse.losses.structured import DocumentLoss
 from structsparse.penalties import Penalty
 from structsparse.report import tables as report
+from structsparse.solvers.base import solver_of
 from structsparse.solvers.overlaps.design import Design
 from structsparse.tasks.textcat import artifact
 from structsparse.tasks.textcat.data import OPTIONS, DocumentBatch, DocumentData, prepare
@@ -33,6 +34,7 @@ from structsparse.training.scores import ClassScore, SquaredError
 from structsparse.training.stage import Outcome, Stage
 from structsparse.training.task import Placed, Task, fingerprint
 from structsparse.training.terms import Term, borne, place
+from structsparse.weights.notes import notes_of
 
 MOST = 10_000  # words, and groups, in the report
 
@@ -109,11 +111,11 @@ class TextcatTask(Task):
         names = tuple(name for _, penalties in placed for name in penalties)
         identity = fingerprint(stage, *_identity(data))
         module = Classification(model, loss, stage.optimizer, data.score, names, stage.final_lr, identity)
-        model.table.design = Design(data.columns, data.targets("train"), loss.kind, model.bias)
+        notes_of(model.table).design = Design(data.columns, data.targets("train"), loss.kind, model.bias)
         squares = data.columns.power(2).sum(axis=0) / data.items  # [words], in proportion to the second derivatives
         squares = torch.from_numpy(np.maximum(squares, 1 / data.items))
-        model.table.curvature = squares if model.table.dim() == 1 else squares[:, None]
-        model.bias.curvature = torch.ones((), dtype=torch.float64)
+        notes_of(model.table).curvature = squares if model.table.dim() == 1 else squares[:, None]
+        notes_of(model.bias).curvature = torch.ones((), dtype=torch.float64)
         return module, placed
 
     def foresee(self, stage: Stage, data: DocumentData, optimizer: torch.optim.Optimizer) -> None:
@@ -121,7 +123,7 @@ class TextcatTask(Task):
         borne(stage.terms, ["model.table", "model.bias"])
 
     def check(self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]) -> None:
-        if hasattr(optimizer, "sweep"):
+        if solver_of(optimizer).needs_sentences:
             raise UserError(
                 "solver: one that goes from sentence to sentence is for taggers; take majorize or fista, or adam with "
                 "batch=32"

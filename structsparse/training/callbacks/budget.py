@@ -11,7 +11,9 @@ from torch import Tensor
 from structsparse.base.errors import UserError
 from structsparse.penalties import Penalty
 from structsparse.prox import Steps
+from structsparse.solvers.base import solver_of
 from structsparse.training.callbacks.proximal import ProximalStep
+from structsparse.weights.notes import notes_of
 
 
 class Budget(ProximalStep):
@@ -65,12 +67,13 @@ class Budget(ProximalStep):
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         (optimizer,) = trainer.optimizers
-        if hasattr(optimizer, "attach"):
+        solver = solver_of(optimizer)
+        if solver.carries_penalties:
             raise UserError(
-                f"{type(optimizer).__name__} needs its strength before a step, and a budget tells it after; "
+                f"{solver.name} needs its strength before a step, and a budget tells it after; "
                 "choose another solver, or a path of strengths"
             )
-        if self.freeze is not None and any(hasattr(p, "grows") for p in module.parameters()):
+        if self.freeze is not None and any(notes_of(p).grows is not None for p in module.parameters()):
             raise UserError(f"reg.freeze={self.freeze}: rows of model=growing come and go; take model=sparse, or null")
         for name, penalty in self.penalties.items():  # that of the last cut, none before the first
             penalty.strength = max(

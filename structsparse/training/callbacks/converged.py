@@ -1,15 +1,16 @@
-"""The end of training by optimizers that know when they are done."""
+"""Early stopping by solvers that know when they have converged."""
 
 from __future__ import annotations
 
 import lightning
 
+from structsparse.solvers.base import solver_of
+
 
 class StopWhenConverged(lightning.Callback):
-    """Stops once all optimizers that can tell (`.converged`) say that they have converged; dev is looked at first."""
+    """Stops training once all solvers have converged, after one more validation."""
 
     def on_train_batch_end(self, trainer: lightning.Trainer, module, outputs, batch, batch_idx: int) -> None:
-        told = [optimizer.converged for optimizer in trainer.optimizers if hasattr(optimizer, "converged")]
-        if told and all(told):
+        if all(solver_of(optimizer).converged for optimizer in trainer.optimizers):
             trainer.check_val_every_n_epoch = 1  # whichever epoch this is, its model may be the best
             trainer.should_stop = True

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import lightning
 
+from structsparse.solvers.base import solver_of
+
 
 class Mean(lightning.Callback):
     """Where a solver keeps means, these are the weights between epochs, in validation, in checkpoints, in the end."""
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        self._tell(trainer, "resume")
+        for optimizer in trainer.optimizers:
+            solver_of(optimizer).resume()
 
     def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        self._tell(trainer, "take_mean")
+        self._take_mean(trainer)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        self._tell(trainer, "take_mean")
+        self._take_mean(trainer)
 
-    def _tell(self, trainer: lightning.Trainer, what: str) -> None:
+    def _take_mean(self, trainer: lightning.Trainer) -> None:
         for optimizer in trainer.optimizers:
-            if hasattr(optimizer, what):
-                getattr(optimizer, what)()
+            solver_of(optimizer).take_mean()
 
 
 class Counts(lightning.Callback):
@@ -32,7 +34,7 @@ class Counts(lightning.Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
         (optimizer,) = trainer.optimizers
-        if hasattr(optimizer, "sweep"):
+        if solver_of(optimizer).needs_sentences:
             self.history.append((trainer.current_epoch, trainer.global_step, optimizer.rows, optimizer.living))
 
     def state_dict(self) -> dict:

@@ -14,7 +14,9 @@ from structsparse.base.errors import UserError
 from structsparse.penalties import Copied, Penalty
 from structsparse.penalties.base import checked, checked_positive
 from structsparse.penalties.discrete import learn
+from structsparse.solvers.base import solver_of
 from structsparse.training.callbacks.proximal import ProximalStep
+from structsparse.weights.notes import notes_of
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Admm:
 
     def pull(self, parameter: Tensor, items: int) -> Tensor:
         """Of the mean loss, broadcastable to the parameter."""
-        often = getattr(parameter, "curvature", None)  # on average over the items
+        often = notes_of(parameter).curvature  # on average over the items
         often = parameter.new_ones(()) if often is None else often.to(parameter)
         return self.rho / items * (often * items) ** self.exponent
 
@@ -97,7 +99,7 @@ class OuterIterations(ProximalStep):
         super().on_train_start(trainer, module)
 
     def _copy(self, name: str, parameter: Tensor) -> Copied:
-        if hasattr(parameter, "grows"):
+        if notes_of(parameter).grows is not None:
             raise UserError("reg.admm keeps a copy of every weight, and those of a growing table come and go")
         options, penalty = self.options, self.copied[name].to(parameter.device)
         with torch.no_grad():
@@ -108,8 +110,9 @@ class OuterIterations(ProximalStep):
 
     def _refuse(self, trainer: lightning.Trainer) -> None:
         for optimizer in trainer.optimizers:
-            if hasattr(optimizer, "take_mean") and getattr(optimizer, "average", True):
-                raise UserError(f"{type(optimizer).__name__} ends with means, reg.admm with copies: choose one of them")
+            solver = solver_of(optimizer)
+            if solver.average:
+                raise UserError(f"{solver.name} ends with means, reg.admm with copies: choose one of them")
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         self._show_weights()
@@ -118,7 +121,7 @@ class OuterIterations(ProximalStep):
         if batch_idx + 1 < trainer.num_training_batches:
             return
         self.epochs += 1
-        if self.epochs >= self.options.inner or getattr(self.carrier, "converged", False):
+        if self.epochs >= self.options.inner or (self.carrier is not None and self.carrier.converged):
             self.epochs = 0
             self._update(trainer)
 

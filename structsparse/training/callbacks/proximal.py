@@ -11,7 +11,7 @@ from torch import Tensor
 from structsparse.base.errors import UserError
 from structsparse.penalties import NoPenalty, Penalty
 from structsparse.prox import Steps
-from structsparse.solvers import effective_steps as steps
+from structsparse.solvers.base import Capabilities, solver_of
 
 
 class ProximalStep(lightning.Callback):
@@ -43,9 +43,9 @@ class ProximalStep(lightning.Callback):
         self.support = dict(support or {})
         self.count = 0
         self.rates: dict[str, float | Tensor] = dict.fromkeys(self.penalties, 0.0)  # of steps not yet applied
-        self.targets: dict[str, tuple[torch.optim.Optimizer, dict, Tensor]] = {}
+        self.targets: dict[str, tuple[Capabilities, dict, Tensor]] = {}
         self.hook = None
-        self.carrier: torch.optim.Optimizer | None = None  # the optimizer, where it carries the penalties itself
+        self.carrier: Capabilities | None = None  # the solver, where it carries the penalties itself
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         if trainer.gradient_clip_val:
@@ -54,48 +54,47 @@ class ProximalStep(lightning.Callback):
                 "the penalty, which then kills more than it should; switch one of them off"
             )
         (optimizer,) = trainer.optimizers
+        solver = solver_of(optimizer)
         if self.every is None:
-            self.every = getattr(optimizer, "prox_every", 1)
-        self._check(trainer, optimizer)
+            self.every = solver.prox_every
+        self._check(trainer, solver)
         parameters = dict(module.named_parameters())
         for name, penalty in self.penalties.items():
             penalty.to(parameters[name].device)
             penalty.strength = trainer.strategy.broadcast(float(penalty.strength))  # to the last bit on all processes
-        steps.check(optimizer, [parameters[name] for name in self.penalties])
+        solver.check_prox([parameters[name] for name in self.penalties])
         self.support = {name: mask.to(parameters[name].device) for name, mask in self.support.items()}
-        if hasattr(optimizer, "attach"):
-            optimizer.attach(
+        if solver.carries_penalties:
+            solver.attach(
                 {parameters[name]: penalty for name, penalty in self.penalties.items()},
                 {parameters[name]: mask for name, mask in self.support.items()},
             )
-            self.carrier = optimizer
+            self.carrier = solver
             return
         for name in self.penalties:
-            group = next(g for g in optimizer.param_groups if any(p is parameters[name] for p in g["params"]))
-            self.targets[name] = optimizer, group, parameters[name]
-        if hasattr(optimizer, "hold"):
-            optimizer.hold([parameter for _, _, parameter in self.targets.values()])
+            self.targets[name] = solver, solver.group_of(parameters[name]), parameters[name]
+        solver.hold([parameter for _, _, parameter in self.targets.values()])
         self.hook = optimizer.register_step_post_hook(lambda *_: self._stepped())
 
-    def _check(self, trainer: lightning.Trainer, optimizer: torch.optim.Optimizer) -> None:
-        """What an optimizer cannot do together with an option."""
-        name = type(optimizer).__name__
-        if hasattr(optimizer, "attach") and (self.every > 1 or self.warmup):
+    def _check(self, trainer: lightning.Trainer, solver: Capabilities) -> None:
+        """Refuse options that the solver does not support."""
+        name = solver.name
+        if solver.carries_penalties and (self.every > 1 or self.warmup):
             raise UserError(
                 f"{name} carries the penalty within its steps, so reg.every={self.every} must be 1 "
                 f"and reg.warmup={self.warmup} must be 0"
             )
-        if getattr(optimizer, "each_step", False) and self.every > 1:
+        if solver.needs_each_prox and self.every > 1:
             raise UserError(
                 f"{name} builds each step on the prox of the one before, so reg.every={self.every} must be 1"
             )
         accumulated = trainer.accumulate_grad_batches
-        if getattr(optimizer, "evaluates", False) and accumulated > 1:
+        if solver.needs_closure and accumulated > 1:
             raise UserError(
                 f"{name} takes the loss within its step, of one batch: "
                 f"trainer.accumulate_grad_batches={accumulated} must be 1"
             )
-        if getattr(optimizer, "full_batch", False) and trainer.num_training_batches > 1:
+        if solver.needs_full_batch and trainer.num_training_batches > 1:
             raise UserError(
                 f"{name} compares the losses of several steps, which must be of the whole corpus, but an epoch has "
                 f"{trainer.num_training_batches} batches; set batch=null"
@@ -104,29 +103,28 @@ class ProximalStep(lightning.Callback):
     def _stepped(self) -> None:
         self.count += 1
         ramp = min(1.0, self.count / self.warmup) if self.warmup else 1.0
-        for name, (optimizer, group, _) in self.targets.items():
-            latest = ramp * steps.rate(optimizer, group)
-            self.rates[name] = steps.accumulated(optimizer, self.rates[name], latest)
+        for name, (solver, group, _) in self.targets.items():
+            self.rates[name] = solver.accumulated_rate(self.rates[name], ramp * solver.rate(group))
         if self.count % self.every == 0:
             self.flush()
 
     @torch.no_grad()
     def flush(self) -> None:
         """Apply what has accumulated."""
-        for name, (optimizer, group, parameter) in self.targets.items():
+        for name, (solver, group, parameter) in self.targets.items():
             rate = self.rates[name]
             if not isinstance(rate, Tensor) and rate == 0.0:  # of a tensor it is not asked: a device would wait
                 continue
             if isinstance(self.penalties[name], NoPenalty) and name not in self.support:
                 continue
-            steps.place_(optimizer, group, parameter)
+            solver.place_(group, parameter)
             if name in self.support:  # what may not live must not swell the norm of its group
                 parameter.mul_(self.support[name])
-            self.shrink(name, parameter, rate * steps.metric(optimizer, group, parameter))
+            self.shrink(name, parameter, rate * solver.metric(group, parameter))
             if name in self.support:
                 parameter.mul_(self.support[name])
             self.rates[name] = 0.0
-        if hasattr(self.carrier, "flush"):
+        if self.carrier is not None:
             self.carrier.flush()
 
     def shrink(self, name: str, parameter: Tensor, steps: Steps) -> None:
@@ -149,9 +147,8 @@ class ProximalStep(lightning.Callback):
         if self.hook is not None:
             self.hook.remove()
             self.hook = None
-        for optimizer, _, _ in self.targets.values():
-            if hasattr(optimizer, "hold"):
-                optimizer.hold([])
+        for solver, _, _ in self.targets.values():
+            solver.hold([])
         if self.carrier is not None:
             self.carrier.attach({})
         self.targets, self.carrier = {}, None

@@ -30,6 +30,7 @@ from structsparse.training.scores import gain
 from structsparse.training.search import reweighting as rounds
 from structsparse.training.stage import Outcome, Stage
 from structsparse.training.task import Data, Task
+from structsparse.weights.notes import notes_of
 from structsparse.weights.observed_pairs import entries_of, pairs_of, rows_of
 
 ROUNDS = 5  # of bringing groups back; one is usual
@@ -78,7 +79,7 @@ def walk(
         raise UserError("path and reg.budget both say how many groups live; choose one of them")
     state = _State(task, recipe.probe(start, task, data))
     critical = state.outcome.figures["critical_strength"]
-    if critical is None and any(hasattr(p, "grows") for p in state.outcome.module.parameters()):
+    if critical is None and any(notes_of(p).grows is not None for p in state.outcome.module.parameters()):
         raise UserError("path: the critical strength of a growing table is not known; take model=sparse")
     if critical is None:
         raise UserError("path: no strength of this penalty makes every weight zero, so there is none to begin at")

@@ -20,6 +20,7 @@ from structsparse.groups import by_row, cover_rows
 from structsparse.penalties import L1, ElasticNet, GroupLasso, SquaredL2, StructuredElasticNet
 from structsparse.solvers.overlaps import ADMM, Admm, Majorize, Majorizer, Problem, StoppedEarly
 from structsparse.solvers.overlaps.design import Design
+from structsparse.weights.notes import notes_of
 
 SIZES = {"train": 40, "dev": 2, "test": 2, "groups": 6, "size": 6, "deciding": 1}
 STRENGTH, LASSO = 1 / 40, 0.1  # over items, as reg.relative=items has it
@@ -362,7 +363,7 @@ def moved(solver: type, penalty, loss: str = "logistic", classes: int = 2, steps
     """The optimizer after its steps, and the table with its bias."""
     design, table = design_of(classes, loss)
     table, bias = (torch.nn.Parameter(part.clone()) for part in (table, design.bias))
-    table.design = replace(design, bias=bias)
+    notes_of(table).design = replace(design, bias=bias)
     optimizer = solver([table, bias], **options)
     optimizer.attach({table: penalty})
     X, y = torch.from_numpy(design.matrix.toarray()), torch.from_numpy(design.targets)
@@ -380,13 +381,13 @@ def test_optimizers_write_what_they_find_and_say_when_they_are_done():
     assert best.converged
     assert best.certificate.kkt <= 1e-9
     assert objective(design, penalty, W.numpy(), bias.numpy()) == pytest.approx(best.certificate.objective, rel=1e-12)
-    assert best.gap == best.certificate.gap
+    assert best.proof().gap == best.certificate.gap
     best.attach({})  # as a callback does at the end: what was proved stays proved
-    assert 0 <= best.excess < 1e-8
+    assert 0 <= best.proof().excess < 1e-8
     copied, V, other = moved(ADMM, penalty, stop="gap", tolerance=1e-8, iterations=5000)
     assert objective(design, penalty, V.numpy(), other.numpy()) == pytest.approx(best.certificate.objective, rel=1e-6)
     assert torch.equal(V == 0, W == 0)  # with `zeros`, which the lasso alone would not make
-    assert copied.gap < 1e-6
+    assert copied.proof().gap < 1e-6
 
 
 def test_early_stopping_is_admm_without_groups():

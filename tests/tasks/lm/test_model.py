@@ -11,6 +11,7 @@ from structsparse.losses.structured import SoftmaxLM
 from structsparse.structures.contexts import Contexts
 from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.tasks.lm.model import NgramModel
+from structsparse.weights.notes import notes_of
 from tests.structures.test_contexts import EXACT, draw, sentences
 
 ORDER = 4
@@ -158,7 +159,7 @@ def test_the_metric_bounds_the_diagonal_of_the_curvature_at_the_start(alpha, bas
     has less than its count says."""
     tree = ContextTree.build(encode(sentences(seed=1, words=8), text.vocabulary), 3, collapse)
     model = NgramModel(tree, alpha, base).double()
-    metric = model.table.curvature
+    metric = notes_of(model.table).curvature
     features = torch.ones(tree.entries) if model.features is None else model.features
     assert metric.shape == model.table.shape
     assert bool((metric > 0).all())
@@ -186,10 +187,10 @@ def test_precision_and_copies_keep_what_belongs_to_the_table(text):
     model = NgramModel(ContextTree.build(text, ORDER), 0.7, "unigram")
     assert model.table.dtype == torch.float32
     assert not bool(model.table.any())
-    metric = model.table.curvature.clone()
+    metric = notes_of(model.table).curvature.clone()
     model = model.double()
-    assert model.table.curvature.dtype == torch.float64
-    torch.testing.assert_close(model.table.curvature.float(), metric)
+    assert notes_of(model.table).curvature.dtype == torch.float64
+    torch.testing.assert_close(notes_of(model.table).curvature.float(), metric)
     depth = model.tree.depth[model.tree.entry_node].astype(float)
     np.testing.assert_allclose(model.features.numpy(), 0.7**depth, rtol=1e-15)
     assert list(model.state_dict()) == ["table"]

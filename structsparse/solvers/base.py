@@ -1,0 +1,182 @@
+"""The interface of a solver: what it needs from training, what it carries itself, which step it took, what it proves.
+
+At a fixed point of `solver step, then prox` the update is step * gradient, so a threshold of step * strength balances
+it. With the bare learning rate under momentum or a metric, another problem is solved. The effective step of an entry
+is rate * metric: thresholds of several steps add up as rates, and are multiplied by the latest metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from structsparse.base.errors import UserError
+from structsparse.penalties import Penalty
+from structsparse.solvers.effective_steps import METRICS, check_group
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a solver proves of the weights that it ended with; None: nothing."""
+
+    gap: float | None = None  # the duality gap, as a share of the objective at zero weights
+    kkt: float | None = None  # how far from stationary, as a share of the steepest gradient at zero
+    excess: float | None = None  # bound on the objective's distance from its minimum: the absolute duality gap
+
+
+class Capabilities:
+    """What training asks of any solver, with the answers of the plainest one: a step with `group["lr"]`, then a prox.
+
+    Needs `param_groups`. Our own solvers inherit it through `Solver`; `TorchSolver` answers for torch's optimizers."""
+
+    needs_closure = False  # its step takes loss and gradient from the closure, so none may accumulate before it
+    needs_full_batch = False  # it compares losses of several steps, which must all be of the same items
+    needs_each_prox = False  # its next step builds on the prox of this one
+    needs_sentences = False  # it moves the weights sentence by sentence: `sweep`, through `model.sweeper(solver)`
+    carries_penalties = False  # it applies the penalties within its steps: `attach`, and `flush` afterwards
+    average = False  # between epochs the weights are means: `take_mean`, undone by `resume`
+    host_only = False  # it runs on the CPU alone
+    from_start = False  # `rate` is that of all steps together: it replaces what has accumulated
+    prox_every = 1  # so many of its steps cost as much as one prox, which may wait for them
+    slopes = True  # whether the closure is asked for gradients; if not, it may leave them out
+    converged = False  # whether another step gains anything
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def members(self) -> list[Tensor]:
+        """The parameters that it moves."""
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    # --- the step that it took
+
+    def rate(self, group: dict) -> float | Tensor:
+        """The part of the step that adds up over several steps."""
+        return group["lr"]
+
+    def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
+        """Step over rate, a number or one per entry; 0 before the first step."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def effective_step(self, group: dict, parameter: Tensor) -> float | Tensor:
+        """The step taken last on each entry of a parameter of this group; 0 before the first one."""
+        return self.rate(group) * self.metric(group, parameter)
+
+    def accumulated_rate(self, waiting: float | Tensor, latest: float | Tensor) -> float | Tensor:
+        """The rate of the threshold that is due after a step of rate `latest`."""
+        return latest if self.from_start else waiting + latest
+
+    @property
+    def knows_step(self) -> bool:
+        """Whether a prox can be told which step it follows, or needs not be told."""
+        return self.carries_penalties or type(self).metric is not Capabilities.metric
+
+    def check_prox(self, parameters: Iterable[Tensor]) -> None:
+        """Refuse, with the reason, to penalise these parameters where the solver's step is unknown or wrong for it."""
+        if not self.knows_step:
+            raise UserError(
+                f"the step that {self.name} really takes is not known, so no prox fits after it; "
+                f"choose one of {', '.join(kind.__name__ for kind in METRICS)}"
+            )
+        for parameter in parameters:
+            check_group(self.name, self.group_of(parameter), parameter)
+
+    def group_of(self, parameter: Tensor) -> dict:
+        """The options of the parameter group that a penalised parameter stands in."""
+        for group in self.param_groups:
+            if any(member is parameter for member in group["params"]):
+                return group
+        raise UserError(f"a penalised parameter {tuple(parameter.shape)} is not among those that {self.name} moves")
+
+    # --- around a prox that follows its steps
+
+    def hold(self, parameters: Iterable[Tensor]) -> None:
+        """These parameters are moved by `place_`, just before a prox, and may rest in between."""
+
+    def place_(self, group: dict, parameter: Tensor) -> None:
+        """Move a parameter to where the prox expects it."""
+
+    # --- penalties that it carries
+
+    def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
+        """The penalty of each penalised parameter; entries of a parameter outside its support stay zero."""
+        raise NotImplementedError(f"{self.name} carries no penalties")
+
+    def flush(self) -> None:
+        """Write out what the weights stand for, where the solver keeps them in another form."""
+
+    def renew(self) -> None:
+        """The penalties that it carries have changed: evaluate the objective at the weights anew."""
+
+    # --- sentence by sentence
+
+    def check(self, model: nn.Module, loss: nn.Module) -> None:
+        """Refuse a model or a loss that it cannot work on."""
+
+    def sweep(self, model: nn.Module, loss: nn.Module, passage) -> Tensor:
+        """Move the weights through the sentences of a passage, in order; returns the mean of their losses."""
+        raise NotImplementedError(f"{self.name} does not go from sentence to sentence")
+
+    def take_mean(self) -> None:
+        """The weights become their mean so far, until `resume`."""
+
+    def resume(self) -> None:
+        """The weights are again what they were before `take_mean`."""
+
+    # --- in the end
+
+    def proof(self) -> Proof:
+        """What it proves of its last point."""
+        return Proof()
+
+
+class Solver(Capabilities, Optimizer):
+    """A torch optimizer that declares its capabilities: the base class of all solvers of this package.
+
+    A subclass has `step` and, unless it carries the penalties itself, `metric`."""
+
+    def check_members(self, parameters: Iterable[Tensor]) -> None:
+        """Refuse parameters that it does not move."""
+        for parameter in parameters:
+            self.group_of(parameter)
+
+
+class TorchSolver(Capabilities):
+    """One of torch's own optimizers, seen as a solver."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def name(self) -> str:
+        return type(self.optimizer).__name__
+
+    @property
+    def param_groups(self) -> list[dict]:
+        return self.optimizer.param_groups
+
+    @property
+    def knows_step(self) -> bool:
+        return type(self.optimizer) in METRICS
+
+    def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
+        return METRICS[type(self.optimizer)](group, self.optimizer.state.get(parameter, {}))
+
+    def check_prox(self, parameters: Iterable[Tensor]) -> None:
+        if isinstance(self.optimizer, torch.optim.LBFGS):
+            raise UserError(
+                "LBFGS tries several points within one step, so no prox fits after it; choose SGD or Adagrad"
+            )
+        super().check_prox(parameters)
+
+
+def solver_of(optimizer: Optimizer) -> Capabilities:
+    """The solver that an optimizer is, or an adapter around one of torch's."""
+    return optimizer if isinstance(optimizer, Capabilities) else TorchSolver(optimizer)
