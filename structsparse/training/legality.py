@@ -117,13 +117,20 @@ def _forms(penalty: type[Penalty]) -> str:
 
 
 def _choices(prefix: str, penalty: type[Penalty], kind: str) -> str:
-    """The groups that fit both the penalty and the table; and those of the table that other penalties take."""
+    """The groups that fit both the table and the penalty; then those of the table that are for other penalties."""
     makers = {name: declared(resolved(target)) for name, target in targets("groups").items()}
     over_it = {name: maker for name, maker in makers.items() if maker.fits(kind)}
     names = [name for name, maker in sorted(over_it.items(), key=_particular) if _taken(maker, penalty)]
-    rest = [name for name, maker in over_it.items() if not _taken(maker, penalty) and ANY not in maker.kinds]
+    rest = {name: maker for name, maker in over_it.items() if not _taken(maker, penalty) and ANY not in maker.kinds}
     text = f"choose {prefix}groups={', '.join(names)}" if names else "no groups fit"
-    return f"{text}, or another reg ({', '.join(rest)} fit the table)" if rest else text
+    if not rest:
+        return text
+    regs = [
+        name
+        for name, target in targets("reg").items()
+        if any(_taken(maker, resolved(target)) for maker in rest.values())
+    ]
+    return f"{text}; groups={', '.join(rest)} go with reg={', '.join(regs)}"
 
 
 def _taken(maker: Declared, penalty: type[Penalty]) -> bool:

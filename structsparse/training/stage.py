@@ -98,6 +98,7 @@ def run(
     lightning.seed_everything(stage.seed, verbose=False)
     optimizer = _try_optimizer(stage)
     begin = time.perf_counter()
+    legality.check(task, stage)
     module, placed = task.build(stage, data)
     seconds = time.perf_counter() - begin
     if not placed:
@@ -214,6 +215,7 @@ def _reweigh(
 def probe(stage: Stage, task: Task, data: Data) -> Outcome:
     """The model at zero, its free parameters at their best: where the path of falling strengths begins."""
     lightning.seed_everything(stage.seed, verbose=False)
+    legality.check(task, stage)
     module, placed = task.build(stage, data)
     figures, at_zero = _strengths(stage, data, module, placed, {}, cold=True)
     with torch.no_grad():
