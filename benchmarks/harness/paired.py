@@ -18,7 +18,7 @@ from benchmarks.harness.living_templates import kinds_of
 from benchmarks.harness.spec import Experiment, Row, short
 from benchmarks.harness.tables import SCORES, Figures, converged, csv_of, draw
 from structsparse.base.files import write_text
-from structsparse.report import bootstrap as resampling
+from structsparse.report import bootstrap
 from structsparse.report.tables import Table, markdown
 from structsparse.training.scores import gain
 
@@ -263,11 +263,11 @@ def _write(folder: Path, board: Board, kinds: Table | None = None) -> None:
         parts += ["![paired differences](differences.png)\n"]
         draw(folder / "differences.png", paired_figures.differences(board, found))
     parts += [f"{said}\n" for said in remarks(board, found)]
-    drawn = resampling.table(board, [(pair.row, pair.other) for pair in found], board.score[1])
+    folders = {row: {run: Path(record["folder"]) for run, record in runs.items()} for row, runs in board.found.items()}
+    pairs = [(pair.row, pair.other) for pair in found]
+    drawn = bootstrap.bootstrap_table(folders, pairs, board.places, board.score[1])
     if drawn is not None:
-        told = (
-            f"Items drawn anew {resampling.DRAWS:,} times, the same ones for both rows, of each the mean over seeds: "
-        )
+        told = f"Items drawn anew {bootstrap.DRAWS:,} times, the same ones for both rows, of each the mean over seeds: "
         told += "the difference, its standard error, and the share of draws in which it is above zero.\n"
         parts += ["## Paired bootstrap\n", told, markdown(drawn)]
     parts += [] if kinds is None else ["## Living templates by kind\n", markdown(kinds)]

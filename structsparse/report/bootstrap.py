@@ -1,7 +1,8 @@
-"""What another sample of sentences would have changed: the paired bootstrap over the items of dev and test.
+"""Paired bootstrap over the items of dev and test: how much a difference of two systems depends on the sample.
 
-A run says in `report/items.tsv` how many parts of each item (words of a sentence) it got right. The difference of two
-rows is that of their means over seeds; items are drawn anew, with replacement, the same ones for both rows."""
+A run writes to `report/items.tsv` how many parts of each item (words of a sentence, say) it got right. The difference
+of two systems is that of their means over runs. Items are resampled with replacement, the same ones for both systems.
+"""
 
 from __future__ import annotations
 
@@ -18,60 +19,71 @@ FILE = Path("report") / "items.tsv"
 DRAWS = 2000
 PARTS = "dev", "test"
 
+Runs = Mapping[tuple[str, object], Path]  # folders of runs by place (a task, say) and seed
 
-class Items(NamedTuple):
+
+class ItemScores(NamedTuple):
+    """Parts of each item: how many are right, and how many there are."""
+
     right: np.ndarray  # [items]
-    of: np.ndarray  # [items]
+    total: np.ndarray  # [items]
 
 
 class Resampled(NamedTuple):
-    """How much better a row is than another: the difference, its standard error, and the share of draws above zero."""
+    """How much better one system is than another: difference, standard error, share of the samples above zero."""
 
-    mean: float
+    difference: float
     error: float
     above: float
 
 
-def write(folder: Path, items: Mapping[str, Items]) -> None:
-    """Of a run, part by part, into its folder of reports."""
-    rows = [(part, int(r), int(n)) for part, own in items.items() for r, n in zip(*own, strict=True)]
+def write_items(folder: Path, items: Mapping[str, ItemScores]) -> None:
+    """Write the item scores of a run, part by part, to its folder of reports."""
+    rows = [(part, int(r), int(n)) for part, scores in items.items() for r, n in zip(*scores, strict=True)]
     write_text(folder / FILE.name, tsv(Table(("part", "right", "of"), rows)))
 
 
-def read(run: Path) -> dict[str, Items]:
-    """Nothing where the run says nothing of its items."""
+def read_items(run: Path) -> dict[str, ItemScores]:
+    """The item scores in the folder of a run, by part; empty if it has none."""
     if not (run / FILE).is_file():
         return {}
     lines = [line.split("\t") for line in (run / FILE).read_text().splitlines()[1:]]
-    found = {}
+    items = {}
     for part in PARTS:
         numbers = np.array([line[1:] for line in lines if line[0] == part], np.int64).reshape(-1, 2)
-        found[part] = Items(*numbers.T)
-    return found
+        items[part] = ItemScores(*numbers.T)
+    return items
 
 
-def resampled(mine: Sequence[Items], theirs: Sequence[Items], seed: int = 0) -> Resampled:
-    """Of all seeds of two rows on the same items."""
-    of = mine[0].of
-    shares = [np.mean([items.right for items in some], axis=0) for some in (mine, theirs)]
-    apart = shares[0] - shares[1]  # [items]
-    drawn = np.random.default_rng(seed).multinomial(len(of), np.full(len(of), 1 / len(of)), DRAWS)  # [draws, items]
-    differences = drawn @ apart / np.maximum(drawn @ of, 1)
-    return Resampled(float(apart.sum() / of.sum()), float(differences.std(ddof=1)), float((differences > 0).mean()))
+def paired_bootstrap(runs: Sequence[ItemScores], other_runs: Sequence[ItemScores], seed: int = 0) -> Resampled:
+    """Compare all runs of two systems on the same items."""
+    total = runs[0].total
+    right, other_right = (np.mean([items.right for items in scores], axis=0) for scores in (runs, other_runs))
+    difference = right - other_right  # [items]
+    generator = np.random.default_rng(seed)
+    counts = generator.multinomial(len(total), np.full(len(total), 1 / len(total)), DRAWS)  # [draws, items]
+    samples = counts @ difference / np.maximum(counts @ total, 1)
+    mean = float(difference.sum() / total.sum())
+    return Resampled(mean, float(samples.std(ddof=1)), float((samples > 0).mean()))
 
 
-def table(board, pairs: Sequence[tuple[str, str]], scale: float, read=read) -> Table | None:
-    """A line for each pair of rows and place; None where no run says anything of its items."""
-    known: dict[str, dict[tuple, dict[str, Items]]] = {}
-    for name in dict.fromkeys(name for pair in pairs for name in pair):
-        records = board.found.get(name, {})
-        known[name] = {run: items for run, record in records.items() if (items := read(Path(record["folder"])))}
+def bootstrap_table(
+    systems: Mapping[str, Runs], pairs: Sequence[tuple[str, str]], places: Sequence[str], scale: float
+) -> Table | None:
+    """Table of the paired bootstrap: a row for each pair of systems and place; None if no run has item scores."""
+    names = dict.fromkeys(name for pair in pairs for name in pair)
+    scores = {name: _item_scores(systems.get(name, {})) for name in names}
     rows = []
-    for row, other in pairs:
-        for place in board.places:
-            runs = [[items for (where, _), items in known[name].items() if where == place] for name in (row, other)]
-            if all(runs):
-                found = [resampled(*([items[part] for items in some] for some in runs)) for part in PARTS]
-                cells = [f"{scale * f.mean:+.2f} ± {scale * f.error:.2f} ({f.above:.3f})" for f in found]
-                rows.append((row, other, place, *cells))
+    for pair in pairs:
+        for place in places:
+            ours, theirs = ([items for (at, _), items in scores[name].items() if at == place] for name in pair)
+            if ours and theirs:
+                results = [paired_bootstrap([i[part] for i in ours], [i[part] for i in theirs]) for part in PARTS]
+                cells = [f"{scale * r.difference:+.2f} ± {scale * r.error:.2f} ({r.above:.3f})" for r in results]
+                rows.append((*pair, place, *cells))
     return Table(("row", "less", "place", *PARTS), rows) if rows else None
+
+
+def _item_scores(runs: Runs) -> dict[tuple[str, object], dict[str, ItemScores]]:
+    """The item scores of the runs that have any."""
+    return {run: items for run, folder in runs.items() if (items := read_items(folder))}

@@ -11,7 +11,7 @@ import torch
 
 from structsparse.features.layout import by_template
 from structsparse.groups import Partition
-from structsparse.report import bootstrap as resampling
+from structsparse.report import bootstrap
 from structsparse.report import tables as report
 from structsparse.tasks.parsing.data import ParsingData
 from structsparse.tasks.parsing.growing import GrowingArcScorer
@@ -106,7 +106,7 @@ def write_report(folder: Path, data: ParsingData, outcomes: Sequence[Outcome], l
     table = _groups(first, last)
     report.write_groups(folder, table)
     report.write_text(folder / "kinds.tsv", report.tsv(kinds_table(data, last)))
-    resampling.write(folder, {part: items_of(last, part) for part in resampling.PARTS})
+    bootstrap.write_items(folder, {part: items_of(last, part) for part in bootstrap.PARTS})
     report.write_text(folder / "features.tsv", report.tsv(feature_table(last)))
     if last.module.labelling is not None:
         told = relation_table(last.data, last.module.labelling.model)
@@ -115,7 +115,7 @@ def write_report(folder: Path, data: ParsingData, outcomes: Sequence[Outcome], l
 
 
 @torch.no_grad()
-def items_of(outcome: Outcome, part: str) -> resampling.Items:
+def items_of(outcome: Outcome, part: str) -> bootstrap.ItemScores:
     """How many words of each sentence have the right head, in the order of the treebank."""
     arrays, module = outcome.data.arrays[part], outcome.module
     right = np.zeros(len(arrays), np.int64)
@@ -124,7 +124,7 @@ def items_of(outcome: Outcome, part: str) -> resampling.Items:
         hit = module.predict_step(batch) == batch.gold
         inside = torch.arange(hit.shape[1], device=hit.device) < batch.lengths[:, None]
         right[batch.sentences.cpu().numpy()] = (hit & inside).sum(1).cpu().numpy()
-    return resampling.Items(right, arrays.lengths)
+    return bootstrap.ItemScores(right, arrays.lengths)
 
 
 def _groups(first: Outcome, last: Outcome) -> report.Table:

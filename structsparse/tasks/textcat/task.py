@@ -223,7 +223,7 @@ def group_table(data: DocumentData, first: Outcome, name: str, penalty: Penalty)
     if len(groups) > MOST:
         chosen = groups.norms(weights).argsort(descending=True, stable=True)[:MOST]
         groups, wanted = groups.subset(chosen), None if wanted is None else wanted[chosen]
-    return report.group_table(groups, weights, wanted=wanted, truth=data.truth)
+    return report.group_table(groups, weights, would_wake=wanted, truth=data.truth)
 
 
 def _alive(outcome: Outcome, name: str) -> Tensor:
