@@ -69,7 +69,7 @@ def _run(cfg: DictConfig) -> None:
     keep_pages()
     console, folder = Console(quiet=not first_process()), Path(HydraConfig.get().runtime.output_dir)
     try:
-        train(cfg, folder, console)
+        train(cfg, HydraConfig.get().runtime.choices, folder, console)
     except (UserError, InstantiationException, MisconfigurationException, MissingMandatoryValue) as error:
         reason = error.__cause__ if isinstance(error.__cause__, UserError) else error
         if isinstance(error, MissingMandatoryValue):

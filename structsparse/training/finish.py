@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import lightning
 import torch
-from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig
 from rich.console import Console
@@ -19,23 +19,33 @@ from structsparse.report import tables as report
 from structsparse.training import run_folder as course
 from structsparse.training import stage as recipe
 from structsparse.training.run_folder import first_process
+from structsparse.training.task import Data, Task
 
 MOST_VALUES = 5_000_000  # weights whose different values are counted
 
 
-def finish(cfg, task, data, outcomes, small: Small, seconds: dict, folder: Path, console: Console) -> dict[str, object]:
+def finish(
+    cfg: DictConfig,
+    choices: Mapping[str, str],
+    task: Task,
+    data: Data,
+    outcomes: Sequence[recipe.Outcome],
+    small: Small,
+    seconds: dict[str, float],
+    folder: Path,
+    console: Console,
+) -> dict[str, object]:
     """Test once, export, report."""
     first, last = recipe.selecting(outcomes), task.rounded(task.settled(outcomes[-1]), small)
     dev = last.module.evaluate(last.data.batches("dev", 256)).result()
     begin = time.perf_counter()
     score = last.module.evaluate(last.data.batches("test", 256)).result()
-    choices = HydraConfig.get().runtime.choices
     seconds["seconds_prepare"] += sum(outcome.figures["seconds_build"] for outcome in outcomes)
     seconds |= {"seconds_fit": sum(o.figures["seconds_fit"] for o in outcomes)}
     seconds |= {"seconds_test": time.perf_counter() - begin}
     metrics = {
-        "task": task.name, "recipe": choices.recipe,
-        **({"loss": choices.loss, "reg": choices.reg} if first.penalties else {"model": choices.model}),
+        "task": task.name, "recipe": choices["recipe"],
+        **({"loss": choices["loss"], "reg": choices["reg"]} if first.penalties else {"model": choices["model"]}),
         "data": data.name, "split": "test", "seed": cfg.seed,
         **{key: value for key, value in score.items() if isinstance(value, float)},
         **{f"dev_{name}": dev[name] for name in (data.metric, "las", "sentence_accuracy") if name in dev},
@@ -49,7 +59,7 @@ def finish(cfg, task, data, outcomes, small: Small, seconds: dict, folder: Path,
             metrics |= report_bytes(folder, console)
         table = task.write_report(folder / "report", data, outcomes, last)
         course.write(folder / "report", outcomes)
-        log_hyperparameters(cfg, metrics, folder)
+        log_hyperparameters(cfg, choices, metrics, folder)
         report.write_metrics(folder / "metrics.json", metrics)
         report.summary(console, metrics, table, folder)
     return metrics
@@ -74,10 +84,10 @@ def distinct_values(module: lightning.LightningModule) -> int | None:
     return len(torch.cat([own[own != 0].double() for own in weights]).unique())
 
 
-def log_hyperparameters(cfg: DictConfig, metrics: dict[str, object], folder: Path) -> None:
+def log_hyperparameters(cfg: DictConfig, choices: Mapping[str, str], metrics: dict[str, object], folder: Path) -> None:
     """TensorBoard's table of runs: the choices of each beside its final figures."""
     figures = {f"final/{key}": value for key, value in metrics.items() if isinstance(value, int | float)}
-    choices = {key: str(value) for key, value in HydraConfig.get().runtime.choices.items() if "hydra/" not in key}
+    options = {key: str(value) for key, value in choices.items() if "hydra/" not in key}
     board = TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)
-    board.log_hyperparams({**choices, "strength": cfg.reg.strength, "lr": cfg.solver.lr, "batch": cfg.batch}, figures)
+    board.log_hyperparams({**options, "strength": cfg.reg.strength, "lr": cfg.solver.lr, "batch": cfg.batch}, figures)
     board.finalize("success")

@@ -23,8 +23,11 @@ from structsparse.training.search import reweighting as rounds
 from structsparse.training.task import Data, Task
 
 
-def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
-    """One run, from the corpus to the small model; returns what it writes to metrics.json."""
+def train(cfg: DictConfig, choices: Mapping[str, str], folder: Path, console: Console) -> dict[str, object]:
+    """One training run, from the corpus to the small model; returns the figures of `metrics.json`.
+
+    `cfg` is the composed configuration, `choices` the option of each of its groups (`{"task": "ner", ...}`), `folder`
+    the run folder, which all results are written to."""
     begin = time.perf_counter()
     task = instantiate(cfg.task, _convert_="all")
     small = Small.of(OmegaConf.to_container(cfg.artifact, resolve=True))
@@ -49,7 +52,7 @@ def train(cfg: DictConfig, folder: Path, console: Console) -> dict[str, object]:
         recipe.refuse_dead(task, outcomes[-1])
     else:
         outcomes = follow_path(cfg, task, data, folder, checkpoints, resume, console)
-    return finish(cfg, task, data, outcomes, small, seconds | chosen, folder, console)
+    return finish(cfg, choices, task, data, outcomes, small, seconds | chosen, folder, console)
 
 
 def search_grid(
