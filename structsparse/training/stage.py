@@ -233,7 +233,7 @@ def gradients(outcome: Outcome, module: lightning.LightningModule) -> dict[str, 
 def foresee(stage: Stage, task: Task, data: Data) -> None:
     """Refuse what is wrong with a stage before those that come before it have taken their time."""
     try:
-        legality.check(data.task, stage)
+        legality.check(task, stage)
         for term in stage.terms:
             term.foresee()
         if stage.reweight is not None:
