@@ -1,22 +1,63 @@
-"""Perceptron and MIRA, one sentence after another in compiled passes.
+"""Perceptron and MIRA, sentence by sentence in compiled passes (sweeps) over the tables of a model.
 
-To Lightning a step is a block of sentences, after which come the penalties. Within it the weights move sentence by
-sentence, so nothing here can be shared by several devices; `solver=sgd` and `solver=mira` with `batch=1` do the same,
-step by step, anywhere.
+To Lightning a step is a block of sentences, after which the penalties follow. Within the block the weights move after
+each sentence, so nothing can be shared by several devices. `solver=sgd` and `solver=mira` with `batch=1` do the same,
+step by step, on any device.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
+from structsparse.kernels.solvers.online_chains import Rule
 from structsparse.losses.structured import Hinge, Perceptron
 from structsparse.solvers.base import Solver
-from structsparse.tasks.parsing.sweeps import Rule, Walk, walk_of
+from structsparse.weights.feature_tables import GrowingTable
 from structsparse.weights.notes import notes_of
+
+__all__ = ["Online", "OnlineMIRA", "OnlinePerceptron", "Rule", "Sweeper", "SweptModel"]
+
+
+class Sweeper(ABC):
+    """A sweep: one compiled pass over single sentences, which moves the weights of a model for an online solver."""
+
+    def __init__(self, model: nn.Module, solver: Online) -> None:
+        self.model, self.solver = model, solver
+
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse a model that the solver cannot move."""
+
+    @abstractmethod
+    def sweep(self, passage, rule: Rule, clock: int) -> tuple[float, float, int]:
+        """Go through the sentences of a passage; `clock` sentences have been seen before it.
+
+        Returns the sums of losses and of steps, and the change of the number of weights that are not zero."""
+
+    def _release(self, scorer: GrowingTable) -> None:
+        """Drop the zero rows of a growing table, and their part of the mean.
+
+        With a mean and no prox since the last sweep, zero rows are zero by chance and stay."""
+        state = self.solver.state[scorer.table]
+        if self.solver.average and not state.pop("killed", False):
+            return
+        survivors = scorer.release()
+        if survivors is not None and "past" in state:
+            state["past"] = state["past"][survivors]
+
+
+@runtime_checkable
+class SweptModel(Protocol):
+    """A model that offers sweeps over its sentences."""
+
+    def sweeper(self, solver: Online) -> Sweeper:
+        """The sweep over the kind of sentences and of table that the model has."""
 
 
 class Online(Solver):
@@ -39,10 +80,10 @@ class Online(Solver):
         super().__init__(params, {"lr": lr, "taken": 0.0, "clock": 0})
         self.decay, self.average = decay, average
         self.shrinking: dict[Tensor, Tensor] = {}  # weights before a prox
-        self.walk: Walk | None = None  # through the sentences of a model
-        self.counted = False  # whether `living` still holds
+        self.sweeper: Sweeper | None = None
+        self.counted = False  # whether `living` is up to date
         self.living = 0  # weights of features that are not zero, after the last sweep
-        self.rows = 0  # that are in memory
+        self.rows = 0  # rows of features in memory
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -74,14 +115,14 @@ class Online(Solver):
         self.check(model, loss)
         self.resume()  # after a validation within an epoch
         self._note_prox()
-        if self.walk is None or self.walk.model is not model:
-            self.walk = walk_of(model)(model, self)
+        if self.sweeper is None or self.sweeper.model is not model:
+            self.sweeper = model.sweeper(self)
         group, table = self.param_groups[0], model.scorer.table
         if not self.counted:
             self.living, self.counted = int(torch.count_nonzero(table)), True
         rate = group["lr"] * (passage.epoch + 1) ** -self.decay
         rule = Rule(float(loss.cost), rate, self.cap, self.passive, self.average)
-        losses, taken, living = self.walk.go(passage, rule, group["clock"])
+        losses, taken, living = self.sweeper.sweep(passage, rule, group["clock"])
         self.living += living
         for each in self.param_groups:
             each["taken"] = taken
@@ -94,9 +135,10 @@ class Online(Solver):
         return super().state_dict()
 
     def check(self, model: nn.Module, loss: nn.Module) -> None:
-        """Refuse what it cannot move."""
-        name = type(self).__name__
-        walk_of(model).check(model, name)
+        name = self.name
+        if not isinstance(model, SweptModel):
+            raise UserError(f"{name} has no sweep over sentences for a {type(model).__name__}; choose another solver")
+        model.sweeper(self).check()
         if type(loss) not in (Hinge, Perceptron):
             raise UserError(f"{name} follows the best rival: take loss=perceptron or hinge, not {type(loss).__name__}")
         table = model.scorer.table

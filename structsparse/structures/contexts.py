@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -13,9 +13,6 @@ from torch.autograd.function import once_differentiable
 from structsparse.base.errors import UserError
 from structsparse.kernels.structures import contexts as kernels
 from structsparse.kernels.structures import contexts_stable as careful
-
-if TYPE_CHECKING:
-    from structsparse.tasks.lm.contexts import ContextTree
 
 NOTHING = torch.empty(0)
 LOST = 2.0**-26  # of the mass of a context above: below it torch takes a mass for one of the context's own entries
@@ -35,6 +32,21 @@ class Increments(NamedTuple):
         return torch.cat([increments[: len(self.base)] + self.base, increments[len(self.base) :]])
 
 
+class ContextArrays(Protocol):
+    """The arrays of a tree of contexts. Nodes are contexts, entries pairs of a context and a next word; parents lie
+    before children, level by level. The first V entries are all words after the empty context, node 0."""
+
+    words: int  # V
+    above: np.ndarray  # [nodes], the parent context; -1 for node 0
+    ends: np.ndarray  # [nodes], number of targets whose longest context it is
+    entry_node: np.ndarray  # [entries]
+    entry_word: np.ndarray  # [entries]
+    entry_above: np.ndarray  # [entries], the same word after the parent context; -1 for the first V
+    entry_ends: np.ndarray  # [entries], number of targets whose deepest entry it is
+    node_levels: np.ndarray  # offsets of the levels of nodes
+    entry_levels: np.ndarray  # offsets of the levels of entries
+
+
 class Contexts(nn.Module):
     """p(word | context) = exp S(word, context) / Z(context), with Z the sum over all V words.
 
@@ -49,7 +61,7 @@ class Contexts(nn.Module):
     context keeps, the fewer digits are right; from 2^-26 of it on the words that have no entry there count for nothing.
     """
 
-    def __init__(self, tree: ContextTree) -> None:
+    def __init__(self, tree: ContextArrays) -> None:
         super().__init__()
         self.words, self.nodes, self.entries = int(tree.words), len(tree.above), len(tree.entry_node)
         self.node_levels, self.entry_levels = _listed(tree.node_levels), _listed(tree.entry_levels)

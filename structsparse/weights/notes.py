@@ -6,11 +6,12 @@ without any.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
+
+from structsparse.weights.feature_tables import GrowingTable
 
 
 class BagGradient(NamedTuple):
@@ -26,19 +27,6 @@ class RowScale(NamedTuple):
 
     factors: Tensor  # float64 [groups]
     offsets: Tensor  # int64 [groups + 1] where each group's rows begin
-
-
-class GrowingTable(Protocol):
-    """A module whose table holds only the rows that live. Groups and survivors are those of all rows."""
-
-    def groups_of(self, make: Callable, layout, name: str) -> nn.Module:
-        """The groups that `make` forms of all rows, as they apply to the rows held."""
-
-    def spread(self, penalty: nn.Module) -> Tensor:
-        """The survivors of a penalty as a mask."""
-
-    def stale(self) -> None:
-        """The weights have been changed in place: caches of them are invalid."""
 
 
 @dataclass

@@ -261,6 +261,8 @@ def test_what_it_cannot_move_is_refused(data):
     optimizer = OnlineMIRA(tagger.parameters())
     with pytest.raises(UserError, match="loss=perceptron or hinge, not CRF"):
         optimizer.sweep(tagger, CRF(Chain()), passage)
+    with pytest.raises(UserError, match="OnlineMIRA has no sweep over sentences for a Linear"):
+        optimizer.sweep(torch.nn.Linear(1, 1), Hinge(Chain()), passage)
     other = Tagger(DenseScorer(Sizes(1, 2, 3, ())), 2)
     with pytest.raises(UserError, match="model=sparse or growing"):
         optimizer.sweep(other, Hinge(Chain()), passage)

@@ -23,12 +23,13 @@ from structsparse.penalties import Penalty
 from structsparse.tasks.parsing.features.groups import ArcLayout
 from structsparse.tasks.parsing.model import ArcBatch
 from structsparse.weights.batch import Sizes
+from structsparse.weights.feature_tables import GrowingTable
 from structsparse.weights.notes import notes_of
 
 LEAST = 1024  # rows of the first piece of memory
 
 
-class GrowingArcScorer(nn.Module):
+class GrowingArcScorer(GrowingTable):
     """ArcScorer, of which only the rows held are in memory; the others are zero. Solvers that go from sentence to
     sentence (`solver=online_perceptron`, `online_mira`) make it grow; it shrinks when they next begin after a prox.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,10 @@ from structsparse.structures.nonprojective import NonprojectiveTree
 from structsparse.structures.projective import ProjectiveTree
 from structsparse.weights.bags import bag_sum
 from structsparse.weights.batch import Kept, Sizes
+from structsparse.weights.feature_tables import FeatureTable, GrowingTable
+
+if TYPE_CHECKING:
+    from structsparse.solvers.online import Online, Sweeper
 
 
 class Source(Protocol):
@@ -75,7 +79,7 @@ def places_of_arcs(lengths: np.ndarray, size: int) -> np.ndarray:
     return (sentence * size + modifier + 1) * size + head + (head > modifier)  # a word's arc to itself is left out
 
 
-class ArcScorer(nn.Module):
+class ArcScorer(FeatureTable):
     """score[arc] = sum over the features of the arc of table[feature]"""
 
     linear = True
@@ -95,6 +99,12 @@ class Parser(nn.Module):
         super().__init__()
         self.scorer, self.linear = scorer, getattr(scorer, "linear", False)
         self.structure = (ProjectiveTree if projective else NonprojectiveTree)(single_root)
+
+    def sweeper(self, solver: Online) -> Sweeper:
+        """The pass over single sentences by which an online solver moves this parser."""
+        from structsparse.tasks.parsing.sweeps import GrowingTreeSweeper, TreeSweeper  # parsing does without solvers
+
+        return (GrowingTreeSweeper if isinstance(self.scorer, GrowingTable) else TreeSweeper)(self, solver)
 
     def forward(self, batch: ArcBatch) -> Tensor:
         return self.scorer(batch)

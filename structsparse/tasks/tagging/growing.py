@@ -16,12 +16,13 @@ from structsparse.features.layout import TemplateLayout
 from structsparse.groups import Partition
 from structsparse.penalties import Penalty
 from structsparse.weights.batch import Sizes, TokenBatch
+from structsparse.weights.feature_tables import GrowingTable
 from structsparse.weights.notes import notes_of
 
 LEAST = 1024  # rows of the first piece of memory
 
 
-class GrowingScorer(nn.Module):
+class GrowingScorer(GrowingTable):
     """SparseScorer, of which only the rows held are in memory; the others are zero. Solvers that go from sentence to
     sentence (`solver=online_perceptron`, `online_mira`) make it grow; it shrinks when they next begin after a prox."""
 

@@ -18,13 +18,15 @@ from structsparse.base.errors import UserError
 from structsparse.structures.chain import Chain, ChainScores
 from structsparse.weights.bags import bag_sum
 from structsparse.weights.batch import Sizes, TokenBatch
+from structsparse.weights.feature_tables import FeatureTable
 
 if TYPE_CHECKING:
+    from structsparse.solvers.online import Online, Sweeper
     from structsparse.structures.edges import EdgeChain, EdgeScores
     from structsparse.tasks.tagging.edges import EdgeScorer
 
 
-class SparseScorer(nn.Module):
+class SparseScorer(FeatureTable):
     """score[token, label] = sum over the features active at the token of table[feature, label]"""
 
     linear = True
@@ -113,6 +115,12 @@ class Tagger(nn.Module):
     def structure(self) -> Chain | EdgeChain:
         """What its scores are scores of."""
         return Chain() if self.edges is None else self.edges.chain
+
+    def sweeper(self, solver: Online) -> Sweeper:
+        """The pass over single sentences by which an online solver moves this tagger."""
+        from structsparse.tasks.tagging.sweeps import TaggingSweeper  # prediction does without solvers
+
+        return TaggingSweeper(self, solver)
 
     def forward(self, batch: TokenBatch) -> ChainScores | EdgeScores:
         transitions, start, end = self.transitions, self.start, self.end

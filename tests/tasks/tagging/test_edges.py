@@ -293,7 +293,7 @@ def test_a_run_without_edges_says_nothing_of_them(tmp_path):
         (("features.edges=['word[0]','word[0]']",), "given twice"),
         (
             ("features.edges=['word[0]']", "solver=online_perceptron", "loss=perceptron", "batch=20"),
-            "knows no features.edges; choose another solver",
+            "does not support features.edges; choose another solver",
         ),
     ],
 )
