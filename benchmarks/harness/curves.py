@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from structsparse.base.files import write_text, written_whole
+from structsparse.base.files import atomic_file, write_text
 from structsparse.report.tables import Table
 from structsparse.training.scores import gain
 
@@ -141,5 +141,5 @@ def write(folder: Path, curve: Curve, title: str, lines: Sequence[Points]) -> No
     ]
     csv.writer(text, lineterminator="\n").writerows([("line", "column", _short(curve.x), "mean", "error"), *rows])
     write_text(folder / f"{curve.name}.csv", text.getvalue())
-    with written_whole(folder / f"{curve.name}.png") as file:
+    with atomic_file(folder / f"{curve.name}.png") as file:
         figure_of(title, curve, lines).savefig(file, format="png", dpi=150)

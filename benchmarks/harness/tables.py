@@ -19,7 +19,7 @@ from benchmarks.harness import curves
 from benchmarks.harness.feature_counts import counts_of, features_figure, first_peak, peaks
 from benchmarks.harness.living_templates import kinds_of
 from benchmarks.harness.spec import short
-from structsparse.base.files import write_text, written_whole
+from structsparse.base.files import atomic_file, write_text
 from structsparse.report.tables import Table, markdown
 from structsparse.training.scores import gain
 
@@ -273,7 +273,7 @@ def _curves(folder: Path, experiment, records: Sequence[Mapping]) -> list[str]:
 
 
 def draw(path: Path, figure: Figure) -> None:
-    with written_whole(path) as file:
+    with atomic_file(path) as file:
         figure.savefig(file, format="png", dpi=150)
 
 

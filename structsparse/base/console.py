@@ -1,4 +1,4 @@
-"""Where commands read and write."""
+"""Standard input and output of commands, or the files that their options name."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from pathlib import Path
 from typing import BinaryIO
 
 from structsparse.base.errors import UserError
-from structsparse.base.files import written_whole
+from structsparse.base.files import atomic_file
 
 
 def source(options: argparse.Namespace) -> Path | BinaryIO:
+    """The input of a command: the file of the option `input`, or standard input."""
     return sys.stdin.buffer if options.input is None else options.input
 
 
 @contextlib.contextmanager
 def write_output(options: argparse.Namespace) -> Iterator[BinaryIO]:
-    """The file that is asked for, whole or not at all, or standard output."""
+    """The output of a command: the file of the option `output`, written atomically, or standard output."""
     if options.output is None:
         yield sys.stdout.buffer
     else:
-        with written_whole(options.output) as file:
+        with atomic_file(options.output) as file:
             yield file
 
 
 def check_output(path: Path | None) -> None:
-    """Refuse an output path that is not a file."""
+    """Refuse an output path that is a folder or a device."""
     if path is not None and path.exists() and not path.is_file():
-        raise UserError(f"{path}: is no regular file, expected one that can be replaced")
+        raise UserError(f"{path}: is not a regular file, expected one that can be replaced")
 
 
 def note(text: str) -> None:
+    """Print a note for the user to standard error."""
     print(f"note: {text}", file=sys.stderr)

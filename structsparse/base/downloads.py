@@ -1,4 +1,4 @@
-"""Files known by name and checksum: where they are looked for, and how they are downloaded."""
+"""Downloads of corpora: files known by name and checksum, found on this machine or fetched from their public homes."""
 
 from __future__ import annotations
 
@@ -19,162 +19,166 @@ import requests
 
 from structsparse.base.cache import cache_folder
 from structsparse.base.errors import UserError
-from structsparse.base.files import written_whole
+from structsparse.base.files import atomic_file
 
 DATA_VARIABLE = "STRUCTSPARSE_DATA"
 
 
+def data_folders() -> list[Path]:
+    """The folders where corpora are looked up: STRUCTSPARSE_DATA if it is set, then the cache."""
+    data = os.environ.get(DATA_VARIABLE)
+    return [*([Path(data).expanduser()] if data else []), cache_folder()]
+
+
 @dataclass(frozen=True)
 class KnownFile:
+    """A file of a corpus, by name and checksum."""
+
     name: str
-    sha256: str  # of the unpacked text as UTF-8 bytes; Latin-1 is rewritten in UTF-8 before it is compared
+    sha256: str  # of the decompressed text in UTF-8; a text in Latin-1 is converted first
 
 
 @dataclass(frozen=True)
 class KnownCorpus:
-    """The files of one corpus; `locate` finds or fetches them."""
+    """A corpus of a few files, with its public homes."""
 
     name: str
     folder: str  # below STRUCTSPARSE_DATA and below the cache
-    # public homes, tried in this order; {file} stands for the name of a file, what follows # is a file in a zip
-    urls: tuple[str, ...]  # none: the corpus cannot be downloaded
-    files: Mapping[str, KnownFile]  # those that there are of train, dev and test
-    hint: str = ""  # what else there is to say where a file is missing
+    # tried in this order; {file} is replaced by the name of a file, a part after # names a file in a zip archive
+    urls: tuple[str, ...]  # empty: the corpus cannot be downloaded
+    files: Mapping[str, KnownFile]  # by split: train, dev, test, as far as the corpus has them
+    hint: str = ""  # the end of the error message for a missing file
 
     def locate(self) -> dict[str, Path]:
-        """The file of each split: below STRUCTSPARSE_DATA, else in the cache, else fetched to the cache."""
+        """The file of each split: below STRUCTSPARSE_DATA, else in the cache, else downloaded to the cache."""
         return {split: self._find(file) for split, file in self.files.items()}
 
     def _find(self, file: KnownFile) -> Path:
-        places = [root / self.folder / file.name for root in roots()]
-        for place in places:
-            if place.is_file():
-                return place
+        paths = [folder / self.folder / file.name for folder in data_folders()]
+        for path in paths:
+            if path.is_file():
+                return path
         failures = []
         for url in self.urls:
             url = url.format(file=file.name)
             try:
                 text = _checked(_download(url), file)
-            except FAILURES as error:
+            except _FAILURES as error:
                 failures.append(f"{url}: {_reason(error)}")
             else:
-                with written_whole(places[-1]) as whole:
-                    whole.write(text)
-                return places[-1]
-        raise UserError(self._missing(file, failures, places[-1]))
+                with atomic_file(paths[-1]) as download:
+                    download.write(text)
+                return paths[-1]
+        raise UserError(self._missing(file, failures, paths[-1]))
 
     def _missing(self, file: KnownFile, failures: list[str], cached: Path) -> str:
-        others = ", ".join(other.name for other in self.files.values() if other is not file)
+        """The message for a missing file: why, and where to put it."""
+        companions = ", ".join(other.name for other in self.files.values() if other is not file)
         data = f"{DATA_VARIABLE}/{self.folder}/{file.name}"
-        now = os.environ.get(DATA_VARIABLE) or "not set"
-        fetched = f"its download failed ({'; '.join(failures)})" if self.urls else "it is not fetched"
+        value = os.environ.get(DATA_VARIABLE) or "not set"
+        reason = f"its download failed ({'; '.join(failures)})" if self.urls else "it cannot be downloaded"
         return (
-            f"corpus {self.name}: no {file.name}, and {fetched}; "
-            f"put it at {data} ({DATA_VARIABLE}: {now}) or at {cached}, beside {others}{self.hint}"
+            f"corpus {self.name}: no {file.name}, and {reason}; "
+            f"put it at {data} ({DATA_VARIABLE}: {value}) or at {cached}, beside {companions}{self.hint}"
         )
 
 
 @dataclass(frozen=True)
 class KnownArchive:
-    """A corpus of very many files, found as a folder or fetched as one tar."""
+    """A corpus of very many files, found as a folder or downloaded as one tar archive."""
 
     name: str
     folder: str  # below STRUCTSPARSE_DATA and below the cache
     urls: tuple[str, ...]
-    sha256: str  # of the tar as it is served
-    parts: Mapping[str, str]  # each folder that is wanted, and what it is called in the tar
-    example: str  # where a file of it is
+    sha256: str  # of the archive as it is served
+    parts: Mapping[str, str]  # the folders that are used, and their names in the archive
+    example: str  # the path of one of its files, for error messages
 
     def locate(self) -> Path:
-        """The folder with all its parts: below STRUCTSPARSE_DATA, else in the cache, else fetched to the cache."""
-        places = [root / self.folder for root in roots()]
-        for place in places:
-            if self._whole(place):
-                return place
+        """The folder with all parts: below STRUCTSPARSE_DATA, else in the cache, else downloaded to the cache."""
+        paths = [folder / self.folder for folder in data_folders()]
+        for path in paths:
+            if self._is_complete(path):
+                return path
         failures = []
         for url in self.urls:
             try:
-                self._unpack(self._checked(_received(url)), places[-1])
-            except FAILURES as error:
+                self._unpack(self._checked(_fetch(url)), paths[-1])
+            except _FAILURES as error:
                 failures.append(f"{url}: {_reason(error)}")
             else:
-                return places[-1]
-        now = os.environ.get(DATA_VARIABLE) or "not set"
+                return paths[-1]
+        value = os.environ.get(DATA_VARIABLE) or "not set"
         raise UserError(
             f"corpus {self.name}: no {' and '.join(self.parts)}, and its download failed ({'; '.join(failures)}); put "
-            f"its files at {DATA_VARIABLE}/{self.folder}/{self.example} ({DATA_VARIABLE}: {now}) or below {places[-1]}"
+            f"its files at {DATA_VARIABLE}/{self.folder}/{self.example} ({DATA_VARIABLE}: {value}) or below {paths[-1]}"
         )
 
-    def _whole(self, place: Path) -> bool:
-        return all((place / part).is_dir() for part in self.parts)
+    def _is_complete(self, path: Path) -> bool:
+        return all((path / part).is_dir() for part in self.parts)
 
     def _checked(self, data: bytes) -> bytes:
-        seen = hashlib.sha256(data).hexdigest()
-        if seen != self.sha256:
-            raise _WrongText(f"another archive, SHA-256 {seen[:12]}... where {self.sha256[:12]}... is expected")
+        checksum = hashlib.sha256(data).hexdigest()
+        if checksum != self.sha256:
+            raise _OtherContent(f"another archive, SHA-256 {checksum[:12]}... where {self.sha256[:12]}... is expected")
         return data
 
-    def _unpack(self, data: bytes, place: Path) -> None:
-        """Beside, then renamed: nobody finds half of it."""
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place.parent, prefix=".") as temporary:
-            whole = Path(temporary) / self.folder
-            whole.mkdir()
+    def _unpack(self, data: bytes, target: Path) -> None:
+        """Unpack the archive to a temporary folder and rename it."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as temporary:
+            corpus = Path(temporary) / self.folder
+            corpus.mkdir()
             with tarfile.open(fileobj=io.BytesIO(data)) as archive:
                 archive.extractall(temporary, filter="data")
             for part, inside in self.parts.items():
-                (Path(temporary) / inside).rename(whole / part)
+                (Path(temporary) / inside).rename(corpus / part)
             try:
-                whole.rename(place)
+                corpus.rename(target)
             except OSError:
-                if not self._whole(place):  # no other run was faster
+                if not self._is_complete(target):  # else another run was faster
                     raise
 
 
-class _WrongText(Exception):
-    """What came is whole but is not the text expected."""
+class _OtherContent(Exception):
+    """A download that is complete but has another checksum than the file that was expected."""
 
 
-FAILURES = OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError, _WrongText  # requests raises OSErrors
+# why a download can fail; the exceptions of requests are OSErrors
+_FAILURES = OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError, _OtherContent
 
 
-def roots() -> list[Path]:
-    """The folders that corpora are looked for in, the cache last."""
-    data = os.environ.get(DATA_VARIABLE)
-    return [*([Path(data).expanduser()] if data else []), cache_folder()]
-
-
-def _received(url: str) -> bytes:
-    """The bytes behind a URL."""
-    received = io.BytesIO()
-    download = pooch.HTTPDownloader(chunk_size=1 << 16, timeout=(10, 60))  # seconds to connect, between bytes
-    download(url, received, None)
-    return received.getvalue()
+def _fetch(url: str) -> bytes:
+    """The bytes behind a URL, as they are served."""
+    buffer = io.BytesIO()
+    download = pooch.HTTPDownloader(chunk_size=1 << 16, timeout=(10, 60))  # seconds to connect, and between bytes
+    download(url, buffer, None)
+    return buffer.getvalue()
 
 
 def _download(url: str) -> bytes:
-    """The bytes behind a URL, unpacked if they are gzipped; behind url#member those of a file in a zip."""
+    """The bytes behind a URL, decompressed if they are gzipped; behind url#member, a file of a zip archive."""
     url, _, member = url.partition("#")
-    data = _received(url)
+    data = _fetch(url)
     if member:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if member not in archive.namelist():
-                raise _WrongText(f"an archive without {member}")
+                raise _OtherContent(f"an archive without {member}")
             return archive.read(member)
     return gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
 
 
 def _checked(text: bytes, file: KnownFile) -> bytes:
-    """The text in UTF-8, if it is the one that the checksum is of."""
+    """The text in UTF-8, if it has the checksum of this file."""
     for candidate in (text, text.decode("latin-1").encode()):
         if hashlib.sha256(candidate).hexdigest() == file.sha256:
             return candidate
-    seen = hashlib.sha256(text).hexdigest()
-    raise _WrongText(f"another text, SHA-256 {seen[:12]}... where {file.sha256[:12]}... is expected")
+    checksum = hashlib.sha256(text).hexdigest()
+    raise _OtherContent(f"another text, SHA-256 {checksum[:12]}... where {file.sha256[:12]}... is expected")
 
 
 def _reason(error: Exception) -> str:
-    """Why a download failed, without the innards that connection errors carry."""
+    """Why a download failed, without the internals of connection errors."""
     if isinstance(error, requests.HTTPError):
         return f"the server answers {error.response.status_code} {error.response.reason}"
     if isinstance(error, requests.Timeout):

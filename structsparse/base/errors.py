@@ -1,5 +1,7 @@
-"""The one exception for what a user can mend: a bad option, file, line, value or checkpoint."""
+"""UserError: the one exception for mistakes that a user can correct."""
 
 
 class UserError(ValueError):
-    """One clear sentence: what, where, what was expected. Shown without a traceback by the programs."""
+    """A bad option, file, line, value or checkpoint, in one sentence: what, where, what was expected.
+
+    Programs print it without a traceback."""

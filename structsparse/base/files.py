@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic file writing: a file is written completely, or the old one stays."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from structsparse.base.errors import UserError
 
 
 @contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """Write beside, flush to the disk, rename. A full disk leaves what was there before, and says so."""
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A binary file that replaces `path` when the block ends without an error, and its folders if they are missing.
+
+    It is written under a temporary name, flushed to the disk and renamed."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,5 +38,9 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: Path, text: str) -> None:
-    with written_whole(path) as file:
+    """Write a text file in UTF-8, atomically."""
+    with atomic_file(path) as file:
         file.write(text.encode("utf-8"))
+
+
+written_whole = atomic_file  # until all callers use the new name

@@ -1,4 +1,4 @@
-"""Memory that the process has had once it keeps, large pages for large tables, and files for what is larger still."""
+"""Large arrays: tables on large memory pages, and arrays in files where they are too large for memory."""
 
 import ctypes
 import os
@@ -12,40 +12,28 @@ from torch import Tensor
 
 from structsparse.base.errors import UserError
 
-MMAP_MAX, TRIM_THRESHOLD, TOP_PAD = -4, -1, -2  # of mallopt
-KEPT = 1 << 31  # bytes at the end of the heap: beyond these it shrinks again
-PADDED = 1 << 26  # bytes that the heap grows by at least
-SMALL, LARGE = 1 << 12, 1 << 22  # bytes of a page; of a table for which larger ones are worth it
-HUGE = 14  # of madvise
-SHARE = 1 / 3  # of the machine's memory: an array that is larger lies in a file
+PAGE, LARGE = 1 << 12, 1 << 22  # bytes of a page; bytes from which on a table gains by large pages
+_MADV_HUGEPAGE = 14  # of madvise
+SHARE = 1 / 3  # of the machine's memory: larger arrays are put in a file
 
 
-def keep_pages() -> bool:
-    """Let freed memory serve the next array, where the C library is glibc; whether it is.
+def zeros_on_large_pages(*shape: int) -> Tensor:
+    """torch.zeros; a large table on memory pages of 2 MB, where Linux has any.
 
-    By default glibc maps each array above 32 MB anew and gives it back when it is freed, so the kernel fills every page
-    with zeros each time: a quarter of the CPU time of a large language model. Kept pages are not always those that the
-    next array fits, so the peak of memory rises, by 45 % at worst so far (10 million words)."""
-    if platform.libc_ver()[0] != "glibc":
-        return False
-    mallopt = ctypes.CDLL(None).mallopt
-    return all([mallopt(MMAP_MAX, 0), mallopt(TRIM_THRESHOLD, KEPT - 1), mallopt(TOP_PAD, PADDED)])
-
-
-def roomy_zeros(*shape: int) -> Tensor:
-    """torch.zeros; a large table in pages of 2 MB where Linux has them to give, as numpy has them. Rows that are read
-    here and there among many pages cost a look for the page as well as for the row."""
-    found = torch.empty(*shape)
-    if found.device.type == "cpu" and found.nbytes >= LARGE and platform.system() == "Linux":
-        begin = -(-found.data_ptr() // SMALL) * SMALL
-        size = found.data_ptr() + found.nbytes - begin
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), HUGE)  # advice: it may be refused
-    return found.zero_()
+    Reading scattered rows on small pages costs a look-up of the page for each row."""
+    table = torch.empty(*shape)
+    if table.device.type == "cpu" and table.nbytes >= LARGE and platform.system() == "Linux":
+        begin = -(-table.data_ptr() // PAGE) * PAGE
+        size = table.data_ptr() + table.nbytes - begin
+        madvise = ctypes.CDLL(None).madvise
+        madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), _MADV_HUGEPAGE)  # advice: the system may ignore it
+    return table.zero_()
 
 
-def room(count: int, dtype: type, folder: Path, share: float = SHARE) -> np.ndarray:
-    """Like numpy's empty. A very large array lies in a file in this folder that has no name and goes with the array;
-    the system holds as much of it in memory as there is place for, and what is read next to each other is read soon."""
+def empty_array(count: int, dtype: type, folder: Path, share: float = SHARE) -> np.ndarray:
+    """numpy.empty; above a `share` of the machine's memory the array is mapped to a file in this folder.
+
+    The file has no name and is deleted with the array. The system keeps what it can of it in memory."""
     size = count * np.dtype(dtype).itemsize
     if size <= share * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
         return np.empty(count, dtype)
@@ -54,7 +42,7 @@ def room(count: int, dtype: type, folder: Path, share: float = SHARE) -> np.ndar
         with tempfile.TemporaryFile(dir=folder) as file:
             file.truncate(size)
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)  # a full disk is told of here, not by a signal later
+                os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error here, not a signal later
             return np.asarray(np.memmap(file, dtype, "r+", shape=count))
     except OSError as error:
         raise UserError(
@@ -62,8 +50,8 @@ def room(count: int, dtype: type, folder: Path, share: float = SHARE) -> np.ndar
         ) from error
 
 
-def cut(array: np.ndarray, count: int) -> np.ndarray:
-    """The first entries of an array that has `room`; what is left over of memory is given back, nothing copied."""
+def shrunk(array: np.ndarray, count: int) -> np.ndarray:
+    """The first entries of an `empty_array`; the memory of the others is freed, nothing is copied."""
     if array.base is not None:
         return array[:count]
     array.resize(count, refcheck=False)

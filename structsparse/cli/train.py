@@ -60,13 +60,13 @@ def _run(cfg: DictConfig) -> None:
     from omegaconf.errors import MissingMandatoryValue
     from rich.console import Console
 
-    from structsparse.base.large_arrays import keep_pages
+    from structsparse.base.allocator import keep_freed_memory
     from structsparse.training.callbacks.checkpoints import Stopped
     from structsparse.training.run import train
     from structsparse.training.run_folder import first_process
 
     quiet()
-    keep_pages()
+    keep_freed_memory()
     console, folder = Console(quiet=not first_process()), Path(HydraConfig.get().runtime.output_dir)
     try:
         train(cfg, HydraConfig.get().runtime.choices, folder, console)

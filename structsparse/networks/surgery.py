@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
-from structsparse.base.files import write_text, written_whole
+from structsparse.base.files import atomic_file, write_text
 from structsparse.networks.attention import SlimAttention, dead_heads, without_heads
 from structsparse.networks.wiring import CONVOLUTIONS, Link, links, plain, shared_layers, units_of, width_of
 
@@ -291,7 +291,7 @@ def save(folder: Path | str, slim: nn.Module, report: Report) -> None:
     """The numbers as safetensors, the shapes and sizes as JSON: nothing that could be executed."""
     folder = Path(folder)
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in slim.state_dict().items()}
-    with written_whole(folder / WEIGHTS) as file:
+    with atomic_file(folder / WEIGHTS) as file:
         file.write(safetensors.torch.save(tensors))
     about = {"shapes": report.shapes, "layers": [vars(layer) for layer in report.layers]}
     about |= {"parameters_before": report.parameters_before, "parameters_after": report.parameters_after}

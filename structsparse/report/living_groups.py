@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from structsparse.base.files import write_text, written_whole
+from structsparse.base.files import atomic_file, write_text
 from structsparse.groups import Cover, Forest, Partition
 from structsparse.report.tables import Table, markdown, tsv
 
@@ -65,7 +65,7 @@ def write_groups(folder: Path, table: Table) -> None:
     """Write a table of groups as groups.tsv and groups.md, and the norms of living groups as groups.png."""
     write_text(folder / "groups.tsv", tsv(table))
     write_text(folder / "groups.md", markdown(table))
-    with written_whole(folder / "groups.png") as file:
+    with atomic_file(folder / "groups.png") as file:
         norm_bars(table).savefig(file, format="png", dpi=150)
 
 

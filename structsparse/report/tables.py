@@ -138,6 +138,4 @@ def __getattr__(name: str):
         return getattr(living_groups, name)
     if name in ("norms_over_time", "living_groups"):
         return {"norms_over_time": living_groups.norm_heatmap, "living_groups": living_groups.norm_bars}[name]
-    if name == "written_whole":
-        return living_groups.written_whole
     raise AttributeError(name)

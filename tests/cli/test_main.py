@@ -153,7 +153,7 @@ def test_a_pipe_is_not_replaced_by_a_file(model, tmp_path, run):
     os.mkfifo(tmp_path / "pipe")
     status, _, messages = run("predict", model, "--output", tmp_path / "pipe", given=b"a NOUN\n")
     assert status == 2
-    assert f"{tmp_path / 'pipe'}: is no regular file" in messages
+    assert f"{tmp_path / 'pipe'}: is not a regular file" in messages
     assert (tmp_path / "pipe").is_fifo()
 
 

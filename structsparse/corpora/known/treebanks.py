@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from structsparse.base.downloads import KnownCorpus, KnownFile, roots
+from structsparse.base.downloads import KnownCorpus, KnownFile, data_folders
 from structsparse.base.errors import UserError
 from structsparse.corpora.conllu import read_treebank
 from structsparse.corpora.known.texts import found
@@ -106,6 +106,6 @@ def _relations(treebank: Treebank) -> dict[str, int]:
 def _there() -> str:
     """The treebanks that there are."""
     suffix = "-ud-train.conllu"
-    places = (path for root in roots() if (root / FOLDER).is_dir() for path in (root / FOLDER).iterdir())
+    places = (path for root in data_folders() if (root / FOLDER).is_dir() for path in (root / FOLDER).iterdir())
     names = sorted({path.name.removesuffix(suffix) for path in places if path.name.endswith(suffix)})
     return f"; there are {', '.join(names)}" if names else ""

@@ -12,6 +12,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
+from structsparse.base.files import atomic_file
 from structsparse.corpora.known.texts import Texts
 from structsparse.corpora.text import Text
 from structsparse.features import filters
@@ -276,7 +277,7 @@ def _write_surprise(path: Path, data: LanguageData, module: Language | Counted) 
     """Natural logarithms of the probabilities of the test targets that the vocabulary knows, in the order of the text:
     by them two models are compared target by target."""
     text = data.texts.test
-    with report.written_whole(path) as file:
+    with atomic_file(path) as file:
         np.save(file, module.log_probabilities("test")[text.known[text.targets]])
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from structsparse.base.arrays import ranges
-from structsparse.base.large_arrays import roomy_zeros
+from structsparse.base.large_arrays import zeros_on_large_pages
 from structsparse.kernels.solvers.online_trees_by_keys import Says
 from structsparse.structures.nonprojective import NonprojectiveTree
 from structsparse.structures.projective import ProjectiveTree
@@ -86,7 +86,7 @@ class ArcScorer(FeatureTable):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.table = nn.Parameter(roomy_zeros(sizes.rows, 1))  # [rows, 1]
+        self.table = nn.Parameter(zeros_on_large_pages(sizes.rows, 1))  # [rows, 1]
 
     def forward(self, batch: ArcBatch) -> Tensor:  # [batch, size, size]
         return batch.pad(bag_sum(self.table, batch.ids, batch.offsets).squeeze(1))

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structsparse.base.files import atomic_file
 from structsparse.features.keys import Bags
 from structsparse.features.layout import TemplateLayout, by_template
 from structsparse.groups import Cover, Forest, Partition, hasse
@@ -162,5 +163,5 @@ def _write_order(folder: Path, first: Outcome) -> None:
             continue
         alive = groups.alive(weights[name].detach())
         report.write_text(folder / "order.txt", hasse.hasse_text(groups, alive=alive))
-        with report.written_whole(folder / "order.png") as file:
+        with atomic_file(folder / "order.png") as file:
             hasse.hasse_figure(groups, alive=alive).savefig(file, format="png", dpi=150)

@@ -14,7 +14,7 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from structsparse.base.errors import UserError
-from structsparse.base.files import written_whole
+from structsparse.base.files import atomic_file
 from structsparse.training.scores import gain
 
 LAST, BEST = "last.ckpt", "best.ckpt"
@@ -27,7 +27,7 @@ class WholeFiles(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         _check_numbers(checkpoint["state_dict"], checkpoint["global_step"])
-        with written_whole(Path(path)) as file:
+        with atomic_file(Path(path)) as file:
             try:
                 torch.save(checkpoint, file)
             except RuntimeError as error:  # torch misses the end of a file that the disk had no room for

@@ -19,7 +19,7 @@ from rich.console import Console
 from torch import Tensor
 
 from structsparse.base.errors import UserError
-from structsparse.base.files import write_text, written_whole
+from structsparse.base.files import atomic_file, write_text
 from structsparse.groups import Partition
 from structsparse.penalties import L0, ElasticNet, GroupMCP, LogSum, Nonnegative, Penalty
 from structsparse.report import tables as report
@@ -248,7 +248,7 @@ def write(folder: Folder, points: Sequence[Point], best: Point, metric: str) -> 
     table = report.Table(header, rows)
     write_text(folder / "path.tsv", report.tsv(table))
     write_text(folder / "path.md", report.markdown(table))
-    with written_whole(folder / "path.png") as file:
+    with atomic_file(folder / "path.png") as file:
         picture(points, best, metric).savefig(file, format="png", dpi=150)
 
 

@@ -44,8 +44,9 @@ def test_a_treebank_may_lie_in_the_cache_too(data, monkeypatch):
 def test_a_missing_file_is_named_with_the_places_where_it_may_be_put(data):
     (data / "ud" / "xx_toy-ud-dev.conllu").unlink()
     expected = (
-        "corpus xx_toy: no xx_toy-ud-dev.conllu, and it is not fetched; put it at STRUCTSPARSE_DATA/ud/xx_toy-ud-dev."
-        f"conllu (STRUCTSPARSE_DATA: {data}) or at {data}/cache/ud/xx_toy-ud-dev.conllu, beside "
+        "corpus xx_toy: no xx_toy-ud-dev.conllu, and it cannot be downloaded; put it at "
+        f"STRUCTSPARSE_DATA/ud/xx_toy-ud-dev.conllu (STRUCTSPARSE_DATA: {data}) or at "
+        f"{data}/cache/ud/xx_toy-ud-dev.conllu, beside "
         "xx_toy-ud-train.conllu, xx_toy-ud-test.conllu; universaldependencies.org has them; data=treebank is for other "
         "files; there are xx_toy"
     )

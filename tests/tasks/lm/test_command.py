@@ -194,7 +194,7 @@ def test_exports(name, folder, model, tmp_path, run):
         (["evaluate", "MODEL", "nowhere.txt"], "nowhere.txt: no such file, expected a file of text"),
         (["predict", "MODEL", "--input", "nowhere.txt"], "nowhere.txt: no such file, expected a file of text"),
         (["predict", "MODEL"], "has no words, expected text"),
-        (["export", "MODEL", "--format", "tsv", "--output", "/"], "/: is no regular file"),
+        (["export", "MODEL", "--format", "tsv", "--output", "/"], "/: is not a regular file"),
         (["next", "nowhere", "the"], "nowhere/model.json: cannot be read"),
     ],
 )

@@ -16,7 +16,7 @@ import numpy as np
 
 from structsparse.base.cache import cache_folder
 from structsparse.base.errors import UserError
-from structsparse.base.large_arrays import cut, room
+from structsparse.base.large_arrays import empty_array, shrunk
 from structsparse.corpora.columns import Sentences
 from structsparse.corpora.treebank import COLUMNS, Treebank
 from structsparse.features.attributes import OF_WORD, attribute
@@ -66,12 +66,12 @@ class ArcIndex(FeatureRows):
     def bags(self, sentences: Sentences) -> Bags:
         """The rows of every arc; features that own no row are dropped."""
         look, count = Looks(sentences, self.templates), len(self.templates)
-        ids, offsets = room(look.arcs * count, np.int32, cache_folder()), np.empty(look.arcs + 1, np.int64)
+        ids, offsets = empty_array(look.arcs * count, np.int32, cache_folder()), np.empty(look.arcs + 1, np.int64)
         table = ids.reshape(look.arcs, count)
         arc_keys.find(look.patterns, look.starts, look.first_arcs, look.values, look.between, self._places, table)
         keys.squeeze(table, offsets)
         del table
-        return Bags(cut(ids, offsets[-1]), offsets)
+        return Bags(shrunk(ids, offsets[-1]), offsets)
 
     def shortened_on(self, sentences: Sentences, guard: int, heads: np.ndarray | None = None) -> ArcIndex:
         """Keys of fewer bits, of which those of no larger share of the features of these sentences are mistaken: of all
