@@ -27,7 +27,7 @@ from structsparse.features.layout import TemplateLayout
 from structsparse.losses.structured import DocumentLoss, SoftmaxLM, StructuredLoss
 from structsparse.penalties import Penalty
 from structsparse.tasks.tagging.data import TaggingData, prepare
-from structsparse.tasks.tagging.task import TaggerTask
+from structsparse.tasks.tagging.task import TaggingTask
 from structsparse.training import compose as composing
 from structsparse.training.stage import Stage
 from structsparse.weights.batch import Sizes
@@ -115,7 +115,7 @@ def test_every_option_composes_and_is_made(choice):
             assert issubclass(term.penalty.func, Penalty)
         assert issubclass(stage.loss.func, StructuredLoss | SoftmaxLM | DocumentLoss)
         assert isinstance(stage.optimizer([torch.nn.Parameter(torch.zeros(2))]), torch.optim.Optimizer)
-        if stage.scorer.func not in TaggerTask.models:  # the tests of other tasks make them
+        if stage.scorer.func not in TaggingTask.models:  # the tests of other tasks make them
             continue
         pairs = Pairs(np.arange(8), np.zeros(7, np.uint8), np.ones((3, 3), bool))
         scorer = stage.scorer(Sizes(rows=7, labels=3, dense=2, vocabularies=(5, 4), pairs=lambda pairs=pairs: pairs))
