@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 from structsparse.base.errors import UserError
 from structsparse.kernels.structures import chain as kernels
 from structsparse.kernels.structures import chain_simd as lanes
+from structsparse.structures.base import Structure
 
 
 class ChainScores(NamedTuple):
@@ -21,7 +22,7 @@ class ChainScores(NamedTuple):
     end: Tensor  # [labels]
 
 
-class Chain:
+class Chain(Structure):
     """Label sequences y of length n, scored by
 
         start[y_1] + sum_t emissions[t, y_t] + sum_{t>1} transitions[y_{t-1}, y_t] + end[y_n].

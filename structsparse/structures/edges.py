@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from structsparse.base.errors import UserError
 from structsparse.kernels.structures import edges as kernels
+from structsparse.structures.base import Structure
 
 
 class EdgeScores(NamedTuple):
@@ -22,7 +23,7 @@ class EdgeScores(NamedTuple):
     end: Tensor  # [labels]
 
 
-class EdgeChain(nn.Module):
+class EdgeChain(nn.Module, Structure):
     """Label sequences y of length n whose steps (y_{t-1}, y_t) are all among those given, scored by
 
         start[y_1] + sum_t emissions[t, y_t] + sum_{t>1} (transitions[k_t] + edges[t, k_t]) + end[y_n],
@@ -51,10 +52,6 @@ class EdgeChain(nn.Module):
         """log of the sum of exp(score) over all sequences; its gradient, once, is the expected counts."""
         self._check(scores, lengths)
         return _LogPartition.apply(self._route(scores), self._way(), lengths, *scores)
-
-    def surprise(self, scores: EdgeScores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """log_partition - score(gold): minus the logarithm of the probability of the gold labels."""
-        return self.log_partition(scores, lengths) - self.score(scores, gold, lengths)
 
     @torch.no_grad()
     def best(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # [batch, time]

@@ -7,9 +7,10 @@ from torch.autograd.function import once_differentiable
 
 from structsparse.base.errors import UserError
 from structsparse.kernels.structures import best_trees as parses
+from structsparse.structures.base import Structure
 
 
-class DependencyTree:
+class DependencyTree(Structure):
     """Trees over the tokens 1 to n of a sentence and the root 0. A tree gives every token m a head h, and scores
 
         sum_m scores[m, heads[m]].

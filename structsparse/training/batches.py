@@ -12,7 +12,7 @@ import torch
 from structsparse.base.arrays import ranges
 from structsparse.base.errors import UserError
 from structsparse.features.keys import Bags
-from structsparse.weights.batch import Kept, TokenBatch
+from structsparse.weights.batch import BatchCache, TokenBatch
 
 _POOL = 16  # batches shuffled together, then sorted by length: little padding, still random
 
@@ -146,7 +146,7 @@ class Batches(Progress):
 
     def _whole(self, step: np.ndarray) -> TokenBatch:
         if self.whole is None:
-            self.whole = replace(self._batch(step), kept=Kept())
+            self.whole = replace(self._batch(step), cache=BatchCache())
         return self.whole
 
     def order(self) -> list[np.ndarray]:

@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 FLAT = 256  # sentences on the CPU from which on it is cheaper not to pad them
 
 
-class Kept:
-    """What has been worked out of a batch that comes again."""
+class BatchCache:
+    """Results computed from a batch that comes again, such as the order of its features."""
 
     def __init__(self) -> None:
-        self.found: dict[str, object] = {}
+        self.results: dict[str, object] = {}
 
-    def get(self, name: str, work: Callable[[], object]) -> object:
-        if name not in self.found:
-            self.found[name] = work()
-        return self.found[name]
+    def get(self, name: str, compute: Callable[[], object]) -> object:
+        """The result of this name, computed at the first call."""
+        if name not in self.results:
+            self.results[name] = compute()
+        return self.results[name]
 
 
 @dataclass
@@ -40,7 +41,7 @@ class TokenBatch:
     lengths: Tensor  # int64 [batch]
     sentences: Tensor  # int64 [batch] which sentences of the corpus these are
     items: int  # sentences in the whole step, over all processes
-    kept: Kept | None = None  # if the same batch comes again
+    cache: BatchCache | None = None  # if the same batch comes again
     edge_ids: Tensor | None = None  # int32 [occurrences] active rows of the features of edges, if there are any
     edge_offsets: Tensor | None = None  # int64 [tokens + 1] into edge_ids
 

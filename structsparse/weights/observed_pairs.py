@@ -165,11 +165,11 @@ class _PairSum(torch.autograd.Function):
         pairs, batch = ctx.pairs, ctx.batch
         gradient = residuals.new_zeros(len(pairs))
         arrays = residuals.contiguous().numpy(), pairs.offsets, pairs.labels, gradient.numpy()
-        if batch.kept is None:
+        if batch.cache is None:
             kernels.gradient_of_tokens(batch.ids.numpy(), batch.offsets.numpy(), *arrays)
         else:
             rows = len(pairs.offsets) - 1
-            frequent, rare = batch.kept.get(f"order of {rows} rows", lambda: _order(batch, rows))
+            frequent, rare = batch.cache.get(f"order of {rows} rows", lambda: _order(batch, rows))
             kernels.gradient_of_frequent(*frequent, *arrays)
             kernels.gradient_of_rare(*rare, *arrays)
         return gradient, None, None

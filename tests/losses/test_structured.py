@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from structsparse.losses.structured import CRF, Hinge, Perceptron
+from structsparse.structures.base import Structure
 from structsparse.structures.chain import Chain, ChainScores
 from tests.support import oracles
 
@@ -134,7 +135,7 @@ def test_losses_never_read_back_to_the_host(loss):
 # --- on any structure
 
 
-class Classes:
+class Classes(Structure):
     """One label an item: scores [batch, labels], gold [batch]."""
 
     def log_partition(self, scores, lengths):

@@ -9,7 +9,8 @@ import torch
 from structsparse.corpora.splits import planted
 from structsparse.corpora.text import encode
 from structsparse.features.layout import TemplateLayout, by_feature, by_label, by_template
-from structsparse.losses.structured import CRF, Hinge, Perceptron, SoftmaxLM
+from structsparse.losses.softmax import SoftmaxLM
+from structsparse.losses.structured import CRF, Hinge, Perceptron
 from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, SparseGroupLasso, SquaredL2
 from structsparse.solvers.base import solver_of
 from structsparse.solvers.sgd import RowAdagrad, RowSGD

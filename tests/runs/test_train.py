@@ -24,7 +24,9 @@ from structsparse.cli import main as cli
 from structsparse.corpora.columns import Column, write_columns
 from structsparse.corpora.splits import planted
 from structsparse.features.layout import TemplateLayout
-from structsparse.losses.structured import DocumentLoss, SoftmaxLM, StructuredLoss
+from structsparse.losses.pointwise import PointwiseLoss
+from structsparse.losses.softmax import SoftmaxLM
+from structsparse.losses.structured import StructuredLoss
 from structsparse.penalties import Penalty
 from structsparse.tasks.tagging.data import TaggingData, prepare
 from structsparse.tasks.tagging.task import TaggingTask
@@ -113,7 +115,7 @@ def test_every_option_composes_and_is_made(choice):
     for stage in stages(cfg):
         for term in stage.terms:
             assert issubclass(term.penalty.func, Penalty)
-        assert issubclass(stage.loss.func, StructuredLoss | SoftmaxLM | DocumentLoss)
+        assert issubclass(stage.loss.func, StructuredLoss | SoftmaxLM | PointwiseLoss)
         assert isinstance(stage.optimizer([torch.nn.Parameter(torch.zeros(2))]), torch.optim.Optimizer)
         if stage.scorer.func not in TaggingTask.models:  # the tests of other tasks make them
             continue

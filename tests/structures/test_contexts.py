@@ -12,7 +12,7 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.text import encode
 from structsparse.kernels.structures import contexts as kernels
 from structsparse.kernels.structures import contexts_stable as careful
-from structsparse.losses.structured import SoftmaxLM
+from structsparse.losses.softmax import SoftmaxLM
 from structsparse.structures.contexts import Contexts, Increments, NativeRoute, TorchRoute, _Surprise
 from structsparse.tasks.lm.contexts import ContextTree
 

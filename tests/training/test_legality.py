@@ -11,7 +11,9 @@ from structsparse.features.layout import by_template, by_template_tree
 from structsparse.features.word_groups import sentences
 from structsparse.groups import Cover, Forest, Partition
 from structsparse.groups.layouts import ANY, declared, over
-from structsparse.losses.structured import CRF, Logistic, SoftmaxLM
+from structsparse.losses.pointwise import Logistic
+from structsparse.losses.softmax import SoftmaxLM
+from structsparse.losses.structured import CRF
 from structsparse.penalties import L1, GroupLasso, OverlappingGroupLasso, TreeGroupLasso
 from structsparse.tasks.parsing.model import ArcScorer
 from structsparse.tasks.parsing.task import ParsingTask

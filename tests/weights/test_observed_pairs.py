@@ -20,7 +20,7 @@ from structsparse.structures.chain import Chain, ChainScores
 from structsparse.tasks.tagging.data import prepare
 from structsparse.tasks.tagging.features.groups import by_coarse_to_fine
 from structsparse.tasks.tagging.model import SparseScorer, Tagger
-from structsparse.weights.batch import FLAT, Kept
+from structsparse.weights.batch import FLAT, BatchCache
 from structsparse.weights.observed_pairs import Pairs, PairScorer, entries_of, rows_of
 from tests.support.runs import TWO_STAGES
 
@@ -78,7 +78,7 @@ def random_weights(size, seed, alive=0.5, dtype=torch.float32):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_scores_and_gradients_are_those_of_a_table(data, alive, whole, dtype):
     batch = next(iter(data.batches("train", None if whole else 7)))
-    assert (batch.kept is not None) == whole
+    assert (batch.cache is not None) == whole
     scorer, table = PairScorer(data.sizes).to(dtype), SparseScorer(data.sizes).to(dtype)
     with torch.no_grad():
         scorer.table.copy_(random_weights(len(scorer.table), 1, alive, dtype))
@@ -215,7 +215,7 @@ def test_many_sentences_are_left_end_to_end_and_a_whole_corpus_is_laid_out_once(
     batches = data.batches("train", None, shuffle=True)
     batch = next(iter(batches))
     assert next(iter(batches)) is batch
-    assert isinstance(batch.kept, Kept)
+    assert isinstance(batch.cache, BatchCache)
     for scorer in (PairScorer(data.sizes), SparseScorer(data.sizes)):
         assert scorer(batch).shape == (len(batch.places), len(data.labels))
     few = next(iter(data.batches("train", FLAT - 1)))

@@ -16,7 +16,7 @@ from structsparse.base.files import atomic_file
 from structsparse.corpora.known.texts import Texts
 from structsparse.corpora.text import Text
 from structsparse.features import filters
-from structsparse.losses.structured import SoftmaxLM
+from structsparse.losses.softmax import SoftmaxLM
 from structsparse.report import tables as report
 from structsparse.solvers.base import solver_of
 from structsparse.structures.contexts import Contexts

@@ -16,7 +16,7 @@ from structsparse.kernels.solvers.online_trees_by_keys import Says
 from structsparse.structures.nonprojective import NonprojectiveTree
 from structsparse.structures.projective import ProjectiveTree
 from structsparse.weights.bags import bag_sum
-from structsparse.weights.batch import Kept, Sizes
+from structsparse.weights.batch import BatchCache, Sizes
 from structsparse.weights.feature_tables import FeatureTable, GrowingTable
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ArcBatch:
     lengths: Tensor  # int64 [batch]
     sentences: Tensor  # int64 [batch] the same
     items: int  # sentences in the whole step, over all processes
-    kept: Kept | None = None  # if the same batch comes again
+    cache: BatchCache | None = None  # if the same batch comes again
     part: str = ""  # of the corpus
 
     @cached_property

@@ -19,7 +19,7 @@ from structsparse.features.keys import Bags
 from structsparse.features.layout import TemplateLayout
 from structsparse.structures.edges import EdgeChain, EdgeScores, numbers, observed
 from structsparse.tasks.tagging.features.index import TokenIndex
-from structsparse.weights.batch import Kept, TokenBatch
+from structsparse.weights.batch import BatchCache, TokenBatch
 from structsparse.weights.observed_pairs import Pairs, PairTable
 
 if TYPE_CHECKING:
@@ -122,10 +122,10 @@ def _of_edges(batch: TokenBatch) -> TokenBatch:
     """The batch with the features of edges in the place of those of labels."""
     if batch.edge_ids is None:
         raise UserError("this tagger has features of edges, the sentences come without; prepare them with edges")
-    if batch.kept is not None:
-        return batch.kept.get("edges", lambda: _swapped(batch, Kept()))
+    if batch.cache is not None:
+        return batch.cache.get("edges", lambda: _swapped(batch, BatchCache()))
     return _swapped(batch, None)
 
 
-def _swapped(batch: TokenBatch, kept: Kept | None) -> TokenBatch:
-    return replace(batch, ids=batch.edge_ids, offsets=batch.edge_offsets, kept=kept)
+def _swapped(batch: TokenBatch, cache: BatchCache | None) -> TokenBatch:
+    return replace(batch, ids=batch.edge_ids, offsets=batch.edge_offsets, cache=cache)

@@ -27,7 +27,7 @@ from structsparse.artifacts.tables import packed, packed_words, unpacked, unpack
 from structsparse.base.errors import UserError
 from structsparse.corpora.documents import Reading
 from structsparse.features.words import WEIGHTINGS
-from structsparse.losses.structured import Logistic, Squared, SquaredHinge
+from structsparse.losses.pointwise import Logistic, Squared, SquaredHinge
 from structsparse.tasks.textcat.model import outputs_of
 from structsparse.tasks.textcat.predictor import Classifier, bag_of
 

@@ -17,7 +17,7 @@ from structsparse.corpora.documents import Labelled
 from structsparse.features import filters
 from structsparse.features.words import WordLayout
 from structsparse.groups import Cover
-from structsparse.losses.structured import DocumentLoss
+from structsparse.losses.pointwise import PointwiseLoss
 from structsparse.penalties import Penalty
 from structsparse.report import tables as report
 from structsparse.solvers.base import solver_of
@@ -89,7 +89,7 @@ class TextcatTask(Task):
     name: str = "textcat"
     layout = WordLayout
     models = (bag,)
-    losses = (DocumentLoss,)
+    losses = (PointwiseLoss,)
 
     def prepare(self, corpus: Labelled, features: Mapping, filter: Callable, cache: int) -> DocumentData:
         """Each word is a feature: none is chosen or cached."""

@@ -7,7 +7,7 @@ import torch
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.catalog import locate
 from structsparse.corpora.text import Reading, encode, read_coded
-from structsparse.losses.structured import SoftmaxLM
+from structsparse.losses.softmax import SoftmaxLM
 from structsparse.structures.contexts import Contexts
 from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.tasks.lm.model import NgramModel

@@ -11,7 +11,7 @@ from structsparse.artifacts.quantization import REACHES, Small, round_
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.texts import files
 from structsparse.corpora.text import Reading
-from structsparse.losses.structured import SoftmaxLM
+from structsparse.losses.softmax import SoftmaxLM
 from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.tasks.lm.data import LanguageData
 from structsparse.tasks.lm.kneser_ney import KneserNey

@@ -12,7 +12,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from structsparse.corpora.planted.documents import planted_documents
-from structsparse.losses.structured import Logistic, Squared, SquaredHinge
+from structsparse.losses.pointwise import Logistic, Squared, SquaredHinge
 from structsparse.tasks.textcat.data import DocumentBatch, DocumentData, prepare, tensor_of
 from structsparse.tasks.textcat.model import BagClassifier, outputs_of
 from structsparse.tasks.textcat.task import Classification

@@ -1,0 +1,56 @@
+"""Losses of single scores, for classification and regression of documents: logistic, squared and squared hinge."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class PointwiseLoss(nn.Module):
+    """A loss of an item's score f, or of its scores, one for each class.
+
+    Targets are numbers for regression, y = -1 or 1 for two classes, codes for more classes. With more classes each
+    has its own y, 1 for the target and -1 for the others, and the loss is their sum (except for Logistic)."""
+
+    smooth = True
+    kind: str  # the name by which solvers that read the data directly know this loss
+
+    def forward(self, scores: Tensor, targets: Tensor) -> Tensor:  # [items]
+        if scores.dim() == 1:
+            return self.of(scores, targets)
+        codes = torch.arange(scores.shape[1], device=scores.device)
+        signs = (targets[:, None] == codes).to(scores.dtype).mul(2).sub(1)  # [items, classes]
+        return self.of(scores, signs).sum(dim=1)
+
+    def of(self, scores: Tensor, y: Tensor) -> Tensor:
+        """The loss entry by entry."""
+        raise NotImplementedError
+
+
+class Logistic(PointwiseLoss):
+    """loss = log(1 + exp(-y f)); with more than two classes log sum_k exp(f_k) - f_target."""
+
+    kind = "logistic"
+
+    def of(self, scores: Tensor, y: Tensor) -> Tensor:
+        return -F.logsigmoid(y * scores)
+
+    def forward(self, scores: Tensor, targets: Tensor) -> Tensor:  # [items]
+        return self.of(scores, targets) if scores.dim() == 1 else F.cross_entropy(scores, targets, reduction="none")
+
+
+class Squared(PointwiseLoss):
+    """loss = (f - y)^2 / 2."""
+
+    kind = "squared"
+
+    def of(self, scores: Tensor, y: Tensor) -> Tensor:
+        return (scores - y).square() / 2
+
+
+class SquaredHinge(PointwiseLoss):
+    """loss = max(0, 1 - y f)^2."""
+
+    kind = "squared_hinge"
+
+    def of(self, scores: Tensor, y: Tensor) -> Tensor:
+        return (1 - y * scores).clamp(min=0).square()
