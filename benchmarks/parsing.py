@@ -131,7 +131,7 @@ class Training:
         owners = np.searchsorted(index.offsets, chosen.numpy(), side="right") - 1
         keys = torch.from_numpy(index.keys[chosen.numpy()].view(np.int64))
         scorer = GrowingArcScorer()
-        scorer.become(table[rows[chosen]][:, None].clone(), keys, torch.from_numpy(owners))
+        scorer.set_rows(table[rows[chosen]][:, None].clone(), keys, torch.from_numpy(owners))
         return scorer
 
 

@@ -341,7 +341,7 @@ def test_an_interrupted_run_goes_on_to_the_same_end(step, average, run, monkeypa
     ("change", "said"),
     [
         (("reg.budget=null",), "the critical strength is not known"),
-        (("groups=template_tree", "reg=tree_l2", "reg.budget=null"), "model=growing knows disjoint groups"),
+        (("groups=template_tree", "reg=tree_l2", "reg.budget=null"), "model=growing takes disjoint groups"),
         (("solver=sgd",), "model=growing"),
         (("loss=crf",), "take loss=perceptron or hinge, not CRF"),
         (("solver.decay=2",), "solver.decay is 2"),

@@ -217,7 +217,7 @@ def _parser(stage: Stage, data: ParsingData) -> Parser:
         index = data.index
         owners = np.repeat(np.arange(len(index.templates)), np.diff(index.offsets))
         keys = torch.from_numpy(index.keys.view(np.int64).copy())
-        scorer.become(torch.zeros(len(index), 1), keys, torch.from_numpy(owners))
+        scorer.set_rows(torch.zeros(len(index), 1), keys, torch.from_numpy(owners))
         scorer.open = False
     elif data.min_count > 1:
         raise UserError(
@@ -256,7 +256,7 @@ def _warm(scorer: GrowingArcScorer, old: GrowingArcScorer, living: Tensor) -> No
     weights, keys = old.table.detach()[torch.from_numpy(order)], old.keys[torch.from_numpy(order)]
     if scorer.open:
         _, numbers = np.unique(old.templates.numpy()[order], return_inverse=True)  # without those that have died
-        scorer.become(weights, keys, torch.from_numpy(numbers))
+        scorer.set_rows(weights, keys, torch.from_numpy(numbers))
     else:
         scorer.table.copy_(weights)
         scorer.stale()

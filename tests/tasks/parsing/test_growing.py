@@ -292,7 +292,7 @@ def test_a_frozen_table_takes_no_new_features(data):
     twin, parser = interned(small), Parser(GrowingArcScorer())
     owners = np.repeat(np.arange(len(chosen.templates)), np.diff(chosen.offsets))
     keys = torch.from_numpy(chosen.keys.view(np.int64).copy())
-    parser.scorer.become(torch.zeros(len(chosen), 1), keys, torch.from_numpy(owners))
+    parser.scorer.set_rows(torch.zeros(len(chosen), 1), keys, torch.from_numpy(owners))
     parser.scorer.open = False
     for each in (twin, parser):
         optimizer = OnlineMIRA(each.parameters())
@@ -352,7 +352,7 @@ def test_it_grows_as_it_is_filled_and_never_beyond_its_load(data):
 
 def test_what_it_does_not_know_is_refused(data):
     parser = growing(data)
-    with pytest.raises(UserError, match="groups=template alone"):
+    with pytest.raises(UserError, match="groups=template only"):
         parser.scorer.groups_of(by_feature, data.layout, "table")
     optimizer = OnlineMIRA(parser.double().parameters())
     with pytest.raises(UserError, match="float32"):

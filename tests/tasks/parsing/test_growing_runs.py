@@ -72,7 +72,7 @@ def test_a_stage_may_start_from_the_weights_before(run):
     ("change", "said"),
     [
         (("solver=sgd",), "model=arcs_growing grows under solver=online_perceptron"),
-        (("groups=feature",), "groups=template alone"),
+        (("groups=feature",), "groups=template only"),
         (("features.min_count=2",), "does not know how often a feature occurs"),
         (("features.bits=12",), "knows features by whole keys"),
         (("reg.freeze=1",), "come and go"),

@@ -1,0 +1,84 @@
+"""A table of weights with only some of its rows in memory: it grows by rows that are needed and drops zero rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from structsparse.weights.feature_tables import GrowingTable
+from structsparse.weights.notes import notes_of
+
+LEAST = 1024  # rows of the first piece of memory
+
+
+class PartialTable(GrowingTable):
+    """Base of growing scorers: a table [held, width] of the rows in use; all other rows are zero.
+
+    Buffers named in `columns` have an entry for each row held, such as the feature that it belongs to. Memory is
+    reserved in pieces: `reserve` makes room, a compiled loop fills rows, and `hold` says how many are in use."""
+
+    growth = 2.0  # factor by which the reserved memory grows
+
+    def __init__(self, width: int, columns: Sequence[tuple[str, torch.dtype]]) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(0, width))  # [held, width]
+        notes_of(self.table).grows = self
+        self.columns = tuple(name for name, _ in columns)
+        for name, dtype in columns:
+            self.register_buffer(name, torch.zeros(0, dtype=dtype))  # [held]
+        self._room: tuple[Tensor, ...] | None = None  # reserved memory of the table and the columns
+
+    @property
+    def held(self) -> int:
+        """Number of rows in memory."""
+        return len(self.table)
+
+    def reserve(self, extra: int) -> tuple[Tensor, ...]:
+        """Memory of the table [room, width] and of each column [room] with room for `extra` rows beyond those held."""
+        reserved = self._room is not None and (self.held == 0 or self.table.data_ptr() == self._room[0].data_ptr())
+        if not reserved or len(self._room[0]) < self.held + extra:
+            room = max(self.held + extra, int(self.growth * self.held), LEAST)
+            old = self._rows()
+            self._room = tuple(tensor.new_empty(room, *tensor.shape[1:]) for tensor in old)
+            for new, tensor in zip(self._room, old, strict=True):
+                new[: self.held] = tensor
+            self.hold(self.held)
+        return self._room
+
+    def hold(self, held: int) -> None:
+        """Set how many rows of the reserved memory are in use."""
+        self.table.data, *columns = (tensor[:held] for tensor in self._room)
+        self._set_columns(columns)
+
+    def set_rows(self, weights: Tensor, *columns: Tensor) -> None:
+        """Replace all rows: weights [rows, width], columns [rows] each."""
+        self.table.data = weights
+        self._set_columns(columns)
+        self._room = None
+
+    @torch.no_grad()
+    def release(self) -> Tensor | None:
+        """Drop zero rows. The old numbers of the rows that stay: int64 [rows]; None if all stay."""
+        kept = (self.table != 0).any(dim=1).nonzero().flatten()
+        if len(kept) == self.held:
+            return None
+        self.set_rows(*(tensor[kept] for tensor in self._rows()))
+        return kept
+
+    def stale(self) -> None:
+        """Note that the weights were changed in place, for tables that cache them elsewhere."""
+
+    def _rows(self) -> tuple[Tensor, ...]:
+        """The table and the columns."""
+        return self.table.detach(), *(getattr(self, name) for name in self.columns)
+
+    def _set_columns(self, columns: Sequence[Tensor]) -> None:
+        for name, column in zip(self.columns, columns, strict=True):
+            setattr(self, name, column)
+
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        held = len(state_dict[prefix + "table"])
+        self.set_rows(*(tensor.new_zeros(held, *tensor.shape[1:]) for tensor in self._rows()))
+        super()._load_from_state_dict(state_dict, prefix, *args)
