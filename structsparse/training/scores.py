@@ -1,6 +1,5 @@
 """Scores that accumulate over batches and add up over ranks: every one is a vector of counts."""
 
-import math
 from collections.abc import Sequence
 from typing import Self
 
@@ -102,34 +101,6 @@ class AccuracyScore(_Counts):
         self._add(gold[right], gold, predicted, right, offsets)
 
 
-class ClassScore(AccuracyScore):
-    """The fraction of documents with the right class, and the mean of the classes' F1 (of those that documents have or
-    are given), in which a rare class counts as much as a frequent one."""
-
-    def add(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray | None = None) -> None:
-        """Codes of classes [documents]; a gold one beyond the names is never right."""
-        super().add(gold, predicted, np.array([0, len(gold)]) if offsets is None else offsets)
-
-    def result(self) -> dict:
-        found = super().result()
-        counted = [kind["f1"] for kind in found["types"].values() if kind["gold"] + kind["predicted"]]
-        return {"accuracy": found["accuracy"], "macro_f1": sum(counted) / max(1, len(counted)), "types": found["types"]}
-
-
-class SquaredError:
-    """The mean of (predicted - gold)^2."""
-
-    def __init__(self) -> None:
-        self.counts = np.zeros(2)  # sum of squares, documents
-
-    def add(self, gold: np.ndarray, predicted: np.ndarray) -> None:
-        self.counts += np.square(predicted - gold).sum(), len(gold)
-
-    def result(self) -> dict[str, float]:
-        total, documents = self.counts.tolist()
-        return {"mse": total / documents if documents else math.nan, "documents": int(documents)}
-
-
 def _checked(gold, predicted, offsets, names: int) -> tuple[np.ndarray, np.ndarray]:
     """The codes as arrays, gold ones beyond the names all made `names`."""
     gold, predicted = np.minimum(gold, names), np.asarray(predicted)
@@ -151,33 +122,3 @@ def _ratios(correct: int, gold: int, predicted: int) -> dict:
         "gold": gold,
         "predicted": predicted,
     }
-
-
-class Perplexity:
-    """exp of the mean surprise, over the targets that the vocabulary knows (as papers report it) and over all of them,
-    unknown ones counted as what stands for them."""
-
-    def __init__(self) -> None:
-        self.counts = np.zeros(4)  # surprise of known targets and their number, the same of unknown ones
-
-    def add(self, log_probabilities: np.ndarray, known: np.ndarray) -> None:
-        """Natural logarithms [targets], bool [targets]"""
-        for place, which in ((0, known), (2, ~known)):
-            self.counts[place : place + 2] += -log_probabilities[which].sum(), which.sum()
-
-    def result(self) -> dict[str, float]:
-        surprise, known, rest, unknown = self.counts.tolist()
-        return {
-            "perplexity": _exp_of_mean(surprise, known),
-            "perplexity_open": _exp_of_mean(surprise + rest, known + unknown),
-            "targets": int(known),
-            "unknown": int(unknown),
-        }
-
-
-def _exp_of_mean(total: float, count: float) -> float:
-    """Infinity where no number is that large, as of a model that has been trained with too long steps."""
-    try:
-        return math.exp(total / count) if count else math.nan
-    except OverflowError:
-        return math.inf

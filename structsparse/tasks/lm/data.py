@@ -1,4 +1,4 @@
-"""Language models: the next word from the words before it, scored by perplexity."""
+"""The data of a language model: texts, the context trees counted from them, and batches of words to predict."""
 
 from __future__ import annotations
 
@@ -20,50 +20,54 @@ TRAIN = "train"
 
 @dataclass(frozen=True)
 class LanguageData:
-    """Three texts in one vocabulary, and the trees of contexts made of the first."""
+    """Train, dev and test texts in one vocabulary, and the context tries of the training text."""
 
     texts: Texts
-    trees: dict[int, ContextTree] = field(default_factory=dict, repr=False)  # tries by order, made when asked for
+    tries: dict[int, ContextTree] = field(default_factory=dict, repr=False)  # by order, built on demand
     truth: tuple[str, ...] = ()
     metric: str = "perplexity"
 
     @property
     def name(self) -> str:
+        """The name of the corpus."""
         return self.texts.name
 
     @property
     def items(self) -> int:
+        """The number of training targets."""
         return len(self.texts.train.targets)
 
     def describe(self) -> list[str]:
+        """Lines about the texts for the console."""
         return self.texts.describe()
 
     def trie(self, order: int) -> ContextTree:
-        if order not in self.trees:
-            self.trees[order] = ContextTree.build(self.texts.train, order)
-        return self.trees[order]
+        """The context trie of the training text."""
+        if order not in self.tries:
+            self.tries[order] = ContextTree.build(self.texts.train, order)
+        return self.tries[order]
 
-    def batches(self, part: str, size: int | None, **sharing) -> Targets:
-        """Targets of a part; dev and test, which are scored and not learnt from, come at once."""
-        return Targets(part, self.texts.parts[part], size if part == TRAIN else None, **sharing)
+    def batches(self, part: str, size: int | None, **sharing) -> TargetBatches:
+        """Batches of the targets of a part; dev and test, which are only scored, are one batch."""
+        return TargetBatches(part, self.texts.parts[part], size if part == TRAIN else None, **sharing)
 
-    def whole(self, part: str) -> Targets:
+    def whole(self, part: str) -> TargetBatches:
+        """All targets of a part as one batch."""
         return self.batches(part, None)
 
 
 @dataclass
-class Target:
-    """Some targets of a text, by their numbers; of all of them, none is named."""
+class TargetBatch:
+    """Targets of a text by number; `chosen` is None for all of them."""
 
     part: str
     chosen: np.ndarray | None  # int64 [targets]
     items: int
-    sentences: Tensor = field(default_factory=lambda: torch.arange(0))  # an error message has none to name
+    sentences: Tensor = field(default_factory=lambda: torch.arange(0))  # unused: error messages name no sentence
 
 
-class Targets(Progress):
-    """Batches of the words to be predicted, in an order that depends on the seed and the epoch alone; it remembers how
-    far it is."""
+class TargetBatches(Progress):
+    """Batches of words to predict, in an order that depends on seed and epoch alone; the position can be resumed."""
 
     def __init__(
         self, part: str, text: Text, size: int | None, *, shuffle: bool = False, seed: int = 0, rank=0, world: int = 1
@@ -79,7 +83,7 @@ class Targets(Progress):
     def __len__(self) -> int:
         return -(-self.count // self.size)
 
-    def __iter__(self) -> Iterator[Target]:
+    def __iter__(self) -> Iterator[TargetBatch]:
         if self.done >= len(self):
             self.done = 0
         order = None
@@ -89,9 +93,10 @@ class Targets(Progress):
             begin = self.done * self.size
             self.done += 1
             chosen = None if order is None else order[begin : begin + self.size]
-            yield Target(self.part, chosen, self.count if chosen is None else len(chosen))
+            yield TargetBatch(self.part, chosen, self.count if chosen is None else len(chosen))
 
     def _order(self) -> np.ndarray:
+        """The order of the targets in this epoch: int64 [targets]"""
         if not self.shuffle:
             return np.arange(self.count)
         return np.random.default_rng([self.seed, self.epoch]).permutation(self.count)

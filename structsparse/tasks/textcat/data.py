@@ -18,8 +18,8 @@ from structsparse.features import words
 from structsparse.features.words import Bag
 from structsparse.groups import Cover
 from structsparse.tasks.textcat.model import outputs_of
+from structsparse.tasks.textcat.scores import ClassScore, SquaredError
 from structsparse.training.batches import Progress
-from structsparse.training.scores import ClassScore, SquaredError
 
 OPTIONS = {"weighting", "normalize", "min_count", "vocabulary", "extra", "group_strength"}
 

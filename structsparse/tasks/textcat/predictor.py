@@ -13,7 +13,7 @@ from scipy import sparse
 from structsparse.base.errors import UserError
 from structsparse.corpora.documents import Documents, Reading, tokenize
 from structsparse.features.words import Bag, Weighting, WordLayout
-from structsparse.training.scores import ClassScore, SquaredError
+from structsparse.tasks.textcat.scores import ClassScore, SquaredError
 
 PROBABILITIES = ("logistic",)  # losses whose scores are made to be some
 

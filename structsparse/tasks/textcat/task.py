@@ -27,10 +27,10 @@ from structsparse.tasks.textcat.data import OPTIONS, DocumentBatch, DocumentData
 from structsparse.tasks.textcat.explain import explain
 from structsparse.tasks.textcat.model import BagClassifier
 from structsparse.tasks.textcat.predictor import Classifier
+from structsparse.tasks.textcat.scores import ClassScore, SquaredError
 from structsparse.training import certificate
 from structsparse.training import stage as recipe
 from structsparse.training.module import TaskModule
-from structsparse.training.scores import ClassScore, SquaredError
 from structsparse.training.stage import Outcome, Stage
 from structsparse.training.task import Placed, Task, fingerprint
 from structsparse.training.terms import Term, borne, place

@@ -16,9 +16,11 @@ from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.tasks.lm.data import LanguageData
 from structsparse.tasks.lm.kneser_ney import KneserNey
 from structsparse.tasks.lm.model import NgramModel
-from structsparse.tasks.lm.task import Counted, Language, LanguageModelTask, by_depth, distinct
+from structsparse.tasks.lm.report import by_depth, distinct_parameters
+from structsparse.tasks.lm.scores import Perplexity
+from structsparse.tasks.lm.task import KneserNeyModule, LanguageModelTask, LanguageModule
 from structsparse.training import certificate
-from structsparse.training.scores import Perplexity, gain
+from structsparse.training.scores import gain
 from tests.support.runs import asks_to_stop, at_step, run_here
 
 LM = ("task=lm", "data.limit=4000", "data.min_count=2", "model.order=3")
@@ -83,6 +85,8 @@ def test_a_yardstick_is_counted_and_not_trained(lm, data):
     assert found.metrics["perplexity"] == pytest.approx(math.exp(surprise[known].mean()))
     assert found.metrics["perplexity_open"] == pytest.approx(math.exp(surprise.mean()))
     assert (found.metrics["model"], found.metrics["objective"]) == ("kneser_ney", None)
+    assert "no model folder: model=kneser_ney is a baseline" in found.output
+    assert not (found.folder / "model").exists()
 
 
 def test_the_loss_of_dev_is_that_of_its_words(lm):
@@ -108,15 +112,15 @@ def test_the_step_of_rounded_weights_is_chosen_on_dev_and_what_has_no_weights_is
         module.model.table.copy_(before)
     found = LanguageModelTask().rounded(SimpleNamespace(module=module, data=data), Small(bits=3))
     assert certificate.mean_loss(found.module, dev) == pytest.approx(min(losses))
-    counted = Counted(KneserNey(ContextTree.build(data.texts.train, 3)), data.texts.parts)
+    counted = KneserNeyModule(KneserNey(ContextTree.build(data.texts.train, 3)), data.texts.parts)
     with pytest.raises(UserError, match="bits=3: this model is counted, it has no weights"):
         LanguageModelTask().rounded(SimpleNamespace(module=counted, data=data), Small(bits=3))
 
 
-def trained(data) -> Language:
+def trained(data) -> LanguageModule:
     """A few steps down the loss, enough for weights of many sizes."""
     model = NgramModel(data.trie(3))
-    module = Language(model, None, SoftmaxLM(model.structure), torch.optim.SGD, data.texts.parts, [])
+    module = LanguageModule(model, None, SoftmaxLM(model.structure), torch.optim.SGD, data.texts.parts, [])
     steps = torch.optim.SGD(module.parameters(), lr=50.0)
     for _ in range(5):
         for batch in data.whole("train"):
@@ -166,7 +170,7 @@ def test_mini_batches_reach_the_minimum_of_the_whole(lm):
 def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(lm, monkeypatch):
     whole = lm("trainer.max_epochs=6", folder="whole")
     with monkeypatch.context() as patch:
-        at_step(patch, 3, asks_to_stop(), Language)
+        at_step(patch, 3, asks_to_stop(), LanguageModule)
         stopped = lm("trainer.max_epochs=6", folder="half")
     assert stopped.status == 128 + 2
     again = lm("trainer.max_epochs=6", "ckpt_path=last", folder="half")
@@ -196,7 +200,7 @@ def test_what_is_wrong_is_said_in_a_sentence(options, reason, lm):
 
 def test_the_training_step_asks_for_no_value(data):
     model = NgramModel(data.trie(3), alpha=0.9, base="unigram")
-    module = Language(model, None, SoftmaxLM(model.structure), torch.optim.SGD, data.texts.parts, ["model.table"])
+    module = LanguageModule(model, None, SoftmaxLM(model.structure), torch.optim.SGD, data.texts.parts, ["model.table"])
     small, rows = model.tree.restrict(module.places("train").take(np.arange(50)))
     module = module.to("meta")
     for loss in (
@@ -235,7 +239,7 @@ def test_distinct_parameters_are_paths_without_branches_at_one_value(data):
         above = tree.entry_above[e]
         joined = above >= 0 and table[above] == table[e] and len(children[above]) == 1
         slow += bool(table[e]) and not joined
-    assert distinct(tree, table) == slow
+    assert distinct_parameters(tree, table) == slow
     rows = by_depth(tree, table).rows
     assert sum(row[4] for row in rows) == (table != 0).sum()
     assert sum(row[1] for row in rows) == tree.nodes

@@ -15,8 +15,9 @@ from structsparse.corpora.planted.documents import planted_documents
 from structsparse.losses.pointwise import Logistic, Squared, SquaredHinge
 from structsparse.tasks.textcat.data import DocumentBatch, DocumentData, prepare, tensor_of
 from structsparse.tasks.textcat.model import BagClassifier, outputs_of
+from structsparse.tasks.textcat.scores import ClassScore, SquaredError
 from structsparse.tasks.textcat.task import Classification
-from structsparse.training.scores import ClassScore, SquaredError, gain
+from structsparse.training.scores import gain
 from tests.support.runs import asks_to_stop, at_step, run_here
 
 SIZES = {"train": 80, "dev": 40, "test": 60, "groups": 10, "size": 12, "deciding": 2}
