@@ -5,8 +5,6 @@ from typing import Self
 
 import numpy as np
 
-from structsparse.corpora.tags import span_types, spans
-
 LOWER_IS_BETTER = ("perplexity", "perplexity_open", "mse")
 ENDS = 4  # counts that are of no kind
 UNSEEN = "(unseen)"  # the type of gold labels beyond the names given
@@ -18,8 +16,10 @@ def gain(metric: str, value: float) -> float:
     return -value if name in LOWER_IS_BETTER else value
 
 
-class _Counts:
-    """`counts` holds (correct, gold, predicted) for each kind, then tokens and right ones, sentences and right ones."""
+class LabelScore:
+    """Base of scores of predicted labels: counts of correct, gold and predicted things of each type, and accuracies.
+
+    `counts` holds (correct, gold, predicted) of each type, then tokens, right tokens, sentences, right sentences."""
 
     def __init__(self, names: Sequence[str], kinds: Sequence[str]):
         self.names, self.kinds = tuple(names), tuple(kinds)
@@ -44,7 +44,7 @@ class _Counts:
         return total
 
     def _add(self, correct, gold, predicted, right: np.ndarray, offsets: np.ndarray) -> None:
-        """Add kinds of the correct, gold and predicted things, and which tokens are right: bool [tokens]."""
+        """Add the types of correct, gold and predicted things, and which tokens are right, bool [tokens]."""
         table = self._counts[:-ENDS].reshape(-1, 3)  # a view
         for column, kinds in enumerate((correct, gold, predicted)):
             table[:, column] += np.bincount(kinds, minlength=len(self.kinds))
@@ -53,56 +53,31 @@ class _Counts:
         self._counts[-ENDS:] += len(right), right.sum(), many, np.count_nonzero(wrong[1:] == wrong[:-1])
 
     def result(self) -> dict:
-        """Accuracy over tokens and over sentences (right in all tokens) as fractions, and `types`: precision, recall,
-        f1 and counts of each kind."""
+        """Accuracy of tokens and of sentences (right in all tokens) as fractions; `types`: precision, recall, f1 and
+        counts of each type."""
         table = self._counts[:-ENDS].reshape(-1, 3).tolist()
         rows = zip(self.kinds, table, strict=True)
-        types = {kind: _ratios(*row) for kind, row in rows if kind != UNSEEN or any(row)}
+        types = {kind: precision_recall_f1(*row) for kind, row in rows if kind != UNSEEN or any(row)}
         tokens, correct, sentences, whole = self._counts[-ENDS:].tolist()
         shares = {"accuracy": correct / max(tokens, 1), "sentence_accuracy": whole / max(sentences, 1)}
         return shares | {"types": types}
 
 
-class SpanScore(_Counts):
-    """Precision, recall and F1 of whole spans, as `conlleval.pl` counts them.
-
-    A gold code beyond the names is a span of one token, of a type that is never predicted.
-    """
-
-    def __init__(self, names: Sequence[str]):
-        super().__init__(names, [*span_types(names), UNSEEN])
-        self._readable = [*names, f"B-{UNSEEN}"]
-
-    def add(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray) -> None:
-        """Count the sentences of these codes, one after the other.  [tokens], [tokens], [sentences + 1]"""
-        gold, predicted = _checked(gold, predicted, offsets, len(self.names))
-        truth, guess = (spans(codes, offsets, self._readable) for codes in (gold, predicted))
-        end, kind = np.zeros((2, len(gold)), dtype=np.int64)  # of the gold span that starts at a token
-        end[truth.start], kind[truth.start] = truth.end, truth.type
-        correct = (end[guess.start] == guess.end) & (kind[guess.start] == guess.type)
-        self._add(guess.type[correct], truth.type, guess.type, gold == predicted, offsets)
-
-    def result(self) -> dict:
-        """f1, precision and recall of all spans, accuracy of tokens, as fractions; `types`: each type's."""
-        totals = _ratios(*self._counts[:-ENDS].reshape(-1, 3).sum(axis=0).tolist())
-        return {name: totals[name] for name in ("f1", "precision", "recall")} | super().result()
-
-
-class AccuracyScore(_Counts):
+class AccuracyScore(LabelScore):
     """The fraction of tokens with the right tag; a gold code beyond the names is never right."""
 
     def __init__(self, names: Sequence[str]):
         super().__init__(names, [*names, UNSEEN])
 
     def add(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray) -> None:
-        """Count the sentences of these codes, one after the other.  [tokens], [tokens], [sentences + 1]"""
-        gold, predicted = _checked(gold, predicted, offsets, len(self.names))
+        """Count sentences: gold and predicted codes [tokens], offsets [sentences + 1]."""
+        gold, predicted = checked_codes(gold, predicted, offsets, len(self.names))
         right = gold == predicted
         self._add(gold[right], gold, predicted, right, offsets)
 
 
-def _checked(gold, predicted, offsets, names: int) -> tuple[np.ndarray, np.ndarray]:
-    """The codes as arrays, gold ones beyond the names all made `names`."""
+def checked_codes(gold, predicted, offsets, names: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gold and predicted codes as arrays, checked; gold codes beyond the names become `names`."""
     gold, predicted = np.minimum(gold, names), np.asarray(predicted)
     if gold.shape != predicted.shape or gold.shape != (int(offsets[-1]),):
         shapes = f"{gold.shape} gold and {predicted.shape} predicted"
@@ -113,7 +88,8 @@ def _checked(gold, predicted, offsets, names: int) -> tuple[np.ndarray, np.ndarr
     return gold, predicted
 
 
-def _ratios(correct: int, gold: int, predicted: int) -> dict:
+def precision_recall_f1(correct: int, gold: int, predicted: int) -> dict:
+    """Precision, recall and F1 from the numbers of correct, gold and predicted things."""
     return {
         "precision": correct / max(predicted, 1),
         "recall": correct / max(gold, 1),

@@ -18,7 +18,8 @@ from structsparse.corpora.splits import Splits, planted
 from structsparse.corpora.tags import convert
 from structsparse.tasks.tagging import artifact
 from structsparse.tasks.tagging.data import TaggingData, prepare
-from structsparse.training.scores import AccuracyScore, SpanScore
+from structsparse.tasks.tagging.scores import SpanScore
+from structsparse.training.scores import AccuracyScore
 from tests.tasks.tagging.test_artifact import predicted, tagger_of
 
 NAMES = ["word", "pos", "tag"]

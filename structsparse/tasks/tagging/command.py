@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from structsparse.corpora.columns import Column, Sentences
     from structsparse.corpora.columns_streamed import ColumnStream
     from structsparse.tasks.tagging.predictor import Model
-    from structsparse.training.scores import AccuracyScore, SpanScore
+    from structsparse.tasks.tagging.scores import SpanScore
+    from structsparse.training.scores import AccuracyScore
 
 PREDICTED, PROBABILITY = "predicted tag", "its probability"  # nobody can give these names: --columns parts at spaces
 
@@ -136,7 +137,8 @@ def _names(columns: str) -> list[str]:
 def _score(model: Model, sentences: Sentences, predicted) -> SpanScore | AccuracyScore:
     """Gold tags in the model's scheme; those that it does not know are wrong, and named."""
     from structsparse.corpora.tags import convert, detect_scheme
-    from structsparse.training.scores import AccuracyScore, SpanScore
+    from structsparse.tasks.tagging.scores import SpanScore
+    from structsparse.training.scores import AccuracyScore
 
     gold = sentences.columns[model.tag_column]
     if model.scheme is not None:

@@ -19,8 +19,9 @@ from structsparse.tasks.tagging.edges import EdgeFeatures, EdgeScorer, inner
 from structsparse.tasks.tagging.features.filters import TokenCandidates
 from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.tasks.tagging.features.templates import expand
+from structsparse.tasks.tagging.scores import SpanScore
 from structsparse.training.batches import Batches, InParts, Passages, TokenArrays
-from structsparse.training.scores import AccuracyScore, SpanScore
+from structsparse.training.scores import AccuracyScore
 from structsparse.weights.batch import Sizes
 from structsparse.weights.observed_pairs import Pairs
 

@@ -23,9 +23,10 @@ from structsparse.tasks.tagging import report as tagging_report
 from structsparse.tasks.tagging.data import EDGES, TaggingData, prepare, table_name
 from structsparse.tasks.tagging.growing import GrowingScorer
 from structsparse.tasks.tagging.model import DenseScorer, RecurrentScorer, SparseScorer, SumScorer, Tagger
+from structsparse.tasks.tagging.scores import SpanScore
 from structsparse.training.batches import Passage
 from structsparse.training.module import TaskModule
-from structsparse.training.scores import AccuracyScore, SpanScore
+from structsparse.training.scores import AccuracyScore
 from structsparse.training.stage import Outcome, Stage
 from structsparse.training.task import Placed, Task, fingerprint
 from structsparse.training.terms import borne, place

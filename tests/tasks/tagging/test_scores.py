@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seqeval import metrics as seqeval
 
-from structsparse.training.scores import AccuracyScore, SpanScore
+from structsparse.tasks.tagging.scores import SpanScore
+from structsparse.training.scores import AccuracyScore
 
 NAMES = ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("x", "y-z"))]
 
