@@ -16,7 +16,7 @@ from structsparse.losses.pointwise import Logistic, Squared, SquaredHinge
 from structsparse.tasks.textcat.data import DocumentBatch, DocumentData, prepare, tensor_of
 from structsparse.tasks.textcat.model import BagClassifier, outputs_of
 from structsparse.tasks.textcat.scores import ClassScore, SquaredError
-from structsparse.tasks.textcat.task import Classification
+from structsparse.tasks.textcat.task import ClassifierModule
 from structsparse.training.scores import gain
 from tests.support.runs import asks_to_stop, at_step, run_here
 
@@ -128,7 +128,7 @@ def test_a_logistic_loss_keeps_its_tails():
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_training_step_asks_for_no_value(kind, classes):
     data = data_of(classes)
-    module = Classification(
+    module = ClassifierModule(
         BagClassifier(len(data.bag.layout), data.outputs), LOSSES[kind](), torch.optim.SGD, data.score, ()
     ).to("meta")
     batch = next(iter(data.batches("train", 8)))
@@ -348,7 +348,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(textcat, monkeypatch
     whole = textcat(*options, folder="whole")
     assert whole.status == 0, whole.errors
     with monkeypatch.context() as patch:
-        at_step(patch, 10, asks_to_stop(), Classification)
+        at_step(patch, 10, asks_to_stop(), ClassifierModule)
         stopped = textcat(*options, folder="half")
     assert stopped.status == 128 + 2
     again = textcat(*options, "ckpt_path=last", folder="half")
@@ -378,7 +378,7 @@ def test_a_second_stage_keeps_the_dead_dead(textcat):
     ("options", "reason"),
     [
         (("loss=squared_hinge", "data.classes=0"), "take loss=squared"),
-        (("solver=online_mira",), "solver: one that goes from sentence to sentence"),
+        (("solver=online_mira",), "solver: online solvers that go from sentence to sentence"),
         (("batch=0", "solver=sgd"), "batch=0: expected a number of documents"),
         (("reg=l1", "solver=fista", "reg.relative=true", "reg.strength=2"), "every group is dead"),
         (("features.weighting=loud",), "features.weighting"),

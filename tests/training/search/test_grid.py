@@ -131,7 +131,7 @@ def test_a_stopped_grid_goes_on_where_it_was(textcat, monkeypatch):
     points = ("solver=adam", "trainer.max_epochs=10", "grid={reg.strength: [0.05, 0.2, 0.4]}")
     whole = textcat(*points, folder="whole")
     with monkeypatch.context() as patch:
-        at_step(patch, 15, asks_to_stop(), classification.Classification)
+        at_step(patch, 15, asks_to_stop(), classification.ClassifierModule)
         stopped = textcat(*points)
     assert stopped.status == 130
     first = (stopped.folder / "checkpoints" / "grid-000" / grid.LINE).stat().st_mtime_ns

@@ -1,0 +1,107 @@
+"""Reports on a trained classifier of documents: tables of its words and groups, planted groups found, explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from structsparse.base.files import write_text
+from structsparse.groups import Cover
+from structsparse.penalties import Penalty
+from structsparse.report import living_groups
+from structsparse.report.tables import Table, markdown, tsv
+from structsparse.tasks.textcat.data import DocumentData
+from structsparse.tasks.textcat.explain import explain
+from structsparse.tasks.textcat.model import BagClassifier
+from structsparse.training import certificate
+
+if TYPE_CHECKING:
+    from structsparse.training.stage import Outcome
+
+MOST_ROWS = 10_000  # words, and groups, in a table
+_MOST_SHOWN = 100  # words in words.md
+
+
+def write_words(folder: Path, data: DocumentData, model: BagClassifier) -> Table:
+    """Write words.tsv and words.md, the living words of a classifier; the table is returned, to be shown."""
+    table = word_table(data, model)
+    write_text(folder / "words.tsv", tsv(table))
+    write_text(folder / "words.md", markdown(Table(table.header, table.rows[:_MOST_SHOWN])))
+    return table
+
+
+def write_groups(folder: Path, data: DocumentData, first: Outcome) -> Table | None:
+    """Write groups.tsv, groups.md and groups.png of the penalty that selected; None if it has no groups."""
+    for name, penalty in first.penalties.items():
+        if penalty.groups is not None:
+            table = group_table(data, first, name, penalty)
+            living_groups.write_groups(folder, table)
+            return table
+    return None
+
+
+def write_explanation(folder: Path, data: DocumentData, first: Outcome, last: Outcome) -> None:
+    """Write what the last model looks at, in the groups of the penalty that selected."""
+    model = last.module.model
+    table, bias = (p.detach().cpu().numpy() for p in (model.table, model.bias))
+    covers = {name: p.groups for name, p in first.penalties.items() if isinstance(p.groups, Cover)}
+    name, cover = next(iter(covers.items()), (None, None))
+    alive = None if cover is None else groups_alive(first, name).cpu().numpy()
+    loss = last.module.loss.kind
+    explanation = explain.explain(data.labelled, data.bag, table, bias, cover, data.shown, loss, alive)
+    explain.write(folder, explanation)
+
+
+def word_table(data: DocumentData, model: BagClassifier) -> Table:
+    """Table of the living words of a classifier, sorted by how much they move the scores of training documents.
+
+    That is the norm of a word's weights times the root mean square of its feature."""
+    table, layout = model.table.detach().cpu().numpy(), data.bag.layout
+    table = table[:, None] if table.ndim == 1 else table  # [words, outputs]
+    squares = data.columns.power(2).sum(axis=0) / data.items
+    moves = np.sqrt(np.square(table).sum(axis=1) * squares)
+    order = np.argsort(-moves, kind="stable")[: min(MOST_ROWS, int((table != 0).any(axis=1).sum()))]
+    names = data.classes if table.shape[1] > 1 else ("weight",)
+    columns = *table.T, moves, layout.documents, layout.counts
+    numbers = zip(*(column[order].tolist() for column in columns), strict=True)
+    rows = [(layout.words[row], *values) for row, values in zip(order.tolist(), numbers, strict=True)]
+    return Table(("word", *names, "moves scores by", "documents", "count"), rows)
+
+
+def group_table(data: DocumentData, first: Outcome, name: str, penalty: Penalty) -> Table:
+    """Table of the groups of words of the penalty that selected; of very many, those with the largest norms."""
+    groups, weights = penalty.groups, dict(first.module.named_parameters())[name].detach().cpu()
+    would_wake = certificate.violated(penalty, weights, first.at_end[name].cpu()) if name in first.at_end else None
+    if len(groups) > MOST_ROWS:
+        chosen = groups.norms(weights).argsort(descending=True, stable=True)[:MOST_ROWS]
+        groups, would_wake = groups.subset(chosen), None if would_wake is None else would_wake[chosen]
+    return living_groups.group_table(groups, weights, would_wake=would_wake, truth=data.truth)
+
+
+def groups_alive(outcome: Outcome, name: str) -> Tensor:
+    """Which groups of the penalty on a parameter live: bool [groups]"""
+    return outcome.penalties[name].groups.alive(dict(outcome.module.named_parameters())[name].detach())
+
+
+def planted_scores(
+    data: DocumentData, first: Outcome, alive: Mapping[str, Tensor], rows_alive: np.ndarray
+) -> dict[str, float]:
+    """Precision and recall of the living groups of words against the planted ones; empty if nothing was planted.
+
+    alive: bool [groups] by parameter. If the penalty has other groups, a planted group lives if one of its words
+    does."""
+    truth = {*data.truth}
+    if not truth:
+        return {}
+    names = {name: first.penalties[name].groups.names for name in alive}
+    living = {names[name][k] for name, mask in alive.items() for k in mask.nonzero()[:, 0].tolist()}
+    if not truth <= {group for name in alive for group in names[name]}:
+        layout = data.bag.layout
+        words_alive = {layout.words[row] for row in np.flatnonzero(rows_alive).tolist()}
+        living = {name for name, members in data.labelled.groups.items() if words_alive & {*members}}
+    right = len(truth & living)
+    return {"planted_precision": right / len(living) if living else 0.0, "planted_recall": right / len(truth)}
