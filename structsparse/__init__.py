@@ -1,30 +1,63 @@
-"""Structured predictors under group-sparsity penalties.
+"""Structured predictors under group-sparsity penalties: train them, prune what is dead, use what is left.
 
-    model = structsparse.load("runs/.../model")      # .predict .nbest .marginals .evaluate
+    import structsparse as ss
 
-Everything is imported when it is first used.
+    result = ss.train(["task=ner", "reg=group_lasso"])     # .metrics .folder .model
+    model = ss.load("runs/.../model")                      # .predict .nbest .marginals .evaluate
+
+    penalties = ss.attach("group_lasso", net, groups="module_rows", parameters="*linear1.weight", strength=1e-3)
+    trainer = lightning.Trainer(callbacks=[ss.ProximalStep(penalties)])
+    handle = ss.proximal(optimizer, net, penalties)        # without Lightning: once, before the loop
+    slim, report = ss.remove_dead(net)
+
+    fit = ss.fit_linear(X, y, ss.penalties.L1(0.1))
+
+`ss.penalties`, `ss.groups`, `ss.prox`, `ss.structures`, `ss.losses` and `ss.solvers` are what research extends.
+Everything is imported on first use. Mistakes that the caller can correct raise `ss.UserError`.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from structsparse.base.errors import UserError
+from structsparse.base.lazy import lazy_names
 from structsparse.base.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from structsparse import groups, losses, penalties, prox, solvers, structures
+    from structsparse.cli.train import train
+    from structsparse.networks.attach import attach, proximal
+    from structsparse.networks.surgery import remove_dead
+    from structsparse.solvers.linear import fit_linear
     from structsparse.tasks.registry import load
+    from structsparse.training.callbacks.proximal import ProximalStep
 
-_LAZY = {"load": "structsparse.tasks.registry"}  # public name -> the module that has it
-__all__ = ["UserError", "__version__", "load"]
-
-
-def __getattr__(name: str):
-    if name not in _LAZY:
-        raise AttributeError(f"module 'structsparse' has no attribute {name!r}")
-    value = getattr(import_module(_LAZY[name]), name)
-    globals()[name] = value  # the next access finds it at once
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__all__ = [
+    "ProximalStep",
+    "UserError",
+    "__version__",
+    "attach",
+    "fit_linear",
+    "groups",
+    "load",
+    "losses",
+    "penalties",
+    "prox",
+    "proximal",
+    "remove_dead",
+    "solvers",
+    "structures",
+    "train",
+]
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "ProximalStep": "structsparse.training.callbacks.proximal",
+        "attach": "structsparse.networks.attach",
+        "fit_linear": "structsparse.solvers.linear",
+        "load": "structsparse.tasks.registry",
+        "proximal": "structsparse.networks.attach",
+        "remove_dead": "structsparse.networks.surgery",
+        "train": "structsparse.cli.train",
+    },
+    modules=("groups", "losses", "penalties", "prox", "solvers", "structures"),
+)

@@ -1,4 +1,4 @@
-"""`structsparse train`, which is also `python train.py`: one training run composed by Hydra, or several with -m.
+"""`structsparse train`, `python train.py` and `structsparse.train`: training runs from options, composed by Hydra.
 
 Heavy modules are imported after the arguments are understood.
 """
@@ -9,12 +9,15 @@ import errno
 import logging
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from structsparse.base.configuration import configuration_folder
 from structsparse.base.errors import UserError
+from structsparse.tasks import registry
 from structsparse.training.options import check_options
 
 if TYPE_CHECKING:
@@ -25,12 +28,11 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train as these arguments say; the exit status. Options of earlier versions are refused first."""
+    """Train as the arguments of the command line say; the exit status."""
     try:
-        check_options(arguments)
+        check_options(arguments)  # those of earlier versions are refused
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _failed(str(error))
     import hydra
 
     from structsparse.training.compose import hide_bases
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = str(configuration_folder())
 
     def job(cfg: DictConfig) -> None:
-        sys.argv = command  # as it was, for Lightning to start further processes of a distributed run
+        sys.argv = command  # Lightning repeats it to start the other processes of a distributed run
         _run(cfg)
 
     sys.argv = [command[0], *arguments]
@@ -52,12 +54,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(cfg: DictConfig) -> None:
-    """One run. Mistakes that the user can correct end in one line and status 2."""
+    """One run of the program. Mistakes that the user can correct end in one line and status 2."""
     from hydra.core.hydra_config import HydraConfig
-    from hydra.errors import InstantiationException
     from hydra.types import RunMode
-    from lightning.fabric.utilities.exceptions import MisconfigurationException
-    from omegaconf.errors import MissingMandatoryValue
     from rich.console import Console
 
     from structsparse.base.allocator import keep_freed_memory
@@ -65,24 +64,20 @@ def _run(cfg: DictConfig) -> None:
     from structsparse.training.run import train
     from structsparse.training.run_folder import first_process
 
-    quiet()
+    silence_lightning()
     keep_freed_memory()
     console, folder = Console(quiet=not first_process()), Path(HydraConfig.get().runtime.output_dir)
     try:
         train(cfg, HydraConfig.get().runtime.choices, folder, console)
-    except (UserError, InstantiationException, MisconfigurationException, MissingMandatoryValue) as error:
-        reason = error.__cause__ if isinstance(error.__cause__, UserError) else error
-        if isinstance(error, MissingMandatoryValue):
-            reason = f"{error.full_key} needs a value"
-        print(f"error: {' '.join(str(reason).split())}", file=sys.stderr)
+    except _mistakes() as error:
+        _failed(_reason(error))
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             raise  # Hydra goes on with the other runs before it fails
         sys.exit(2)
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
-        print(f"error: no room to write in {folder} ({error.strerror})", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(_failed(f"no room to write in {folder} ({error.strerror})"))
     except KeyboardInterrupt:
         sys.exit(130)
     except Stopped as stopped:
@@ -90,7 +85,93 @@ def _run(cfg: DictConfig) -> None:
         sys.exit(128 + stopped.signum)
 
 
-def quiet() -> None:
+@dataclass(frozen=True)
+class TrainingResult:
+    """A finished training run: the figures of its `metrics.json`, its folder, and the model that it wrote."""
+
+    metrics: Mapping[str, Any]
+    folder: Path
+
+    @cached_property
+    def model(self) -> registry.Predictor:
+        """The trained model, loaded from the folder."""
+        return registry.load(self.folder)
+
+
+def train(
+    options: Sequence[str] = (),
+    folder: str | Path | None = None,
+    config_dir: str | Path | None = None,
+    quiet: bool = False,
+) -> TrainingResult:
+    """Train in this process as `structsparse train OPTIONS...` does: `train(["task=ner", "reg=group_lasso"])`.
+
+    Results are written to `folder` (default: a new folder in `runs`), `config_dir` has further yaml files of options,
+    and `quiet` prints nothing. Mistakes raise UserError."""
+    if isinstance(options, str):
+        raise UserError(f"options={options!r} is a string, expected a list of strings such as [{options!r}]")
+    check_options(options)
+    from rich.console import Console
+
+    from structsparse.base.allocator import keep_freed_memory
+    from structsparse.training import run
+
+    silence_lightning()
+    keep_freed_memory()
+    try:
+        cfg, choices, folder = _composed(list(options), folder, config_dir)
+        return TrainingResult(run.train(cfg, choices, folder, Console(quiet=quiet)), folder)
+    except _mistakes() as error:
+        raise UserError(_reason(error)) from error
+
+
+def _composed(options: list[str], folder: str | Path | None, config_dir: str | Path | None) -> tuple:
+    """The configuration of a run, the option of each of its groups, and its folder, where both are written down."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf, open_dict
+
+    searched = [] if config_dir is None else [f"hydra.searchpath=['file://{Path(config_dir).resolve()}']"]
+    with initialize_config_dir(str(configuration_folder()), version_base="1.3"):
+        cfg = compose("config", [*options, *searched], return_hydra_config=True)
+        before = HydraConfig.instance().cfg
+        try:
+            HydraConfig.instance().set_config(cfg)
+            folder = Path(cfg.hydra.run.dir if folder is None else folder)
+        finally:
+            HydraConfig.instance().cfg = before
+        choices = {key: str(value) for key, value in cfg.hydra.runtime.choices.items()}
+    with open_dict(cfg):
+        del cfg["hydra"]
+    written = folder / ".hydra"
+    written.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(cfg, written / "config.yaml")
+    OmegaConf.save(OmegaConf.create(options), written / "overrides.yaml")
+    return cfg, choices, folder
+
+
+def _mistakes() -> tuple[type[Exception], ...]:
+    """The exceptions by which mistakes of the user show."""
+    from hydra.errors import HydraException
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+    from omegaconf.errors import MissingMandatoryValue
+
+    return UserError, HydraException, MisconfigurationException, MissingMandatoryValue
+
+
+def _reason(error: Exception) -> str:
+    """One line that says what is wrong."""
+    reason = error.__cause__ if isinstance(error.__cause__, UserError) else error
+    missing = f"{error.full_key} needs a value" if type(error).__name__ == "MissingMandatoryValue" else None
+    return missing or " ".join(str(reason).split())
+
+
+def _failed(reason: str) -> int:
+    print(f"error: {reason}", file=sys.stderr)
+    return 2
+
+
+def silence_lightning() -> None:
     """Silence advice of Lightning about data loaders and loggers that are not used here."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,1 +1,37 @@
-"""Scores to the best structure, the log-partition and the marginals."""
+"""Structures over scores: the best structure, the log-partition and the marginals, each by dynamic programming."""
+
+from typing import TYPE_CHECKING
+
+from structsparse.base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from structsparse.structures.chain import Chain, ChainScores
+    from structsparse.structures.contexts import Contexts
+    from structsparse.structures.edges import EdgeChain, EdgeScores
+    from structsparse.structures.nonprojective import NonprojectiveTree
+    from structsparse.structures.projective import ProjectiveTree
+    from structsparse.structures.trees import DependencyTree
+
+__all__ = [
+    "Chain",
+    "ChainScores",
+    "Contexts",
+    "DependencyTree",
+    "EdgeChain",
+    "EdgeScores",
+    "NonprojectiveTree",
+    "ProjectiveTree",
+]
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Chain": "structsparse.structures.chain",
+        "ChainScores": "structsparse.structures.chain",
+        "Contexts": "structsparse.structures.contexts",
+        "DependencyTree": "structsparse.structures.trees",
+        "EdgeChain": "structsparse.structures.edges",
+        "EdgeScores": "structsparse.structures.edges",
+        "NonprojectiveTree": "structsparse.structures.nonprojective",
+        "ProjectiveTree": "structsparse.structures.projective",
+    },
+)

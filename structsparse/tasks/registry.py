@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from structsparse.tasks.tagging.predictor import Model
     from structsparse.tasks.textcat.predictor import Classifier
 
+    Predictor = Model | DependencyParser | LanguageModel | Classifier
+
 GROUP = "structsparse.tasks"  # entry points: name of the task = its package
 KINDS = {  # built-in task: `kind` in the model.json of its models, which taggers leave out
     "tagging": None,
@@ -62,7 +64,7 @@ def task_of(folder: Path) -> str:
     return _task_and_description(model_folder(folder))[0]
 
 
-def load(folder: str | Path) -> Model | DependencyParser | LanguageModel | Classifier:
+def load(folder: str | Path) -> Predictor:
     """Load a trained model of any kind from the folder `model` that a training run wrote, or from the run's folder.
 
     Every part is checked before use, and nothing in the folder is executed."""
