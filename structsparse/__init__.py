@@ -51,13 +51,12 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "ProximalStep": "structsparse.training.callbacks.proximal",
-        "attach": "structsparse.networks.attach",
-        "fit_linear": "structsparse.solvers.linear",
-        "load": "structsparse.tasks.registry",
-        "proximal": "structsparse.networks.attach",
-        "remove_dead": "structsparse.networks.surgery",
-        "train": "structsparse.cli.train",
+        "cli.train": ("train",),
+        "networks.attach": ("attach", "proximal"),
+        "networks.surgery": ("remove_dead",),
+        "solvers.linear": ("fit_linear",),
+        "tasks.registry": ("load",),
+        "training.callbacks.proximal": ("ProximalStep",),
     },
     modules=("groups", "losses", "penalties", "prox", "solvers", "structures"),
 )

@@ -14,7 +14,7 @@ from torch import nn
 import structsparse as ss
 from tests.support.runs import PLANTED, ROOT, SMALL
 
-LAZY_PACKAGES = ("structsparse", "structsparse.structures")
+LAZY_PACKAGES = ("structsparse", "structsparse.losses", "structsparse.solvers", "structsparse.structures")
 HEAVY = {"torch", "numpy", "scipy", "numba", "lightning", "hydra", "omegaconf", "matplotlib", "rich"}
 
 

@@ -8,20 +8,18 @@ from importlib import import_module
 
 
 def lazy_names(
-    package: str, names: Mapping[str, str], modules: tuple[str, ...] = ()
+    package: str, homes: Mapping[str, tuple[str, ...]], modules: tuple[str, ...] = ()
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package: `names` maps public names to modules; `modules` are public modules."""
+    """`__getattr__` and `__dir__` of a package; `homes` has the public names of each module, `modules` are public."""
+    home = {name: module for module, names in homes.items() for name in names}
 
     def get(name: str) -> object:
         if name in modules:
             return import_module(f"{package}.{name}")
-        if name not in names:
+        if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(names[name]), name)
+        value = getattr(import_module(f"{package}.{home[name]}"), name)
         setattr(sys.modules[package], name, value)  # the next use finds it without this function
         return value
 
-    def listed() -> list[str]:
-        return sorted(sys.modules[package].__all__)
-
-    return get, listed
+    return get, lambda: sorted(sys.modules[package].__all__)

@@ -1,0 +1,30 @@
+"""Losses: of the scores of a structure, of a softmax over words, of one score per document."""
+
+from typing import TYPE_CHECKING
+
+from structsparse.base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from structsparse.losses.pointwise import Logistic, PointwiseLoss, Squared, SquaredHinge
+    from structsparse.losses.softmax import SoftmaxLM
+    from structsparse.losses.structured import CRF, Hinge, Perceptron, StructuredLoss
+
+__all__ = [
+    "CRF",
+    "Hinge",
+    "Logistic",
+    "Perceptron",
+    "PointwiseLoss",
+    "SoftmaxLM",
+    "Squared",
+    "SquaredHinge",
+    "StructuredLoss",
+]
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "pointwise": ("Logistic", "PointwiseLoss", "Squared", "SquaredHinge"),
+        "softmax": ("SoftmaxLM",),
+        "structured": ("CRF", "Hinge", "Perceptron", "StructuredLoss"),
+    },
+)

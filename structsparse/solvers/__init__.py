@@ -1,1 +1,63 @@
-"""Optimizers, and the step an optimizer really took."""
+"""Solvers: optimizers that know the penalties or the sparsity of gradients, and `fit_linear` for linear models."""
+
+from typing import TYPE_CHECKING
+
+from structsparse.base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from structsparse.solvers.base import Solver, TorchSolver, solver_of
+    from structsparse.solvers.dual_averaging import RDA, AdagradRDA
+    from structsparse.solvers.few_values import ProxOnly, StraightThrough, Tied
+    from structsparse.solvers.fista import FISTA, AcceleratedSGD
+    from structsparse.solvers.linear import LinearFit, critical_strength, fit_linear
+    from structsparse.solvers.mira import MIRA
+    from structsparse.solvers.online import OnlineMIRA, OnlinePerceptron
+    from structsparse.solvers.overlaps import ADMM, Majorize
+    from structsparse.solvers.owlqn import OWLQN
+    from structsparse.solvers.quasi_newton import ProximalQuasiNewton
+    from structsparse.solvers.scaled import ScaledAdagrad, ScaledSGD
+    from structsparse.solvers.sgd import RowAdagrad, RowSGD
+
+__all__ = [
+    "ADMM",
+    "FISTA",
+    "MIRA",
+    "OWLQN",
+    "RDA",
+    "AcceleratedSGD",
+    "AdagradRDA",
+    "LinearFit",
+    "Majorize",
+    "OnlineMIRA",
+    "OnlinePerceptron",
+    "ProxOnly",
+    "ProximalQuasiNewton",
+    "RowAdagrad",
+    "RowSGD",
+    "ScaledAdagrad",
+    "ScaledSGD",
+    "Solver",
+    "StraightThrough",
+    "Tied",
+    "TorchSolver",
+    "critical_strength",
+    "fit_linear",
+    "solver_of",
+]
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "base": ("Solver", "TorchSolver", "solver_of"),
+        "dual_averaging": ("RDA", "AdagradRDA"),
+        "few_values": ("ProxOnly", "StraightThrough", "Tied"),
+        "fista": ("FISTA", "AcceleratedSGD"),
+        "linear": ("LinearFit", "critical_strength", "fit_linear"),
+        "mira": ("MIRA",),
+        "online": ("OnlineMIRA", "OnlinePerceptron"),
+        "overlaps": ("ADMM", "Majorize"),
+        "owlqn": ("OWLQN",),
+        "quasi_newton": ("ProximalQuasiNewton",),
+        "scaled": ("ScaledAdagrad", "ScaledSGD"),
+        "sgd": ("RowAdagrad", "RowSGD"),
+    },
+)

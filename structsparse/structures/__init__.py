@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from structsparse.base.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from structsparse.structures.base import Structure
     from structsparse.structures.chain import Chain, ChainScores
     from structsparse.structures.contexts import Contexts
     from structsparse.structures.edges import EdgeChain, EdgeScores
@@ -21,17 +22,17 @@ __all__ = [
     "EdgeScores",
     "NonprojectiveTree",
     "ProjectiveTree",
+    "Structure",
 ]
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Chain": "structsparse.structures.chain",
-        "ChainScores": "structsparse.structures.chain",
-        "Contexts": "structsparse.structures.contexts",
-        "DependencyTree": "structsparse.structures.trees",
-        "EdgeChain": "structsparse.structures.edges",
-        "EdgeScores": "structsparse.structures.edges",
-        "NonprojectiveTree": "structsparse.structures.nonprojective",
-        "ProjectiveTree": "structsparse.structures.projective",
+        "base": ("Structure",),
+        "chain": ("Chain", "ChainScores"),
+        "contexts": ("Contexts",),
+        "edges": ("EdgeChain", "EdgeScores"),
+        "nonprojective": ("NonprojectiveTree",),
+        "projective": ("ProjectiveTree",),
+        "trees": ("DependencyTree",),
     },
 )
