@@ -88,6 +88,7 @@ def log_hyperparameters(cfg: DictConfig, choices: Mapping[str, str], metrics: di
     """TensorBoard's table of runs: the choices of each beside its final figures."""
     figures = {f"final/{key}": value for key, value in metrics.items() if isinstance(value, int | float)}
     options = {key: str(value) for key, value in choices.items() if "hydra/" not in key}
+    rate = {"lr": cfg.solver.lr} if "lr" in cfg.solver else {}
     board = TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)
-    board.log_hyperparams({**options, "strength": cfg.reg.strength, "lr": cfg.solver.lr, "batch": cfg.batch}, figures)
+    board.log_hyperparams({**options, "strength": cfg.reg.strength, **rate, "batch": cfg.batch}, figures)
     board.finalize("success")
