@@ -45,7 +45,9 @@ def main(arguments: Sequence[str]) -> int:
         sys.argv = command  # Lightning repeats it to start the other processes of a distributed run
         _run(cfg)
 
-    sys.argv = [command[0], *arguments]
+    overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
+    flags = [argument for argument in arguments if argument not in overrides]
+    sys.argv = [command[0], *flags, *overrides]  # argparse takes overrides in one piece only
     try:
         hydra.main(version_base="1.3", config_path=folder, config_name="config")(job)()
     finally:
