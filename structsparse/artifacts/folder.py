@@ -98,6 +98,15 @@ def check_weights(name: str, array: np.ndarray) -> None:
         raise UserError(f"{name} holds a weight that is NaN or infinite, expected numbers")
 
 
+def as_float32(folder: Path, numbers: np.ndarray) -> np.ndarray:
+    """Weights of a model in float32, for its folder; refuses those that are not finite there."""
+    with np.errstate(over="ignore"):
+        single = numbers.astype(np.float32)
+    if not np.isfinite(single).all():
+        raise UserError(f"{folder}: the model has a weight that is NaN, infinite or too large, expected numbers")
+    return single
+
+
 # --- fields of the description
 
 

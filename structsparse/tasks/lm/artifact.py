@@ -17,16 +17,18 @@ import numpy as np
 import safetensors.numpy
 
 from structsparse.artifacts.folder import (
-    COMMON,
+    COMMON_FIELDS,
     DESCRIPTION,
     WEIGHTS,
     Fields,
-    blaming,
+    as_float32,
     check_fields,
+    errors_in,
     read_tensors,
-    write,
+    take_bytes,
+    write_model,
 )
-from structsparse.artifacts.tables import packed, unpacked
+from structsparse.artifacts.tables import decode_table, encode_table
 from structsparse.base.errors import UserError
 from structsparse.corpora.text import END, START, UNKNOWN, Reading, Vocabulary
 from structsparse.kernels.structures import contexts_pruned as kernels
@@ -43,7 +45,7 @@ _READING = ("sentences", "tokens", "lower", "classes")  # without `limit`, which
 
 def save(folder: Path, model: LanguageModel) -> int:
     """Write a language model in float32, completely or not at all; the bytes of the folder."""
-    trie, weights, base = model.trie, _single(folder, model.weights), _single(folder, model.base)
+    trie, weights = model.trie, as_float32(folder, model.weights)
     written = slice(trie.words, None)  # entries after the empty context have no word and no rank
     same = weights[written] == weights[trie.entry_above[written]]
     code = _code_type(trie.words)
@@ -53,7 +55,7 @@ def save(folder: Path, model: LanguageModel) -> int:
         "nodes.entries": np.diff(trie.starts)[1:].astype(code),
         "entries.rank": _ranks(trie),
         "entries.same": np.packbits(same),
-        **({} if base is None else {"base": base}),
+        **({} if model.base is None else {"base": as_float32(folder, model.base)}),
     }
     different = np.append(weights[: trie.words], weights[written][~same])
     description = {
@@ -66,18 +68,7 @@ def save(folder: Path, model: LanguageModel) -> int:
         "words": list(model.vocabulary.words),
     }
     tensors = {name: _deflated(array) for name, array in tensors.items()}
-    return write(folder, description, safetensors.numpy.save(tensors | _smallest(different)))
-
-
-def _single(folder: Path, numbers: np.ndarray | None) -> np.ndarray | None:
-    """Weights of a language model in float32; an error if they do not fit."""
-    if numbers is None:
-        return None
-    with np.errstate(over="ignore"):
-        single = numbers.astype(np.float32)
-    if not np.isfinite(single).all():
-        raise UserError(f"{folder}: the model has a weight that is NaN, infinite or too large, expected numbers")
-    return single
+    return write_model(folder, description, safetensors.numpy.save(tensors | _smallest(different)))
 
 
 def _ranks(trie: Trie) -> np.ndarray:
@@ -93,7 +84,7 @@ def _ranks(trie: Trie) -> np.ndarray:
 
 def _smallest(weights: np.ndarray) -> dict[str, np.ndarray]:
     """Tensors of float32 weights: deflated or, where that is smaller, coded as the tables of other models are."""
-    plain, coded = {"weights": _deflated(weights)}, packed("weights", weights)
+    plain, coded = {"weights": _deflated(weights)}, encode_table("weights", weights)
     sizes = [sum(array.nbytes for array in tensors.values()) for tensors in (plain, coded)]
     return coded if sizes[1] < sizes[0] and "weights" not in coded else plain
 
@@ -109,10 +100,10 @@ def _deflated(array: np.ndarray) -> np.ndarray:
 
 def load(folder: Path, description: dict) -> LanguageModel:
     """Read a language model that `save` has written; errors name the damaged file and the reason."""
-    with blaming(folder / DESCRIPTION):
+    with errors_in(folder / DESCRIPTION):
         check_fields(description, _FIELDS)
         vocabulary, reading = Vocabulary(tuple(description["words"])), Reading(**description["reading"])
-    with blaming(folder / WEIGHTS):
+    with errors_in(folder / WEIGHTS):
         tensors = read_tensors((folder / WEIGHTS).read_bytes(), description["sha256"])
         trie = _trie(description, tensors)
         base = _inflated(tensors, "base", np.float32, trie.words) if "base" in tensors else None
@@ -150,7 +141,7 @@ def _is_size(value: object) -> bool:
     return type(value) is int and 1 <= value <= _MOST
 
 
-_FIELDS: Fields = COMMON | {
+_FIELDS: Fields = COMMON_FIELDS | {
     "kind": (lambda value: value == KIND, f'"{KIND}"'),
     "order": (_is_size, "a number from 1 on"),
     "alpha": (lambda value: type(value) in (int, float) and 0 < value < math.inf, "a positive number"),
@@ -207,7 +198,7 @@ def _weights(trie: Trie, tensors: dict) -> np.ndarray:
     same = np.append(np.zeros(trie.words, bool), np.unpackbits(bits, count=written).astype(bool))
     size = int(trie.entries - same.sum())
     plain = "weights" in tensors or "weights.counts" not in tensors
-    different = _inflated(tensors, "weights", np.float32, size) if plain else unpacked(tensors, "weights", (size,))
+    different = _inflated(tensors, "weights", np.float32, size) if plain else decode_table(tensors, "weights", (size,))
     weights = np.empty(trie.entries, np.float32)
     kernels.spread(different, same, trie.entry_above, weights)
     return weights
@@ -228,11 +219,7 @@ def _code_type(words: int) -> np.dtype:
 
 def _inflated(tensors: dict, name: str, kind, size: int) -> np.ndarray:
     """Inflate the tensor of a name, `size` numbers that `_deflated` has packed, and take it out of `tensors`."""
-    if name not in tensors:
-        raise UserError(f"tensor {name} is missing")
-    packed, kind = tensors.pop(name), np.dtype(kind)
-    if packed.dtype != np.uint8 or packed.ndim != 1:
-        raise UserError(f"tensor {name} is {packed.dtype} {packed.shape}, expected deflated bytes")
+    packed, kind = take_bytes(tensors, name), np.dtype(kind)
     inflater, expected = zlib.decompressobj(), size * kind.itemsize
     try:
         plain = inflater.decompress(packed.tobytes(), expected + 1)

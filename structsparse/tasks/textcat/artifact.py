@@ -1,7 +1,6 @@
-"""A classifier as a folder: `model.json` has its classes and how it reads text, `weights.safetensors` its words and
-their weights.
+"""The artifact of a classifier: `model.json` has its classes and reading, `weights.safetensors` its words and weights.
 
-Words that no weight needs are left out, but where documents are scaled to one length, which all of them decide.
+Words that no weight needs are left out, unless documents are scaled to one length, which depends on all words.
 """
 
 from __future__ import annotations
@@ -13,17 +12,21 @@ import numpy as np
 import safetensors.numpy
 from scipy import sparse
 
+from structsparse.artifacts.coding import decode_words, encode_words
 from structsparse.artifacts.folder import (
-    COMMON,
+    COMMON_FIELDS,
     DESCRIPTION,
     WEIGHTS,
     Fields,
-    blaming,
+    are_strings,
+    as_float32,
     check_fields,
+    errors_in,
     read_tensors,
-    write,
+    take,
+    write_model,
 )
-from structsparse.artifacts.tables import packed, packed_words, unpacked, unpacked_words
+from structsparse.artifacts.tables import decode_table, encode_table
 from structsparse.base.errors import UserError
 from structsparse.corpora.documents import Reading
 from structsparse.features.words import WEIGHTINGS
@@ -37,12 +40,12 @@ _MOST = np.iinfo(np.int32).max  # words
 
 
 def save(folder: Path, model: Classifier) -> int:
-    """Write a classifier, whole or not at all, in float32; the bytes of the folder."""
+    """Write a classifier in float32, completely or not at all; the bytes of the folder."""
     layout, weighting = model.bag.layout, model.bag.weighting
-    tensors = {"words": packed_words(layout.words), **packed("table", _single(folder, model.table))}
-    tensors["bias"] = _single(folder, model.bias)
+    tensors = {"words": encode_words(layout.words), **encode_table("table", as_float32(folder, model.table))}
+    tensors["bias"] = as_float32(folder, model.bias)
     if weighting.kind == "tfidf":
-        tensors["factors"] = _single(folder, weighting.factors)
+        tensors["factors"] = as_float32(folder, weighting.factors)
     if layout.extra:
         members = sparse.csr_array(model.bag.members)
         tensors |= {"members.offsets": members.indptr.astype(np.int64), "members.ids": members.indices.astype(np.int32)}
@@ -57,28 +60,28 @@ def save(folder: Path, model: Classifier) -> int:
         "words": len(layout.words),
     }
     tensors = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    return write(folder, description, safetensors.numpy.save(tensors))
+    return write_model(folder, description, safetensors.numpy.save(tensors))
 
 
 def load(folder: Path, description: dict) -> Classifier:
     """Read a classifier that `save` has written; errors name the damaged file and the reason."""
-    with blaming(folder / DESCRIPTION):
+    with errors_in(folder / DESCRIPTION):
         check_fields(description, _FIELDS)
         reading = Reading(**description["reading"])
         extra = description["extra"]
         classes = None if description["classes"] is None else tuple(description["classes"])
-    with blaming(folder / WEIGHTS):
+    with errors_in(folder / WEIGHTS):
         tensors = read_tensors((folder / WEIGHTS).read_bytes(), description["sha256"])
-        outputs, words = outputs_of(classes), unpacked_words(tensors, description["words"])
+        outputs, words = outputs_of(classes), decode_words(tensors, description["words"])
         plain = len(words) - extra
         if plain < 0 or len({*words[:plain]}) != plain:
-            raise UserError(f"{len(words):,} words, {extra:,} of them made of others: expected no word twice")
-        table = unpacked(tensors, "table", (len(words),) if outputs == 1 else (len(words), outputs))
+            raise UserError(f"{len(words):,} words, {extra:,} of them made of others: expected distinct words")
+        table = decode_table(tensors, "table", (len(words),) if outputs == 1 else (len(words), outputs))
         if not np.isfinite(table).all():
             raise UserError("table holds a number that is NaN or infinite")
-        bias = _taken(tensors, "bias", np.float32, (outputs,))
+        bias = _take_finite(tensors, "bias", np.float32, (outputs,))
         tfidf = description["weighting"] == "tfidf"
-        factors = _taken(tensors, "factors", np.float32, (len(words),)) if tfidf else np.ones(len(words))
+        factors = _take_finite(tensors, "factors", np.float32, (len(words),)) if tfidf else np.ones(len(words))
         members = _members(tensors, plain, extra) if extra else None
         if tensors:
             raise UserError(f"tensor {min(tensors)} has no place in a classifier")
@@ -87,41 +90,26 @@ def load(folder: Path, description: dict) -> Classifier:
 
 
 def _members(tensors: dict, plain: int, extra: int) -> sparse.csr_array:
-    """[words, extra], ones where a further feature is a sum over a word"""
-    offsets = _taken(tensors, "members.offsets", np.int64, (plain + 1,))
+    """Which words each extra feature of a classifier is a sum over, from its tensors: 0 or 1 [words, extra]"""
+    offsets = _take_finite(tensors, "members.offsets", np.int64, (plain + 1,))
     if offsets[0] != 0 or (np.diff(offsets) < 0).any():
-        raise UserError("members.offsets fall, expected 0 and then where the features of each word end")
-    ids = _taken(tensors, "members.ids", np.int32, (int(offsets[-1]),))
+        raise UserError("members.offsets decrease, expected 0 and then the end of the features of each word")
+    ids = _take_finite(tensors, "members.ids", np.int32, (int(offsets[-1]),))
     if len(ids) and not 0 <= ids.min() <= ids.max() < extra:
         raise UserError(f"members.ids holds {ids.max()}, expected 0 to {extra - 1}")
     return sparse.csr_array((np.ones(len(ids), np.int64), ids, offsets), (plain, extra))
 
 
-def _taken(tensors: dict, name: str, kind, shape: tuple[int, ...]) -> np.ndarray:
-    if name not in tensors:
-        raise UserError(f"tensor {name} is missing")
-    array = tensors.pop(name)
-    if array.dtype != kind or array.shape != shape:
-        raise UserError(f"tensor {name} is {array.dtype} {array.shape}, expected {np.dtype(kind)} {shape}")
+def _take_finite(tensors: dict, name: str, kind, shape: tuple[int, ...]) -> np.ndarray:
+    """Remove and return an array of a classifier, which must have this type and shape and finite numbers."""
+    array = take(tensors, name, [np.dtype(kind).name], shape)
     if not np.isfinite(array).all():
         raise UserError(f"{name} holds a number that is NaN or infinite")
     return array
 
 
-def _single(folder: Path, numbers: np.ndarray) -> np.ndarray:
-    """In float32, which must hold them."""
-    with np.errstate(over="ignore"):
-        single = numbers.astype(np.float32)
-    if not np.isfinite(single).all():
-        raise UserError(f"{folder}: the model has a weight that is NaN, infinite or too large, expected numbers")
-    return single
-
-
-def _strings(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(string, str) for string in value)
-
-
 def _is_reading(value: object) -> bool:
+    """Whether a field of model.json says how documents are read."""
     plain = asdict(Reading())
     if not isinstance(value, dict) or {*value} != {*plain}:
         return False
@@ -129,10 +117,11 @@ def _is_reading(value: object) -> bool:
 
 
 def _are_classes(value: object) -> bool:
-    return value is None or (_strings(value) and len({*value}) == len(value) >= 2)
+    """Whether a field of model.json has the classes of documents, or null for numbers."""
+    return value is None or (are_strings(value) and len({*value}) == len(value) >= 2)
 
 
-_FIELDS: Fields = COMMON | {
+_FIELDS: Fields = COMMON_FIELDS | {
     "kind": (lambda value: value == KIND, f'"{KIND}"'),
     "classes": (_are_classes, "null or distinct strings, at least two"),
     "loss": (lambda value: value in LOSSES, f"one of {', '.join(LOSSES)}"),

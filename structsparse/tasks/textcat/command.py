@@ -18,24 +18,22 @@ from structsparse.base.console import note, source, write_output
 from structsparse.base.errors import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from structsparse.corpora.document_files import Raw
     from structsparse.tasks.textcat.predictor import Classifier
 
 
 def predict(options: argparse.Namespace, model: Classifier) -> None:
+    """`structsparse predict`: the class of each document, or a number."""
     if options.files and options.input is not None:
         raise UserError(f"--input {options.input} has a document in each line, FILEs are documents; give one of them")
     with write_output(options) as output:
         for name, text in _files(options.files) if options.files else _lines(source(options)):
-            scores = model.scores(model.read([text]))
-            line = f"{_said(model, scores)}\n"
+            line = f"{_prediction(model, text)}\n"
             output.write((f"{name}\t{line}" if options.files else line).encode())
             output.flush()
 
 
 def _files(paths: list[Path]) -> Iterator[tuple[str, str]]:
+    """The names and texts of documents, each a file."""
     from structsparse.corpora.document_files import content_of
 
     for path in paths:
@@ -43,7 +41,7 @@ def _files(paths: list[Path]) -> Iterator[tuple[str, str]]:
 
 
 def _lines(source: Path | io.BufferedIOBase) -> Iterator[tuple[str, str]]:
-    """A document a line, as they arrive; an empty line is an empty document."""
+    """The numbers and texts of documents, each a line, as they arrive; an empty line is an empty document."""
     from structsparse.corpora.document_files import content_of
 
     if isinstance(source, Path):
@@ -52,56 +50,43 @@ def _lines(source: Path | io.BufferedIOBase) -> Iterator[tuple[str, str]]:
         try:
             yield str(number), line.decode().rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise UserError(f"line {number} of the input is no UTF-8 ({error.reason})") from None
+            raise UserError(f"line {number} of the input is not UTF-8 ({error.reason})") from None
 
 
-def _said(model: Classifier, scores: np.ndarray) -> str:
-    """The label and, in the order of the classes, how probable each is or, under other losses, what it scores."""
+def _prediction(model: Classifier, text: str) -> str:
+    """The label of a document and, in the order of the classes, their probabilities or, without these, scores."""
+    scores = model.scores(model.read([text]))
     if model.classes is None:
         return f"{scores[0]:.6g}"
-    numbers = model.chances(scores)[0] if model.probable else scores[0].reshape(-1)
+    numbers = model.probabilities(scores)[0] if model.probabilistic else scores[0].reshape(-1)
     label = model.classes[int(model.decide(scores)[0])]
     names = model.classes if len(numbers) == len(model.classes) else model.classes[1:]
     return "\t".join([label, *(f"{name}={value:.6f}" for name, value in zip(names, numbers.tolist(), strict=True))])
 
 
 def evaluate(options: argparse.Namespace, model: Classifier) -> None:
+    """`structsparse evaluate`: the scores of a classifier on labelled documents."""
     from structsparse.corpora.document_files import read
+    from structsparse.tasks.textcat.predictor import existing
 
-    if not options.file.exists():
-        raise UserError(f"{options.file}: no such file or folder")
-    raw = read(options.file, options.text or "text", options.label or "label")
+    raw = read(existing(options.file), options.text or "text", options.label or "label")
+    for name in model.unknown_labels(raw.labels):
+        note(f"label {name} is unknown to the model: its documents count as wrong")
     begin = time.perf_counter()
-    documents, score = model.read(raw.texts, raw.names), model.empty_score()
-    score.add(_gold(model, raw), model.predict(documents))
-    seconds = time.perf_counter() - begin
-    figures = {**score.result(), "documents": len(documents), "documents_per_second": len(documents) / seconds}
+    figures = model.evaluate(raw.texts, raw.labels)
+    figures["documents_per_second"] = figures["documents"] / (time.perf_counter() - begin)
     print(json.dumps(figures, indent=2) if options.json else _table(figures))
 
 
-def _gold(model: Classifier, raw: Raw) -> np.ndarray:
-    """Numbers, or codes; labels that the model lacks get one that it never predicts."""
-    import numpy as np
-
-    if model.classes is None:
-        try:
-            return np.array(raw.labels, float)
-        except ValueError as error:
-            raise UserError(f"{error}; expected numbers as labels, which the model predicts") from None
-    codes = {name: code for code, name in enumerate(model.classes)}
-    for name in sorted({*raw.labels} - {*codes}):
-        note(f"label {name} is unknown to the model, every one of its documents counts as wrong")
-    return np.array([codes.get(label, len(codes)) for label in raw.labels], np.int64)
-
-
 def _table(figures: dict) -> str:
+    """The scores of a classifier for reading."""
     size = f"{figures['documents']:,} documents, {figures['documents_per_second']:,.0f} per second"
     if "mse" in figures:
         return f"mse {figures['mse']:.6g}\n{size}"
-    kinds = figures["types"]
-    width = max(map(len, [*kinds, "class"]))
+    classes = figures["types"]
+    width = max(map(len, [*classes, "class"]))
     lines = [f"{'class':<{width}}  precision  recall      f1      gold  predicted"]
-    for name, of in kinds.items():
+    for name, of in classes.items():
         ratios = f"{of['precision']:9.4f}  {of['recall']:6.4f}  {of['f1']:6.4f}"
         lines.append(f"{name:<{width}}  {ratios}  {of['gold']:8,}  {of['predicted']:9,}")
     lines.append(f"accuracy {figures['accuracy']:.4f}, macro f1 {figures['macro_f1']:.4f}, {size}")

@@ -1,4 +1,4 @@
-"""Text categorization: the class of a document, or a number, from its bag of words."""
+"""The data of text categorization: documents as sparse bags of words, and batches of them."""
 
 from __future__ import annotations
 
@@ -26,78 +26,89 @@ OPTIONS = {"weighting", "normalize", "min_count", "vocabulary", "extra", "group_
 
 @dataclass(frozen=True, eq=False)
 class DocumentData:
-    """Documents as rows of a sparse matrix, in the words of train."""
+    """Labelled documents as rows of sparse matrices over the words of train."""
 
     labelled: Labelled
     bag: Bag
-    shown: list[tuple[str, int]] | None = None  # (part, number) of documents that the explanation tells of; None: some
-    covers: dict[str, Cover] = field(default_factory=dict, repr=False)  # groups made already, by what made them
-    whole_parts: dict[str, DocumentBatch] = field(default_factory=dict, repr=False)  # laid out already
+    shown: list[tuple[str, int]] | None = None  # (part, number) of documents to explain; None: a choice
+    covers: dict[str, Cover] = field(default_factory=dict, repr=False)  # cached groups of words by maker
+    whole_parts: dict[str, DocumentBatch] = field(default_factory=dict, repr=False)  # cached batches
 
     @property
     def name(self) -> str:
+        """The name of the corpus."""
         return self.labelled.name
 
     @property
     def truth(self) -> tuple[str, ...]:
+        """The names of the planted groups of words that decide the classes."""
         return self.labelled.truth
 
     @property
     def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes; None if the labels are numbers."""
         return self.labelled.classes
 
     @property
     def outputs(self) -> int:
+        """The number of scores of a document."""
         return outputs_of(self.classes)
 
     @property
     def metric(self) -> str:
+        """The name of the score that dev chooses by."""
         return "mse" if self.classes is None else "accuracy"
 
     @property
     def score(self) -> Callable[[], ClassScore | SquaredError]:
+        """The maker of an empty score."""
         return SquaredError if self.classes is None else lambda: ClassScore(self.classes)
 
     @property
     def items(self) -> int:
+        """The number of training documents."""
         return len(self.labelled.train)
 
     def describe(self) -> list[str]:
+        """Lines about the documents and features for the console."""
         train, layout = self.matrices["train"], self.bag.layout
-        made = f", {layout.extra:,} of them made of groups of words" if layout.extra else ""
-        size = f"{train.shape[1]:,} features{made}, {train.nnz / max(1, train.shape[0]):,.0f} in a document on average"
+        extra = f", {layout.extra:,} of them groups of words" if layout.extra else ""
+        mean = train.nnz / max(1, train.shape[0])
+        size = f"{train.shape[1]:,} features{extra}, {mean:,.0f} per document on average"
         return [*self.labelled.describe(), size]
 
     @cached_property
     def matrices(self) -> dict[str, sparse.csr_array]:
-        """float64 [documents, words] of each part"""
+        """The bags of words of each part: float64 [documents, words]"""
         return {part: self.bag.matrix(documents) for part, documents in self.labelled.parts.items()}
 
     @cached_property
     def columns(self) -> sparse.csc_array:
-        """float64 [documents, words] of train, word after word"""
+        """The training matrix column by column: float64 [documents, words]"""
         return self.matrices["train"].tocsc()
 
     def targets(self, part: str) -> np.ndarray:
-        """What scores are compared with: numbers; -1 or 1 of two classes; int64 codes of more."""
+        """What scores are compared with: numbers; -1 or 1 for two classes; int64 codes for more."""
         return targets_of(self.labelled.parts[part].labels, self.classes)
 
-    def at_once(self, part: str) -> DocumentBatch:
-        """All documents of a part; laid out once, however many models are fitted to them."""
+    def full_batch(self, part: str) -> DocumentBatch:
+        """All documents of a part as one batch, which is cached for all models of a run."""
         if part not in self.whole_parts:
             matrix, targets = self.matrices[part], self.targets(part)
             self.whole_parts[part] = DocumentBatch.of(matrix, targets, np.arange(len(targets)), len(targets))
         return self.whole_parts[part]
 
-    def batches(self, part: str, size: int | None, **sharing) -> Rows:
-        """Documents of a part; dev and test, which are scored and not learnt from, come at once."""
-        return Rows(self, part, size if part == "train" else None, **sharing)
+    def batches(self, part: str, size: int | None, **sharing) -> DocumentBatches:
+        """Batches of the documents of a part; dev and test, which are only scored, are one batch."""
+        return DocumentBatches(self, part, size if part == "train" else None, **sharing)
 
-    def whole(self, part: str) -> Rows:
+    def whole(self, part: str) -> DocumentBatches:
+        """All documents of a part as one batch."""
         return self.batches(part, None)
 
 
 def targets_of(labels: np.ndarray, classes: tuple[str, ...] | None) -> np.ndarray:
+    """Labels as targets of a loss: -1 or 1 for two classes, else unchanged: [documents]"""
     if classes is None or len(classes) > 2:
         return labels
     return 2.0 * labels - 1.0
@@ -105,33 +116,34 @@ def targets_of(labels: np.ndarray, classes: tuple[str, ...] | None) -> np.ndarra
 
 @dataclass
 class DocumentBatch:
-    """Some documents, all of them the rows of one sparse matrix."""
+    """A batch of documents as a sparse matrix with targets."""
 
     matrix: Tensor  # sparse CSR float64 [documents, words]
     transposed: Tensor  # sparse CSR float64 [words, documents]
     targets: Tensor  # float64 [documents], or int64 codes of more than two classes
-    sentences: Tensor  # int64 [documents], which ones of their part these are
+    sentences: Tensor  # int64 [documents], their numbers within the part
     items: int  # documents in the whole step, over all processes
 
     @classmethod
     def of(cls, rows: sparse.csr_array, targets: np.ndarray, chosen: np.ndarray, items: int) -> DocumentBatch:
+        """A batch of these rows of a matrix; `chosen` are their numbers."""
         matrices = tensor_of(rows), tensor_of(rows.T.tocsr())
         return cls(*matrices, torch.from_numpy(targets), torch.from_numpy(chosen), items)
 
 
 def tensor_of(matrix: sparse.csr_array) -> Tensor:
-    """As a sparse CSR tensor."""
+    """A scipy CSR matrix as a torch CSR tensor."""
     rows, columns = (torch.from_numpy(places.astype(np.int64)) for places in (matrix.indptr, matrix.indices))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch calls such tensors new
+        warnings.simplefilter("ignore")  # torch warns that sparse CSR tensors are in beta
         values = torch.from_numpy(matrix.data)
         return torch.sparse_csr_tensor(rows, columns, values, matrix.shape, check_invariants=False)
 
 
-class Rows(Progress):
-    """Batches of documents in an order that depends on the seed and the epoch alone; it remembers how far it is.
+class DocumentBatches(Progress):
+    """Batches of documents, in an order that depends on seed and epoch alone; the position can be resumed.
 
-    Every process takes its share of each step's documents."""
+    Each process takes its share of the documents of a step."""
 
     def __init__(
         self,
@@ -152,7 +164,7 @@ class Rows(Progress):
         super().__init__()
 
     def __len__(self) -> int:
-        """Documents left over after the last full batch join it when they are too few to share."""
+        """Documents after the last full batch join it if they are fewer than the processes."""
         full, rest = divmod(self.count, self.size)
         return max(1, full + (rest >= self.world))
 
@@ -163,27 +175,30 @@ class Rows(Progress):
         while self.done < len(steps):
             chosen = steps[self.done]
             self.done += 1
-            yield self.data.at_once(self.part) if len(steps) == self.world == 1 else self._batch(chosen)
+            yield self.data.full_batch(self.part) if len(steps) == self.world == 1 else self._batch(chosen)
 
     def _batch(self, chosen: np.ndarray) -> DocumentBatch:
-        own = chosen[self.rank :: self.world]
-        return DocumentBatch.of(self.data.matrices[self.part][own], self.data.targets(self.part)[own], own, len(chosen))
+        """This process's share of the chosen documents."""
+        share = chosen[self.rank :: self.world]
+        rows, targets = self.data.matrices[self.part][share], self.data.targets(self.part)[share]
+        return DocumentBatch.of(rows, targets, share, len(chosen))
 
     def _order(self) -> np.ndarray:
+        """The order of the documents in this epoch: int64 [documents]"""
         if not self.shuffle or len(self) == 1:
             return np.arange(self.count)
         return np.random.default_rng([self.seed, self.epoch]).permutation(self.count)
 
 
 def prepare(labelled: Labelled, features: Mapping, shown: list[tuple[str, int]] | None = None) -> DocumentData:
-    """Documents as bags of words, as the options `features` describe them."""
+    """Make the data of a classifier: documents as bags of words, by the options of `features`."""
     options, extra = dict(features), features.get("extra")
     bag = words.bag(labelled, **{name: options[name] for name in OPTIONS & {*options} - {"extra", "group_strength"}})
     return DocumentData(labelled, bag if extra is None else with_groups(bag, extra), shown)
 
 
 def with_groups(bag: Bag, groups: Callable[..., Cover]) -> Bag:
-    """How often the words of each group are in a document, all together, as further features."""
+    """A bag of words with one more feature for each group of words: the count of its words in a document."""
     cover = groups((len(bag.layout),), bag.layout, parameter="features")
     members, offsets = cover.members.numpy(), cover.offsets.numpy()
     ones, shape = np.ones(len(members), np.int64), (len(cover), len(bag.layout))

@@ -1,4 +1,4 @@
-"""The model: a weight for each word, of each class where there are more than two."""
+"""The bag-of-words classifier of documents as an nn.Module: a weight for each word and class."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from structsparse.base.errors import UserError
 
 
 class BagClassifier(nn.Module):
-    """scores = matrix @ table + bias, in float64.
+    """A linear classifier of documents: scores = matrix @ table + bias, in float64.
 
-    Two classes, and numbers, have one score: table [words], above zero for the second class. More classes have one
-    each: table [words, classes]. A penalty bears on `table`, never on `bias` [outputs]."""
+    Two classes, and numbers, have one score: table [words], positive for the second class. More classes have one score
+    each: table [words, classes]. Penalties act on `table`, never on `bias` [outputs]."""
 
     linear = True
 
@@ -28,18 +28,17 @@ class BagClassifier(nn.Module):
     def forward(self, matrix: Tensor, transposed: Tensor | None = None) -> Tensor:
         """Scores [documents] or [documents, classes] of a sparse CSR matrix [documents, words].
 
-        Who has it transposed as well spares the gradient that work.
-        """
-        return _Product.apply(self.table, matrix, transposed) + self.bias
+        The gradient is faster if the transposed matrix is given, too."""
+        return _SparseProduct.apply(self.table, matrix, transposed) + self.bias
 
 
 def outputs_of(classes: tuple[str, ...] | None) -> int:
-    """How many scores a document has."""
+    """The number of scores of a document."""
     return len(classes) if classes is not None and len(classes) > 2 else 1
 
 
-class _Product(torch.autograd.Function):
-    """matrix @ table; torch's own gradient would transpose the matrix each time."""
+class _SparseProduct(torch.autograd.Function):
+    """matrix @ table for a sparse matrix; torch's own gradient transposes the matrix each time."""
 
     @staticmethod
     def forward(ctx, table: Tensor, matrix: Tensor, transposed: Tensor | None) -> Tensor:
@@ -53,31 +52,32 @@ class _Product(torch.autograd.Function):
             return None, None, None
         if ctx.transposed is not None:
             return _product(ctx.transposed, grad.contiguous()), None, None
-        return _spread(ctx.matrix, grad), None, None
+        return _transposed_product(ctx.matrix, grad), None, None
 
 
 def _product(matrix: Tensor, dense: Tensor) -> Tensor:
-    """matrix @ dense; where torch has no such product (`meta`, ...), entry by entry."""
+    """matrix @ dense for a sparse matrix; entry by entry on devices without such a product (`meta`, ...)."""
     if matrix.device.type in ("cpu", "cuda"):
         return matrix @ dense
     rows, columns, values = _entries(matrix)
-    found = dense.new_zeros(matrix.shape[0], *dense.shape[1:])
-    return found.index_add(0, rows, _scaled(dense.index_select(0, columns), values))
+    result = dense.new_zeros(matrix.shape[0], *dense.shape[1:])
+    return result.index_add(0, rows, _scaled(dense.index_select(0, columns), values))
 
 
-def _spread(matrix: Tensor, dense: Tensor) -> Tensor:
-    """matrix.T @ dense"""
+def _transposed_product(matrix: Tensor, dense: Tensor) -> Tensor:
+    """matrix.T @ dense for a sparse matrix, entry by entry."""
     rows, columns, values = _entries(matrix)
-    found = dense.new_zeros(matrix.shape[1], *dense.shape[1:])
-    return found.index_add(0, columns, _scaled(dense.index_select(0, rows), values))
+    result = dense.new_zeros(matrix.shape[1], *dense.shape[1:])
+    return result.index_add(0, columns, _scaled(dense.index_select(0, rows), values))
 
 
 def _entries(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The row, the column and the value of each entry."""
+    """The row, column and value of each entry of a sparse CSR matrix."""
     values = matrix.values()
     sizes, rows = matrix.crow_indices().diff(), torch.arange(matrix.shape[0], device=matrix.device)
     return rows.repeat_interleave(sizes, output_size=len(values)), matrix.col_indices().long(), values
 
 
 def _scaled(rows: Tensor, values: Tensor) -> Tensor:
+    """Rows [entries] or [entries, classes] times the values [entries] of a sparse matrix."""
     return rows * (values if rows.dim() == 1 else values[:, None])

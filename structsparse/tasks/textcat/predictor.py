@@ -1,39 +1,56 @@
-"""Use of a trained classifier: the class of a document, how probable each is, and which words say so.
+"""The predictor of text categorization: classes of documents, their probabilities, and evaluation.
 
-Nothing here knows of training."""
+Nothing here imports training."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from structsparse.base.errors import UserError
+from structsparse.corpora.document_files import content_of, read
 from structsparse.corpora.documents import Documents, Reading, tokenize
 from structsparse.features.words import Bag, Weighting, WordLayout
 from structsparse.tasks.textcat.scores import ClassScore, SquaredError
 
-PROBABILITIES = ("logistic",)  # losses whose scores are made to be some
+PROBABILISTIC = ("logistic",)  # losses whose scores can be turned into probabilities
+Texts = str | os.PathLike | Iterable[str]  # a document, a file with a document in each line, or several documents
+
+
+class RankedClass(NamedTuple):
+    """A class that a document may have."""
+
+    label: str
+    score: float
+    probability: float | None  # None: the loss of training is not probabilistic
 
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
-    """scores = sum over the words of a document of weight * what the document weighs on them, plus bias."""
+    """A trained classifier of documents, or a predictor of a number.
 
-    bag: Bag  # of the words that are needed
+    scores = sum over the words of a document of weight * value of the word in the document, plus bias."""
+
+    bag: Bag  # of the needed words
     table: np.ndarray  # [words] or [words, classes]
     bias: np.ndarray  # [outputs]
     classes: tuple[str, ...] | None  # None: a number is predicted
-    reading: Reading  # how a text becomes words
+    reading: Reading  # how a text is split into words
     loss: str
 
     @classmethod
     def of(
         cls, bag: Bag, table: np.ndarray, bias: np.ndarray, classes: Sequence[str] | None, reading: Reading, loss: str
     ) -> Classifier:
-        """What lives of a model on all words of a corpus. Where documents are scaled to one length, all words count."""
+        """The living part of a model over all words of a corpus.
+
+        If documents are scaled to one length, all words are needed."""
         if bag.weighting.normalize:
             return cls(bag, table, bias, classes, reading, loss)
         living = table != 0 if table.ndim == 1 else (table != 0).any(axis=1)
@@ -43,72 +60,152 @@ class Classifier:
         if members is not None:
             members = members[:, np.flatnonzero(extra)]
             needed |= np.diff(members.tocsr().indptr) > 0
-        kept = np.concatenate([needed, extra])
-        return cls(_kept(bag, needed, kept, members), table[kept], bias, classes, reading, loss)
+        rows = np.concatenate([needed, extra])
+        return cls(_part_of_bag(bag, needed, rows, members), table[rows], bias, classes, reading, loss)
+
+    # --- the verbs of every model
+
+    def predict(self, texts: Texts) -> list[str] | list[float]:
+        """The class, or the number, of each document.
+
+        `texts`: one document (str), a list of documents, or the `Path` of a file with a document in each line."""
+        decisions = self.decide(self.scores(self._documents(texts)))
+        return decisions.tolist() if self.classes is None else [self.classes[code] for code in decisions.tolist()]
+
+    def nbest(self, texts: Texts, count: int = 10) -> list[list[RankedClass]]:
+        """The best classes of each document, at most `count`, the best first; texts as for `predict`."""
+        if self.classes is None:
+            raise UserError("this model predicts a number for each document, it has no classes to rank")
+        if count < 1:
+            raise UserError(f"the {count} best classes were requested, expected a number from 1 on")
+        scores = self.scores(self._documents(texts))
+        probabilities = self.probabilities(scores) if self.probabilistic else None
+        scores = scores if scores.ndim == 2 else np.stack([-scores, scores], axis=1)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+        return [
+            [
+                RankedClass(
+                    self.classes[code],
+                    float(scores[k, code]),
+                    None if probabilities is None else float(probabilities[k, code]),
+                )
+                for code in codes
+            ]
+            for k, codes in enumerate(order.tolist())
+        ]
+
+    def marginals(self, texts: Texts) -> list[dict[str, float]]:
+        """The probability of every class for each document; texts as for `predict`."""
+        rows = self.probabilities(self.scores(self._documents(texts))).tolist()
+        return [dict(zip(self.classes, row, strict=True)) for row in rows]
+
+    def evaluate(
+        self, source: Texts, labels: Sequence[str | float] | None = None, text: str = "text", label: str = "label"
+    ) -> dict[str, object]:
+        """Accuracy, macro F1 and figures of each class, or the mean squared error, over labelled documents.
+
+        `source`: a list of documents and `labels`, or the path of a folder with a folder for each label, or of a table
+        (.csv, .tsv, .jsonl, also .gz) with the columns `text` and `label`. Labels unknown to the model are wrong."""
+        if labels is None:
+            if not isinstance(source, str | os.PathLike):
+                raise UserError("labels are missing: evaluate(texts, labels), or the path of labelled documents")
+            raw = read(existing(Path(source)), text, label)
+            source, labels = raw.texts, raw.labels
+        documents, score = self._documents(source), self.empty_score()
+        gold = self._gold(labels)
+        if len(gold) != len(documents):
+            raise UserError(f"{len(documents)} documents and {len(gold)} labels, expected as many of each")
+        score.add(gold, self.decide(self.scores(documents)))
+        return {**score.result(), "documents": len(documents)}
+
+    # --- scores of documents
 
     def read(self, texts: Iterable[str], names: Sequence[str] | None = None) -> Documents:
-        """Texts without labels."""
+        """Split texts without labels into words, as the training documents were."""
         texts = list(texts)
+        for text in texts:
+            if not isinstance(text, str):
+                raise UserError(f"a classifier reads documents (str), got {text!r:.60}")
         labels = np.zeros(len(texts), np.float64 if self.classes is None else np.int64)
         return tokenize(names or [str(k) for k in range(len(texts))], texts, labels, self.classes, self.reading)
 
     def scores(self, documents: Documents) -> np.ndarray:
-        """float64 [documents] or [documents, classes]"""
+        """The scores of documents: float64 [documents] or [documents, classes]"""
         return self.bag.matrix(documents) @ self.table.astype(np.float64) + self.bias.astype(np.float64)
 
-    def predict(self, documents: Documents) -> np.ndarray:
-        """The code of the class of each document, or a number: [documents]"""
-        return self.decide(self.scores(documents))
-
     def decide(self, scores: np.ndarray) -> np.ndarray:
+        """The codes of the best classes, or the numbers, that scores stand for: [documents]"""
         if self.classes is None:
             return scores
         return scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(np.int64)
 
     @property
-    def probable(self) -> bool:
-        """Whether scores were made to be turned into probabilities."""
-        return self.classes is not None and self.loss in PROBABILITIES
+    def probabilistic(self) -> bool:
+        """Whether scores can be turned into probabilities."""
+        return self.classes is not None and self.loss in PROBABILISTIC
 
-    def probabilities(self, documents: Documents) -> np.ndarray:
-        """float64 [documents, classes]"""
-        return self.chances(self.scores(documents))
-
-    def chances(self, scores: np.ndarray) -> np.ndarray:
-        """The probabilities that scores stand for: float64 [documents, classes]"""
-        if not self.probable:
-            raise UserError(
-                f"a model trained under loss={self.loss} tells no probabilities: expected logistic, of classes"
-            )
+    def probabilities(self, scores: np.ndarray) -> np.ndarray:
+        """The probabilities of classes that scores stand for: float64 [documents, classes]"""
+        if not self.probabilistic:
+            kind = "a number" if self.classes is None else f"classes with loss={self.loss}"
+            raise UserError(f"this model predicts {kind}: it has no probabilities; train classes with loss=logistic")
         if scores.ndim == 1:
             scores = np.stack([-scores / 2, scores / 2], axis=1)
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         return powers / powers.sum(axis=1, keepdims=True)
 
     def empty_score(self) -> ClassScore | SquaredError:
+        """A score that documents can be added to."""
         return SquaredError() if self.classes is None else ClassScore(self.classes)
 
+    def unknown_labels(self, labels: Iterable[str]) -> list[str]:
+        """Labels of documents that are no class of the model, sorted."""
+        return [] if self.classes is None else sorted({*labels} - {*self.classes})
 
-def _kept(bag: Bag, needed: np.ndarray, kept: np.ndarray, members: sparse.sparray | None) -> Bag:
-    """The bag of some words, and of some of the further features."""
+    def _gold(self, labels: Sequence[str | float]) -> np.ndarray:
+        """Labels as numbers, or as codes of classes; an unknown label gets a code that is never predicted."""
+        if self.classes is None:
+            try:
+                return np.array(labels, float)
+            except ValueError as error:
+                raise UserError(f"{error}; expected numbers as labels, which the model predicts") from None
+        codes = {name: code for code, name in enumerate(self.classes)}
+        return np.array([codes.get(str(label), len(codes)) for label in labels], np.int64)
+
+    def _documents(self, texts: Texts) -> Documents:
+        """The documents that a caller passes."""
+        if isinstance(texts, os.PathLike):
+            texts = content_of(existing(Path(texts))).removesuffix("\n").split("\n")
+        return self.read([texts] if isinstance(texts, str) else texts)
+
+
+def existing(path: Path) -> Path:
+    """A path; an error if nothing is there."""
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder")
+    return path
+
+
+def _part_of_bag(bag: Bag, needed: np.ndarray, rows: np.ndarray, members: sparse.sparray | None) -> Bag:
+    """The bag of the needed words (bool [words]) and features (bool [rows]) of a larger one."""
     layout = bag.layout
     row_of = np.full(len(layout.row_of), -1, np.int32)
     known = layout.row_of >= 0
-    rows = np.where(needed, np.cumsum(needed) - 1, -1).astype(np.int32)
-    row_of[known] = rows[layout.row_of[known]]
-    extra = int(kept[layout.plain :].sum())
-    words = tuple(layout.words[row] for row in np.flatnonzero(kept).tolist())
+    new_rows = np.where(needed, np.cumsum(needed) - 1, -1).astype(np.int32)
+    row_of[known] = new_rows[layout.row_of[known]]
+    extra = int(rows[layout.plain :].sum())
+    words = tuple(layout.words[row] for row in np.flatnonzero(rows).tolist())
     small = replace(
-        layout, words=words, row_of=row_of, counts=layout.counts[kept], documents=layout.documents[kept], extra=extra
+        layout, words=words, row_of=row_of, counts=layout.counts[rows], documents=layout.documents[rows], extra=extra
     )
     members = sparse.csr_array(members)[np.flatnonzero(needed)] if extra else None
-    return Bag(small, replace(bag.weighting, factors=bag.weighting.factors[kept]), members)
+    return Bag(small, replace(bag.weighting, factors=bag.weighting.factors[rows]), members)
 
 
 def bag_of(
     words: Sequence[str], factors: np.ndarray, kind: str, normalize: bool, extra: int, members: sparse.csr_array | None
 ) -> Bag:
-    """A bag that has seen no training part."""
+    """A bag of words for prediction alone, without training documents."""
     nothing = tokenize([], [], np.zeros(0, np.int64), None)
     zeros = np.zeros(len(words), np.int64)
     layout = WordLayout(tuple(words), nothing, np.zeros(0, np.int32), zeros, zeros, None, extra)

@@ -80,16 +80,18 @@ def test_words_without_a_weight_are_left_out():
 
 def test_probabilities_are_those_of_the_logistic_loss():
     model, documents, scores = made()
-    found = model.probabilities(documents.test)
+    found = model.probabilities(model.scores(documents.test))
     np.testing.assert_allclose(found[:, 1], 1 / (1 + np.exp(-scores)))
     np.testing.assert_allclose(found.sum(axis=1), 1)
-    assert (found.argmax(axis=1) == model.predict(documents.test)).all()
+    assert (found.argmax(axis=1) == model.decide(scores)).all()
     model, documents, scores = made(3)
     powers = np.exp(scores)
-    np.testing.assert_allclose(model.probabilities(documents.test), powers / powers.sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(
+        model.probabilities(model.scores(documents.test)), powers / powers.sum(axis=1, keepdims=True)
+    )
     model, documents, _ = made(loss="squared_hinge")
-    with pytest.raises(UserError, match="tells no probabilities"):
-        model.probabilities(documents.test)
+    with pytest.raises(UserError, match="has no probabilities"):
+        model.probabilities(model.scores(documents.test))
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +143,7 @@ def test_the_program_predicts_lines_and_files(run, tmp_path, capsys, monkeypatch
     status, output, _ = called(capsys, "predict", run.folder / "model")
     assert status == 0
     found = [line.split("\t") for line in output.splitlines()]
-    chances = model.probabilities(model.read(lines))
+    chances = model.probabilities(model.scores(model.read(lines)))
     assert [line[0] for line in found] == [model.classes[k] for k in chances.argmax(axis=1)]
     for line, row in zip(found, chances, strict=True):
         assert [field.split("=") for field in line[1:]] == [
@@ -237,12 +239,12 @@ def test_a_folder_that_is_no_model_says_what_is_wrong(tmp_path):
     save(folder, model)
     words = list(load(folder).bag.layout.words)
     retold(folder, words=packed_words([words[1], *words[1:]]))
-    with pytest.raises(UserError, match="expected no word twice"):
+    with pytest.raises(UserError, match="expected distinct words"):
         load(folder)
     for name, value, reason in (
         ("table.values", np.nan, "NaN or infinite"),
         ("members.ids", 99, "members.ids holds 99"),
-        ("members.offsets", 7, "members.offsets fall"),
+        ("members.offsets", 7, "members.offsets decrease"),
     ):
         save(folder, model)
         changed_tensor = safetensors.numpy.load_file(folder / "weights.safetensors")[name].copy()
