@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from structsparse.base.configuration import configuration_folder
 from structsparse.base.errors import UserError
+from structsparse.cli.train_help import help_text
 from structsparse.tasks import registry
 from structsparse.training.options import check_options
 
@@ -29,6 +30,9 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def main(arguments: Sequence[str]) -> int:
     """Train as the arguments of the command line say; the exit status."""
+    if {"--help", "-h"} & {*arguments}:
+        print(help_text(arguments), end="")
+        return 0
     try:
         check_options(arguments)  # those of earlier versions are refused
     except UserError as error:
