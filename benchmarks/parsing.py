@@ -69,7 +69,7 @@ def by_rows(corpus, order, weights, sheet, scores):
 
 @njit
 def by_keys(corpus, says, slots, sheet, scores):
-    sums = key_walk.sums_for(says, len(sheet) - 1)
+    sums = key_walk.partial_keys_for(says, len(sheet) - 1)
     for s in range(len(corpus.begins) - 1):
         size = corpus.begins[s + 1] - corpus.begins[s] + 1
         key_walk.score_sentence(says, s, sums, slots, -np.inf, sheet[:size, :size])
@@ -137,7 +137,7 @@ class Training:
 
 def walk_of(train):
     bags = train.bags
-    return tree_walk.Corpus(bags.ids, bags.offsets, train.offsets, train.gold, train.arcs)
+    return tree_walk.ParsedCorpus(bags.ids, bags.offsets, train.offsets, train.gold, train.arcs)
 
 
 def matrices_of(scores, walk):

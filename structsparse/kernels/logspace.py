@@ -1,6 +1,6 @@
-"""Exponentials and sums in log-space for numba kernels, and the compiler options the kernels share.
+"""Exponentials and log-sum-exp for numba kernels, and the compiler options that the kernels share.
 
-numba does not see that a function of another module has changed: after an edit here, clear its cache
+numba does not notice that a function of another module has changed: after an edit here, clear its cache
 (`__pycache__`, `*.nbi`).
 """
 
@@ -15,7 +15,7 @@ PLAIN = {"cache": True, "nogil": True, "error_model": "numpy"}
 SUMS = {**PLAIN, "fastmath": {"contract", "reassoc", "nsz"}}  # sums in any order; NaN and infinity are kept
 EXACT = {**PLAIN, "fastmath": {"contract"}}  # for arithmetic that reordering would destroy
 
-# exp is written out because a call to the C library keeps a loop from being vectorised
+# exp is written out: a call to the C library would keep loops from being vectorised
 TO_BINARY = 1.4426950408889634  # 1 / log 2
 LOG_2, LOG_2_REST = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # log 2 in two parts
 ROUNDER = 1.5 * 2.0**52  # adding it leaves the rounded integer in the low bits
@@ -34,7 +34,7 @@ def _from_bits(typing, x):
 
 @njit(**EXACT)
 def exp(x):
-    """exp for |x| < 700, to one unit in the last place; NaN stays NaN."""
+    """exp(x) for |x| < 700, to one unit in the last place; NaN stays NaN."""
     shifted = x * TO_BINARY + ROUNDER
     power = shifted - ROUNDER
     rest = (x - power * LOG_2) - power * LOG_2_REST
@@ -46,13 +46,15 @@ def exp(x):
 
 @njit(**EXACT)
 def exp_below(x):
-    """exp for x <= 0, minus infinity included."""
+    """exp(x) for x <= 0, minus infinity included."""
     return 0.0 if x < -700.0 else exp(x)
 
 
 @njit(**EXACT)
 def log_step(vector, matrix, peaks, out):  # [width], [width, width] -> [width]
-    """out = log sum_i exp(vector[i] + matrix[i]); along the labels, so that no loop reduces."""
+    """One step of a recursion in log-space: out = log sum_i exp(vector[i] + matrix[i]).
+
+    The inner loops run along the labels, so that no loop is a reduction."""
     peaks[:] = -np.inf
     for i in range(len(vector)):
         v, row = vector[i], matrix[i]
@@ -71,7 +73,7 @@ def log_step(vector, matrix, peaks, out):  # [width], [width, width] -> [width]
 
 @njit(**EXACT)
 def log_total(alpha, end):
-    """log sum exp(alpha + end); minus infinity where nothing is allowed."""
+    """log sum exp(alpha + end): the total of a chain; minus infinity where nothing is allowed."""
     peak, total = -np.inf, 0.0
     for j in range(len(end)):
         peak = alpha[j] + end[j] if alpha[j] + end[j] > peak else peak

@@ -1,4 +1,4 @@
-"""Where the compiled kernels may walk: contiguous CPU memory of floats, outside autograd."""
+"""Which tensors the compiled kernels can work on directly: contiguous CPU memory of floats, outside autograd."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from structsparse.kernels.prox import blocks as kernels
 
 
 def walkable(W: Tensor) -> bool:
-    """Whether the kernels can walk this memory; they know nothing of gradients."""
+    """Whether the kernels can work on the memory of W; they record no gradients."""
     recorded = W.requires_grad and torch.is_grad_enabled()
     return W.device.type == "cpu" and W.is_contiguous() and W.dtype in (torch.float32, torch.float64) and not recorded
 

@@ -1,5 +1,4 @@
-"""Sixteen float32 numbers as one value of a numba function: what a vector register holds, without hoping that a
-compiler finds the vectors in a loop."""
+"""SIMD vectors in numba: sixteen float32 numbers as one value, so that no compiler has to find them in a loop."""
 
 from __future__ import annotations
 
@@ -14,6 +13,8 @@ _integers = ir.VectorType(ir.IntType(32), LANES)
 
 
 class Lanes(types.Type):
+    """The numba type of a vector of sixteen float32 numbers."""
+
     def __init__(self):
         super().__init__(name="float32x16")
 
@@ -34,7 +35,7 @@ def _address(context, builder, kind, array, place):
 
 @intrinsic
 def load(typing, array, place):
-    """array[place : place + 16] of a flat float32 array."""
+    """Load array[place : place + 16] of a flat float32 array."""
 
     def generate(context, builder, signature, arguments):
         return builder.load(_address(context, builder, signature.args[0], *arguments), align=4)
@@ -44,6 +45,8 @@ def load(typing, array, place):
 
 @intrinsic
 def store(typing, array, place, values):
+    """array[place : place + 16] = values."""
+
     def generate(context, builder, signature, arguments):
         builder.store(arguments[2], _address(context, builder, signature.args[0], *arguments[:2]), align=4)
         return context.get_dummy_value()
@@ -52,6 +55,7 @@ def store(typing, array, place, values):
 
 
 def _spread(builder, scalar, kind=_vector):
+    """Emit a vector of the same number in all lanes."""
     empty, lane = ir.Constant(kind, ir.Undefined), ir.IntType(32)
     zeros = ir.Constant(ir.VectorType(lane, LANES), [0] * LANES)
     return builder.shuffle_vector(builder.insert_element(empty, scalar, lane(0)), empty, zeros)
@@ -59,11 +63,13 @@ def _spread(builder, scalar, kind=_vector):
 
 @intrinsic
 def spread(typing, number):
-    """The same number sixteen times."""
+    """A vector of the same number in all lanes."""
     return lanes(types.float32), lambda _c, builder, _s, arguments: _spread(builder, arguments[0])
 
 
 def _pairwise(formula):
+    """Make an operation of two vectors, lane by lane."""
+
     @intrinsic
     def work(typing, one, other):
         return lanes(lanes, lanes), lambda _c, builder, _s, arguments: formula(builder, *arguments)
@@ -93,27 +99,27 @@ def multiply_add(typing, one, other, sum):
 
 @intrinsic
 def power_of_two(typing, shifted):
-    """2^n, where n is in the low bits of each number."""
+    """2^n, where n is in the low bits of each float32 number."""
 
     def generate(context, builder, signature, arguments):
-        whole = builder.bitcast(arguments[0], _integers)
+        bits = builder.bitcast(arguments[0], _integers)
         bias, place = (_spread(builder, ir.IntType(32)(k), _integers) for k in (127, 23))
-        return builder.bitcast(builder.shl(builder.add(whole, bias), place), _vector)
+        return builder.bitcast(builder.shl(builder.add(bits, bias), place), _vector)
 
     return lanes(lanes), generate
 
 
 @intrinsic
 def total(typing, values):
-    """The sum of the sixteen."""
+    """The sum of the sixteen lanes."""
 
     def generate(context, builder, signature, arguments):
-        found, kind = arguments[0], ir.IntType(32)
+        sums, kind = arguments[0], ir.IntType(32)
         half = LANES // 2
         while half:
             order = [(k + half) % LANES for k in range(LANES)]
-            turned = builder.shuffle_vector(found, found, ir.Constant(ir.VectorType(kind, LANES), order))
-            found, half = builder.fadd(found, turned), half // 2
-        return builder.extract_element(found, kind(0))
+            rotated = builder.shuffle_vector(sums, sums, ir.Constant(ir.VectorType(kind, LANES), order))
+            sums, half = builder.fadd(sums, rotated), half // 2
+        return builder.extract_element(sums, kind(0))
 
     return types.float32(lanes), generate

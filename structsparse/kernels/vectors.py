@@ -1,14 +1,14 @@
-"""Loops over some entries of an array, written out as vectors.
+"""Vectorised loops over part of an array: sums, products and soft thresholds, written in LLVM's terms.
 
-What a compiler makes of `for i in range(x.size)` takes up to 63 entries at an end one by one, which is most of the
-time where blocks hold a hundred; and to hand over a slice of an array costs as much as a short loop. No vector is read
-under a mask: the processor would not fetch ahead of it, which takes three times as long. Sums are float64; their order
-depends on the number of entries alone, neither on where these lie nor on what they are part of.
+A compiled `for i in range(x.size)` takes up to 63 entries at an end one by one, which is most of the time for blocks of
+a hundred entries; and passing a slice of an array costs as much as a short loop. No vector is read under a mask: the
+processor does not prefetch past masked reads, which triples their time. Sums are float64; their order depends on the
+number of entries alone, not on where they lie or what they are part of.
 
-Where blocks hold a hundred entries or less and their sizes differ, the ends of such loops, which no processor foresees,
-are again half of the time. The functions of FEW entries take MANY vectors, or TWO, at once, whatever belongs to others
-among them: sums leave it out, and factors are first spread over the entries of many blocks, each block overwriting what
-the one before left behind its end, so that products know no blocks at all. 1.3 times as fast for blocks of 80 entries.
+For blocks of at most a hundred entries and varying sizes, the ends of such loops are mispredicted branches, which take
+half of the remaining time. The functions for FEW entries process MANY vectors, or TWO, at once, including entries of
+other blocks. Sums mask these out. Factors are first spread over the entries of many blocks, each block overwriting what
+the one before left past its end, so that products need not know the blocks. This is 1.3 times as fast for blocks of 80.
 """
 
 from __future__ import annotations
@@ -20,16 +20,25 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 LANES = {32: 16, 64: 8}  # entries in 64 bytes, by their bits
-FEW = 512  # entries: up to here a sum of squares in their own precision is as good as they are: 1e-6 at worst
-TWO, MANY = 2, 8  # vectors at once; as many are read behind the entries
-AHEAD = 4096  # entries: what sums ask for before they need it; the processor by itself sees to less and stops at a page
-LONG = 512  # entries: from here on, vectors four at a time; where they are written, none across two cache lines
-TOGETHER = 4
+FEW = 512  # entries: up to here squares are summed in the precision of the entries, with an error of at most 1e-6
+TWO, MANY = 2, 8  # vectors at once; up to as many are read past the entries
+AHEAD = 4096  # entries that sums prefetch in advance; the processor by itself prefetches less and stops at a page
+LONG = 512  # entries: from here on four vectors at a time; written vectors are aligned to cache lines
+TOGETHER = 4  # vectors at a time in long loops
 FUSED = ("contract",)  # a product and its sum may be rounded once
 
 
-class _Walk:
-    """What the loops below share: one array, its vectors, the constants spread over all lanes."""
+def prefetch(builder, address, writing=0):
+    """Emit a prefetch of the cache line at an address (of bytes) into all caches, to read it or to write to it."""
+    flag = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [address.type, flag, flag, flag])
+    name = "llvm.prefetch.p0" if getattr(address.type, "is_opaque", False) else "llvm.prefetch.p0i8"
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    builder.call(function, [address, flag(writing), flag(3), flag(1)])
+
+
+class _Vectors:
+    """Part of one array as vectors of LLVM values, with constants spread over all lanes; what the loops below share."""
 
     def __init__(self, builder, element, data, size, scalars, lanes):
         self.builder, self.element, self.data, self.size = builder, element, data, size
@@ -47,7 +56,7 @@ class _Walk:
         return cls(builder, element, builder.gep(data, [start]), size, scalars, LANES[kind.dtype.bitwidth])
 
     def spread(self, scalar):
-        """The same number in all lanes."""
+        """A vector with the same number in all lanes."""
         kind = ir.VectorType(scalar.type, self.lanes)
         empty, lane = ir.Constant(kind, ir.Undefined), ir.IntType(32)
         first = self.builder.insert_element(empty, scalar, lane(0))
@@ -66,12 +75,8 @@ class _Walk:
         return ir.Constant(vector, [0.0] * self.lanes)
 
     def fetch(self, place):
-        """Ask for the cache line of an entry, which may lie beyond the array."""
-        address, flag = self.builder.bitcast(self.address(place), ir.IntType(8).as_pointer()), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [address.type, flag, flag, flag])
-        name = "llvm.prefetch.p0" if getattr(address.type, "is_opaque", False) else "llvm.prefetch.p0i8"
-        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
-        self.builder.call(function, [address, flag(0), flag(3), flag(1)])  # to read, into all caches, as data
+        """Prefetch the cache line of an entry, which may lie past the array."""
+        prefetch(self.builder, self.builder.bitcast(self.address(place), ir.IntType(8).as_pointer()))
 
     def total(self, wide):
         """The sum of the lanes."""
@@ -81,7 +86,7 @@ class _Walk:
         return self.builder.call(function, [ir.Constant(ir.DoubleType(), 0.0), wide], fastmath=("reassoc",))
 
     def only(self, compared, vector, number):
-        """Zeros in all lanes but those with a place that is ("<", ">=") `number`."""
+        """The vector with zeros in all lanes except those whose index is ("<", ">=") `number`."""
         short = ir.IntType(32)
         lanes = ir.Constant(ir.VectorType(short, self.lanes), list(range(self.lanes)))
         number = self.spread(self.builder.trunc(number, short))
@@ -91,7 +96,7 @@ class _Walk:
         return ir.Constant(self.size.type, number)
 
     def take(self, place):
-        """The vector at the variable `place`, which moves on."""
+        """Load the vector at the variable `place` and advance it."""
         here = self.builder.load(place)
         self.builder.store(self.builder.add(here, self.index(self.lanes)), place)
         return self.load(here)
@@ -100,25 +105,25 @@ class _Walk:
         return self.builder.icmp_signed(">=", self.size, self.index(many))
 
     def if_left(self, count):
-        """Whether a vector of these few lanes belongs to the entries that add up to `count`, less than a full one."""
-        some = self.builder.and_(count, self.index(self.lanes))
-        return self.builder.if_then(self.builder.icmp_signed("!=", some, self.index(0)))
+        """A branch taken if `count`, written in binary, has a vector of this many lanes."""
+        part = self.builder.and_(count, self.index(self.lanes))
+        return self.builder.if_then(self.builder.icmp_signed("!=", part, self.index(0)))
 
     def narrower(self):
-        """The same with half as many lanes, a quarter, down to one."""
+        """The same array with half as many lanes, a quarter, down to one."""
         lanes = self.lanes
         while (lanes := lanes // 2) > 0:
-            yield _Walk(self.builder, self.element, self.data, self.size, self.scalars, lanes)
+            yield _Vectors(self.builder, self.element, self.data, self.size, self.scalars, lanes)
 
     def to_line(self):
-        """How many entries lie before the first cache line that begins in the array."""
+        """The number of entries before the first cache line that begins in the array."""
         address = self.builder.ptrtoint(self.data, self.size.type)
         missing = self.builder.and_(self.builder.neg(address), self.index(63))
         return self.builder.udiv(missing, self.index(self.bits // 8))
 
     @contextmanager
     def at_least_once(self, place, many):
-        """Repeat the body of the `with`, which gets `place`, while entries lie `many` and more behind it."""
+        """Repeat the body of the `with`, which gets `place`, every `many` entries, at least once."""
         builder = self.builder
         body, done = (builder.append_basic_block(name) for name in ("body", "done"))
         builder.branch(body)
@@ -132,7 +137,7 @@ class _Walk:
 
     @contextmanager
     def loop(self, place, many):
-        """Repeat the body of the `with`, which moves the variable `place` on, while `many` entries lie ahead."""
+        """Repeat the body of the `with`, which advances the variable `place`, while `many` entries lie ahead."""
         builder = self.builder
         test, body, done = (builder.append_basic_block(name) for name in ("test", "body", "done"))
         builder.branch(test)
@@ -146,42 +151,42 @@ class _Walk:
 
 
 def _summing(formula):
-    """A function (array, start, stop, numbers): the sum of formula(builder, lanes, *numbers), a vector of float64.
+    """Make a kernel (array, start, stop, numbers): the sum of formula(builder, lanes, *numbers), a vector of float64.
 
-    The last vector ends with the entries, and lies over the one before, whose lanes are left out."""
+    The last vector ends with the entries and overlaps the one before; the overlapping lanes are masked out."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
         def generate(context, builder, signature, arguments):
-            walk = _Walk.of(context, builder, signature.args[0], *arguments)
-            place = cgutils.alloca_once_value(builder, walk.index(0))
+            vectors = _Vectors.of(context, builder, signature.args[0], *arguments)
+            place = cgutils.alloca_once_value(builder, vectors.index(0))
             result = cgutils.alloca_once_value(builder, ir.Constant(ir.DoubleType(), 0.0))
-            with builder.if_else(builder.icmp_signed("<", walk.size, walk.index(walk.lanes))) as (short, other):
+            with builder.if_else(builder.icmp_signed("<", vectors.size, vectors.index(vectors.lanes))) as (short, full):
                 with short:
-                    for lanes in walk.narrower():
-                        with lanes.if_left(walk.size):
+                    for lanes in vectors.narrower():
+                        with lanes.if_left(vectors.size):
                             value = lanes.total(formula(builder, lanes, lanes.take(place), *lanes.numbers))
                             builder.store(builder.fadd(builder.load(result), value), result)
-                with other:
-                    sums = [cgutils.alloca_once_value(builder, walk.zeros(walk.wide)) for _ in range(TOGETHER)]
+                with full:
+                    sums = [cgutils.alloca_once_value(builder, vectors.zeros(vectors.wide)) for _ in range(TOGETHER)]
 
                     def add(slot, vector):
-                        value = formula(builder, walk, vector, *walk.numbers)
+                        value = formula(builder, vectors, vector, *vectors.numbers)
                         builder.store(builder.fadd(builder.load(slot), value, flags=FUSED), slot)
 
-                    with builder.if_then(walk.at_least(LONG), likely=False):
-                        with walk.loop(place, TOGETHER * walk.lanes):
+                    with builder.if_then(vectors.at_least(LONG), likely=False):
+                        with vectors.loop(place, TOGETHER * vectors.lanes):
                             for slot in sums:
-                                walk.fetch(builder.add(builder.load(place), walk.index(AHEAD)))
-                                add(slot, walk.take(place))
+                                vectors.fetch(builder.add(builder.load(place), vectors.index(AHEAD)))
+                                add(slot, vectors.take(place))
                         for slot in sums[1:]:
                             builder.store(builder.fadd(builder.load(sums[0]), builder.load(slot)), sums[0])
-                    with walk.loop(place, walk.lanes):
-                        add(sums[0], walk.take(place))
-                    last = walk.load(builder.sub(walk.size, walk.index(walk.lanes)))
-                    rest = builder.and_(walk.size, walk.index(walk.lanes - 1))
-                    add(sums[0], walk.only(">=", last, builder.sub(walk.index(walk.lanes), rest)))
-                    builder.store(walk.total(builder.load(sums[0])), result)
+                    with vectors.loop(place, vectors.lanes):
+                        add(sums[0], vectors.take(place))
+                    last = vectors.load(builder.sub(vectors.size, vectors.index(vectors.lanes)))
+                    rest = builder.and_(vectors.size, vectors.index(vectors.lanes - 1))
+                    add(sums[0], vectors.only(">=", last, builder.sub(vectors.index(vectors.lanes), rest)))
+                    builder.store(vectors.total(builder.load(sums[0])), result)
             return builder.load(result)
 
         return types.float64(array, types.intp, types.intp, numbers), generate
@@ -190,27 +195,27 @@ def _summing(formula):
 
 
 def _summing_few(formula, together):
-    """A function (array, start, stop, numbers): as above for FEW entries, summed up in their own precision.
+    """Make a kernel like `_summing` for FEW entries, summed in their own precision, `together` vectors at once.
 
-    Fetches half of what it reads: of blocks of all sizes that is about what they hold."""
+    It prefetches half of what it reads: over blocks of all sizes, that is about what they hold."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
         def generate(context, builder, signature, arguments):
-            walk = _Walk.of(context, builder, signature.args[0], *arguments)
-            place = cgutils.alloca_once_value(builder, walk.index(0))
-            sums = [cgutils.alloca_once_value(builder, walk.zeros(walk.vector)) for _ in range(TOGETHER)]
-            with walk.at_least_once(place, together * walk.lanes) as here:
+            vectors = _Vectors.of(context, builder, signature.args[0], *arguments)
+            place = cgutils.alloca_once_value(builder, vectors.index(0))
+            sums = [cgutils.alloca_once_value(builder, vectors.zeros(vectors.vector)) for _ in range(TOGETHER)]
+            with vectors.at_least_once(place, together * vectors.lanes) as here:
                 for k in range(together):
                     if k < max(TWO, together // 2):
-                        walk.fetch(builder.add(here, walk.index(k * walk.lanes + AHEAD)))
-                    there = builder.add(here, walk.index(k * walk.lanes))
-                    value = formula(builder, walk, walk.load(there), *walk.numbers)
-                    value, slot = walk.only("<", value, builder.sub(walk.size, there)), sums[k % TOGETHER]
+                        vectors.fetch(builder.add(here, vectors.index(k * vectors.lanes + AHEAD)))
+                    there = builder.add(here, vectors.index(k * vectors.lanes))
+                    value = formula(builder, vectors, vectors.load(there), *vectors.numbers)
+                    value, slot = vectors.only("<", value, builder.sub(vectors.size, there)), sums[k % TOGETHER]
                     builder.store(builder.fadd(builder.load(slot), value, flags=FUSED), slot)
             one, two, three, four = (builder.load(slot) for slot in sums)
             total = builder.fadd(builder.fadd(one, two), builder.fadd(three, four))
-            return walk.total(_widen(builder, walk, total))
+            return vectors.total(_widen(builder, vectors, total))
 
         return types.float64(array, types.intp, types.intp, numbers), generate
 
@@ -218,16 +223,16 @@ def _summing_few(formula, together):
 
 
 def _filling(together):
-    """A procedure (array, start, stop, numbers) that spreads a number over these entries and some behind them."""
+    """Make a kernel (array, start, stop, numbers) that fills these entries and some past them with a number."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
         def generate(context, builder, signature, arguments):
-            walk = _Walk.of(context, builder, signature.args[0], *arguments)
-            place = cgutils.alloca_once_value(builder, walk.index(0))
-            with walk.at_least_once(place, together * walk.lanes) as here:
+            vectors = _Vectors.of(context, builder, signature.args[0], *arguments)
+            place = cgutils.alloca_once_value(builder, vectors.index(0))
+            with vectors.at_least_once(place, together * vectors.lanes) as here:
                 for k in range(together):
-                    walk.store(walk.numbers[0], builder.add(here, walk.index(k * walk.lanes)))
+                    vectors.store(vectors.numbers[0], builder.add(here, vectors.index(k * vectors.lanes)))
             return context.get_dummy_value()
 
         return types.void(array, types.intp, types.intp, numbers), generate
@@ -236,28 +241,29 @@ def _filling(together):
 
 
 def _changing_each(formula):
-    """A procedure (array, start, stop, numbers, factors): as below, the last number of the formula being one of
-    `factors`, the first of them that of the entry at `start`."""
+    """Make a kernel (array, start, stop, numbers, factors) like `_changing`, with a factor per entry.
+
+    The factor is the last argument of the formula; factors[0] belongs to the entry at `start`."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers, factors):
         def generate(context, builder, signature, arguments):
             *arguments, factors = arguments
-            walk = _Walk.of(context, builder, signature.args[0], *arguments)
+            vectors = _Vectors.of(context, builder, signature.args[0], *arguments)
             data = context.make_array(signature.args[4])(context, builder, factors).data
-            place = cgutils.alloca_once_value(builder, walk.index(0))
+            place = cgutils.alloca_once_value(builder, vectors.index(0))
 
             def change(lanes):
                 here = builder.load(place)
-                factor = _Walk(builder, walk.element, data, walk.size, (), lanes.lanes).load(here)
+                factor = _Vectors(builder, vectors.element, data, vectors.size, (), lanes.lanes).load(here)
                 lanes.store(formula(builder, lanes, lanes.take(place), *lanes.numbers, factor), here)
 
             for many in (TOGETHER, 1):
-                with walk.loop(place, many * walk.lanes):
+                with vectors.loop(place, many * vectors.lanes):
                     for _ in range(many):
-                        change(walk)
-            for lanes in walk.narrower():
-                with lanes.if_left(walk.size):
+                        change(vectors)
+            for lanes in vectors.narrower():
+                with lanes.if_left(vectors.size):
                     change(lanes)
             return context.get_dummy_value()
 
@@ -267,44 +273,44 @@ def _changing_each(formula):
 
 
 def _changing(formula):
-    """A procedure (array, start, stop, numbers) that replaces each entry by formula(builder, lanes, *numbers).
+    """Make a kernel (array, start, stop, numbers) that replaces each entry by formula(builder, lanes, *numbers).
 
-    The last vector ends with the entries, and lies over the one before: it is read before that is written."""
+    The last vector ends with the entries and overlaps the one before: it is read before that one is written."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
         def generate(context, builder, signature, arguments):
-            walk = _Walk.of(context, builder, signature.args[0], *arguments)
-            place = cgutils.alloca_once_value(builder, walk.index(0))
+            vectors = _Vectors.of(context, builder, signature.args[0], *arguments)
+            place = cgutils.alloca_once_value(builder, vectors.index(0))
 
             def change(lanes):
                 here = builder.load(place)
                 lanes.store(formula(builder, lanes, lanes.take(place), *lanes.numbers), here)
 
             def change_few(count):
-                for lanes in walk.narrower():
+                for lanes in vectors.narrower():
                     with lanes.if_left(count):
                         change(lanes)
 
-            with builder.if_else(builder.icmp_signed("<", walk.size, walk.index(walk.lanes))) as (short, other):
+            with builder.if_else(builder.icmp_signed("<", vectors.size, vectors.index(vectors.lanes))) as (short, full):
                 with short:
-                    change_few(walk.size)
-                with other:
-                    end = builder.sub(walk.size, walk.index(walk.lanes))
-                    first = formula(builder, walk, walk.load(walk.index(0)), *walk.numbers)
-                    last = formula(builder, walk, walk.load(end), *walk.numbers)
-                    with builder.if_else(walk.at_least(LONG), likely=False) as (long, brief):
+                    change_few(vectors.size)
+                with full:
+                    end = builder.sub(vectors.size, vectors.index(vectors.lanes))
+                    first = formula(builder, vectors, vectors.load(vectors.index(0)), *vectors.numbers)
+                    last = formula(builder, vectors, vectors.load(end), *vectors.numbers)
+                    with builder.if_else(vectors.at_least(LONG), likely=False) as (long, brief):
                         with long:
-                            change_few(walk.to_line())
-                            with walk.loop(place, TOGETHER * walk.lanes):
+                            change_few(vectors.to_line())
+                            with vectors.loop(place, TOGETHER * vectors.lanes):
                                 for _ in range(TOGETHER):
-                                    change(walk)
+                                    change(vectors)
                         with brief:
-                            walk.store(first, walk.index(0))
-                            builder.store(walk.index(walk.lanes), place)
-                    with walk.loop(place, walk.lanes):
-                        change(walk)
-                    walk.store(last, end)
+                            vectors.store(first, vectors.index(0))
+                            builder.store(vectors.index(vectors.lanes), place)
+                    with vectors.loop(place, vectors.lanes):
+                        change(vectors)
+                    vectors.store(last, end)
             return context.get_dummy_value()
 
         return types.void(array, types.intp, types.intp, numbers), generate
@@ -313,46 +319,54 @@ def _changing(formula):
 
 
 def _least(builder, one, other):
+    """The minimum, lane by lane."""
     return builder.select(builder.fcmp_ordered("<", one, other), one, other)
 
 
 def _most(builder, one, other):
+    """The maximum, lane by lane."""
     return builder.select(builder.fcmp_ordered(">", one, other), one, other)
 
 
-def _soft(builder, walk, x, cut):
-    low = builder.fsub(walk.zeros(walk.vector), cut)
+def _soft(builder, vectors, x, cut):
+    """The soft threshold: x - max(-cut, min(x, cut))."""
+    low = builder.fsub(vectors.zeros(vectors.vector), cut)
     return builder.fsub(x, _least(builder, _most(builder, x, low), cut))
 
 
-def _widen(builder, walk, x):
-    return builder.fpext(x, walk.wide) if walk.bits == 32 else x
+def _widen(builder, vectors, x):
+    """The vector in float64."""
+    return builder.fpext(x, vectors.wide) if vectors.bits == 32 else x
 
 
-def _absolute(builder, walk, x):
-    kind = ir.FunctionType(walk.vector, [walk.vector])
-    name = f"llvm.fabs.v{walk.lanes}f{walk.bits}"
-    return _widen(builder, walk, builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [x]))
+def _absolute(builder, vectors, x):
+    kind = ir.FunctionType(vectors.vector, [vectors.vector])
+    name = f"llvm.fabs.v{vectors.lanes}f{vectors.bits}"
+    return _widen(builder, vectors, builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [x]))
 
 
-def _square(builder, walk, x):
-    return _few_square(builder, walk, _widen(builder, walk, x))
+def _square(builder, vectors, x):
+    return _few_square(builder, vectors, _widen(builder, vectors, x))
 
 
-def _few_square(builder, walk, x):
+def _few_square(builder, vectors, x):
     return builder.fmul(x, x, flags=FUSED)
 
 
-def _times(builder, walk, x, factor):
-    """x * factor, with plain zeros: of negative numbers too, and of infinite ones."""
-    zeros = walk.zeros(walk.vector)
+def _times(builder, vectors, x, factor):
+    """x * factor; a factor of zero gives +0.0, for negative and infinite x too."""
+    zeros = vectors.zeros(vectors.vector)
     product = builder.fadd(builder.fmul(x, factor, flags=FUSED), zeros, flags=FUSED)
     return builder.select(builder.fcmp_ordered("==", factor, zeros), zeros, product)
 
 
 def _after_soft(formula):
-    """`formula` of soft(x, cut)."""
-    return lambda builder, walk, x, cut, *numbers: formula(builder, walk, _soft(builder, walk, x, cut), *numbers)
+    """The formula applied to soft(x, cut)."""
+
+    def thresholded(builder, vectors, x, cut, *numbers):
+        return formula(builder, vectors, _soft(builder, vectors, x, cut), *numbers)
+
+    return thresholded
 
 
 absolute_sum = _summing(_absolute)

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
-from structsparse.kernels.solvers.online_chains import Rule
+from structsparse.kernels.solvers.online_chains import UpdateRule
 from structsparse.losses.structured import Hinge, Perceptron
 from structsparse.solvers.base import Solver
 from structsparse.weights.feature_tables import GrowingTable
 from structsparse.weights.notes import notes_of
 
-__all__ = ["Online", "OnlineMIRA", "OnlinePerceptron", "Rule", "Sweeper", "SweptModel"]
+__all__ = ["Online", "OnlineMIRA", "OnlinePerceptron", "Sweeper", "SweptModel", "UpdateRule"]
 
 
 class Sweeper(ABC):
@@ -35,7 +35,7 @@ class Sweeper(ABC):
         """Refuse a model that the solver cannot move."""
 
     @abstractmethod
-    def sweep(self, passage, rule: Rule, clock: int) -> tuple[float, float, int]:
+    def sweep(self, passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
         """Go through the sentences of a passage; `clock` sentences have been seen before it.
 
         Returns the sums of losses and of steps, and the change of the number of weights that are not zero."""
@@ -121,7 +121,7 @@ class Online(Solver):
         if not self.counted:
             self.living, self.counted = int(torch.count_nonzero(table)), True
         rate = group["lr"] * (passage.epoch + 1) ** -self.decay
-        rule = Rule(float(loss.cost), rate, self.cap, self.passive, self.average)
+        rule = UpdateRule(float(loss.cost), rate, self.cap, self.passive, self.average)
         losses, taken, living = self.sweeper.sweep(passage, rule, group["clock"])
         self.living += living
         for each in self.param_groups:

@@ -1,7 +1,7 @@
-"""The passes over memory of an accelerated proximal gradient step, each made once: twins of `solvers.moves`.
+"""Passes over memory of an accelerated proximal gradient step (FISTA), each fused into one loop.
 
-All flat contiguous arrays of one precision. `step` has one number per entry, or one for all. Sums are float64, one for
-each stretch of STRETCH entries, so that they do not depend on the number of threads.
+Arrays are flat, contiguous and of one precision; `step` has one number per entry. Sums are float64, one per tile of
+STRETCH entries, so that they do not depend on the number of threads.
 """
 
 import numpy as np
@@ -9,12 +9,13 @@ from numba import njit, prange
 
 from structsparse.kernels.prox.blocks import PARALLEL, SUMS
 
-STRETCH = 1 << 15  # entries
-ALONE = 1 << 18  # entries: up to here one thread has done it before the others are awake
+STRETCH = 1 << 15  # entries of a tile
+ALONE = 1 << 18  # entries: up to here one thread is done before the others have started
 
 
 @njit(**SUMS)
 def _ahead(x, before, here, point, momentum):
+    """`ahead` on one tile."""
     for i in range(x.size):
         here[i] = x[i]
         x[i] += momentum * (x[i] - before[i])
@@ -23,7 +24,7 @@ def _ahead(x, before, here, point, momentum):
 
 @njit(**PARALLEL)
 def ahead(x, before, here, point, momentum):
-    """here <- x; x and point <- x + momentum * (x - before)."""
+    """Extrapolation: here <- x; x and point <- x + momentum * (x - before)."""
     if x.size <= ALONE:
         _ahead(x, before, here, point, momentum)
         return
@@ -34,6 +35,7 @@ def ahead(x, before, here, point, momentum):
 
 @njit(**SUMS)
 def _down(x, point, gradient, step, scale, metric):
+    """`down` on one tile."""
     for i in range(x.size):
         metric[i] = scale * step[i]
         x[i] = point[i] - metric[i] * gradient[i]
@@ -41,7 +43,7 @@ def _down(x, point, gradient, step, scale, metric):
 
 @njit(**PARALLEL)
 def down(x, point, gradient, step, scale, metric):
-    """metric <- scale * step; x <- point - metric * gradient."""
+    """Gradient step: metric <- scale * step; x <- point - metric * gradient."""
     if x.size <= ALONE:
         _down(x, point, gradient, step, scale, metric)
         return
@@ -52,6 +54,7 @@ def down(x, point, gradient, step, scale, metric):
 
 @njit(**SUMS)
 def _sums(x, point, here, gradient, step, sums):
+    """`sums` on one tile."""
     length = along = turn = 0.0
     for i in range(x.size):
         move = np.float64(x[i]) - point[i]
@@ -64,17 +67,18 @@ def _sums(x, point, here, gradient, step, sums):
 
 @njit(**PARALLEL)
 def sums(x, point, here, gradient, step):
-    """With the move x - point: sum move^2 / step, sum move * gradient, and sum -move / step * (x - here)."""
+    """Sums for the line search, with move = x - point: sum move^2 / step, sum move * gradient, and
+    sum -move / step * (x - here)."""
     tiles = max(1, (x.size + STRETCH - 1) // STRETCH)
-    found = np.zeros((tiles, 3))
+    tile_sums = np.zeros((tiles, 3))
     if x.size <= ALONE:
-        _sums(x, point, here, gradient, step, found[0])
+        _sums(x, point, here, gradient, step, tile_sums[0])
     else:
         for tile in prange(tiles):
             a, b = tile * STRETCH, (tile + 1) * STRETCH
-            _sums(x[a:b], point[a:b], here[a:b], gradient[a:b], step[a:b], found[tile])
+            _sums(x[a:b], point[a:b], here[a:b], gradient[a:b], step[a:b], tile_sums[tile])
     total = np.zeros(3)
     for tile in range(tiles):
         for k in range(3):
-            total[k] += found[tile, k]
+            total[k] += tile_sums[tile, k]
     return total

@@ -1,9 +1,9 @@
-"""Proximal Newton for the Problems of `kernels.linear`.
+"""Proximal Newton for penalised linear models (`linear_problem`), by block coordinate descent.
 
-The loss is replaced by its second-order model at the scores, and coordinate descent walks over the blocks of the
-model. Within a block the curvature X_g' H X_g is bounded by the diagonal of its absolute row sums: a bound always, and
-near the truth where the features of a block seldom occur in one item, as words do. In that metric a block has a
-closed form but for one scalar root. `pull` is the slope of the model [items].
+The loss is replaced by its second-order model at the scores, which is minimised block by block. Within a block the
+curvature X_g' H X_g is bounded by the diagonal of its absolute row sums; the bound is tight if the features of a block
+seldom occur in the same item, as with words. In that metric the minimiser of a block is closed-form except for one
+scalar root. `pull` is the slope of the model [items].
 """
 
 import numpy as np
@@ -24,22 +24,23 @@ from structsparse.kernels.solvers.linear_problem import (
     total_loss,
 )
 
-PASSES, SLACK = 20, 0.1  # of descent in a round of Newton; a pass that gains less than this share of the first is last
-DENSE_PASSES, DENSE_SLACK = 100, 1e-3  # where passes are cheap
-DENSE = 16  # products of a pass over second derivatives that cost as much as an entry of a sparse one
-MEMORY = 5  # moves that extrapolation mixes
-HALVINGS = 30  # of a step: what does not help by then is rounding
-FLOOR = 1e-14  # of a curvature, relative to the largest: below it a column says nothing
-ENOUGH = 1e-4  # of the promised decrease (Armijo)
-ROUNDING = 1e-15  # of the objective: a smaller increase is none. The gap is of first order in the distance to the
-STUCK = 3  # optimum and the objective of second, so some rounds help the gap when they no longer show in the objective
+PASSES, SLACK = 20, 0.1  # of descent per round of Newton, at most; the share of the first gain below which they end
+DENSE_PASSES, DENSE_SLACK = 100, 1e-3  # the same for dense passes, which are cheap
+DENSE = 16  # products of a dense pass that cost as much as one entry of a sparse pass
+MEMORY = 5  # moves combined by Anderson extrapolation
+HALVINGS = 30  # of the step length, at most
+FLOOR = 1e-14  # of a curvature, relative to the largest: a smaller one is not informative
+ENOUGH = 1e-4  # share of the predicted decrease that a step must bring (Armijo)
+ROUNDING = 1e-15  # relative increase of the objective that counts as rounding
+# The gap is of first order in the distance to the optimum, the objective of second: some rounds improve only the gap.
+STUCK = 3  # rounds without decrease of the objective before it ends
 
 
 @njit(**SERIAL)
 def solve(problem, w, scores, goal, rounds):
-    """Minimise over all blocks to a duality gap of `goal`, or for some rounds of Newton; w and scores change in place.
+    """Minimise over all blocks to a duality gap of `goal`, with at most `rounds` rounds of Newton.
 
-    Returns the passes of descent.
+    w and scores change in place. Returns the number of passes of descent.
     """
     count, blocks = scores.size, np.arange(problem.cut.size)
     slope, curvature, ahead = np.empty(count), np.empty(count), np.empty(count)
@@ -71,9 +72,9 @@ def solve(problem, w, scores, goal, rounds):
 
 @njit(**SERIAL)
 def shortfall(problem, objective, slope, grad, w, blocks, curvature):
-    """The duality gap of these blocks, had the free features no slope; what a step along each alone would gain on top.
+    """The duality gap of these blocks, plus what a step along each free feature alone would gain.
 
-    By Fenchel and Young the gap is a sum of terms of at least 0, but for w * slope of the free features."""
+    By Fenchel and Young the gap is a sum of nonnegative terms, except for w * slope of the free features."""
     scale = 1 / max(gauge(problem, grad, w, blocks), 1.0)
     gap = objective - dual_value(problem, slope, scale, grad, w, blocks)
     for g in blocks:
@@ -88,17 +89,17 @@ def shortfall(problem, objective, slope, grad, w, blocks, curvature):
 
 @njit(**SERIAL)
 def _search(problem, w, new, scores, ahead, blocks, slope, curvature, objective):
-    """Go from w towards `new` as far as it helps; w and scores change in place. The objective there."""
-    promised = penalty_value(problem, new, blocks) - penalty_value(problem, w, blocks) + slope @ ahead / slope.size
-    step, before, start = 1.0, 0.0, w.copy()
+    """Line search from w towards `new`, with halved steps; w and scores change in place. Returns the objective."""
+    predicted = penalty_value(problem, new, blocks) - penalty_value(problem, w, blocks) + slope @ ahead / slope.size
+    step, previous, start = 1.0, 0.0, w.copy()
     for _ in range(HALVINGS):
-        scores += (step - before) * ahead
+        scores += (step - previous) * ahead
         w[:] = new if step == 1 else start + step * (new - start)
         value = total_loss(problem, scores, slope, curvature) + penalty_value(problem, w, blocks)
-        if value <= objective + ENOUGH * step * promised + ROUNDING * abs(objective):
+        if value <= objective + ENOUGH * step * predicted + ROUNDING * abs(objective):
             return value
-        before, step = step, step / 2
-    scores -= before * ahead
+        previous, step = step, step / 2
+    scores -= previous * ahead
     w[:] = start
     return objective
 
@@ -108,7 +109,7 @@ def _search(problem, w, new, scores, ahead, blocks, slope, curvature, objective)
 
 @njit(**SERIAL)
 def curvatures(problem, curvature, blocks, bound):
-    """bound[j] <- diagonal bound of the curvature of the model in these blocks."""
+    """bound[j] <- diagonal bound of the curvature of the model within these blocks."""
     touched, largest = np.zeros(curvature.size), 0.0
     for g in blocks:
         members = problem.members[problem.bounds[g] : problem.bounds[g + 1]]
@@ -130,7 +131,7 @@ def curvatures(problem, curvature, blocks, bound):
 
 @njit(**SERIAL)
 def _touch(problem, members, touched):
-    """touched += the absolute row sums of these columns."""
+    """touched [items] += the absolute row sums of these columns."""
     for j in members:
         for k in range(problem.starts[j], problem.starts[j + 1]):
             touched[problem.items[k]] += abs(problem.values[k])
@@ -138,7 +139,7 @@ def _touch(problem, members, touched):
 
 @njit(**SERIAL)
 def descend(problem, blocks, w, pull, curvature, bound, buffer):
-    """One pass of block coordinate descent; the decrease of the bounds it minimised one after the other."""
+    """One pass of block coordinate descent; returns the summed decrease of the bounds that it minimised."""
     values, items, starts, members, bounds, cut, reach, ridge = problem[:8]
     decrease = 0.0
     for g in blocks:
@@ -163,16 +164,16 @@ def descend(problem, blocks, w, pull, curvature, bound, buffer):
 
 @njit(**SERIAL)
 def _minimiser(aim, bound, ratio, weight):
-    """Of bound / 2 * v^2 - aim * v under the ratio; a weight without curvature stays."""
+    """The minimiser of (bound + ratio) / 2 * v^2 - aim * v; a weight without curvature stays."""
     return aim / (bound + ratio) + 0.0 if bound > 0 else weight  # -0.0 + 0.0 = 0.0
 
 
 @njit(**SUMS)
 def norm_ratio(aims, bound, members, reach):
-    """reach / |v| of the minimiser v = aims / (bound + reach / |v|) of a block; infinite where that is zero.
+    """reach / |v| for the minimiser v = aims / (bound + reach / |v|) of a block; infinite if v is zero.
 
-    With theta = |v| the root of |aims / (bound * theta + reach)| = 1: one over the left-hand side is increasing and
-    concave in theta, so Newton climbs to it from any point left of it.
+    theta = |v| is the root of |aims / (bound * theta + reach)| = 1. One over the left-hand side is increasing and
+    concave in theta, so Newton converges monotonically from any point left of the root.
     """
     squares, largest = 0.0, 0.0
     for c in range(aims.size):
@@ -180,7 +181,7 @@ def norm_ratio(aims, bound, members, reach):
         largest = max(largest, bound[members[c]])
     if squares <= reach * reach:
         return np.inf
-    theta = (np.sqrt(squares) - reach) / largest  # the root, were all curvatures the largest
+    theta = (np.sqrt(squares) - reach) / largest  # the root if all curvatures were the largest
     for _ in range(ROUNDS):
         squares, slope = 0.0, 0.0
         for c in range(aims.size):
@@ -197,12 +198,13 @@ def norm_ratio(aims, bound, members, reach):
 
 # --- many passes over the living blocks
 #
-# They are few, and take most passes. Where their features are few too, a pass over the second derivatives between them
-# costs less than one over their columns. Every few passes the points are extrapolated, which keeps what is zero.
+# They are few and take most passes. If their features are few too, a dense pass over the second derivatives between
+# them costs less than a sparse one over their columns. Every few passes the points are extrapolated; zeros stay zero.
 
 
 @njit(**SERIAL)
 def _living(problem, w, blocks):
+    """The blocks with a nonzero weight."""
     living, count = np.empty_like(blocks), 0
     for g in blocks:
         if np.any(w[problem.members[problem.bounds[g] : problem.bounds[g + 1]]] != 0):
@@ -213,6 +215,7 @@ def _living(problem, w, blocks):
 
 @njit(**SERIAL)
 def _is_dense(problem, living):
+    """Whether dense passes over the living blocks cost less than sparse ones."""
     features, entries = features_of(problem, living), 0
     for j in features:
         entries += problem.starts[j + 1] - problem.starts[j]
@@ -221,30 +224,30 @@ def _is_dense(problem, living):
 
 @njit(**SERIAL)
 def _descend_sparse(problem, living, w, pull, start, grad, slope, curvature, bound, buffer):
-    """Passes over columns. `start` and `slope` are where the model was made, with gradient `grad`."""
+    """Sparse passes over columns; `start`, `slope` and `grad` are those of the point of the model."""
     features = features_of(problem, living)
     points, pulls = np.empty((MEMORY + 1, features.size)), np.empty((MEMORY + 1, pull.size))
-    other, first, held = w.copy(), 0.0, 0
+    other, first, stored = w.copy(), 0.0, 0
     for passes in range(PASSES):
         decrease = descend(problem, living, w, pull, curvature, bound, buffer)
         first = max(first, decrease)
         if decrease <= SLACK * first:
             return passes + 1
-        points[held], pulls[held] = w[features], pull
-        held = (held + 1) % (MEMORY + 1)
-        mix = anderson(points) if held == 0 else np.empty(0)
+        points[stored], pulls[stored] = w[features], pull
+        stored = (stored + 1) % (MEMORY + 1)
+        mix = anderson(points) if stored == 0 else np.empty(0)
         if mix.size > 0:
             other[:] = w
             other[features], its_pull = mix @ points[1:], mix @ pulls[1:]
-            here = _model(problem, living, features, w, pull, start, grad, slope, curvature)
-            if _model(problem, living, features, other, its_pull, start, grad, slope, curvature) < here:
+            value = _model(problem, living, features, w, pull, start, grad, slope, curvature)
+            if _model(problem, living, features, other, its_pull, start, grad, slope, curvature) < value:
                 w[:], pull[:] = other, its_pull
     return PASSES
 
 
 @njit(**SERIAL)
 def _model(problem, living, features, w, pull, start, grad, slope, curvature):
-    """The model at w, but for a constant."""
+    """The value of the model at w, up to a constant."""
     value = 0.0
     for i in range(pull.size):
         if curvature[i] > 1e-200:
@@ -257,7 +260,7 @@ def _model(problem, living, features, w, pull, start, grad, slope, curvature):
 
 @njit(**SERIAL)
 def _descend_dense(problem, living, w, pull, curvature, bound, buffer):
-    """Passes over second derivatives, with the slope of each feature kept up to date."""
+    """Dense passes over second derivatives, with the slope of each feature kept up to date."""
     features = features_of(problem, living)
     second = second_derivatives(problem, features, curvature)
     slope, start = np.empty(features.size), w[features]
@@ -265,27 +268,27 @@ def _descend_dense(problem, living, w, pull, curvature, bound, buffer):
         j = features[a]
         first, last = problem.starts[j], problem.starts[j + 1]
         slope[a] = dot(problem.values, problem.items, first, last, pull) / pull.size + problem.ridge[j] * w[j]
-    first_slope, first, held = slope.copy(), 0.0, 0
+    first_slope, first, stored = slope.copy(), 0.0, 0
     points, slopes = np.empty((MEMORY + 1, features.size)), np.empty((MEMORY + 1, features.size))
     for passes in range(DENSE_PASSES):
         decrease = _dense_pass(problem, living, features, w, slope, second, bound, buffer)
         first = max(first, decrease)
         if decrease <= DENSE_SLACK * first:
             return passes + 1
-        points[held], slopes[held] = w[features], slope
-        held = (held + 1) % (MEMORY + 1)
-        mix = anderson(points) if held == 0 else np.empty(0)
-        if mix.size > 0:  # slopes are affine: they mix alike
+        points[stored], slopes[stored] = w[features], slope
+        stored = (stored + 1) % (MEMORY + 1)
+        mix = anderson(points) if stored == 0 else np.empty(0)
+        if mix.size > 0:  # slopes are affine: the same mix applies
             point, its_slope = mix @ points[1:], mix @ slopes[1:]
-            here = (w[features] - start) @ (first_slope + slope) / 2 + _norms_at(problem, living, w[features])
-            if (point - start) @ (first_slope + its_slope) / 2 + _norms_at(problem, living, point) < here:
+            value = (w[features] - start) @ (first_slope + slope) / 2 + _norms_at(problem, living, w[features])
+            if (point - start) @ (first_slope + its_slope) / 2 + _norms_at(problem, living, point) < value:
                 w[features], slope[:] = point, its_slope
     return DENSE_PASSES
 
 
 @njit(**SERIAL)
 def second_derivatives(problem, features, curvature):
-    """X' H X / N + ridge of these features, row by row of X."""
+    """The Hessian of these features, X' H X / N + ridge, accumulated item by item."""
     count, size = curvature.size, features.size
     starts = np.zeros(count + 1, np.int64)
     for j in features:
@@ -314,6 +317,7 @@ def second_derivatives(problem, features, curvature):
 
 @njit(**SERIAL)
 def _dense_pass(problem, living, features, w, slope, second, bound, buffer):
+    """One pass of block coordinate descent on the Hessian; returns the summed decrease of the bounds."""
     decrease, a = 0.0, 0
     for g in living:
         b = a + problem.bounds[g + 1] - problem.bounds[g]
@@ -335,13 +339,14 @@ def _dense_pass(problem, living, features, w, slope, second, bound, buffer):
 
 @njit(**SUMS)
 def _add_multiple(x, factor, y):
+    """x += factor * y"""
     for i in range(x.size):
         x[i] += factor * y[i]
 
 
 @njit(**SERIAL)
 def _norms_at(problem, blocks, point):
-    """The penalty without the ridge, where `point` holds the features block after block."""
+    """The penalty without the ridge at `point`, which holds the features block after block."""
     total, c = 0.0, 0
     for g in blocks:
         absolute, squares = 0.0, 0.0
@@ -355,7 +360,9 @@ def _norms_at(problem, blocks, point):
 
 @njit(**SERIAL)
 def anderson(points):
-    """The affine mix of points[1:] whose mix of last moves is shortest; none where these change what is zero."""
+    """Anderson extrapolation: the affine weights of points[1:] that make the mix of the moves shortest.
+
+    Empty if a move has changed which entries are zero."""
     none, last = np.empty(0), points.shape[0] - 1
     for k in range(last):
         for c in range(points.shape[1]):

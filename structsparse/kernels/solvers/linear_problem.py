@@ -1,12 +1,12 @@
-"""Penalised linear models over the columns of a sparse matrix: losses, dual points, gradients. Float64, one thread.
+"""Penalised linear models over a sparse matrix: losses, gradients, penalties, dual points. Float64, one thread.
 
 A Problem is  (1/N) sum_i loss(targets[i], f[i])  with f = X w, plus, for each block of features,
 cut * |w_block|_1 + reach * |w_block|_2, plus 1/2 sum_j ridge[j] w[j]^2. A block with reach 0 has one feature; one with
-neither cut nor reach is free. Columns: features `members[bounds[g]:bounds[g + 1]]` make block g, and the entries
-`starts[j]` to `starts[j + 1]` of `values` and `items` make column j. `chosen` lists the blocks that a kernel looks at.
+neither cut nor reach is free. Block g has the features `members[bounds[g]:bounds[g + 1]]`, column j the entries
+`starts[j]` to `starts[j + 1]` of `values` and `items`. `chosen` lists the blocks that a kernel works on.
 
-Two habits for speed: unsigned indices need no check for negative ones, and what runs per column gets arrays, since a
-Problem handed on is copied.
+For speed, indices are unsigned, which saves the check for negative ones, and functions called per column take arrays,
+since a Problem is copied when it is passed.
 """
 
 from typing import NamedTuple
@@ -16,10 +16,12 @@ from numba import njit
 
 SERIAL = {"cache": True, "nogil": True, "error_model": "numpy"}
 SUMS = {**SERIAL, "fastmath": {"reassoc", "contract"}}
-ROUNDS = 60  # of Newton for one root: it ends by itself within a dozen, this bounds what odd input could do
+ROUNDS = 60  # of Newton for one root, at most; a dozen is usual
 
 
-class Problem(NamedTuple):
+class LinearProblem(NamedTuple):
+    """A linear model with its data, loss and block penalty."""
+
     values: np.ndarray  # float64 [entries]
     items: np.ndarray  # int32 [entries]
     starts: np.ndarray  # int32 [features + 1]
@@ -29,7 +31,7 @@ class Problem(NamedTuple):
     reach: np.ndarray  # float64 [blocks]
     ridge: np.ndarray  # float64 [features]
     targets: np.ndarray  # float64 [items]
-    logistic: bool  # or squared
+    logistic: bool  # else squared
 
 
 # --- the loss: log(1 + exp(-y f)) or (f - y)^2 / 2, its slope in f and its curvature
@@ -57,7 +59,7 @@ def total_loss(problem, scores, slope, curvature):
 
 @njit(**SERIAL)
 def loss_conjugate(problem, slope, scale):
-    """The mean of the conjugate of the loss at scale * slope; infinite outside its domain."""
+    """The mean conjugate of the loss at scale * slope; infinite outside its domain."""
     total, targets = 0.0, problem.targets
     for i in range(targets.size):
         dual = scale * slope[i]
@@ -77,7 +79,7 @@ def loss_conjugate(problem, slope, scale):
 
 @njit(**SERIAL)
 def compress(X):
-    """The columns of a dense matrix: values, items, starts."""
+    """The nonzero entries of a dense matrix by columns: values, items, starts."""
     starts = np.zeros(X.shape[1] + 1, np.int32)
     for i in range(X.shape[0]):
         for j in range(X.shape[1]):
@@ -95,7 +97,7 @@ def compress(X):
 
 @njit(**SUMS)
 def dot(values, items, first, last, x):
-    """A column, its entries from first to last, times x [items]."""
+    """The dot product of a column, its entries first to last, with x [items]."""
     total = 0.0
     for k in range(np.uint64(first), np.uint64(last)):
         total += values[k] * x[np.uint64(items[k])]
@@ -137,15 +139,15 @@ def block_norms(problem, norms):
 
 @njit(**SERIAL)
 def restrict(problem, chosen):
-    """The chosen blocks as a problem of its own, with features in the order of the blocks, and which these were."""
-    kept = features_of(problem, chosen)
+    """The chosen blocks as a smaller problem, with features in the order of the blocks; and the features."""
+    features = features_of(problem, chosen)
     entries = 0
-    for j in kept:
+    for j in features:
         entries += problem.starts[j + 1] - problem.starts[j]
     values, items = np.empty(entries), np.empty(entries, problem.items.dtype)
-    starts, entries = np.zeros(kept.size + 1, problem.starts.dtype), 0
-    for a in range(kept.size):
-        first, last = problem.starts[kept[a]], problem.starts[kept[a] + 1]
+    starts, entries = np.zeros(features.size + 1, problem.starts.dtype), 0
+    for a in range(features.size):
+        first, last = problem.starts[features[a]], problem.starts[features[a] + 1]
         values[entries : entries + last - first] = problem.values[first:last]
         items[entries : entries + last - first] = problem.items[first:last]
         entries += last - first
@@ -153,14 +155,16 @@ def restrict(problem, chosen):
     bounds = np.zeros(chosen.size + 1, problem.bounds.dtype)
     for c in range(chosen.size):
         bounds[c + 1] = bounds[c] + problem.bounds[chosen[c] + 1] - problem.bounds[chosen[c]]
-    members = np.arange(kept.size).astype(problem.members.dtype)
-    cut, reach, ridge = problem.cut[chosen], problem.reach[chosen], problem.ridge[kept]
-    return Problem(values, items, starts, members, bounds, cut, reach, ridge, problem.targets, problem.logistic), kept
+    members = np.arange(features.size).astype(problem.members.dtype)
+    cut, reach, ridge = problem.cut[chosen], problem.reach[chosen], problem.ridge[features]
+    return LinearProblem(
+        values, items, starts, members, bounds, cut, reach, ridge, problem.targets, problem.logistic
+    ), features
 
 
 @njit(**SERIAL)
 def features_of(problem, chosen):
-    """Features of the chosen blocks, block after block."""
+    """The features of the chosen blocks, block after block."""
     size = 0
     for g in chosen:
         size += problem.bounds[g + 1] - problem.bounds[g]
@@ -177,6 +181,7 @@ def features_of(problem, chosen):
 
 @njit(**SERIAL)
 def penalty_value(problem, w, chosen):
+    """The penalty of the chosen blocks."""
     total = 0.0
     for g in chosen:
         absolute, squares = 0.0, 0.0
@@ -191,7 +196,8 @@ def penalty_value(problem, w, chosen):
 
 @njit(**SERIAL)
 def soft(x, cut):
-    return x - min(max(x, -cut), cut)  # x - x: no negative zeros
+    """The soft threshold."""
+    return x - min(max(x, -cut), cut)  # x - x gives no negative zeros
 
 
 @njit(**SERIAL)
@@ -199,9 +205,9 @@ def _soft_norms(members, grad, ridge, w, share, cut):
     """Norm and sum of |soft(share * (grad + ridge * w), cut)| over the members of a block."""
     squares, absolute = 0.0, 0.0
     for j in members:
-        rest = abs(soft(share * (grad[j] + ridge[j] * w[j]), cut))
-        squares += rest * rest
-        absolute += rest
+        excess = abs(soft(share * (grad[j] + ridge[j] * w[j]), cut))
+        squares += excess * excess
+        absolute += excess
     return np.sqrt(squares), absolute
 
 
@@ -209,8 +215,8 @@ def _soft_norms(members, grad, ridge, w, share, cut):
 def gauge(problem, grad, w, chosen):
     """The dual norm of grad + ridge * w over the penalised of the chosen blocks.
 
-    It is the largest root t of |soft(v_g, t * cut)| = t * reach. The difference of the two sides is convex and
-    decreasing in t, so Newton from the left never passes the root; what is left of one root is left of the largest.
+    It is the largest root t of |soft(v_g, t * cut)| = t * reach over the blocks g. The difference of the two sides is
+    convex and decreasing in t, so Newton from the left never passes a root, and so never the largest.
     """
     largest, members, bounds, ridge = 0.0, problem.members, problem.bounds, problem.ridge
     for g in chosen:
@@ -231,10 +237,10 @@ def gauge(problem, grad, w, chosen):
 
 @njit(**SERIAL)
 def dual_value(problem, slope, scale, grad, w, chosen):
-    """The dual objective at scale * slope, with what the ridge takes off each feature chosen well.
+    """The dual objective at scale * slope, with a good choice of the dual variables of the ridge.
 
-    Alone in its block a feature with a ridge leaves the excess of its scaled gradient over the cut to it, which is
-    best; a block takes off scale * ridge * w, for which `gauge` has made the scale small enough.
+    A feature alone in its block assigns to the ridge the excess of its scaled gradient over the cut, which is optimal.
+    A larger block assigns scale * ridge * w, for which `gauge` has made the scale small enough.
     """
     value = -loss_conjugate(problem, slope, scale)
     for g in chosen:
@@ -252,7 +258,7 @@ def dual_value(problem, slope, scale, grad, w, chosen):
 
 @njit(**SERIAL)
 def distances(problem, grad, w, scale, norms, chosen, out):
-    """out[g] <- how far the slope over N may move before block g can live: minus infinity where it lives already."""
+    """Screening: out[g] <- how far slope / N may move before block g can live; minus infinity if it lives already."""
     members, bounds, ridge = problem.members, problem.bounds, problem.ridge
     for g in chosen:
         cut, reach = problem.cut[g], problem.reach[g]
@@ -266,5 +272,5 @@ def distances(problem, grad, w, scale, norms, chosen, out):
         elif reach == 0:
             out[g] = (cut - abs(scale * grad[members[bounds[g]]])) / norms[g]
         else:
-            rest = _soft_norms(members[bounds[g] : bounds[g + 1]], grad, ridge, w, scale, cut)[0]
-            out[g] = (reach - rest) / norms[g]
+            norm = _soft_norms(members[bounds[g] : bounds[g + 1]], grad, ridge, w, scale, cut)[0]
+            out[g] = (reach - norm) / norms[g]

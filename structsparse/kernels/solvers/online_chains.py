@@ -1,7 +1,7 @@
-"""One sentence after another: score, find the best rival of the gold labels, move at once. On the CPU, one thread.
+"""Online learning of taggers: one pass over sentences, each scored, compared with its best rival and learnt from.
 
-A feature's row of weights is found directly, or in a growing table by way of its slot; a feature without a slot weighs
-nothing, and gets one when a sentence first moves it.
+A feature's row of weights is found directly, or in a growing table through its slot. A feature without a slot has
+weight zero, and gets a slot when a sentence first changes it. One thread.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from structsparse.kernels.weights.bags import PLAIN, _add_row, _fetch
+from structsparse.kernels.weights.bags import PLAIN, add_row, fetch_row
 
-TOKENS_AHEAD = 2  # whose rows are fetched while a token is scored
-LANES, AT_ONCE = 8, 4  # labels are filled up to whole vectors; predecessors are compared so many at a time
+TOKENS_AHEAD = 2  # the rows of this many tokens later are prefetched while a token is scored
+LANES, AT_ONCE = 8, 4  # labels are padded to whole vectors; predecessors are compared four at a time
 
 
-class Corpus(NamedTuple):
-    """Sentence s has the tokens begins[s] : begins[s + 1], token t the features ids[offsets[t] : offsets[t + 1]]."""
+class TaggedCorpus(NamedTuple):
+    """Sentences: s has the tokens begins[s] : begins[s + 1], token t the features ids[offsets[t] : offsets[t + 1]]."""
 
     ids: np.ndarray  # int32 [occurrences]
     offsets: np.ndarray  # int64 [tokens + 1]
@@ -26,17 +26,17 @@ class Corpus(NamedTuple):
     gold: np.ndarray  # int64 [tokens]
 
 
-class Rows(NamedTuple):
-    """The weights of features. Where `slots` is empty, feature f has row f; else row slots[f], none if that is -1."""
+class FeatureRows(NamedTuple):
+    """The weights of features. If `slots` is empty, feature f has row f; else row slots[f], none if that is -1."""
 
     weights: np.ndarray  # [rows, labels]
-    past: np.ndarray  # [rows, labels] sum of moves times the number of sentences before each; empty: not kept
+    past: np.ndarray  # [rows, labels] sum of changes times the number of sentences before each; empty: no mean
     slots: np.ndarray  # int32 [features] or [0]
-    features: np.ndarray  # int64 [rows] or [0], whose row it is
+    features: np.ndarray  # int64 [rows] or [0], the feature of each row
 
 
-class Labels(NamedTuple):
-    """Weights of labels and their pairs, and the sums of their moves as above."""
+class LabelWeights(NamedTuple):
+    """The weights of labels and label pairs, and the sums of their changes as in `FeatureRows`."""
 
     transitions: np.ndarray  # [labels, labels] from, to
     start: np.ndarray  # [labels]
@@ -46,37 +46,36 @@ class Labels(NamedTuple):
     past_end: np.ndarray
 
 
-class Rule(NamedTuple):
-    """How far to move: `rate`, or if passive rate * min(cap, loss / squared length of the move)."""
+class UpdateRule(NamedTuple):
+    """An online update: its step is `rate`, or if passive-aggressive rate * min(cap, loss / squared length)."""
 
-    cost: float  # of a wrong label, while the rival is looked for
+    cost: float  # added to the score of a wrong label in the search for the rival
     rate: float
     cap: float
     passive: bool
-    averaging: bool
+    averaging: bool  # whether sums for the mean are kept
 
 
-class Scratch(NamedTuple):
-    """Memory for the longest sentence, and for each row where it stands among those that move. `width` is the number
-    of labels filled up to whole vectors, with labels that are forbidden."""
+class ChainScratch(NamedTuple):
+    """Work memory for the longest sentence; `width` is the number of labels, padded to whole vectors."""
 
     emissions: np.ndarray  # [longest, width]
-    scores: np.ndarray  # [longest, width] of the best way to each label
+    scores: np.ndarray  # [longest, width] of the best path to each label
     arrivals: np.ndarray  # [width]
     transitions: np.ndarray  # [width, width]
     rival: np.ndarray  # int64 [longest]
     counts: np.ndarray  # int32 [most occurrences of a sentence, labels]
-    moving: np.ndarray  # int64 [most occurrences of a sentence]
-    place: np.ndarray  # int32 [rows], -1 before and after
+    moving: np.ndarray  # int64 [most occurrences of a sentence], the rows that change
+    place: np.ndarray  # int32 [rows], where a row stands in `moving`; -1 before and after
     pairs: np.ndarray  # int32 [labels, labels], 0 before and after
 
 
 @njit(**PLAIN)
 def sweep(corpus, order, done, rows, held, labels, rule, scratch, clock):
-    """Go through the sentences order[done:], `clock` of which lie behind. A growing table without room for all features
-    of the next sentence ends it early.
+    """Learn from the sentences order[done:]; `clock` sentences have been seen before order[0].
 
-    -> sentences done, rows held, sum of losses, sum of steps, change of the number of weights that are not zero."""
+    It ends early where a growing table has no room for all features of the next sentence. Returns the number of
+    sentences done, rows held, the sum of losses, the sum of steps, and the change of the number of nonzero weights."""
     scratch.transitions[:] = -np.inf
     growing = len(rows.slots) > 0
     losses, taken, living = 0.0, 0.0, 0
@@ -90,7 +89,7 @@ def sweep(corpus, order, done, rows, held, labels, rule, scratch, clock):
         step = 0.0 if rule.passive else rule.rate
         if _differ(gold, rival):
             if growing:
-                held = _sprout(corpus, first, gold, rival, rows, held)
+                held = _add_rows(corpus, first, gold, rival, rows, held)
             if rule.passive:
                 length = _length(corpus, first, gold, rival, rows, scratch)
                 step = rule.rate * min(rule.cap, loss / length) if length > 0 else 0.0
@@ -105,26 +104,26 @@ def sweep(corpus, order, done, rows, held, labels, rule, scratch, clock):
 
 @njit(**PLAIN)
 def _rival(corpus, first, last, rows, labels, cost, scratch):
-    """Fill scratch.rival with the best labels, a wrong one credited with `cost`; what the gold ones lack to them."""
+    """Fill scratch.rival with the best labels, each wrong one credited with `cost`; returns the loss."""
     emissions, gold, rival = scratch.emissions[: last - first], corpus.gold[first:last], scratch.rival[: last - first]
     emissions[:] = 0
     if len(rows.slots) > 0:
         _score_held(corpus.ids, corpus.offsets, first, last, rows.weights, rows.slots, emissions)
     else:
         _score(corpus.ids, corpus.offsets, first, last, rows.weights, emissions)
-    right = _total(emissions, gold, labels)
+    gold_score = _total(emissions, gold, labels)
     if cost != 0:
         for t in range(len(gold)):
-            keep = emissions[t, gold[t]]
+            gold_emission = emissions[t, gold[t]]
             emissions[t] += emissions.dtype.type(cost)
-            emissions[t, gold[t]] = keep
+            emissions[t, gold[t]] = gold_emission
     _best(emissions, labels, scratch, rival)
-    return max(0.0, _total(emissions, rival, labels) - right)
+    return max(0.0, _total(emissions, rival, labels) - gold_score)
 
 
 @njit(**PLAIN)
 def _score(ids, offsets, first, last, weights, emissions):
-    """emissions[t] += the rows of token first + t"""
+    """emissions[t] += the rows of token first + t, in a table held whole."""
     width, stride = np.uint64(weights.shape[1]), np.uint64(emissions.shape[1])
     flat, out = weights.reshape(-1), emissions.reshape(-1)
     end = offsets[last]
@@ -133,13 +132,13 @@ def _score(ids, offsets, first, last, weights, emissions):
         ahead = offsets[min(token + TOKENS_AHEAD, last)] - begin
         for place in range(begin, offsets[token + 1]):
             if place + ahead < end:
-                _fetch(flat, np.uint64(ids[place + ahead]) * width, width)
-            _add_row(width, (out, flat), (here, np.uint64(ids[place]) * width), ())
+                fetch_row(flat, np.uint64(ids[place + ahead]) * width, width)
+            add_row(width, (out, flat), (here, np.uint64(ids[place]) * width), ())
 
 
 @njit(**PLAIN)
 def _score_held(ids, offsets, first, last, weights, slots, emissions):
-    """The same of the rows that are held."""
+    """emissions[t] += the rows of token first + t, in a growing table."""
     width, stride = np.uint64(weights.shape[1]), np.uint64(emissions.shape[1])
     flat, out = weights.reshape(-1), emissions.reshape(-1)
     for token in range(first, last):
@@ -147,7 +146,7 @@ def _score_held(ids, offsets, first, last, weights, slots, emissions):
         for place in range(offsets[token], offsets[token + 1]):
             slot = slots[ids[place]]
             if slot >= 0:
-                _add_row(width, (out, flat), (here, np.uint64(slot) * width), ())
+                add_row(width, (out, flat), (here, np.uint64(slot) * width), ())
 
 
 @njit(inline="always")
@@ -157,7 +156,7 @@ def _larger(x, y):
 
 @njit(**PLAIN)
 def _best(emissions, labels, scratch, path):
-    """Fill path [time] with the best labels; of equals the lowest, from the last on."""
+    """Fill path [time] with the best labels (Viterbi); among equals the lowest label, from the last token on."""
     count, width, arrivals = len(labels.start), emissions.shape[1], scratch.arrivals
     scores, transitions = scratch.scores[: len(path)], scratch.transitions
     for i in range(count):
@@ -192,6 +191,7 @@ def _best(emissions, labels, scratch, path):
 
 @njit(**PLAIN)
 def _total(emissions, path, labels):
+    """The score of a sequence of labels."""
     total = float(labels.start[path[0]]) + float(labels.end[path[-1]])
     for t in range(len(path)):
         total += float(emissions[t, path[t]])
@@ -202,6 +202,7 @@ def _total(emissions, path, labels):
 
 @njit(**PLAIN)
 def _differ(gold, rival):
+    """Whether two sequences of labels differ."""
     differ = False
     for t in range(len(gold)):
         differ |= gold[t] != rival[t]
@@ -210,12 +211,13 @@ def _differ(gold, rival):
 
 @njit(**PLAIN)
 def _pair_differs(gold, rival, t):
+    """Whether the label pairs at t - 1 and t differ."""
     return gold[t - 1] != rival[t - 1] or gold[t] != rival[t]
 
 
 @njit(**PLAIN)
-def _sprout(corpus, first, gold, rival, rows, held):
-    """Give a row of zeros to each feature of a wrong token that has none; how many are held then."""
+def _add_rows(corpus, first, gold, rival, rows, held):
+    """Add a row of zeros for each feature of a wrong token that has none; returns the number of rows held."""
     for t in range(len(gold)):
         if gold[t] == rival[t]:
             continue
@@ -232,25 +234,26 @@ def _sprout(corpus, first, gold, rival, rows, held):
 
 @njit(**PLAIN)
 def _length(corpus, first, gold, rival, rows, scratch):
-    """The squared length of the features of the gold labels minus those of the rival. A count that goes from n to n + 1
-    adds 2 n + 1 to its square, one that goes to n - 1 adds 1 - 2 n."""
+    """The squared length of the difference between the features of gold and rival.
+
+    A count that goes from n to n + 1 adds 2 n + 1 to its square, one that goes to n - 1 adds 1 - 2 n."""
     counts, place_of, pairs, moving = scratch.counts, scratch.place, scratch.pairs, scratch.moving
     ids, offsets, slots, growing = corpus.ids, corpus.offsets, rows.slots, len(rows.slots) > 0
-    many, total = 0, 0
+    rows_moving, total = 0, 0
     for t in range(len(gold)):
         if gold[t] == rival[t]:
             continue
         for place in range(offsets[first + t], offsets[first + t + 1]):
             row = slots[ids[place]] if growing else ids[place]
             if place_of[row] < 0:
-                place_of[row], moving[many] = many, row
-                counts[many] = 0
-                many += 1
+                place_of[row], moving[rows_moving] = rows_moving, row
+                counts[rows_moving] = 0
+                rows_moving += 1
             count = counts[place_of[row]]
             total += 2 * (count[gold[t]] - count[rival[t]] + 1)
             count[gold[t]] += 1
             count[rival[t]] -= 1
-    for k in range(many):
+    for k in range(rows_moving):
         place_of[moving[k]] = -1
     for t in range(1, len(gold)):
         if _pair_differs(gold, rival, t):
@@ -266,10 +269,12 @@ def _length(corpus, first, gold, rival, rows, scratch):
 
 @njit(**PLAIN)
 def _move_rows(corpus, first, gold, rival, rows, step, late, averaging):
-    """Features of wrong tokens: step towards the gold label, away from the rival's; how many more weights live."""
+    """Move the features of wrong tokens towards the gold label, away from the rival's.
+
+    Returns the change of the number of nonzero weights."""
     ids, offsets, slots, growing = corpus.ids, corpus.offsets, rows.slots, len(rows.slots) > 0
     weights, past = rows.weights, rows.past
-    by, later, living = weights.dtype.type(step), weights.dtype.type(late), 0
+    move, weighted, living = weights.dtype.type(step), weights.dtype.type(late), 0
     for t in range(len(gold)):
         right, wrong = gold[t], rival[t]
         if right == wrong:
@@ -277,30 +282,31 @@ def _move_rows(corpus, first, gold, rival, rows, step, late, averaging):
         for place in range(offsets[first + t], offsets[first + t + 1]):
             row = slots[ids[place]] if growing else ids[place]
             living -= (weights[row, right] != 0) + (weights[row, wrong] != 0)
-            weights[row, right] += by
-            weights[row, wrong] -= by
+            weights[row, right] += move
+            weights[row, wrong] -= move
             living += (weights[row, right] != 0) + (weights[row, wrong] != 0)
             if averaging:
-                past[row, right] += later
-                past[row, wrong] -= later
+                past[row, right] += weighted
+                past[row, wrong] -= weighted
     return living
 
 
 @njit(**PLAIN)
 def _move_labels(gold, rival, labels, step, late, averaging):
+    """Move the weights of labels and label pairs towards gold, away from the rival."""
     kind = labels.start.dtype.type
     for path, sign in ((gold, 1.0), (rival, -1.0)):
-        by, past = kind(sign * step), kind(sign * late)
+        move, past = kind(sign * step), kind(sign * late)
         if gold[0] != rival[0]:
-            labels.start[path[0]] += by
+            labels.start[path[0]] += move
             if averaging:
                 labels.past_start[path[0]] += past
         if gold[-1] != rival[-1]:
-            labels.end[path[-1]] += by
+            labels.end[path[-1]] += move
             if averaging:
                 labels.past_end[path[-1]] += past
         for t in range(1, len(gold)):
             if _pair_differs(gold, rival, t):
-                labels.transitions[path[t - 1], path[t]] += by
+                labels.transitions[path[t - 1], path[t]] += move
                 if averaging:
                     labels.past_transitions[path[t - 1], path[t]] += past

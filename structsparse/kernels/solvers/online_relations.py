@@ -1,4 +1,4 @@
-"""One arc after another: score, find the best rival of the gold relation, move at once. On the CPU, one thread."""
+"""Online learning of relations: one pass over arcs by the passive-aggressive rule, one thread."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ PLAIN = {"cache": True, "nogil": True}
 
 @njit(**PLAIN)
 def sweep(ids, offsets, gold, order, cap, weights, past, clock):
-    """The passive-aggressive rule: where the gold relation is not ahead of every rival by 1, move the two rows of the
-    arc's features by the least that makes it so, or by `cap`.
+    """Where the gold relation does not lead every rival by 1, move the weights of the arc's features by the least that
+    makes it so, or by `cap`.
 
-    ids [occurrences], offsets [arcs + 1]: the features of arcs; gold [arcs]; order: which arcs, one after another;
-    weights, past [features, relations]: past sums up moves times the number of arcs before each, `clock` of which lie
-    behind. -> how many moves."""
-    relations, moves = weights.shape[1], 0
+    ids [occurrences], offsets [arcs + 1]: the features of arcs; gold [arcs]; order: the arcs to learn from; weights,
+    past [features, relations]: past sums changes times the number of arcs before each, of which `clock` came before
+    this pass. Returns the number of updates."""
+    relations, updates = weights.shape[1], 0
     scores = np.empty(relations, np.float64)
     for arc in order:
-        own, right = ids[offsets[arc] : offsets[arc + 1]], gold[arc]
+        rows, right = ids[offsets[arc] : offsets[arc + 1]], gold[arc]
         scores[:] = 0.0
-        for row in own:
+        for row in rows:
             for r in range(relations):
                 scores[r] += weights[row, r]
         rival = 1 if right == 0 else 0
@@ -29,13 +29,13 @@ def sweep(ids, offsets, gold, order, cap, weights, past, clock):
             if r != right and scores[r] > scores[rival]:
                 rival = r
         loss = scores[rival] + 1.0 - scores[right]
-        if loss > 0.0 and len(own):
-            step = min(cap, loss / (2.0 * len(own)))
-            for row in own:
+        if loss > 0.0 and len(rows):
+            step = min(cap, loss / (2.0 * len(rows)))
+            for row in rows:
                 weights[row, right] += step
                 weights[row, rival] -= step
                 past[row, right] += step * clock
                 past[row, rival] -= step * clock
-            moves += 1
+            updates += 1
         clock += 1
-    return moves
+    return updates

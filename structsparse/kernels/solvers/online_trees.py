@@ -1,7 +1,7 @@
-"""One sentence after another: score all arcs, find the gold tree's best rival, move at once. On the CPU, one thread.
+"""Online learning of parsers: one pass over sentences, all arcs scored, compared with the best rival tree, learnt from.
 
-An arc's features are rows of a table of single weights, ids[offsets[a] : offsets[a + 1]]; the arcs of a sentence of n
-words go by modifier, then by head, n * n of them.
+An arc's features are rows of a table of single weights, ids[offsets[a] : offsets[a + 1]]. The n * n arcs of a sentence
+of n words are ordered by modifier, then by head. One thread.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from numba import njit
 
 from structsparse.kernels.logspace import PLAIN
 from structsparse.kernels.structures.best_trees import room, solve
-from structsparse.kernels.weights.bags import _prefetcher
+from structsparse.kernels.weights.bags import prefetcher
 
-AHEAD = 16  # rows, while those of wrong arcs are gone through one by one
-_fetch = _prefetcher(writing=1)
+AHEAD = 16  # rows to prefetch in advance
+_fetch = prefetcher(writing=1)
 
 
-class Corpus(NamedTuple):
-    """Sentence s has the words begins[s] : begins[s + 1], whose heads are gold, and the arcs from arcs[s] on."""
+class ParsedCorpus(NamedTuple):
+    """A parsed corpus: sentence s has words begins[s] : begins[s + 1] with heads `gold`, and arcs from arcs[s] on."""
 
     ids: np.ndarray  # int32 [occurrences]
     offsets: np.ndarray  # int64 [arcs + 1]
@@ -29,18 +29,20 @@ class Corpus(NamedTuple):
     arcs: np.ndarray  # int64 [sentences + 1]
 
 
-class Scratch(NamedTuple):
+class TreeScratch(NamedTuple):
+    """Work memory for the difference between two trees."""
+
     counts: np.ndarray  # int16 [rows], 0 before and after
-    moving: np.ndarray  # int32 [most features of a wrong tree and its gold one]
-    amounts: np.ndarray  # int16, as many
+    moving: np.ndarray  # int32 [most features of a wrong tree and its gold one], the rows that change
+    amounts: np.ndarray  # int16, their counts
     longest: int  # words of a sentence
 
 
 @njit(**PLAIN)
 def sweep(corpus, order, weights, past, projective, single, rule, scratch, clock):
-    """Go through the sentences `order`, `clock` of which lie behind.
+    """Learn from the sentences `order`; `clock` sentences have been seen before.
 
-    -> sum of losses, sum of steps, change of the number of weights that are not zero."""
+    Returns the sum of losses, the sum of steps, and the change of the number of nonzero weights."""
     work, crossing, nested = room(scratch.longest + 1, projective)
     scores, tree = np.empty_like(work), np.empty(scratch.longest + 1, np.int64)
     losses, taken, living = 0.0, 0.0, 0
@@ -48,18 +50,18 @@ def sweep(corpus, order, weights, past, projective, single, rule, scratch, clock
         sentence = order[done]
         gold = corpus.gold[corpus.begins[sentence] : corpus.begins[sentence + 1]]
         first, size = corpus.arcs[sentence], len(gold) + 1
-        own, rival = scores[:size, :size], tree[:size]
-        score_arcs(corpus.ids, corpus.offsets, first, weights, own)
-        right = _total(own, gold)
-        _add_cost(own, gold, rule.cost)
-        work[:size, :size] = own
+        arcs, rival = scores[:size, :size], tree[:size]
+        score_arcs(corpus.ids, corpus.offsets, first, weights, arcs)
+        gold_score = tree_score(arcs, gold)
+        add_cost(arcs, gold, rule.cost)
+        work[:size, :size] = arcs
         solve(work[:size, :size], projective, single, rival, crossing, nested)  # with all arcs allowed there is a tree
-        loss = max(0.0, _total(own, rival[1:]) - right)
-        moves, length = _difference(corpus, first, gold, rival, scratch)
-        step = rule.rate if moves > 0 else 0.0
-        if rule.passive and moves > 0:
+        loss = max(0.0, tree_score(arcs, rival[1:]) - gold_score)
+        changed, length = _difference(corpus, first, gold, rival, scratch)
+        step = rule.rate if changed > 0 else 0.0
+        if rule.passive and changed > 0:
             step *= min(rule.cap, loss / length)
-        living += _move(scratch, moves, weights, past, step, step * (clock + done), rule.averaging)
+        living += _move(scratch, changed, weights, past, step, step * (clock + done), rule.averaging)
         losses += loss
         taken += step
     return losses, taken, living
@@ -67,7 +69,7 @@ def sweep(corpus, order, weights, past, projective, single, rule, scratch, clock
 
 @njit(**PLAIN)
 def score_arcs(ids, offsets, first, weights, scores):
-    """scores [n + 1, n + 1] of the arcs from `first` on; what is no arc is forbidden."""
+    """Fill scores [n + 1, n + 1] with the arcs from `first` on; entries that are no arcs are minus infinity."""
     size, arc = len(scores), first
     scores[0], begin = -np.inf, np.uint64(offsets[first])
     for m in range(1, size):
@@ -83,7 +85,8 @@ def score_arcs(ids, offsets, first, weights, scores):
 
 
 @njit(**PLAIN)
-def _total(scores, heads):
+def tree_score(scores, heads):
+    """The score of a tree."""
     total = 0.0
     for m in range(len(heads)):
         total += scores[m + 1, heads[m]]
@@ -91,18 +94,20 @@ def _total(scores, heads):
 
 
 @njit(**PLAIN)
-def _add_cost(scores, gold, cost):
+def add_cost(scores, gold, cost):
+    """Add a cost to every wrong arc."""
     if cost != 0:
         for m in range(len(gold)):
-            keep = scores[m + 1, gold[m]]
+            gold_score = scores[m + 1, gold[m]]
             scores[m + 1] += cost
-            scores[m + 1, gold[m]] = keep
+            scores[m + 1, gold[m]] = gold_score
 
 
 @njit(**PLAIN)
 def _difference(corpus, first, gold, rival, scratch):
-    """The features of the gold tree minus those of the rival, without what is on both: rows to scratch.moving, and how
-    often to scratch.amounts; how many there are, and their squared length."""
+    """The features of the gold tree minus those of the rival, as rows in scratch.moving and counts in scratch.amounts.
+
+    Returns the number of rows and their squared length."""
     words, many = len(gold), 0
     counts, moving, amounts = scratch.counts, scratch.moving, scratch.amounts
     for m in range(1, words + 1):
@@ -119,32 +124,32 @@ def _difference(corpus, first, gold, rival, scratch):
                 counts[row] += sign
                 moving[many] = row
                 many += 1
-    kept, length = 0, 0.0
+    distinct, length = 0, 0.0
     for k in range(many):
         row = moving[k]
-        if counts[row] != 0:  # not so where it is met again
-            moving[kept], amounts[kept] = row, counts[row]
+        if counts[row] != 0:  # zero if the row was listed before
+            moving[distinct], amounts[distinct] = row, counts[row]
             length += np.float64(counts[row]) ** 2
             counts[row] = 0
-            kept += 1
-    return kept, length
+            distinct += 1
+    return distinct, length
 
 
 @njit(**PLAIN)
 def _move(scratch, moves, weights, past, step, late, averaging):
-    """How many more weights live then."""
+    """Add step * amount to each moving row; returns the change of the number of nonzero weights."""
     living, one = 0, weights.dtype.type(1)
-    by, later = one * step, one * late
+    move, weighted = one * step, one * late
     for k in range(moves):
         if k + AHEAD < moves:
-            coming = np.uint64(scratch.moving[k + AHEAD])
-            _fetch(weights, coming)
+            ahead = np.uint64(scratch.moving[k + AHEAD])
+            _fetch(weights, ahead)
             if averaging:
-                _fetch(past, coming)
+                _fetch(past, ahead)
         row, amount = scratch.moving[k], scratch.amounts[k]
         living -= weights[row] != 0
-        weights[row] += by * amount
+        weights[row] += move * amount
         living += weights[row] != 0
         if averaging:
-            past[row] += later * amount
+            past[row] += weighted * amount
     return living

@@ -1,8 +1,8 @@
-"""Parsers whose features are found by their keys, one sentence after another, on the CPU, one thread.
+"""Online learning of parsers with a growing table, whose features are found by hashed keys.
 
-What is said of a token by each base, a template without its place, is summed up when its sentence comes; the keys of
-an arc are made, and the slots they lead to fetched, before the arc that precedes it is scored. Keys are made anew
-whenever they are needed: nothing is kept of an arc, and a feature has a row from the time that a wrong tree moves it.
+The contributions of a token to the keys of each base (a template without its bin of direction and distance) are summed
+once per sentence. The keys of an arc are computed, and their slots prefetched, before the arc before it is scored. Keys
+are computed anew whenever they are needed, and a feature gets a row when a wrong tree first moves it. One thread.
 """
 
 from __future__ import annotations
@@ -14,98 +14,99 @@ from numba import njit
 
 from structsparse.kernels.features.arc_keys import _final, _place, between
 from structsparse.kernels.logspace import PLAIN
-from structsparse.kernels.solvers.online_trees import _add_cost, _total
+from structsparse.kernels.solvers.online_trees import add_cost, tree_score
 from structsparse.kernels.structures.best_trees import room, solve
 from structsparse.kernels.weights.key_table import AHEAD, fetch, fetch_row, find, first_slot, put, weigh
 
-KINDS = 5  # of what stands between
+KINDS = 5  # of summaries of the words between head and modifier
 _ONE = np.uint64(1)
 
 
-class Says(NamedTuple):
-    """What templates say of the tokens of a corpus, and how it makes keys; see features/arcs.py."""
+class TemplateAtoms(NamedTuple):
+    """The atoms of a corpus, hashed attributes of tokens, and how templates combine them into keys of features."""
 
-    starts: np.ndarray  # int64 [sentences + 1] places of roots
+    starts: np.ndarray  # int64 [sentences + 1] where sentences begin, with their roots
     values: np.ndarray  # uint64 [atoms, places]
-    parts: np.ndarray  # uint64 [places] or [0] if no template looks between
+    parts: np.ndarray  # uint64 [places], parts of speech; [0] if no template looks at the words between
     classes: np.ndarray  # int64, as many
     salts: np.ndarray  # uint64 [KINDS]
     atoms: np.ndarray  # int64, rows of values
     bounds: np.ndarray  # int64 [bases, 3] into atoms: head, modifier
-    gaps: np.ndarray  # int64 [bases] kind of what is between, KINDS: none
-    bases: np.ndarray  # int64 [templates]
-    places: np.ndarray  # uint64 [2 * BINS, templates]
+    gaps: np.ndarray  # int64 [bases] kind of summary of the words between; KINDS: none
+    bases: np.ndarray  # int64 [templates], the base of each
+    places: np.ndarray  # uint64 [2 * BINS, templates], added to the key by direction and distance
 
 
-class Rows(NamedTuple):
-    """What is known of the features that are held, and room for more of them."""
+class KeyedRows(NamedTuple):
+    """The features held by a growing table, and room for more."""
 
     keys: np.ndarray  # uint64 [room]
     templates: np.ndarray  # int32 [room]
-    past: np.ndarray  # float32 [room] sum of moves times the number of sentences before each; empty: not kept
+    past: np.ndarray  # float32 [room] sum of changes times the number of sentences before each; empty: no mean
 
 
-class Sums(NamedTuple):
-    """Of one sentence at a time, with room for the longest."""
+class PartialKeys(NamedTuple):
+    """Partial keys of one sentence, with room for the longest."""
 
     heads: np.ndarray  # uint64 [tokens, bases]
     modifiers: np.ndarray  # uint64 [tokens, bases]
     between: np.ndarray  # uint64 [KINDS + 1, arcs], the last 0
-    bases: np.ndarray  # uint64 [bases] of one arc
-    keys: np.ndarray  # uint64 [2, templates] of the arc before and of this one
+    bases: np.ndarray  # uint64 [bases], the partial keys of one arc
+    keys: np.ndarray  # uint64 [2, templates], the keys of the previous arc and of this one
 
 
-class Moves(NamedTuple):
-    """Features of a wrong tree and its gold one: a table of their keys, and which of its places are in use."""
+class TreeDifference(NamedTuple):
+    """The difference in features between two trees: a hash table of their keys and counts."""
 
     keys: np.ndarray  # uint64 [a power of two]
     counts: np.ndarray  # int32, as many
-    templates: np.ndarray  # int32, -1 where nothing is, before and after
-    used: np.ndarray  # int64 [most features]
-    shift: np.uint64
+    templates: np.ndarray  # int32, -1 where a cell is empty, as all are before and after
+    used: np.ndarray  # int64 [most features], the cells in use
+    shift: np.uint64  # leaves the bits of a key that say where its first cell is
 
 
 @njit(**PLAIN)
-def sums_for(says, longest):
-    """Room for sentences of so many words."""
-    bases, templates = len(says.gaps), len(says.bases)
-    looks = longest**2 if len(says.parts) else 0
-    return Sums(
+def partial_keys_for(atoms, longest):
+    """Work memory for the partial keys of sentences of at most `longest` words."""
+    bases, templates = len(atoms.gaps), len(atoms.bases)
+    arcs = longest**2 if len(atoms.parts) else 0
+    return PartialKeys(
         np.empty((longest + 1, bases), np.uint64), np.empty((longest + 1, bases), np.uint64),
-        np.zeros((KINDS + 1, looks), np.uint64), np.empty(bases, np.uint64), np.empty((2, templates), np.uint64),
+        np.zeros((KINDS + 1, arcs), np.uint64), np.empty(bases, np.uint64), np.empty((2, templates), np.uint64),
     )  # fmt: skip
 
 
 @njit(**PLAIN)
-def moves_for(templates, longest):
+def difference_for(templates, longest):
+    """An empty table for the difference between two trees of at most `longest` words."""
     most, bits = 2 * longest * templates, 4
     while (1 << bits) < 2 * most:
         bits += 1
     size = 1 << bits
     keys, counts, owners = np.empty(size, np.uint64), np.zeros(size, np.int32), np.full(size, -1, np.int32)
-    return Moves(keys, counts, owners, np.empty(most, np.int64), np.uint64(64 - bits))
+    return TreeDifference(keys, counts, owners, np.empty(most, np.int64), np.uint64(64 - bits))
 
 
 @njit(**PLAIN)
-def sum_up(says, sentence, sums):
-    """What every base says of the tokens of a sentence, and what stands between them."""
+def sum_atoms(says, sentence, sums):
+    """Sum the partial keys of each token of a sentence as head and as modifier, and of the words between two tokens."""
     root, tokens = says.starts[sentence], says.starts[sentence + 1] - says.starts[sentence]
     for b in range(len(says.gaps)):
-        for end, found in ((0, sums.heads), (1, sums.modifiers)):
+        for end, sums_of_tokens in ((0, sums.heads), (1, sums.modifiers)):
             for t in range(tokens):
-                found[t, b] = 0
+                sums_of_tokens[t, b] = 0
             for a in range(says.bounds[b, end], says.bounds[b, end + 1]):
                 row = says.values[says.atoms[a]]
                 for t in range(tokens):
-                    found[t, b] += row[root + t]
+                    sums_of_tokens[t, b] += row[root + t]
     if len(says.parts):
-        own = says.starts[sentence : sentence + 2]
-        between(own, np.zeros(2, np.int64), says.parts, says.classes, says.salts, sums.between)
+        bounds = says.starts[sentence : sentence + 2]
+        between(bounds, np.zeros(2, np.int64), says.parts, says.classes, says.salts, sums.between)
 
 
 @njit(**PLAIN)
 def _keys_of(says, sums, head, modifier, tokens, keys):
-    """keys [templates] of an arc."""
+    """Compute keys [templates] of an arc."""
     bases, heads, modifiers = sums.bases, sums.heads[head], sums.modifiers[modifier]
     for b in range(len(bases)):
         bases[b] = heads[b] + modifiers[b]
@@ -120,6 +121,7 @@ def _keys_of(says, sums, head, modifier, tokens, keys):
 
 @njit(**PLAIN)
 def _weigh_all(slots, keys):
+    """The sum of the weights of keys."""
     total = 0.0
     for k in range(len(keys)):
         total += weigh(slots, keys[k])
@@ -128,8 +130,8 @@ def _weigh_all(slots, keys):
 
 @njit(**PLAIN)
 def score_sentence(says, sentence, sums, slots, nothing, scores):
-    """scores [n + 1, n + 1] of a sentence; what is no arc gets `nothing`."""
-    sum_up(says, sentence, sums)
+    """Fill scores [n + 1, n + 1] of a sentence; entries that are no arcs get `nothing`."""
+    sum_atoms(says, sentence, sums)
     tokens, before, turn = len(scores), (0, 0), 0
     scores[0] = nothing
     for m in range(1, tokens):
@@ -150,8 +152,8 @@ def score_sentence(says, sentence, sums, slots, nothing, scores):
 
 @njit(**PLAIN)
 def score(says, sentences, slots, scores):
-    """scores [batch, size, size], 0 for what is no arc."""
-    sums = sums_for(says, scores.shape[1] - 1)
+    """Fill scores [batch, size, size] of sentences; entries that are no arcs get 0."""
+    sums = partial_keys_for(says, scores.shape[1] - 1)
     scores[:] = 0
     for b in range(len(sentences)):
         size = says.starts[sentences[b] + 1] - says.starts[sentences[b]]
@@ -160,48 +162,49 @@ def score(says, sentences, slots, scores):
 
 @njit(**PLAIN)
 def sweep(says, gold, order, done, slots, rows, held, most, open, trees, rule, moves, longest, clock):
-    """Go through the sentences order[done:], `clock` of which lie behind; as tree_walk.sweep does. Without room for all
-    features that the next sentence may move (`most` rows in all) it ends early. trees: projective, single root; open:
-    whether features may come into being.
+    """Learn from the sentences order[done:], as `online_trees.sweep` does; `clock` sentences have been seen before.
 
-    -> sentences done, rows held, sum of losses, sum of steps, change of the number of weights that are not zero."""
+    It ends early where the table has no room (`most` rows in all) for the features that the next sentence may add.
+    trees: projective, single root; open: whether features may be added. Returns the number of sentences done, rows
+    held, the sum of losses, the sum of steps, and the change of the number of nonzero weights."""
     projective, single = trees
-    sums, (work, crossing, nested) = sums_for(says, longest), room(longest + 1, projective)
+    sums, (work, crossing, nested) = partial_keys_for(says, longest), room(longest + 1, projective)
     scores, tree = np.empty_like(work), np.empty(longest + 1, np.int64)
     losses, taken, living = 0.0, 0.0, 0
     while done < len(order):
         sentence = order[done]
         first, last = says.starts[sentence] - sentence, says.starts[sentence + 1] - sentence - 1
-        right, size = gold[first:last], last - first + 1
-        if open and held + 2 * len(right) * len(says.bases) > most:
+        gold_heads, size = gold[first:last], last - first + 1
+        if open and held + 2 * len(gold_heads) * len(says.bases) > most:
             break
-        own, rival = scores[:size, :size], tree[:size]
-        score_sentence(says, sentence, sums, slots, -np.inf, own)
-        worth = _total(own, right)
-        _add_cost(own, right, rule.cost)
-        work[:size, :size] = own
+        arcs, rival = scores[:size, :size], tree[:size]
+        score_sentence(says, sentence, sums, slots, -np.inf, arcs)
+        gold_score = tree_score(arcs, gold_heads)
+        add_cost(arcs, gold_heads, rule.cost)
+        work[:size, :size] = arcs
         solve(work[:size, :size], projective, single, rival, crossing, nested)
-        loss = max(0.0, _total(own, rival[1:]) - worth)
-        many = _difference(says, sums, right, rival, moves)
+        loss = max(0.0, tree_score(arcs, rival[1:]) - gold_score)
+        used = _difference(says, sums, gold_heads, rival, moves)
         if not open:
-            _leave_out(moves, many, slots, rows)
+            _drop_unknown(moves, used, slots, rows)
         length = 0.0
-        for place in moves.used[:many]:
+        for place in moves.used[:used]:
             length += np.float64(moves.counts[place]) ** 2
         step = rule.rate if length > 0 else 0.0
         if rule.passive and length > 0:
             step *= min(rule.cap, loss / length)
         late = step * (clock + done)
-        held, more = _move(moves, many, slots, rows, held, step, late, rule.averaging)
-        losses, taken, living, done = losses + loss, taken + step, living + more, done + 1
+        held, change = _move(moves, used, slots, rows, held, step, late, rule.averaging)
+        losses, taken, living, done = losses + loss, taken + step, living + change, done + 1
     return done, held, losses, taken, living
 
 
 @njit(**PLAIN)
 def _difference(says, sums, gold, rival, moves):
-    """The features of the gold tree minus those of the rival go to `moves`: how many places are in use, some of them
-    with a count of 0."""
-    many, mask, keys = 0, np.uint64(len(moves.keys) - 1), sums.keys[0]
+    """Fill `moves` with the features of the gold tree minus those of the rival.
+
+    Returns the number of cells in use, some of them with a count of 0."""
+    used, mask, keys = 0, np.uint64(len(moves.keys) - 1), sums.keys[0]
     for m in range(1, len(rival)):
         if gold[m - 1] == rival[m]:
             continue
@@ -212,34 +215,34 @@ def _difference(says, sums, gold, rival, moves):
                 while moves.templates[i] >= 0 and moves.keys[i] != keys[k]:
                     i = (i + _ONE) & mask
                 if moves.templates[i] < 0:
-                    moves.keys[i], moves.templates[i], moves.used[many] = keys[k], k, i
-                    many += 1
+                    moves.keys[i], moves.templates[i], moves.used[used] = keys[k], k, i
+                    used += 1
                 moves.counts[i] += sign
-    return many
+    return used
 
 
 @njit(**PLAIN)
-def _leave_out(moves, many, slots, rows):
-    """Features that have no row are none of the model's."""
-    for place in moves.used[:many]:
+def _drop_unknown(moves, used, slots, rows):
+    """Set the counts of features without a row to 0: a closed table has no others."""
+    for place in moves.used[:used]:
         if not find(slots, rows.keys, moves.keys[place])[1]:
             moves.counts[place] = 0
 
 
 @njit(**PLAIN)
-def _move(moves, many, slots, rows, held, step, late, averaging):
-    """Rows held then, and how many more weights live; empties `moves`."""
+def _move(moves, used, slots, rows, held, step, late, averaging):
+    """Apply and empty `moves`; returns the number of rows held and the change of the number of nonzero weights."""
     living = 0
-    for u in range(many):
-        if u + AHEAD < many:
+    for u in range(used):
+        if u + AHEAD < used:
             fetch_row(slots, moves.keys[moves.used[u + AHEAD]])
         place = moves.used[u]
         key, amount, template = moves.keys[place], moves.counts[place], moves.templates[place]
         moves.counts[place], moves.templates[place] = 0, -1
         if amount == 0 or step == 0:
             continue
-        slot, there = find(slots, rows.keys, key)
-        if not there:
+        slot, present = find(slots, rows.keys, key)
+        if not present:
             put(slots, slot, key, held)
             slots.weights[(slot << _ONE) | _ONE] = 0
             rows.keys[held], rows.templates[held] = key, template

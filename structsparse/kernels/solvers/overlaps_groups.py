@@ -1,6 +1,6 @@
-"""Overlapping groups of rows: their norms, how they pull, the duals of dead ones, the copies of ADMM. Float64.
+"""Overlapping groups of rows: norms, curvatures, the duals of dead groups, the copies of ADMM. Float64.
 
-Groups are held by rows: row j lies in `groups[starts[j]:starts[j + 1]]`, and group g bears reach[g] * ||W_g||.
+Row j lies in the groups `groups[starts[j]:starts[j + 1]]`, and group g has the penalty reach[g] * ||W_g||.
 """
 
 from typing import NamedTuple
@@ -10,11 +10,13 @@ from numba import njit
 
 from structsparse.kernels.solvers.linear_problem import SERIAL
 
-LOOK, SURE = 10, 0.01  # rounds of `hold` between two looks at what is proved, and how much of it need not be
-MUCH = 0.3  # of the most that is left: what is less may be held once the rest is
+LOOK, SURE = 10, 0.01  # `hold` checks its duality gap every LOOK rounds; the relative gap that it accepts
+MUCH = 0.3  # share of the largest residual; a smaller one may vanish once the large ones do
 
 
-class Sets(NamedTuple):
+class RowGroups(NamedTuple):
+    """The groups of each row, and the strength of each group."""
+
     starts: np.ndarray  # int64 [rows + 1]
     groups: np.ndarray  # int32 [copies]
     reach: np.ndarray  # float64 [groups]
@@ -38,7 +40,7 @@ def group_squares(sets, W, out):
 
 @njit(**SERIAL)
 def pulls(sets, factors, rows, squares, out):
-    """out[j] <- squares[j] + sum of factors over the groups of row j, for these rows."""
+    """Ridge-like pull of groups: out[j] <- squares[j] + sum of factors over the groups of row j, for `rows`."""
     for j in rows:
         total = squares[j]
         for a in range(np.uint64(sets.starts[j]), np.uint64(sets.starts[j + 1])):
@@ -48,7 +50,7 @@ def pulls(sets, factors, rows, squares, out):
 
 @njit(**SERIAL)
 def awake(W, G, cut, allowed):
-    """Rows that are not zero, or that the gradient would wake if nothing but the cut held them."""
+    """The allowed rows that are not zero, or that the gradient would move away from zero under the lasso alone."""
     rows, size = np.empty(W.shape[0], np.int64), 0
     for j in range(W.shape[0]):
         if allowed[j]:
@@ -62,7 +64,7 @@ def awake(W, G, cut, allowed):
 
 @njit(**SERIAL)
 def rows_outside(sets, dead, allowed):
-    """allowed[j] <- whether row j lies in no dead group"""
+    """allowed[j] <- whether row j lies in no dead group."""
     for j in range(allowed.size):
         allowed[j] = True
         for a in range(sets.starts[j], sets.starts[j + 1]):
@@ -75,41 +77,43 @@ def rows_outside(sets, dead, allowed):
 
 
 @njit(**SERIAL)
-def _most(sizes, rows):
-    most = 0.0
+def _largest(sizes, rows):
+    """The largest absolute size over some rows."""
+    largest = 0.0
     for j in rows:
-        most = max(most, abs(sizes[j]))
-    return most
+        largest = max(largest, abs(sizes[j]))
+    return largest
 
 
 @njit(**SERIAL)
-def _surely_left(sets, starts, rows, duals, sizes):
-    """Whether the minimum of `hold` is nearly 1/2 |v|^2, v the sizes that are left: by the dual problem at v,
+def _gap_is_small(sets, starts, rows, duals, sizes):
+    """Whether the duality gap of `hold` is small: its minimum is then nearly 1/2 |v|^2, v being the residual sizes.
 
-    sum_j v_j (v_j + sum_g xi_gj)  -  sum_g reach_g ||v_g||  -  1/2 |v|^2.
+    The dual value at v is  sum_j v_j (v_j + sum_g xi_gj)  -  sum_g reach_g ||v_g||  -  1/2 |v|^2.
     """
     squares, slack = 0.0, 0.0
     for j in range(sizes.size):
         squares += sizes[j] * sizes[j]
     for g in range(starts.size - 1):
-        own, inner = 0.0, 0.0
+        norm_squares, product = 0.0, 0.0
         for a in range(starts[g], starts[g + 1]):
             v = sizes[rows[a]]
-            own += v * v
-            inner += v * duals[a]
-        if own > 0:
-            slack += sets.reach[g] * np.sqrt(own) - inner
+            norm_squares += v * v
+            product += v * duals[a]
+        if norm_squares > 0:
+            slack += sets.reach[g] * np.sqrt(norm_squares) - product
     return slack <= SURE * squares / 2
 
 
 @njit(**SERIAL)
 def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
-    """What dead groups cannot hold of sizes [rows], the norms of what pulls at their rows; sizes changes in place.
+    """Duals xi of dead groups that balance sizes [rows], the norms of the gradients of their rows; sizes becomes the
+    residual.
 
-    min 1/2 sum_j (sizes_j - sum_g xi_gj)^2  with  ||xi_g|| <= reach_g: descent over one group after the other, from
-    xi_gj = factors[g] * guess[j]. Ends once nothing is left above the tolerance; once a round changes nothing; or once
-    nearly all that is left is proved to be left at the minimum too (`_surely_left`), as it is where a guess was wrong.
-    Returns whether each group's bound is met with much of the most that is left: those that should live first.
+    min 1/2 sum_j (sizes_j - sum_g xi_gj)^2  with  ||xi_g|| <= reach_g, by block coordinate descent over groups, from
+    xi_gj = factors[g] * guess[j]. It ends when no residual is above the tolerance, when a round changes nothing, or
+    when the duality gap is small (`_gap_is_small`), as where a group is wrongly dead. Returns for each group whether
+    its bound is active with a residual near the largest: these should live first.
     """
     counts = np.zeros(dead.size + 1, np.int64)
     for j in range(sizes.size):
@@ -121,8 +125,8 @@ def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
     ends, rows = starts[:-1].copy(), np.empty(starts[-1], np.int64)
     duals = np.empty(starts[-1])
     for j in range(sizes.size):
-        pulled = sizes[j] > 0
-        if pulled:
+        nonzero = sizes[j] > 0
+        if nonzero:
             for a in range(sets.starts[j], sets.starts[j + 1]):
                 g = sets.groups[a]
                 if dead[g]:
@@ -131,7 +135,7 @@ def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
                     ends[g] += 1
     living = np.zeros(dead.size, np.bool_)
     for done in range(rounds):
-        if done % LOOK == LOOK - 1 and _surely_left(sets, starts, rows, duals, sizes):
+        if done % LOOK == LOOK - 1 and _gap_is_small(sets, starts, rows, duals, sizes):
             break
         moved = 0.0
         for g in range(dead.size):
@@ -140,25 +144,25 @@ def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
                 continue
             total = 0.0
             for a in range(first, last):
-                aim = sizes[rows[a]] + duals[a]
-                total += aim * aim
+                target = sizes[rows[a]] + duals[a]
+                total += target * target
             norm = np.sqrt(total)
             living[g] = norm > sets.reach[g]
             share = sets.reach[g] / norm if living[g] else 1.0
             for a in range(first, last):
                 j = rows[a]
-                aim = sizes[j] + duals[a]
-                new = share * aim
-                moved = max(moved, abs(new - duals[a]))
-                sizes[j], duals[a] = aim - new, new
-        if moved <= tolerance or (done % LOOK == LOOK - 1 and _most(sizes, rows) <= tolerance):
+                target = sizes[j] + duals[a]
+                dual = share * target
+                moved = max(moved, abs(dual - duals[a]))
+                sizes[j], duals[a] = target - dual, dual
+        if moved <= tolerance or (done % LOOK == LOOK - 1 and _largest(sizes, rows) <= tolerance):
             break
-    most = _most(sizes, rows)
+    largest = _largest(sizes, rows)
     for g in range(dead.size):
-        left = 0.0
+        residual = 0.0
         for a in range(starts[g], starts[g + 1]):
-            left = max(left, sizes[rows[a]])
-        living[g] &= left > max(tolerance, MUCH * most)
+            residual = max(residual, sizes[rows[a]])
+        living[g] &= residual > max(tolerance, MUCH * largest)
     return living
 
 
@@ -167,14 +171,14 @@ def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
 
 @njit(**SERIAL)
 def move_copies(sets, order, bounds, W, copies, duals, rho, over, sums, moved):
-    """v <- group prox of (M w - u),  u <- u + v - M w (u is scaled by 1 / rho), all groups at once.
+    """ADMM step of the copies v and scaled duals u of all groups: v <- group prox of (M w - u),  u <- u + v - M w.
 
-    Groups hold rows order[bounds[g]:bounds[g + 1]]. sums[j] <- sum over the copies of v + u, moved[j] <- of the change
-    of v. `over` relaxes M w. Returns ||v - M w||^2, ||v||^2, ||M w||^2 and how many groups are zero.
+    Group g has the rows order[bounds[g]:bounds[g + 1]]. sums[j] <- sum over the copies of v + u, moved[j] <- of the
+    change of v. `over` relaxes M w. Returns ||v - M w||^2, ||v||^2, ||M w||^2 and the number of zero groups.
     """
     outputs = W.shape[1]
     sums[:], moved[:] = 0, 0
-    apart, size, there, zeros = 0.0, 0.0, 0.0, 0
+    residual, copy_squares, weight_squares, zeros = 0.0, 0.0, 0.0, 0
     for g in range(bounds.size - 1):
         total = 0.0
         for a in range(bounds[g], bounds[g + 1]):
@@ -194,7 +198,7 @@ def move_copies(sets, order, bounds, W, copies, duals, rho, over, sums, moved):
                 duals[a, k] += v - relaxed
                 copies[a, k] = v
                 sums[j, k] += v + duals[a, k]
-                apart += (v - w) * (v - w)
-                size += v * v
-                there += w * w
-    return apart, size, there, zeros
+                residual += (v - w) * (v - w)
+                copy_squares += v * v
+                weight_squares += w * w
+    return residual, copy_squares, weight_squares, zeros

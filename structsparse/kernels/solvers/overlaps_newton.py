@@ -1,4 +1,4 @@
-"""Newton on the entries that live, with the norms of overlapping groups as they are (`rows`, `row_groups`). Float64."""
+"""Newton steps on the living entries of a linear model under overlapping groups, by conjugate gradients. Float64."""
 
 import numpy as np
 from numba import njit
@@ -18,19 +18,20 @@ from structsparse.kernels.solvers.overlaps_problem import (
 
 @njit(**SERIAL)
 def true_penalty(sets, W, rows, cut, squares, norms, eps=0.0):
-    """The value over these rows, all others zero; norms[g] <- ||W_g||. With eps, sqrt(||W_g||^2 + eps^2) - eps counts
-    for each norm."""
+    """The penalty of W, whose rows outside `rows` are zero; norms[g] <- ||W_g||.
+
+    With eps, each norm is smoothed to sqrt(||W_g||^2 + eps^2) - eps."""
     norms[:] = 0
     total = 0.0
     for j in rows:
-        own = 0.0
+        squared_norm = 0.0
         for k in range(W.shape[1]):
-            own += W[j, k] * W[j, k]
+            squared_norm += W[j, k] * W[j, k]
             total += cut * abs(W[j, k])
-        total += squares[j] / 2 * own
-        if own > 0:
+        total += squares[j] / 2 * squared_norm
+        if squared_norm > 0:
             for a in range(np.uint64(sets.starts[j]), np.uint64(sets.starts[j + 1])):
-                norms[np.uint64(sets.groups[a])] += own
+                norms[np.uint64(sets.groups[a])] += squared_norm
     for g in range(norms.size):
         if norms[g] > 0:
             total += sets.reach[g] * (np.sqrt(norms[g] + eps * eps) - eps)
@@ -40,7 +41,7 @@ def true_penalty(sets, W, rows, cut, squares, norms, eps=0.0):
 
 @njit(**SERIAL)
 def _curve(data, sets, W, entries, norms, ridge, bend, moves_bias, d, d_bias, out, ahead, mean, along):
-    """out <- second derivative of loss and living norms times d; returns its bias part."""
+    """Hessian-vector product: out <- second derivative of loss and living norms times d; returns its bias part."""
     outputs, count = ahead.shape
     ahead[:], mean[:], along[:] = 0, 0, 0
     for c in range(d.size):
@@ -65,33 +66,33 @@ def _curve(data, sets, W, entries, norms, ridge, bend, moves_bias, d, d_bias, ou
     for c in range(d.size):
         j, k = entries[c]
         total = dot(data.values, data.items, data.starts[j], data.starts[j + 1], ahead[k]) / count
-        turned = 0.0
+        norm_part = 0.0
         for a in range(np.uint64(sets.starts[j]), np.uint64(sets.starts[j + 1])):
-            turned += along[np.uint64(sets.groups[a])]
-        out[c] = total + ridge[j] * d[c] - W[j, k] * turned
+            norm_part += along[np.uint64(sets.groups[a])]
+        out[c] = total + ridge[j] * d[c] - W[j, k] * norm_part
     return out_bias
 
 
 @njit(**SERIAL)
-def _direction(data, sets, W, entries, start, start_bias, norms, ridge, bend, own, moves_bias, rounds, accuracy):
-    """Newton's step from the slopes downwards in `start` [entries], by conjugate gradients in the metric of the second
-    derivatives' diagonal; `own` is the bend of each item by itself. Returns it and its bias part."""
-    size, (outputs, count) = start.size, own.shape
+def _direction(data, sets, W, entries, start, start_bias, norms, ridge, bend, item_bends, moves_bias, rounds, accuracy):
+    """The Newton direction for the negative gradient `start` [entries], by conjugate gradients preconditioned by the
+    diagonal of the Hessian; `item_bends` is the curvature of each item. Returns it with its bias part."""
+    size, (outputs, count) = start.size, item_bends.shape
     scale, scale_bias = np.empty(size), np.ones(outputs)
     for c in range(size):
         j, k = entries[c]
-        scale[c] = 1 / max(bend_of(data, j, own[k]) + ridge[j], 1e-300)
+        scale[c] = 1 / max(bend_of(data, j, item_bends[k]) + ridge[j], 1e-300)
     if moves_bias:
         for k in range(outputs):
-            scale_bias[k] = 1 / max(own[k].sum() / count, 1e-12)
+            scale_bias[k] = 1 / max(item_bends[k].sum() / count, 1e-12)
     d, d_bias = np.zeros(size), np.zeros(outputs)
-    out, ahead, mean, along = np.empty(size), np.empty_like(own), np.empty(count), np.empty(norms.size)
-    rest, rest_bias = start.copy(), start_bias.copy()
-    p, p_bias = scale * rest, scale_bias * rest_bias
-    total = rest @ p + rest_bias @ p_bias
-    first = total
+    out, ahead, mean, along = np.empty(size), np.empty_like(item_bends), np.empty(count), np.empty(norms.size)
+    residual, residual_bias = start.copy(), start_bias.copy()
+    p, p_bias = scale * residual, scale_bias * residual_bias
+    total = residual @ p + residual_bias @ p_bias
+    start_total = total
     for _ in range(rounds):
-        if not total > accuracy * accuracy * first:
+        if not total > accuracy * accuracy * start_total:
             break
         out_bias = _curve(data, sets, W, entries, norms, ridge, bend, moves_bias, p, p_bias, out, ahead, mean, along)
         along_p = p @ out + p_bias @ out_bias
@@ -100,12 +101,12 @@ def _direction(data, sets, W, entries, start, start_bias, norms, ridge, bend, ow
         length = total / along_p
         d += length * p
         d_bias += length * p_bias
-        rest -= length * out
-        rest_bias -= length * out_bias
-        latest = rest @ (scale * rest) + rest_bias @ (scale_bias * rest_bias)
-        p = scale * rest + latest / total * p
-        p_bias = scale_bias * rest_bias + latest / total * p_bias
-        total = latest
+        residual -= length * out
+        residual_bias -= length * out_bias
+        new_total = residual @ (scale * residual) + residual_bias @ (scale_bias * residual_bias)
+        p = scale * residual + new_total / total * p
+        p_bias = scale_bias * residual_bias + new_total / total * p_bias
+        total = new_total
     return d, d_bias
 
 
@@ -113,11 +114,11 @@ def _direction(data, sets, W, entries, start, start_bias, norms, ridge, bend, ow
 def polish(
     data, sets, W, bias, F, slope, bend, G, cut, ridge, squares, norms, rows, moves_bias, rounds, accuracy, eps=0.0
 ):
-    """One Newton step with conjugate gradients on the entries of these rows that are not zero, signs kept.
+    """One Newton step by conjugate gradients on the nonzero entries of `rows`; no entry changes its sign.
 
-    `accuracy` is that of the gradients, as a share of the first. `ridge` [rows] holds squares and the sum of
-    reach / norm over the groups of a row, `norms` [groups] theirs; with eps each norm is sqrt(||W_g||^2 + eps^2). F,
-    slope and bend follow. Where no length of the step lowers the objective nothing changes.
+    `accuracy` bounds the residual of conjugate gradients, relative to the first. `ridge` [rows] holds squares and the
+    sum of reach / norm over the groups of a row, `norms` [groups] the norms; with eps each norm is
+    sqrt(||W_g||^2 + eps^2). F, slope and bend are updated. Nothing changes if no step length lowers the objective.
     """
     outputs, count = F.shape
     entries, size = np.empty((rows.size * outputs, 2), np.int64), 0
@@ -135,26 +136,26 @@ def polish(
     if moves_bias:
         for k in range(outputs):
             down_bias[k] = -slope[k].sum() / count
-    own = own_bends(data, bend)
+    item_bends = own_bends(data, bend)
     d, d_bias = _direction(
-        data, sets, W, entries, down, down_bias, norms, ridge, bend, own, moves_bias, rounds, accuracy
+        data, sets, W, entries, down, down_bias, norms, ridge, bend, item_bends, moves_bias, rounds, accuracy
     )
-    promised, work = -(down @ d + down_bias @ d_bias), norms.copy()
-    old = losses(data, F, slope, bend) + true_penalty(sets, W, rows, cut, squares, work, eps)
+    predicted, work_norms = -(down @ d + down_bias @ d_bias), norms.copy()
+    objective = losses(data, F, slope, bend) + true_penalty(sets, W, rows, cut, squares, work_norms, eps)
     start, step = F.copy(), 1.0
     for _ in range(HALVINGS):
         F[:] = start
         for c in range(size):
             j, k = entries[c]
-            new = before[c] + step * d[c]
-            if cut > 0 and new * before[c] < 0:
-                new = 0.0
-            W[j, k] = new
-            add_column(data, j, new - before[c], F[k])
+            weight = before[c] + step * d[c]
+            if cut > 0 and weight * before[c] < 0:
+                weight = 0.0
+            W[j, k] = weight
+            add_column(data, j, weight - before[c], F[k])
         for k in range(outputs):
             F[k] += step * d_bias[k]
-        value = losses(data, F, slope, bend) + true_penalty(sets, W, rows, cut, squares, work, eps)
-        if value <= old + ENOUGH * step * promised + ROUNDING * abs(old):
+        value = losses(data, F, slope, bend) + true_penalty(sets, W, rows, cut, squares, work_norms, eps)
+        if value <= objective + ENOUGH * step * predicted + ROUNDING * abs(objective):
             bias += step * d_bias
             return
         step /= 2

@@ -1,8 +1,8 @@
-"""Linear models of rows: losses, gradients, a step of proximal Newton under lasso and squares. Float64.
+"""Linear models with rows of weights: losses, gradients, and proximal Newton under lasso and squares. Float64.
 
-The loss is a mean over items of scores F = (X W)' + bias, [outputs, items]; W is [rows, outputs]. Columns of X: entries
-`starts[j]` to `starts[j + 1]` of `values` and `items` make row j of W. One coupling makes softmax unlike the other
-losses: the second derivative of an item is diag(p) - p p', else diag(bend). Overlapping groups of rows: `row_groups`.
+The loss is a mean over items of scores F = (X W)' + bias, [outputs, items]; W is [rows, outputs]. Row j of W belongs to
+column j of X, the entries `starts[j]` to `starts[j + 1]` of `values` and `items`. Softmax alone couples outputs: the
+second derivative of an item is diag(p) - p p', for other losses diag(bend). Overlapping groups: `overlaps_groups`.
 """
 
 from typing import NamedTuple
@@ -13,13 +13,15 @@ from numba import njit
 from structsparse.kernels.solvers.linear_problem import SERIAL, dot, soft
 
 LOGISTIC, SQUARED, HINGE, SOFTMAX = 0, 1, 2, 3
-HALVINGS = 40  # of a step: what does not help by then is rounding
-ENOUGH = 1e-4  # of the promised decrease (Armijo)
-ROUNDING = 4e-15  # of the objective: a smaller increase is none
-FLOOR = 1e-14  # of a curvature, relative to the largest: below it a column says nothing
+HALVINGS = 40  # of the step length, at most
+ENOUGH = 1e-4  # share of the predicted decrease that a step must bring (Armijo)
+ROUNDING = 4e-15  # relative increase of the objective that counts as rounding
+FLOOR = 1e-14  # of a curvature, relative to the largest: a smaller one is not informative
 
 
-class Data(NamedTuple):
+class LinearData(NamedTuple):
+    """A sparse matrix by columns, targets, and the kind of loss."""
+
     values: np.ndarray  # float64 [entries]
     items: np.ndarray  # int32 [entries]
     starts: np.ndarray  # int32 [rows + 1]
@@ -59,30 +61,31 @@ def losses(data, F, slope, bend):
 
 @njit(**SERIAL)
 def _softmax(targets, F, slope, bend):
+    """`losses` of softmax; bend <- p."""
     outputs, count = F.shape
     total = 0.0
     for i in range(count):
         top = F[0, i]
         for k in range(1, outputs):
             top = max(top, F[k, i])
-        rest = 0.0
+        total_mass = 0.0
         for k in range(outputs):
             bend[k, i] = np.exp(F[k, i] - top)
-            rest += bend[k, i]
+            total_mass += bend[k, i]
         for k in range(outputs):
-            bend[k, i] /= rest
+            bend[k, i] /= total_mass
             slope[k, i] = bend[k, i]
         gold = int(targets[i])
         slope[gold, i] = 0.0
         for k in range(outputs):
             slope[gold, i] -= slope[k, i] if k != gold else 0.0  # p - 1 without cancellation
-        total += np.log(rest) + top - F[gold, i]
+        total += np.log(total_mass) + top - F[gold, i]
     return total / count
 
 
 @njit(**SERIAL)
 def conjugates(data, slope, scale):
-    """The mean of the conjugate of the loss at scale * slope; infinite outside its domain."""
+    """The mean conjugate of the loss at scale * slope; infinite outside its domain."""
     outputs, count = slope.shape
     total = 0.0
     for k in range(outputs):
@@ -116,13 +119,14 @@ def conjugates(data, slope, scale):
 def gradient(data, slope, G):
     """G[j, k] <- X_j' slope_k / items"""
     for k in range(slope.shape[0]):
-        own = slope[k]
+        output_slope = slope[k]
         for j in range(G.shape[0]):
-            G[j, k] = dot(data.values, data.items, data.starts[j], data.starts[j + 1], own) / own.size
+            G[j, k] = dot(data.values, data.items, data.starts[j], data.starts[j + 1], output_slope) / output_slope.size
 
 
 @njit(**SERIAL)
 def scores(data, W, bias, F):
+    """F <- (X W)' + bias"""
     for k in range(F.shape[0]):
         F[k] = bias[k]
         for j in range(W.shape[0]):
@@ -131,6 +135,7 @@ def scores(data, W, bias, F):
 
 @njit(**SERIAL)
 def add_column(data, j, weight, x):
+    """x [items] += weight * column j"""
     if weight != 0:
         for a in range(np.uint64(data.starts[j]), np.uint64(data.starts[j + 1])):
             x[np.uint64(data.items[a])] += data.values[a] * weight
@@ -138,6 +143,7 @@ def add_column(data, j, weight, x):
 
 @njit(**SERIAL)
 def _coupled_dot(values, items, first, last, p, e, mean):
+    """The dot product of a column with p * (e - mean)."""
     total = 0.0
     for a in range(np.uint64(first), np.uint64(last)):
         i = np.uint64(items[a])
@@ -147,7 +153,7 @@ def _coupled_dot(values, items, first, last, p, e, mean):
 
 @njit(**SERIAL)
 def bend_of(data, j, own):
-    """Second derivative along an entry of row j; `own` [items] is that of the items."""
+    """The second derivative of the loss along an entry of row j; `own` [items] holds those of the items."""
     total = 0.0
     for a in range(np.uint64(data.starts[j]), np.uint64(data.starts[j + 1])):
         total += data.values[a] * data.values[a] * own[np.uint64(data.items[a])]
@@ -156,6 +162,7 @@ def bend_of(data, j, own):
 
 @njit(**SERIAL)
 def own_bends(data, bend):
+    """The second derivative of each item along each output by itself."""
     return bend * (1 - bend) if data.kind == SOFTMAX else bend
 
 
@@ -167,9 +174,9 @@ def newton(data, W, bias, F, slope, bend, G, cut, ridge, centre, rows, moves_bia
     """W, bias and F move towards the minimum of  loss + cut * |W|_1 + sum_j ridge[j] / 2 * |W_j - centre_j|^2
     over these rows, by coordinate descent on the second-order model of the loss and a line search.
 
-    slope, bend and G are those of the loss at W; the first two are then those at the end. Entries at zero that the
-    gradient leaves there are passed over. Returns the mean loss at the end and the largest |gradient of a visited
-    entry| at the start, the nearest to zero of its subgradients.
+    slope, bend and G are those of the loss at W; slope and bend are updated. Zero entries that the gradient leaves at
+    zero are skipped. Returns the mean loss at the end and the largest violation at the start: the least absolute
+    subgradient of a visited entry.
     """
     outputs, count = F.shape
     entries, size = np.empty((rows.size * outputs, 2), np.int64), 0
@@ -194,7 +201,7 @@ def newton(data, W, bias, F, slope, bend, G, cut, ridge, centre, rows, moves_bia
     ahead, pull, mean, bias_change = np.zeros_like(F), np.zeros_like(F), np.zeros(count), np.zeros(outputs)
     first = 0.0
     for _ in range(passes):
-        most = 0.0
+        gain = 0.0
         for c in range(size):
             j, k = entries[c]
             moved = _coordinate(
@@ -202,12 +209,12 @@ def newton(data, W, bias, F, slope, bend, G, cut, ridge, centre, rows, moves_bia
                 pull[k], mean,
             )  # fmt: skip
             change[c] += moved
-            most = max(most, curvature[c] * abs(moved))
+            gain = max(gain, curvature[c] * abs(moved))
         if moves_bias:
             for k in range(outputs):
-                most = max(most, _move_bias(data, slope[k], bend[k], own[k], ahead[k], pull[k], mean, bias_change, k))
-        first = max(first, most)
-        if most <= slack * first:
+                gain = max(gain, _move_bias(data, slope[k], bend[k], own[k], ahead[k], pull[k], mean, bias_change, k))
+        first = max(first, gain)
+        if gain <= slack * first:
             break
     loss = _search(data, W, bias, F, slope, bend, G, cut, ridge, centre, entries, change, bias_change, ahead)
     return loss, worst
@@ -215,7 +222,9 @@ def newton(data, W, bias, F, slope, bend, G, cut, ridge, centre, rows, moves_bia
 
 @njit(**SERIAL)
 def _coordinate(data, j, w, ridge, centre, cut, slope, curvature, bend, ahead, pull, mean):
-    """One entry to its minimum; `pull` is bend * ahead, or under softmax p * (ahead - mean) is made of its parts."""
+    """Move one entry to its minimum; `pull` is bend * ahead, under softmax p * (ahead - mean) is used instead.
+
+    Returns the change."""
     first, last = data.starts[j], data.starts[j + 1]
     if data.kind == SOFTMAX:
         total = _coupled_dot(data.values, data.items, first, last, bend, ahead, mean)
@@ -237,6 +246,7 @@ def _coordinate(data, j, w, ridge, centre, cut, slope, curvature, bend, ahead, p
 
 @njit(**SERIAL)
 def _move_bias(data, slope, bend, own, ahead, pull, mean, bias_change, k):
+    """Move the bias of output k to its minimum; returns the absolute slope."""
     total, curvature = 0.0, 0.0
     for i in range(ahead.size):
         total += slope[i] + (bend[i] * (ahead[i] - mean[i]) if data.kind == SOFTMAX else pull[i])
@@ -256,19 +266,19 @@ def _move_bias(data, slope, bend, own, ahead, pull, mean, bias_change, k):
 
 @njit(**SERIAL)
 def _search(data, W, bias, F, slope, bend, G, cut, ridge, centre, entries, change, bias_change, ahead):
-    """As far along the change as it helps."""
-    start, loss_change, old, promised = F.copy(), 0.0, 0.0, 0.0
+    """Line search along the change, with halved steps; returns the mean loss at the end."""
+    start, loss_change, objective, predicted = F.copy(), 0.0, 0.0, 0.0
     for k in range(F.shape[0]):
-        promised += bias_change[k] * slope[k].sum() / F.shape[1]
+        predicted += bias_change[k] * slope[k].sum() / F.shape[1]
     before = np.empty(change.size)
     for c in range(change.size):
         j, k = entries[c]
         before[c] = W[j, k]
         apart, new = W[j, k] - centre[j, k], W[j, k] + change[c]
-        old += cut * abs(W[j, k]) + ridge[j] / 2 * apart * apart
-        promised += (G[j, k] + ridge[j] * apart) * change[c] + cut * (abs(new) - abs(W[j, k]))
-    here = losses(data, F, slope, bend)
-    old += here
+        objective += cut * abs(W[j, k]) + ridge[j] / 2 * apart * apart
+        predicted += (G[j, k] + ridge[j] * apart) * change[c] + cut * (abs(new) - abs(W[j, k]))
+    loss = losses(data, F, slope, bend)
+    objective += loss
     step = 1.0
     for _ in range(HALVINGS):
         F[:] = start + step * ahead
@@ -278,7 +288,7 @@ def _search(data, W, bias, F, slope, bend, G, cut, ridge, centre, entries, chang
             new = before[c] + step * change[c]
             W[j, k] = new
             value += cut * abs(new) + ridge[j] / 2 * (new - centre[j, k]) * (new - centre[j, k])
-        if value <= old + ENOUGH * step * promised + ROUNDING * abs(old):
+        if value <= objective + ENOUGH * step * predicted + ROUNDING * abs(objective):
             bias += step * bias_change
             return loss_change
         step /= 2

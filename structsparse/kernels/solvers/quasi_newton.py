@@ -1,6 +1,4 @@
-"""Coordinate descent on a quadratic model with a penalty on entries: the inner problem of a proximal Newton step.
-
-And sums of products, in float64 without a copy of what is multiplied."""
+"""Kernels of quasi-Newton solvers: coordinate descent on the quadratic model, dot products, merging of index sets."""
 
 import numpy as np
 from numba import njit
@@ -10,6 +8,7 @@ from structsparse.kernels.prox.blocks import SERIAL, SUMS
 
 @njit(**SUMS)
 def dot(x, y):
+    """The dot product in float64, without a copy of the vectors."""
     total = 0.0
     for k in range(x.size):
         total += np.float64(x[k]) * np.float64(y[k])
@@ -18,29 +17,31 @@ def dot(x, y):
 
 @njit(**SERIAL)
 def _add(x, y, factor):
+    """x += factor * y"""
     for k in range(x.size):
         x[k] += factor * y[k]
 
 
 @njit(**SERIAL)
 def merge(old, kept, new, places, of_old, of_new):
-    """places [old + new] begins with the union of the old places that are kept and of the new ones, all ascending;
-    of_old and of_new say where in it each is, -1 for one that is not kept. Returns how many there are."""
-    i = j = many = 0
+    """Merge two ascending index sets, the kept old places and all new ones, into `places` [old + new].
+
+    of_old and of_new say where each stands in the union, -1 for an old place not kept. Returns its size."""
+    i = j = size = 0
     while i < old.size or j < new.size:
         place = new[j] if i == old.size or (j < new.size and new[j] < old[i]) else old[i]
-        both = i < old.size and j < new.size and old[i] == new[j]
+        in_both = i < old.size and j < new.size and old[i] == new[j]
         if i < old.size and old[i] == place:
-            of_old[i] = many if kept[i] or both else -1
+            of_old[i] = size if kept[i] or in_both else -1
             i += 1
             if of_old[i - 1] < 0:
                 continue
         if j < new.size and new[j] == place:
-            of_new[j] = many
+            of_new[j] = size
             j += 1
-        places[many] = place
-        many += 1
-    return many
+        places[size] = place
+        size += 1
+    return size
 
 
 @njit(**SERIAL)
@@ -48,15 +49,15 @@ def coordinate_descent(V, W, gradient, base, Q, R, diagonal, cut, ridge, sweeps,
     """V <- argmin  <gradient, V - W> + 1/2 (V - W)' B (V - W) + sum cut |V| + ridge / 2 V^2,  B = diag(base) - Q R'.
 
     All float64: V, W, gradient, base, cut, ridge [entries]; Q, R [entries, columns], R = Q M with a symmetric M;
-    diagonal [entries] of B, positive. V is W, or nearer the solution, before. Ends after so many sweeps, or when no
-    entry lowers the model by more than the tolerance times what the best did in the first. Returns the sweeps made."""
+    diagonal [entries] of B, positive. V starts at W or nearer the solution. It ends after `sweeps` sweeps, or when no
+    entry lowers the model by more than `tolerance` times the best decrease in the first. Returns the sweeps made."""
     product = np.zeros(Q.shape[1])  # Q' (V - W)
     for j in range(V.size):
         if V[j] != W[j]:
             _add(product, Q[j], V[j] - W[j])
     first = 0.0
     for sweep in range(sweeps):
-        most = 0.0
+        largest = 0.0
         for j in range(V.size):
             slope = gradient[j] + base[j] * (V[j] - W[j]) - dot(R[j], product)
             free = diagonal[j] * V[j] - slope
@@ -65,8 +66,8 @@ def coordinate_descent(V, W, gradient, base, Q, R, diagonal, cut, ridge, sweeps,
             if change != 0:
                 V[j] = moved
                 _add(product, Q[j], change)
-                most = max(most, change * change * diagonal[j])
-        first = max(first, most)
-        if most <= tolerance * first:
+                largest = max(largest, change * change * diagonal[j])
+        first = max(first, largest)
+        if largest <= tolerance * first:
             return sweep + 1
     return sweeps

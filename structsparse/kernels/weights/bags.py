@@ -1,11 +1,11 @@
-"""Sums of table rows, and row updates from bag gradients, on the CPU.
+"""Kernels of bags of rows: sums of table rows per token, and row updates from bag gradients.
 
 The gradient of a weight table is X'R: R holds one residual row per token, X says which table rows each token
-touched. It is applied without ever being formed. Rows lie scattered in memory, so the cost is cache misses: while a
-token is worked on, the rows at the same place of a token some `AHEAD` occurrences later are fetched.
+touched. It is applied without being formed. Rows lie scattered in memory, so the cost is cache misses: while a token
+is processed, the rows at the same place of a token some `AHEAD` occurrences later are prefetched.
 
-Each thread owns a range of rows and walks over all tokens, so no two threads write the same row and the result
-does not depend on how many threads there are. The rows of a token ascend (templates own ascending blocks).
+Each thread owns a range of rows and goes over all tokens, so no two threads write the same row and the result does not
+depend on the number of threads. The rows of a token ascend (templates own ascending blocks).
 """
 
 from __future__ import annotations
@@ -17,47 +17,48 @@ from numba import njit, prange
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-AHEAD = 96  # occurrences
-ROWS_AHEAD = 32  # where rows come one by one, each of them once
+from structsparse.kernels.vectors import prefetch
+
+AHEAD = 96  # occurrences to prefetch in advance
+ROWS_AHEAD = 32  # rows to prefetch in advance, where each row comes once
 PLAIN = {"cache": True, "nogil": True}
 
 
-# --- what LLVM has and numba does not say: prefetching, and arithmetic on a row of any width
+# --- LLVM instructions that numba lacks: prefetching, and arithmetic on a row of any width
 
 
-def _prefetcher(writing: int):
+def prefetcher(writing: int):
+    """Make a function (array, place) that prefetches the cache line of array[place], to read it or to write to it."""
+
     @intrinsic
-    def prefetch(typingctx, array, place):
-        """Ask for the cache line of array[place] before it is needed."""
+    def fetch(typingctx, array, place):
 
         def generate(context, builder, signature, arguments):
             data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-            address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
-            flag = ir.IntType(32)
-            kind = ir.FunctionType(ir.VoidType(), [address.type, flag, flag, flag])
-            name = "llvm.prefetch.p0" if getattr(address.type, "is_opaque", False) else "llvm.prefetch.p0i8"
-            function = cgutils.get_or_insert_function(builder.module, kind, name)
-            builder.call(function, [address, flag(writing), flag(3), flag(1)])  # into all caches, as data
+            prefetch(builder, builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer()), writing)
             return context.get_dummy_value()
 
         return types.void(array, place), generate
 
-    return prefetch
-
-
-def _fetcher(prefetch):
-    @njit(inline="always")
-    def fetch(flat, start, width):
-        """The first two cache lines of a row, and its last: the processor sees for itself to those between."""
-        prefetch(flat, start)
-        prefetch(flat, start + np.uint64(64 // flat.itemsize))
-        prefetch(flat, start + width - np.uint64(1))
-
     return fetch
 
 
+def _row_fetcher(fetch):
+    """Make a function that prefetches a row."""
+
+    @njit(inline="always")
+    def fetch_row(flat, start, width):
+        """Prefetch the first two cache lines of a row, and its last: the processor itself prefetches those between."""
+        fetch(flat, start)
+        fetch(flat, start + np.uint64(64 // flat.itemsize))
+        fetch(flat, start + width - np.uint64(1))
+
+    return fetch_row
+
+
 def _lanes(formula, count: int):
-    """`formula` on `count` neighbours of each array at once; what it returns replaces those of the first arrays."""
+    """Apply a formula to `count` neighbouring entries of each array at once; its results replace those of the first
+    arrays."""
 
     @intrinsic
     def work(typingctx, arrays, starts, done, numbers):
@@ -72,9 +73,9 @@ def _lanes(formula, count: int):
                 address = builder.gep(data, [builder.add(place, arguments[2])])
                 addresses.append(builder.bitcast(address, vector.as_pointer()))
             vectors = [builder.load(address, align=size) for address in addresses]
-            news = formula(builder, *vectors, *(_spread(builder, scalar, vector) for scalar in scalars))
-            for new, address in zip(news, addresses, strict=False):
-                builder.store(new, address, align=size)
+            results = formula(builder, *vectors, *(_spread(builder, scalar, vector) for scalar in scalars))
+            for result, address in zip(results, addresses, strict=False):
+                builder.store(result, address, align=size)
             return context.get_dummy_value()
 
         return types.void(arrays, starts, done, numbers), generate
@@ -83,16 +84,16 @@ def _lanes(formula, count: int):
 
 
 def _spread(builder, scalar, vector):
-    """The same number in all lanes."""
+    """A vector with the same number in all lanes."""
     empty, lane = ir.Constant(vector, ir.Undefined), ir.IntType(32)
     first = builder.insert_element(empty, scalar, lane(0))
     return builder.shuffle_vector(first, empty, ir.Constant(ir.VectorType(lane, vector.count), [0] * vector.count))
 
 
-def _on_rows(formula):
-    """A compiled function that works `formula` on rows, given by flat arrays and where in each the row starts.
+def on_rows(formula):
+    """Compile a formula for whole rows, passed as flat arrays and the start of the row in each.
 
-    A compiler left to itself takes rows of 22 labels in vectors of 16 and then one by one; here it is 16, 4 and 2."""
+    A compiler processes rows of 22 labels as a vector of 16, then one by one; here it is 16, 4 and 2."""
     sixteen, eight, four, two, one = (_lanes(formula, count) for count in (16, 8, 4, 2, 1))
 
     @njit(inline="always")
@@ -117,6 +118,7 @@ def _on_rows(formula):
 
 
 def _root(builder, vector):
+    """The square root, lane by lane."""
     bits = 32 if isinstance(vector.type.element, ir.FloatType) else 64
     kind = ir.FunctionType(vector.type, [vector.type])
     name = f"llvm.sqrt.v{vector.type.count}f{bits}"
@@ -124,28 +126,30 @@ def _root(builder, vector):
 
 
 def _adagrad(build, weight, history, gradient, rate, eps):
+    """The AdaGrad step of an entry: its new weight and sum of squares."""
     history = build.fadd(history, build.fmul(gradient, gradient))
     step = build.fdiv(build.fmul(rate, gradient), build.fadd(_root(build, history), eps))
     return build.fsub(weight, step), history
 
 
-_prefetch_to_write = _prefetcher(writing=1)
-_fetch, _fetch_to_write = _fetcher(_prefetcher(writing=0)), _fetcher(_prefetch_to_write)
-_copy_row = _on_rows(lambda build, to, row: [row])
-_add_row = _on_rows(lambda build, to, row: [build.fadd(to, row)])
-# One after the other: a sum must not change by a bit when rows of zeros are left out, as the artifact leaves them.
-_add_two_rows = _on_rows(lambda build, to, row, other: [build.fadd(build.fadd(to, row), other)])
-_subtract_row = _on_rows(lambda build, to, row, rate: [build.fsub(to, build.fmul(rate, row))])
-_adagrad_row = _on_rows(_adagrad)
+_fetch_entry_to_write = prefetcher(writing=1)
+fetch_row, fetch_row_to_write = _row_fetcher(prefetcher(writing=0)), _row_fetcher(_fetch_entry_to_write)
+_copy_row = on_rows(lambda build, to, row: [row])
+add_row = on_rows(lambda build, to, row: [build.fadd(to, row)])
+# One row after the other: a sum must not change by a bit when rows of zeros are left out, as artifacts do.
+_add_two_rows = on_rows(lambda build, to, row, other: [build.fadd(build.fadd(to, row), other)])
+subtract_row = on_rows(lambda build, to, row, rate: [build.fsub(to, build.fmul(rate, row))])
+_adagrad_row = on_rows(_adagrad)
 
 
 # --- sums and updates
 
 
 @njit(**PLAIN)
-def _ahead(offsets, token):
-    """How many occurrences further on the one lies that is to be fetched: at the same place of its token, so that it
-    belongs to the same template, and to the same thread."""
+def prefetch_distance(offsets, token):
+    """The number of occurrences between a row and the one to prefetch meanwhile.
+
+    That one stands at the same place of its token, so it belongs to the same template and to the same thread."""
     last = len(offsets) - 1
     tokens = 1 + AHEAD * last // (offsets[last] + 1)
     return offsets[min(token + tokens, last)] - offsets[token]
@@ -161,21 +165,21 @@ def total(ids, offsets, table, sums, threads):
     last, tokens = len(ids), len(offsets) - 1
     for thread in prange(threads):
         for token in range(tokens * thread // threads, tokens * (thread + 1) // threads):
-            ahead, end, here = _ahead(offsets, token), offsets[token + 1], np.uint64(token) * width
+            ahead, end, here = prefetch_distance(offsets, token), offsets[token + 1], np.uint64(token) * width
             place = offsets[token]
-            while place + 1 < end:  # two at once: the sums are read and written half as often
+            while place + 1 < end:  # two at once: sums are read and written half as often
                 left, right = np.uint64(ids[place]) * width, np.uint64(ids[place + 1]) * width
                 if place + ahead + 1 < last:
-                    _fetch(flat, np.uint64(ids[place + ahead]) * width, width)
-                    _fetch(flat, np.uint64(ids[place + ahead + 1]) * width, width)
+                    fetch_row(flat, np.uint64(ids[place + ahead]) * width, width)
+                    fetch_row(flat, np.uint64(ids[place + ahead + 1]) * width, width)
                 _add_two_rows(width, (out, flat, flat), (here, left, right), ())
                 place += 2
             if place < end:
-                _add_row(width, (out, flat), (here, np.uint64(ids[place]) * width), ())
+                add_row(width, (out, flat), (here, np.uint64(ids[place]) * width), ())
 
 
 def owners(ids: np.ndarray) -> np.ndarray:
-    """Row ranges of about equally many occurrences, one a thread: int64 [threads + 1]."""
+    """Ranges of rows with about equally many occurrences, one for each thread: int64 [threads + 1]."""
     threads = numba.get_num_threads()
     bounds = np.zeros(threads + 1, np.int64)
     bounds[threads] = np.iinfo(np.int32).max
@@ -196,76 +200,77 @@ def subtract(ids, offsets, residuals, table, rate, bounds):
     for thread in prange(len(bounds) - 1):
         low, high = bounds[thread], bounds[thread + 1]
         for token in range(len(offsets) - 1):
-            ahead, end, here = _ahead(offsets, token), offsets[token + 1], np.uint64(token) * width
+            ahead, end, here = prefetch_distance(offsets, token), offsets[token + 1], np.uint64(token) * width
             place = offsets[token]
             while place < end and ids[place] < low:
                 place += 1
             while place < end and ids[place] < high:
                 if place + ahead < last:
-                    _fetch_to_write(flat, np.uint64(ids[place + ahead]) * width, width)
+                    fetch_row_to_write(flat, np.uint64(ids[place + ahead]) * width, width)
                 start = np.uint64(ids[place]) * width
-                _subtract_row(width, (flat, steps), (start, here), (rate,))
+                subtract_row(width, (flat, steps), (start, here), (rate,))
                 place += 1
 
 
 @njit(**PLAIN)
-def _gather(ids, offsets, residuals, low, high, slot, rows, sources, sums):
-    """The rows of [low, high) that were touched, how many they are, and where the gradient of each is found.
+def gather(ids, offsets, residuals, low, high, slot, rows, sources, sums):
+    """Collect the touched rows of [low, high) and the source of each one's gradient; returns their number.
 
-    sources [touched]: the only token that touched the row; of several, the place k of their sum in `sums`, as -1 - k"""
+    sources [touched]: the token, if only one touched the row; else -1 - k, where sums[k] is the sum of several"""
     width = np.uint64(residuals.shape[1])
-    many, one = sums.reshape(-1), residuals.reshape(-1)
+    sum_flat, residual_flat = sums.reshape(-1), residuals.reshape(-1)
     last, touched, repeated = len(ids), 0, 0
     for token in range(len(offsets) - 1):
-        ahead, end, here = _ahead(offsets, token), offsets[token + 1], np.uint64(token) * width
+        ahead, end, here = prefetch_distance(offsets, token), offsets[token + 1], np.uint64(token) * width
         place = offsets[token]
         while place < end and ids[place] < low:
             place += 1
         while place < end and ids[place] < high:
             if place + ahead < last:
-                _prefetch_to_write(slot, np.uint64(ids[place + ahead]))
+                _fetch_entry_to_write(slot, np.uint64(ids[place + ahead]))
             row = ids[place]
             place += 1
-            known = slot[row]
-            if known < 0:
+            number = slot[row]
+            if number < 0:
                 slot[row], rows[touched], sources[touched] = touched, row, token
                 touched += 1
                 continue
-            if sources[known] >= 0:
-                starts = np.uint64(repeated) * width, np.uint64(sources[known]) * width
-                _copy_row(width, (many, one), starts, ())
+            if sources[number] >= 0:
+                starts = np.uint64(repeated) * width, np.uint64(sources[number]) * width
+                _copy_row(width, (sum_flat, residual_flat), starts, ())
                 repeated += 1
-                sources[known] = -repeated
-            _add_row(width, (many, one), (np.uint64(-1 - sources[known]) * width, here), ())
+                sources[number] = -repeated
+            add_row(width, (sum_flat, residual_flat), (np.uint64(-1 - sources[number]) * width, here), ())
     return touched
 
 
 @njit(**PLAIN)
 def _adagrad_rows(rows, sources, sums, residuals, slot, table, squares, rate, eps):
+    """AdaGrad steps of the rows that `gather` has collected."""
     width = np.uint64(table.shape[1])
     weights, history = table.reshape(-1), squares.reshape(-1)
-    many, one = sums.reshape(-1), residuals.reshape(-1)
+    sum_flat, residual_flat = sums.reshape(-1), residuals.reshape(-1)
     for k in range(len(rows)):
         if k + ROWS_AHEAD < len(rows):
-            coming = np.uint64(rows[k + ROWS_AHEAD])
-            _prefetch_to_write(slot, coming)
-            _fetch_to_write(weights, coming * width, width)
-            _fetch_to_write(history, coming * width, width)
+            ahead = np.uint64(rows[k + ROWS_AHEAD])
+            _fetch_entry_to_write(slot, ahead)
+            fetch_row_to_write(weights, ahead * width, width)
+            fetch_row_to_write(history, ahead * width, width)
         slot[rows[k]] = -1
         start, source = np.uint64(rows[k]) * width, sources[k]
         if source >= 0:
             starts = start, start, np.uint64(source) * width
-            _adagrad_row(width, (weights, history, one), starts, (rate, eps))
+            _adagrad_row(width, (weights, history, residual_flat), starts, (rate, eps))
         else:
             starts = start, start, np.uint64(-1 - source) * width
-            _adagrad_row(width, (weights, history, many), starts, (rate, eps))
+            _adagrad_row(width, (weights, history, sum_flat), starts, (rate, eps))
 
 
 @njit(parallel=True, **PLAIN)
 def adagrad(ids, offsets, residuals, table, squares, rate, eps, bounds, slot):
     """squares += gradient^2; table -= rate * gradient / (sqrt(squares) + eps), on the touched rows only.
 
-    slot: int32 [rows], all -1 before and after; the row's place among the touched ones in between."""
+    slot: int32 [rows], the number of a row among the touched ones; all -1 before and after."""
     for thread in prange(len(bounds) - 1):
         low, high = bounds[thread], bounds[thread + 1]
         most = 0
@@ -273,5 +278,5 @@ def adagrad(ids, offsets, residuals, table, squares, rate, eps, bounds, slot):
             most += low <= row < high
         rows, sources = np.empty(most, np.int32), np.empty(most, np.int32)
         sums = np.empty((most // 2, table.shape[1]), table.dtype)
-        touched = _gather(ids, offsets, residuals, low, high, slot, rows, sources, sums)
+        touched = gather(ids, offsets, residuals, low, high, slot, rows, sources, sums)
         _adagrad_rows(rows[:touched], sources, sums, residuals, slot, table, squares, rate, eps)

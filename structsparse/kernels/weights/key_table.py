@@ -1,10 +1,9 @@
-"""A table of weights that are found by 64-bit keys, on the CPU.
+"""Hash table of weights by 64-bit keys, with open addressing.
 
-Open addressing: the high bits of a key say where to look first, its low half is the tag by which it is known there. Tag
-and weight lie side by side, so a look-up costs one cache miss, and where a key has been fetched in time none. Which row
-a slot belongs to is told apart: rows have the whole keys, and whatever else is known of a feature. Two keys in one
-neighbourhood whose tags are equal are told apart where weights move, not where they are looked up: with 2^32 tags that
-is one wrong look-up in some thousand millions.
+The high bits of a key are the address of its first slot, its low half is the tag stored there. Tag and weight lie side
+by side, so a look-up costs one cache miss, or none if the slot has been prefetched in time. A separate array says which
+row a slot belongs to; rows hold the full keys and all else about a feature. Neighbouring keys with equal tags are told
+apart when weights are updated, but not when they are looked up: with 2^32 tags, one look-up in billions is wrong.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ import numpy as np
 from numba import njit
 
 from structsparse.kernels.logspace import PLAIN
-from structsparse.kernels.weights.bags import _prefetcher
+from structsparse.kernels.weights.bags import prefetcher
 
-LEAST = 1024  # slots
-LOAD = 0.4  # share of the slots in use at most: beyond, look-ups go from slot to slot
-SPARE = 1.5  # slots for so many times the rows there are: what a table made anew may grow by
-AHEAD = 16  # keys, while many are looked up one by one
+LEAST = 1024  # slots of the smallest table
+LOAD = 0.4  # largest share of slots in use: beyond it, look-ups probe several slots
+SPARE = 1.5  # a new table has room for so many times its rows
+AHEAD = 16  # keys to prefetch in advance
 _ONE, _HALF, _LOW = np.uint64(1), np.uint64(32), np.uint64(0xFFFFFFFF)
-fetch, fetch_to_write = _prefetcher(writing=0), _prefetcher(writing=1)
+fetch, fetch_to_write = prefetcher(writing=0), prefetcher(writing=1)
 
 
 class Slots(NamedTuple):
-    """Slot i has its tag in tags[2 * i], 0 where it is empty, and its weight in weights[2 * i + 1]."""
+    """Slots of a hash table: slot i has its tag in tags[2 * i], 0 if empty, and its weight in weights[2 * i + 1]."""
 
     tags: np.ndarray  # uint32 [2 * slots]
     weights: np.ndarray  # float32 [2 * slots], the same memory
@@ -35,7 +34,7 @@ class Slots(NamedTuple):
 
 
 def slots_for(held: int) -> Slots:
-    """Empty slots for so many rows."""
+    """Empty slots with room for a number of rows, and some to spare."""
     count = max(LEAST, int(SPARE * held / LOAD) + 1)
     cells = np.empty(count, np.uint64)
     cells[:] = 0
@@ -43,43 +42,45 @@ def slots_for(held: int) -> Slots:
 
 
 def room(slots: Slots) -> int:
-    """How many rows may be in use."""
+    """The number of rows that the slots have room for."""
     return int(LOAD * len(slots.rows))
 
 
 @njit(inline="always")
 def first_slot(slots, key):
-    """Where a key is looked for first: as far among the slots as it is among all keys."""
+    """The first slot of a key: its position among all keys, scaled to the number of slots."""
     return ((key >> _HALF) * slots.count) >> _HALF
 
 
 @njit(inline="always")
 def _next(slots, i):
+    """The slot after slot i, cyclically."""
     return i + _ONE if i + _ONE < slots.count else np.uint64(0)
 
 
 @njit(inline="always")
 def tag_of(key):
+    """The tag of a key: its low half, or 1 in place of 0."""
     low = np.uint32(key & _LOW)
     return np.uint32(low + (low == 0))
 
 
 @njit(inline="always")
 def weigh(slots, key):
-    """The weight of a key, 0 where it has none."""
+    """The weight of a key, 0 if it has none."""
     tag, i = tag_of(key), first_slot(slots, key)
     while True:
-        known = slots.tags[i << _ONE]
-        if known == tag:
+        tag_there = slots.tags[i << _ONE]
+        if tag_there == tag:
             return slots.weights[(i << _ONE) | _ONE]
-        if known == 0:
+        if tag_there == 0:
             return np.float32(0)
         i = _next(slots, i)
 
 
 @njit(inline="always")
 def fetch_row(slots, key):
-    """To write to a key's slot, which row it is included."""
+    """Prefetch the slot of a key and its row number, to write to them."""
     i = first_slot(slots, key)
     fetch_to_write(slots.tags, i << _ONE)
     fetch_to_write(slots.rows, i)
@@ -87,25 +88,26 @@ def fetch_row(slots, key):
 
 @njit(**PLAIN)
 def find(slots, keys, key):
-    """The slot of a key, or where it would be put; and whether it is there. keys [rows] are whole."""
+    """The slot of a key, or the one to put it in, and whether it is there. keys [rows]: the full key of each row."""
     tag, i = tag_of(key), first_slot(slots, key)
     while True:
-        known = slots.tags[i << _ONE]
-        if known == 0:
+        tag_there = slots.tags[i << _ONE]
+        if tag_there == 0:
             return i, False
-        if known == tag and keys[slots.rows[i]] == key:
+        if tag_there == tag and keys[slots.rows[i]] == key:
             return i, True
         i = _next(slots, i)
 
 
 @njit(**PLAIN)
 def put(slots, i, key, row):
+    """Let slot i hold the key of a row."""
     slots.tags[i << _ONE], slots.rows[i] = tag_of(key), row
 
 
 @njit(**PLAIN)
 def fill(slots, keys, table):
-    """Lay keys [rows], all different, and their weights [rows] into empty slots."""
+    """Insert keys [rows], all different, and their weights [rows] into empty slots."""
     for row in range(len(keys)):
         if row + AHEAD < len(keys):
             fetch_row(slots, keys[row + AHEAD])
@@ -118,7 +120,7 @@ def fill(slots, keys, table):
 
 @njit(**PLAIN)
 def pour(slots, table):
-    """Let the slots in use have the weights [rows]."""
+    """Copy the weights [rows] of a table into the slots in use."""
     for i in range(len(slots.rows)):
         if slots.tags[2 * i] != 0:
             slots.weights[2 * i + 1] = table[slots.rows[i]]
@@ -126,14 +128,14 @@ def pour(slots, table):
 
 @njit(**PLAIN)
 def collect(slots, table):
-    """The weights of the slots in use, row by row: table [rows]"""
+    """Copy the weights of the slots in use back into a table [rows]."""
     for i in range(len(slots.rows)):
         if slots.tags[2 * i] != 0:
             table[slots.rows[i]] = slots.weights[2 * i + 1]
 
 
 @njit(**PLAIN)
-def look_up(slots, keys, found):
-    """found [keys] = their weights."""
+def look_up(slots, keys, results):
+    """Look up many keys: results [keys] = their weights."""
     for k in range(len(keys)):
-        found[k] = weigh(slots, keys[k])
+        results[k] = weigh(slots, keys[k])

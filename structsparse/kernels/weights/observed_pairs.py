@@ -1,6 +1,7 @@
-"""Weights of (feature, label) pairs, the pairs of a feature end to end: which there are, sums and gradients on the CPU.
+"""Kernels of tables of observed (feature, label) pairs: finding the pairs, sums and gradients.
 
-offsets int64 [rows + 1] says where the pairs of each row (feature) are, labels [pairs] which labels they are of.
+The pairs of a row (feature) lie end to end: those of row r are offsets[r] : offsets[r + 1], int64 [rows + 1], and
+labels [pairs] holds their labels.
 """
 
 from __future__ import annotations
@@ -8,19 +9,19 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from structsparse.kernels.weights.bags import PLAIN, _add_row, _fetch
+from structsparse.kernels.weights.bags import PLAIN, add_row, fetch_row
 
-AHEAD = 48  # occurrences
-FREQUENT = 32  # occurrences of a row from which on its sum is kept in the cache while tokens are gone through
-WORD = 64  # labels told in one number
+AHEAD = 48  # occurrences to prefetch in advance
+FREQUENT = 32  # occurrences from which on a row is summed token by token, its sum staying in the CPU cache
+WORD = 64  # labels in one bit mask
 
 
-# --- which pairs there are
+# --- finding the observed pairs
 
 
 @njit(**PLAIN)
 def mark(ids, offsets, gold, seen):
-    """Bit `label` of seen [rows, words] (uint64) is set for every row that is active at a token of that label."""
+    """Set bit `label` of seen [rows, words] (uint64) for every row that is active at a token with that label."""
     for token in range(len(gold)):
         word, bit = gold[token] // WORD, np.uint64(1) << np.uint64(gold[token] % WORD)
         for place in range(offsets[token], offsets[token + 1]):
@@ -29,17 +30,18 @@ def mark(ids, offsets, gold, seen):
 
 @njit(**PLAIN)
 def count(seen, counts):
+    """counts [rows] += the number of labels of each row."""
     for row in range(len(seen)):
         for word in range(seen.shape[1]):
-            left = seen[row, word]
-            while left:
-                left &= left - np.uint64(1)
+            bits = seen[row, word]
+            while bits:
+                bits &= bits - np.uint64(1)
                 counts[row] += 1
 
 
 @njit(**PLAIN)
 def spell(seen, labels):
-    """The labels of each row, ascending, row after row."""
+    """Write the labels of each row, ascending, row after row: labels [pairs]."""
     place = 0
     for row in range(len(seen)):
         for word in range(seen.shape[1]):
@@ -54,27 +56,27 @@ def spell(seen, labels):
 
 @njit(**PLAIN)
 def by_row(ids, offsets, counts, starts, tokens):
-    """tokens[starts[row] : starts[row + 1]] are those at which the row is active, ascending; starts [rows + 1].
+    """Invert the bags: tokens[starts[row] : starts[row + 1]] are those at which the row is active, ascending.
 
-    counts [rows]: how many tokens of each are wanted, all of them or none."""
+    counts [rows]: the number of tokens of each row; 0 skips the row."""
     starts[0] = 0
     for row in range(len(counts)):
         starts[row + 1] = starts[row] + counts[row]
-    place = starts.copy()
+    end = starts.copy()
     for token in range(len(offsets) - 1):
         for k in range(offsets[token], offsets[token + 1]):
             row = ids[k]
             if counts[row]:
-                tokens[place[row]] = token
-                place[row] += 1
+                tokens[end[row]] = token
+                end[row] += 1
 
 
-# --- sums: what lives is laid out as a dense table first, so that rows are added as vectors
+# --- sums: living rows are laid out as a dense table first, so that rows are added as vectors
 
 
 @njit(**PLAIN)
 def number_living(values, offsets, numbers):
-    """numbers [rows]: 0 for a row without a weight, else its place among those with one, from 1 on; their number."""
+    """Number the rows with a nonzero weight from 1 on: numbers [rows], 0 for the others; returns how many there are."""
     living = 0
     for row in range(len(numbers)):
         lives = False
@@ -87,7 +89,7 @@ def number_living(values, offsets, numbers):
 
 @njit(**PLAIN)
 def lay_out(values, offsets, labels, numbers, table):
-    """table [living + 1, labels], zero before, gets the weights of the living rows."""
+    """Copy the weights of the living rows to table [living + 1, labels], zero before."""
     for row in range(len(numbers)):
         if numbers[row]:
             for place in range(offsets[row], offsets[row + 1]):
@@ -96,7 +98,7 @@ def lay_out(values, offsets, labels, numbers, table):
 
 @njit(**PLAIN)
 def total(ids, offsets, numbers, table, sums):
-    """sums [tokens, labels] += the rows of `lay_out`, one after the other as the rows of a token ascend."""
+    """sums [tokens, labels] += the rows of the table made by `lay_out`, in the ascending order of a token's rows."""
     width = np.uint64(table.shape[1])
     flat, out = table.reshape(-1), sums.reshape(-1)
     for token in range(len(offsets) - 1):
@@ -104,15 +106,15 @@ def total(ids, offsets, numbers, table, sums):
         for place in range(offsets[token], offsets[token + 1]):
             number = numbers[ids[place]]
             if number:
-                _add_row(width, (out, flat), (here, np.uint64(number) * width), ())
+                add_row(width, (out, flat), (here, np.uint64(number) * width), ())
 
 
-# --- the gradient: residuals [tokens, labels] summed over the tokens of each row, read off at its labels
+# --- the gradient: residuals [tokens, labels] summed over the tokens of each row, then picked at its labels
 
 
 @njit(**PLAIN)
 def gradient_of_tokens(ids, offsets, residuals, pair_offsets, labels, gradient):
-    """gradient [pairs] += token after token: for a few sentences."""
+    """gradient [pairs] += the residuals, token after token: for a few sentences."""
     for token in range(len(offsets) - 1):
         residual = residuals[token]
         for k in range(offsets[token], offsets[token + 1]):
@@ -122,16 +124,16 @@ def gradient_of_tokens(ids, offsets, residuals, pair_offsets, labels, gradient):
 
 @njit(**PLAIN)
 def gradient_of_frequent(ids, offsets, rows, residuals, pair_offsets, labels, gradient):
-    """gradient [pairs] of some rows (`rows`), token after token: their sums, one row each, stay in the cache.
+    """gradient [pairs] of the frequent rows `rows`, token after token: their sums stay in the CPU cache.
 
-    ids: places in `rows` of those of them that are active at the token offsets[token] : offsets[token + 1]"""
+    ids[offsets[token] : offsets[token + 1]]: the frequent rows active at a token, as places in `rows`"""
     width = np.uint64(residuals.shape[1])
     table = np.zeros((len(rows), residuals.shape[1]), residuals.dtype)
     flat, sums = residuals.reshape(-1), table.reshape(-1)
     for token in range(len(offsets) - 1):
         here = np.uint64(token) * width
         for place in range(offsets[token], offsets[token + 1]):
-            _add_row(width, (sums, flat), (np.uint64(ids[place]) * width, here), ())
+            add_row(width, (sums, flat), (np.uint64(ids[place]) * width, here), ())
     for k in range(len(rows)):
         for place in range(pair_offsets[rows[k]], pair_offsets[rows[k] + 1]):
             gradient[place] = table[k, labels[place]]
@@ -139,7 +141,7 @@ def gradient_of_frequent(ids, offsets, rows, residuals, pair_offsets, labels, gr
 
 @njit(**PLAIN)
 def gradient_of_rare(starts, tokens, residuals, pair_offsets, labels, gradient):
-    """gradient [pairs] of the other rows, row after row, with the tokens of each from `by_row`."""
+    """gradient [pairs] of the rare rows, row after row, with the tokens of each from `by_row`."""
     width = np.uint64(residuals.shape[1])
     flat, sums = residuals.reshape(-1), np.empty(residuals.shape[1], residuals.dtype)
     last = len(tokens)
@@ -150,7 +152,7 @@ def gradient_of_rare(starts, tokens, residuals, pair_offsets, labels, gradient):
         sums[:] = 0
         for k in range(begin, end):
             if k + AHEAD < last:
-                _fetch(flat, np.uint64(tokens[k + AHEAD]) * width, width)
-            _add_row(width, (sums, flat), (np.uint64(0), np.uint64(tokens[k]) * width), ())
+                fetch_row(flat, np.uint64(tokens[k + AHEAD]) * width, width)
+            add_row(width, (sums, flat), (np.uint64(0), np.uint64(tokens[k]) * width), ())
         for place in range(pair_offsets[row], pair_offsets[row + 1]):
             gradient[place] = sums[labels[place]]

@@ -1,10 +1,12 @@
-"""Rows that bear a factor per group: row blocks g of a table W stand for factors[g] * W, and `squares[g]`, the squared
-norm of that, is known at all times. To shrink a group is then two multiplications, whatever its size.
+"""Kernels of tables with a factor per group, whose group lasso costs the number of groups.
 
-A step notes the rows it touches, `touched[rows[g]:]`, of which `counts[g]` have been noted; when the group dies, these
-are set to zero. Once as many have been noted as the group has rows, all of them count as touched. So zeroing costs no
-more than touching did. What rounding may have done to `squares[g]` adds up in `doubt[g]`; too much of it and the norm
-is measured anew. Threads own whole groups, so the result does not depend on how many there are.
+The row block g of a table W stands for factors[g] * W, and its squared norm `squares[g]` is kept up to date. Shrinking
+a group is then two multiplications, whatever its size.
+
+A step lists the rows it touches in `touched[rows[g]:]`; `counts[g]` says how many are listed. When the group dies,
+these are set to zero. Once as many are listed as the group has rows, all of them count as touched, so zeroing costs no
+more than touching did. `doubt[g]` bounds the rounding error of `squares[g]`; if it gets too large, the norm is computed
+anew. Threads own whole groups, so the result does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -14,30 +16,39 @@ from numba import njit, prange
 
 from structsparse.kernels import vectors
 from structsparse.kernels.weights import bags
-from structsparse.kernels.weights.bags import _ahead, _fetch, _fetch_to_write, _gather, _on_rows, _subtract_row
+from structsparse.kernels.weights.bags import (
+    fetch_row,
+    fetch_row_to_write,
+    gather,
+    on_rows,
+    prefetch_distance,
+    subtract_row,
+)
 
-WALK = 8  # groups to look through one by one before a search
-SMALL = 2.0**-60  # a factor that goes into the rows, long before 1 / factor overflows in float32
-DOUBT = 1e-10  # of a squared norm, relative: thousands of steps at the worst that rounding can do
+WALK = 8  # groups to try one by one before a binary search
+SMALL = 2.0**-60  # a factor to multiply into the rows, long before 1 / factor overflows in float32
+DOUBT = 1e-10  # allowed relative rounding error of a squared norm: thousands of steps at worst
 EPS = 2.0**-52
 PLAIN = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
 def _scaled_sum(build, to, row, factor):
+    """to + factor * row"""
     return [build.fadd(to, build.fmul(factor, row))]
 
 
 def _two_scaled_sums(build, to, row, other, factor, next_factor):
+    """to + factor * row + next_factor * other"""
     return [build.fadd(build.fadd(to, build.fmul(factor, row)), build.fmul(next_factor, other))]
 
 
-_add_scaled_row = _on_rows(_scaled_sum)
-_add_two_scaled_rows = _on_rows(_two_scaled_sums)
+_add_scaled_row = on_rows(_scaled_sum)
+_add_two_scaled_rows = on_rows(_two_scaled_sums)
 
 
 @njit(**PLAIN)
 def _group(rows, group, row):
-    """The group of a row; the search begins at `group`."""
+    """The group of a row, searched from `group` on."""
     if row >= rows[group]:
         for _ in range(WALK):
             if row < rows[group + 1]:
@@ -59,13 +70,13 @@ def total(ids, offsets, table, factors, rows, sums, threads):
     last, tokens = len(ids), len(offsets) - 1
     for thread in prange(threads):
         for token in range(tokens * thread // threads, tokens * (thread + 1) // threads):
-            ahead, end, here = _ahead(offsets, token), offsets[token + 1], np.uint64(token) * width
+            ahead, end, here = prefetch_distance(offsets, token), offsets[token + 1], np.uint64(token) * width
             place, group = offsets[token], 0
             while place + 1 < end:
                 left, right = np.uint64(ids[place]) * width, np.uint64(ids[place + 1]) * width
                 if place + ahead + 1 < last:
-                    _fetch(flat, np.uint64(ids[place + ahead]) * width, width)
-                    _fetch(flat, np.uint64(ids[place + ahead + 1]) * width, width)
+                    fetch_row(flat, np.uint64(ids[place + ahead]) * width, width)
+                    fetch_row(flat, np.uint64(ids[place + ahead + 1]) * width, width)
                 group = _group(rows, group, ids[place])
                 other = _group(rows, group, ids[place + 1])
                 numbers = kind(factors[group]), kind(factors[other])
@@ -78,19 +89,19 @@ def total(ids, offsets, table, factors, rows, sums, threads):
 
 
 def owners(ids: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Row ranges of about equally many occurrences, one a thread, that divide no group: int64 [threads + 1]."""
+    """Ranges of whole groups with about equally many occurrences, one for each thread: int64 [threads + 1] rows."""
     bounds = bags.owners(ids)
     bounds[1:-1] = rows[np.searchsorted(rows[:-1], bounds[1:-1]).clip(max=len(rows) - 2)]
     return bounds
 
 
-@njit(inline="always")  # a call would hand over a dozen arrays for each row
+@njit(inline="always")  # a call would pass a dozen arrays for each row
 def _change_row(flat, steps, start, source, width, rate, group, row, factors, squares, doubt, rows, touched, counts):
-    """W[row] -= rate / factor * residual, and what follows from it for the group."""
+    """W[row] -= rate / factor * residual; updates the squared norm and the touched rows of the group."""
     factor = factors[group]
     begin, end = np.intp(start), np.intp(start + width)
     before = vectors.square_sum(flat, begin, end, ())
-    _subtract_row(width, (flat, steps), (start, source), (flat.dtype.type(rate / factor),))
+    subtract_row(width, (flat, steps), (start, source), (flat.dtype.type(rate / factor),))
     after = vectors.square_sum(flat, begin, end, ())
     squares[group] += factor * factor * (after - before)
     doubt[group] += EPS * (factor * factor * (after + before) + abs(squares[group]))
@@ -103,20 +114,20 @@ def _change_row(flat, steps, start, source, width, rate, group, row, factors, sq
 def subtract(ids, offsets, residuals, table, rate, factors, squares, doubt, rows, touched, counts, bounds):
     """factors * W -= rate * X'R, on the touched rows only.
 
-    ids [occurrences], offsets [tokens + 1], residuals [tokens, labels], table [rows, labels]; see above for the rest"""
+    ids [occurrences], offsets [tokens + 1], residuals [tokens, labels], table [rows, labels]; the rest as above"""
     width = np.uint64(table.shape[1])
     flat, steps = table.reshape(-1), residuals.reshape(-1)
     last = len(ids)
     for thread in prange(len(bounds) - 1):
         low, high = bounds[thread], bounds[thread + 1]
         for token in range(len(offsets) - 1):
-            ahead, end, here = _ahead(offsets, token), offsets[token + 1], np.uint64(token) * width
+            ahead, end, here = prefetch_distance(offsets, token), offsets[token + 1], np.uint64(token) * width
             place, group = offsets[token], 0
             while place < end and ids[place] < low:
                 place += 1
             while place < end and ids[place] < high:
                 if place + ahead < last:
-                    _fetch_to_write(flat, np.uint64(ids[place + ahead]) * width, width)
+                    fetch_row_to_write(flat, np.uint64(ids[place + ahead]) * width, width)
                 row = ids[place]
                 group = _group(rows, group, row)
                 start = np.uint64(row) * width
@@ -134,38 +145,38 @@ def adagrad(
 
     slot: int32 [rows], all -1 before and after."""
     width = np.uint64(table.shape[1])
-    flat, one = table.reshape(-1), residuals.reshape(-1)
+    flat, residual_flat = table.reshape(-1), residuals.reshape(-1)
     for thread in prange(len(bounds) - 1):
         low, high = bounds[thread], bounds[thread + 1]
         most = 0
         for row in ids:
             most += low <= row < high
-        found, sources = np.empty(most, np.int32), np.empty(most, np.int32)
+        distinct, sources = np.empty(most, np.int32), np.empty(most, np.int32)
         sums = np.empty((most // 2, table.shape[1]), table.dtype)
-        many = sums.reshape(-1)
-        known = _gather(ids, offsets, residuals, low, high, slot, found, sources, sums)
-        owner, group = np.empty(known, np.int64), 0
-        for k in range(known):
-            group = _group(rows, group, found[k])
+        sum_flat = sums.reshape(-1)
+        number = gather(ids, offsets, residuals, low, high, slot, distinct, sources, sums)
+        owner, group = np.empty(number, np.int64), 0
+        for k in range(number):
+            group = _group(rows, group, distinct[k])
             owner[k] = group
-            slot[found[k]] = -1
+            slot[distinct[k]] = -1
             begin = np.intp(sources[k] if sources[k] >= 0 else -1 - sources[k]) * table.shape[1]
-            part = one if sources[k] >= 0 else many
-            history[group] += vectors.square_sum(part, begin, begin + table.shape[1], ())
-        for k in range(known):
-            group, start = owner[k], np.uint64(found[k]) * width
+            flat_gradient = residual_flat if sources[k] >= 0 else sum_flat
+            history[group] += vectors.square_sum(flat_gradient, begin, begin + table.shape[1], ())
+        for k in range(number):
+            group, start = owner[k], np.uint64(distinct[k]) * width
             rate = lr / (np.sqrt(history[group]) + eps)
             source = np.uint64(sources[k] if sources[k] >= 0 else -1 - sources[k]) * width
-            part = one if sources[k] >= 0 else many
+            flat_gradient = residual_flat if sources[k] >= 0 else sum_flat
             _change_row(
-                flat, part, start, source, width, rate, group, found[k],
+                flat, flat_gradient, start, source, width, rate, group, distinct[k],
                 factors, squares, doubt, rows, touched, counts,
             )  # fmt: skip
 
 
 @njit(**PLAIN)
 def shrink(table, thresholds, factors, squares, doubt, rows, touched, counts):
-    """The group prox with thresholds[g] of each group."""
+    """The prox of the group lasso, with threshold thresholds[g] for group g."""
     flat, width = table.reshape(-1), table.shape[1]
     for g in range(thresholds.size):
         threshold = thresholds[g]
@@ -188,14 +199,14 @@ def shrink(table, thresholds, factors, squares, doubt, rows, touched, counts):
 
 @njit(**PLAIN)
 def measure(flat, width, g, factors, squares, doubt, rows):
-    """The squared norm of group g, from its rows."""
+    """Compute the squared norm of group g from its rows."""
     total = vectors.square_sum(flat, rows[g] * width, rows[g + 1] * width, ())
     squares[g], doubt[g] = factors[g] * factors[g] * total, 0.0
 
 
 @njit(**PLAIN)
 def fold(flat, width, g, factors, squares, doubt, rows):
-    """The rows of group g become what they stand for."""
+    """Multiply the factor of group g into its rows."""
     if factors[g] != 1:
         vectors.multiply(flat, rows[g] * width, rows[g + 1] * width, (flat.dtype.type(factors[g]),))
         factors[g] = 1.0
@@ -204,13 +215,14 @@ def fold(flat, width, g, factors, squares, doubt, rows):
 
 @njit(**PLAIN)
 def fold_all(table, factors, squares, doubt, rows):
+    """Multiply all factors into the rows."""
     for g in range(factors.size):
         fold(table.reshape(-1), table.shape[1], g, factors, squares, doubt, rows)
 
 
 @njit(**PLAIN)
 def _clear(flat, width, g, rows, touched, counts):
-    """Zeros in the touched rows of group g."""
+    """Set the touched rows of group g to zero."""
     zero, first = flat.dtype.type(0), rows[g]
     if counts[g] >= rows[g + 1] - first:
         flat[first * width : rows[g + 1] * width] = zero

@@ -1,4 +1,4 @@
-"""Large sparse linear models to a duality gap: proximal Newton with working sets, under one of our penalties."""
+"""Sparse linear models solved to a duality gap by proximal Newton with working sets: `fit_linear`."""
 
 from structsparse.solvers.linear.fit import LinearFit, critical_strength, fit_linear
 

@@ -1,14 +1,14 @@
-"""Proximal Newton with working sets, to a duality gap.
+"""`fit_linear`: sparse linear models by proximal Newton with working sets, to a certified duality gap.
 
 minimise over w and b:  (1/N) sum_i loss(y_i, x_i w + b)  +  strength * Omega(w)  +  1/2 sum_j quadratic_j w_j^2
 
-with loss log(1 + exp(-y f)) for y in {-1, +1} ("logistic") or (f - y)^2 / 2 ("squared"). The gap is how much the
-objective exceeds that of a feasible point of the dual, so no weights whatever have an objective lower by more. Where
-features are free (the intercept is one) a point is feasible only if it is orthogonal to them: a Newton step along
-them, in the slopes of the loss, makes it so to rounding, and stays in the domain of the dual once they fit well.
+with loss log(1 + exp(-y f)) for y in {-1, +1} ("logistic") or (f - y)^2 / 2 ("squared"). The gap is the objective minus
+the dual objective of a feasible dual point; no weights have an objective lower by more. A dual point is feasible only
+if it is orthogonal to the free features, such as the intercept. A Newton step along them, in the slopes of the loss,
+makes it so up to rounding, and stays in the domain of the dual once they fit well.
 
 After Johnson and Guestrin 2015 (working sets by distance), Ndiaye et al. 2017 (gap-safe screening), Massias et al.
-2020 (both for losses other than squared). The curvature of a block is our own: see `kernels.linear`.
+2020 (both for losses other than squared). For the curvature of a block see `kernels.solvers.linear_newton`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from torch import Tensor
 from structsparse.base.errors import UserError
 from structsparse.kernels.solvers import linear_problem as kernels
 from structsparse.kernels.solvers.linear_newton import solve
-from structsparse.kernels.solvers.linear_problem import Problem
+from structsparse.kernels.solvers.linear_problem import LinearProblem
 from structsparse.penalties import Penalty
-from structsparse.solvers.linear.problem import make_blocks, make_problem, numbers
+from structsparse.solvers.linear.problem import make_blocks, make_problem, numbers, shape_of
 
-FREE = 1000  # features without penalty or quadratic: more make a dual point dear
+FREE = 1000  # free features (without penalty or quadratic), at most: a dual point costs their number squared
 FIRST = 60  # blocks of the first working set
-GROWTH = 2  # blocks of a working set over those that live
-INNER = 0.2  # gap of a working set over that of all
-ROUNDS, PASSES, SLACK = 100, 20, 0.1
-STALLED = 10  # working sets without a better objective or bound: rounding decides from here on
+GROWTH = 2  # blocks of a working set, as a multiple of the living ones
+INNER = 0.2  # gap to solve a working set to, as a share of the gap of all blocks
+ROUNDS = 100  # of Newton for a working set, at most
+STALLED = 10  # working sets without a better objective or bound before it ends: the rest is rounding
 
 
 @dataclass
 class LinearFit:
-    """What `fit_linear` found. `gap`: the duality gap over the objective at zero weights and the best intercept."""
+    """The result of `fit_linear`; its gap is relative to the objective at zero weights and the best intercept."""
 
     weights: Tensor  # float64 [features]
     intercept: float
@@ -45,7 +45,7 @@ class LinearFit:
     converged: bool  # whether the gap is within the tolerance
     iterations: int  # working sets
     passes: int  # of descent over working sets
-    groups: Tensor  # int64: the groups that live; features, where the penalty has no groups
+    groups: Tensor  # int64: the living groups; if the penalty has no groups, the living features
     history: list[float] = field(repr=False)  # the gap before each working set, and at the end
 
 
@@ -60,15 +60,15 @@ def fit_linear(
     quadratic=None,
     iterations: int = 200,
 ) -> LinearFit:
-    """The minimum for X [items, features], sparse or dense, to a relative gap of `tolerance`.
+    """Fit a linear model to X [items, features], sparse or dense, and y [items], to a relative gap of `tolerance`.
 
-    It ends without (`converged` tells) only after `iterations` working sets, or where rounding leaves nothing to gain.
+    It stops earlier, with `converged` false, after `iterations` working sets or when only rounding is left to gain.
     `start`: another fit, or weights and an intercept. `quadratic` [features]: the weights of a ridge, 0 for none.
     """
     if not (isinstance(tolerance, int | float) and 0 < tolerance < np.inf):
         raise UserError(f"the tolerance of fit_linear is {tolerance!r}, expected a finite number above 0")
     blocks = make_blocks(penalty, _features(X))
-    search = _Search(make_problem(X, y, blocks, loss, intercept, quadratic), intercept)
+    search = _WorkingSets(make_problem(X, y, blocks, loss, intercept, quadratic), intercept)
     search.begin(_checked_start(start, len(blocks.ridge), intercept))
     while not search.done(tolerance) and search.iterations < iterations:
         search.step(tolerance)
@@ -76,9 +76,9 @@ def fit_linear(
 
 
 def critical_strength(X, y, penalty: Penalty, loss: str = "logistic", intercept: bool = True) -> float | None:
-    """The smallest strength at which every penalised weight of the minimum is zero; None if no strength is."""
+    """The smallest strength at which every penalised weight of the fit is zero; None if there is none."""
     blocks = make_blocks(penalty, _features(X), strength=1.0)
-    search = _Search(make_problem(X, y, blocks, loss, intercept, None), intercept)
+    search = _WorkingSets(make_problem(X, y, blocks, loss, intercept, None), intercept)
     if len(search.free) < len(search.unpenalised):
         return None
     search.begin(None)
@@ -88,20 +88,20 @@ def critical_strength(X, y, penalty: Penalty, loss: str = "logistic", intercept:
     return float(penalty.critical(grad if penalty.groups is None else grad.view(penalty.groups.shape)))
 
 
-class _Search:
-    """The state of one search: weights (the intercept last), scores, the best dual bound, which blocks may live."""
+class _WorkingSets:
+    """The state of `fit_linear`: weights (the intercept last), scores, the best dual bound, the blocks not screened."""
 
-    def __init__(self, problem: Problem, intercept: bool):
+    def __init__(self, problem: LinearProblem, intercept: bool):
         self.problem, self.intercept = problem, intercept
         self.blocks = np.arange(len(problem.cut))
         first = problem.members[problem.bounds[:-1]]
         unpenalised = (problem.cut == 0) & (problem.reach == 0)
         self.unpenalised = self.blocks[unpenalised]
-        self.free = self.blocks[unpenalised & (problem.ridge[first] == 0)]  # whose slope must be zero in the dual
+        self.free = self.blocks[unpenalised & (problem.ridge[first] == 0)]  # a dual point is orthogonal to them
         if len(self.free) > FREE:
             raise UserError(
                 f"{len(self.free)} features have neither penalty nor quadratic weight, expected at most {FREE}: "
-                "a dual point orthogonal to more of them is too dear"
+                "a dual point orthogonal to more of them costs too much"
             )
         items = len(problem.targets)
         self.w, self.grad = np.zeros(len(problem.ridge)), np.zeros(len(problem.ridge))
@@ -114,7 +114,7 @@ class _Search:
         self._unscreen()
 
     def begin(self, start: np.ndarray | None) -> None:
-        """Fit the intercept at zero, for the unit of the gap; begin there with free features fitted, or at `start`."""
+        """Fit the intercept at zero weights, for the unit of the gap; then fit the free features, or go to `start`."""
         if self.intercept:
             self._solve(self.blocks[-1:], 0.0)
         objective = self._objective()
@@ -126,9 +126,9 @@ class _Search:
             self._solve(self.free, 0.0)
 
     def done(self, tolerance: float) -> bool:
-        """Whether the gap is small enough, or rounding hides the rest; leaves what the next working set needs."""
+        """Whether the gap is within the tolerance, or progress has stalled; updates gap, screening and distances."""
         gap = self._gap()
-        if gap <= tolerance * self.unit and self._hearsay():
+        if gap <= tolerance * self.unit and self._is_indirect():
             self._unscreen()
             self._rescore()
             gap = self._gap()
@@ -136,7 +136,7 @@ class _Search:
         return gap <= tolerance * self.unit or self.idle > STALLED
 
     def step(self, tolerance: float) -> None:
-        """Solve for the blocks that are nearest to being alive, to a share of the gap."""
+        """Solve for a working set of the blocks that are nearest to being alive, to a share of the gap."""
         before, gap = self.history[-2:-1], self.history[-1]
         if before and gap > before[0] / 2:
             self.least *= 2
@@ -148,9 +148,10 @@ class _Search:
         self.iterations += 1
 
     def result(self, penalty: Penalty, tolerance: float) -> LinearFit:
+        """The fit at the current weights."""
         features = len(self.w) - self.intercept
         weights = torch.from_numpy(self.w[:features].copy())
-        alive = (
+        living = (
             weights != 0 if penalty.groups is None else penalty.groups.cpu().alive(weights.view(penalty.groups.shape))
         )
         gap = self.history[-1]
@@ -162,12 +163,12 @@ class _Search:
             converged=gap <= tolerance,
             iterations=self.iterations,
             passes=self.passes,
-            groups=alive.nonzero()[:, 0],
+            groups=living.nonzero()[:, 0],
             history=self.history,
         )
 
     def _gap(self) -> float:
-        """The gap; leaves slope and gradient of the dual point, and how far each block is from living."""
+        """Compute the gap, the gradient at the dual point and the distance of each block from living; screen blocks."""
         problem, candidates = self.problem, self.candidates
         objective = self._objective()
         self._make_orthogonal()
@@ -182,37 +183,40 @@ class _Search:
         self.candidates = candidates[self.distance[candidates] <= radius]
         return max(objective - self.bound, 0.0)
 
-    def _hearsay(self) -> bool:
-        """Whether the gap relies on screened blocks, or on a point of the dual that is past."""
+    def _is_indirect(self) -> bool:
+        """Whether the gap relies on screening, or on an earlier dual point."""
         return len(self.candidates) < len(self.blocks) or self.bound > self.latest
 
     def _unscreen(self) -> None:
+        """Take all blocks as candidates again, and forget the dual bound."""
         self.candidates, self.bound = self.blocks, -np.inf
 
     def _objective(self) -> float:
+        """The objective; updates slope and curvature."""
         loss = kernels.total_loss(self.problem, self.scores, self.slope, self.curvature)
         return loss + kernels.penalty_value(self.problem, self.w, self.candidates)
 
     def _make_orthogonal(self) -> None:
-        """The slope of the loss after a Newton step along the free features; twice, as the first leaves rounding."""
+        """Make the slope of the loss orthogonal to the free features by a Newton step; twice, against rounding."""
         for _ in range(2 if self.basis.shape[1] else 0):
-            bent = self.curvature[:, None] * self.basis
-            move = np.linalg.lstsq(self.basis.T @ bent, self.basis.T @ self.slope, rcond=None)[0]
-            self.slope -= bent @ move
+            curved = self.curvature[:, None] * self.basis
+            move = np.linalg.lstsq(self.basis.T @ curved, self.basis.T @ self.slope, rcond=None)[0]
+            self.slope -= curved @ move
 
     def _solve(self, chosen: np.ndarray, goal: float) -> None:
+        """Minimise over the chosen blocks, to a gap of `goal`."""
         part, features = kernels.restrict(self.problem, chosen)
         w = self.w[features]
         self.passes += solve(part, w, self.scores, goal, ROUNDS)
         self.w[features] = w
 
     def _rescore(self) -> None:
-        """The scores anew, without the rounding of many steps."""
+        """Compute the scores anew, free of accumulated rounding."""
         self.scores[:] = 0
         kernels.add_columns(self.problem, self.w, self.blocks, self.scores)
 
     def _columns(self, features: np.ndarray) -> np.ndarray:
-        """These columns [items, features], dense."""
+        """The columns of these features, dense: [items, features]."""
         problem, basis = self.problem, np.zeros((len(self.problem.targets), len(features)))
         for column, j in enumerate(features):
             entries = slice(problem.starts[j], problem.starts[j + 1])
@@ -221,12 +225,13 @@ class _Search:
 
 
 def _features(X) -> int:
-    """Of what may not even be a matrix: that is for `make_problem` to say."""
-    shape = getattr(X, "shape", ())
+    """The number of columns of X; 0 if X is not a matrix, which `make_problem` refuses."""
+    shape = shape_of(X)
     return int(shape[1]) if len(shape) == 2 else 0
 
 
 def _checked_start(start, features: int, intercept: bool) -> np.ndarray | None:
+    """The weights to start from, with the intercept appended; None for zero."""
     if start is None:
         return None
     if isinstance(start, LinearFit):

@@ -1,4 +1,4 @@
-"""From a matrix, targets and a penalty to what the kernels walk over, with every input checked."""
+"""A linear problem for the kernels, from a matrix, targets and a penalty; all inputs are checked."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import scipy.sparse
 import torch
 
 from structsparse.base.errors import UserError
-from structsparse.kernels.solvers.linear_problem import Problem, compress
+from structsparse.kernels.solvers.linear_problem import LinearProblem, compress
 from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, Penalty, SparseGroupLasso, SquaredL2
 
 LOSSES = ("logistic", "squared")
-KINDS = (L1, ElasticNet, SquaredL2, NoPenalty, GroupLasso, SparseGroupLasso)  # and none of what may be made of them
+KINDS = (L1, ElasticNet, SquaredL2, NoPenalty, GroupLasso, SparseGroupLasso)  # these classes, not their subclasses
 
 
-class Blocks(NamedTuple):
-    """Block g holds features members[bounds[g]:bounds[g + 1]], under cut[g] * |w_g|_1 + reach[g] * |w_g|_2.
+class FeatureBlocks(NamedTuple):
+    """A penalty by blocks: features members[bounds[g]:bounds[g + 1]] under cut[g] * |w_g|_1 + reach[g] * |w_g|_2.
 
-    What no norm binds together stands alone, so a block with a reach has several features."""
+    Features that no norm couples are blocks of their own, so a block with a reach has several features."""
 
     members: np.ndarray
     bounds: np.ndarray
@@ -28,8 +28,8 @@ class Blocks(NamedTuple):
     ridge: np.ndarray  # [features]
 
 
-def make_problem(X, y, blocks: Blocks, loss: str, intercept: bool, quadratic) -> Problem:
-    """The intercept is the last feature, a free column of ones."""
+def make_problem(X, y, blocks: FeatureBlocks, loss: str, intercept: bool, quadratic) -> LinearProblem:
+    """Assemble the problem; the intercept is appended as a free feature, a column of ones."""
     columns = checked_columns(X)
     items, features = columns.shape
     targets = _checked_targets(y, items, loss)
@@ -41,23 +41,24 @@ def make_problem(X, y, blocks: Blocks, loss: str, intercept: bool, quadratic) ->
         ends = columns.indptr[-1] + items, features, features + 1, 0.0, 0.0, 0.0
         ends = [np.ones(items), np.arange(items), *([end] for end in ends)]
         arrays = [np.append(array, end).astype(array.dtype) for array, end in zip(arrays, ends, strict=True)]
-    return Problem(*arrays, targets, loss == "logistic")
+    return LinearProblem(*arrays, targets, loss == "logistic")
 
 
-def make_blocks(penalty: Penalty, features: int, strength=None) -> Blocks:
-    """The penalty as blocks, at a strength other than its own if one is given."""
+def make_blocks(penalty: Penalty, features: int, strength=None) -> FeatureBlocks:
+    """The penalty as blocks, at its own strength unless another is given."""
     if type(penalty) not in KINDS:
         names = ", ".join(kind.__name__ for kind in KINDS)
-        raise UserError(f"fit_linear knows no solution for {type(penalty).__name__}, expected one of {names}")
+        raise UserError(f"fit_linear does not support {type(penalty).__name__}, expected one of {names}")
     strength = penalty.strength.detach().cpu().numpy() if strength is None else np.array(strength)
     if penalty.groups is None:
         weights = _entry_weights(penalty, features)
         cut, ridge = (strength * share * weights for share in (penalty.mix, 1 - penalty.mix))
-        return Blocks(*_int32(np.arange(features), np.arange(features + 1)), cut, np.zeros(features), ridge)
+        return FeatureBlocks(*_int32(np.arange(features), np.arange(features + 1)), cut, np.zeros(features), ridge)
     return _group_blocks(penalty, features, strength)
 
 
 def _entry_weights(penalty: Penalty, features: int) -> np.ndarray:  # [features]
+    """The weight of each feature in a penalty of entries."""
     if penalty.weights is None:
         return np.ones(features)
     weights = penalty.weights.detach().cpu().double().numpy().reshape(-1)
@@ -66,12 +67,13 @@ def _entry_weights(penalty: Penalty, features: int) -> np.ndarray:  # [features]
     return np.broadcast_to(weights, features).copy()
 
 
-def _group_blocks(penalty: SparseGroupLasso, features: int, strength) -> Blocks:
+def _group_blocks(penalty: SparseGroupLasso, features: int, strength) -> FeatureBlocks:
+    """The blocks of a group lasso: groups of several features; all other features alone."""
     groups = penalty.groups
     if groups.shape not in ((features,), (features, 1)):
         raise UserError(f"the groups are of {groups.parameter} {tuple(groups.shape)}, X has {features} features")
     ids = groups.ids.cpu().expand(groups.shape).reshape(-1).numpy()  # [features]
-    reach = np.append((1 - penalty.mix) * strength * groups.weight.cpu().numpy(), 0.0)  # -1 points at the last
+    reach = np.append((1 - penalty.mix) * strength * groups.weight.cpu().numpy(), 0.0)  # id -1: the last
     cut = np.append(np.broadcast_to(penalty.mix * strength, len(groups)), 0.0)
     size = np.append(groups.size.cpu().numpy(), 0)
     bound = ((reach > 0) & (size > 1))[ids]
@@ -82,19 +84,24 @@ def _group_blocks(penalty: SparseGroupLasso, features: int, strength) -> Blocks:
     owner, bound = owner[first], bound[first]
     cut = np.where(bound, cut[owner], cut[owner] + reach[owner])
     bounds = np.append(first, features)
-    return Blocks(*_int32(members, bounds), cut, np.where(bound, reach[owner], 0.0), np.zeros(features))
+    return FeatureBlocks(*_int32(members, bounds), cut, np.where(bound, reach[owner], 0.0), np.zeros(features))
 
 
 def _int32(*arrays):
     return (array.astype(np.int32) for array in arrays)
 
 
+def shape_of(X) -> tuple[int, ...]:
+    """The shape of an array of any library; empty for anything else."""
+    return tuple(getattr(X, "shape", ()))
+
+
 def checked_columns(X) -> scipy.sparse.csc_array:
-    """X [items, features] as sorted columns of float64 without double entries."""
+    """X [items, features] as a float64 matrix by columns, sorted and without duplicate entries."""
     X = X.detach().cpu().numpy() if isinstance(X, torch.Tensor) else X
-    shape = getattr(X, "shape", None)
-    if shape is None or len(shape) != 2 or not all(shape[:1]):
-        raise UserError(f"X is {type(X).__name__} {shape}, expected a matrix [items, features] with an item at least")
+    shape = shape_of(X)
+    if len(shape) != 2 or not shape[0]:
+        raise UserError(f"X is {type(X).__name__} {shape}, expected a matrix [items, features] with at least one item")
     if X.dtype.kind not in "fiub":
         raise UserError(f"X holds {X.dtype}, expected real numbers")
     if scipy.sparse.issparse(X):
@@ -109,12 +116,13 @@ def checked_columns(X) -> scipy.sparse.csc_array:
         place = int(np.flatnonzero(~np.isfinite(values))[0])
         feature = int(np.searchsorted(columns.indptr, place, "right")) - 1
         raise UserError(f"X is {values[place]} at item {columns.indices[place]}, feature {feature}; expected a number")
-    kind = np.int32 if len(values) + shape[0] < 2**31 else np.int64  # one kind, or the kernels would compile again
+    kind = np.int32 if len(values) + shape[0] < 2**31 else np.int64  # one type, or kernels compile again
     places = (index.astype(kind, copy=False) for index in (columns.indices, columns.indptr))
     return scipy.sparse.csc_array((values, *places), shape=shape)
 
 
 def _checked_targets(y, items: int, loss: str) -> np.ndarray:
+    """The targets as float64 [items], checked to fit the loss."""
     if loss not in LOSSES:
         raise UserError(f"unknown loss {loss!r}, expected {' or '.join(LOSSES)}")
     y = numbers(y, "y", items, "one for each item")
@@ -125,6 +133,7 @@ def _checked_targets(y, items: int, loss: str) -> np.ndarray:
 
 
 def _checked_quadratic(quadratic, features: int) -> np.ndarray:
+    """The weights of the ridge, zeros if there is none: float64 [features]"""
     if quadratic is None:
         return np.zeros(features)
     quadratic = numbers(quadratic, "quadratic", features, "one for each feature")
@@ -134,6 +143,7 @@ def _checked_quadratic(quadratic, features: int) -> np.ndarray:
 
 
 def numbers(values, name: str, length: int, what: str) -> np.ndarray:
+    """The values as float64 [length], checked to be finite real numbers."""
     values = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     if values.shape != (length,):
         raise UserError(f"{name} has shape {values.shape}, expected ({length},): {what}")

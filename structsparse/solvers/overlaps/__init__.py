@@ -1,4 +1,4 @@
-"""Linear models of words under overlapping groups: majorize and minimise, and ADMM as Yogatama (2015) has it."""
+"""Solvers of linear models under overlapping groups: majorize-minimise, and ADMM after Yogatama (2015)."""
 
 from structsparse.solvers.overlaps.admm import Admm
 from structsparse.solvers.overlaps.majorize import Majorizer

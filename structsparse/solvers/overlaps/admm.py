@@ -1,4 +1,4 @@
-"""The alternating directions method of multipliers, as Algorithm 2 of Yogatama (2015, chapter 5) has it.
+"""ADMM for overlapping groups: Algorithm 2 of Yogatama (2015, chapter 5).
 
 Each group has a copy v_g of its rows, bound to the table W by multipliers u:  v = M W. In turn
 
@@ -7,9 +7,9 @@ Each group has a copy v_g of its rows, bound to the table W by multipliers u:  v
     v_g <- group prox of  M W - u / rho  with reach_g / rho,  all groups at once,
     u <- u + rho (v - M W).
 
-The first is solved by proximal Newton, or approached by a few of its steps (inexact ADMM). rho is that of the summed
-loss, as in the paper. Stopped early with a large rho this is a proximal point method in the metric N_j (how many groups
-a row is in), whatever the groups bear.
+The first is solved by proximal Newton, or approximated by a few of its steps (inexact ADMM). rho is that of the summed
+loss, as in the paper. Stopped early with a large rho, this is a proximal point method in the metric N_j (the number of
+groups that a row is in), whatever the strength of the groups.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from structsparse.kernels.solvers import overlaps_groups as row_groups
 from structsparse.solvers.overlaps.problem import Certificate, Problem
 
 STOPS = ("change", "dual", "gap")
-PASSES = 20  # of descent in each step of a w-step
-SLACK = 0.03
-BALANCE, MOST = 2.0, 10.0  # ratio of residuals from which rho moves, and by how much at most
+PASSES = 20  # of descent in each Newton step of a w-step, at most
+SLACK = 0.03  # share of the first gain at which the passes end
+BALANCE, MOST = 2.0, 10.0  # ratio of residuals from which rho changes, and its largest factor
 
 
 class Admm:
-    """The state: W, copies and scaled multipliers u / rho [copies, outputs]; `iterate` until `done`.
+    """The state of ADMM: W, copies and scaled multipliers u / rho [copies, outputs]; `iterate` until `done`.
 
-    `stop`: "change" is ||W - W before|| <= tolerance * ||W||, the paper's; "dual": the primal residual ||v - M W|| and
-    the dual one rho ||M'(v - v before)|| are both within the tolerance of what they are measured by; "gap": the duality
-    gap, from the multipliers, is within it. The two last imply the optimum, the first does not.
+    `stop` is the criterion. "change", the paper's: ||W - W before|| <= tolerance * ||W||. "dual": the relative primal
+    residual ||v - M W|| and dual residual rho ||M'(v - v before)|| are within the tolerance. "gap": the duality gap of
+    the multipliers is within the tolerance. The last two imply optimality, the first does not.
     """
 
     def __init__(
@@ -55,43 +55,45 @@ class Admm:
             np.add.at(self.sums, problem.order, self.copies)
 
     def solve(self, iterations: int = 100) -> Certificate:
+        """Iterate to the end; returns the certificate."""
         while not self.done and self.iterations < iterations:
             self.iterate()
         return self.certify()
 
     def iterate(self) -> None:
+        """One round: w-step, copies, multipliers."""
         self.iterations += 1
         before = self.point.W.copy()
         self._weights()
         problem, W = self.problem, self.point.W
         self.change = _relative(norm(W - before), norm(W))
-        apart, size, there, self.zeros = row_groups.move_copies(
+        gap_square, copy_square, weight_square, self.zeros = row_groups.move_copies(
             problem.sets, problem.order, problem.bounds, W, self.copies, self.duals, self.rho, self.relax, self.sums,
             self.moved,
         )  # fmt: skip
         multipliers = self._gathered(self.duals)
-        self.primal = _relative(np.sqrt(apart), np.sqrt(max(size, there)))
+        self.primal = _relative(np.sqrt(gap_square), np.sqrt(max(copy_square, weight_square)))
         self.dual = _relative(norm(self.moved), norm(multipliers))
         self.done = self._is_done()
         if self.adaptive and not self.done:
             self._balance(multipliers)
 
     def certify(self) -> Certificate:
-        """Of W as the iteration leaves it; the gap is the better of what W itself and the multipliers prove."""
-        found = self.point.certify()
-        return found._replace(gap=min(found.gap, self.bound()))
+        """The certificate of W; the gap is the smaller of those by W itself and by the multipliers."""
+        certificate = self.point.certify()
+        return certificate._replace(gap=min(certificate.gap, self.bound()))
 
     def bound(self) -> float:
-        """The gap at W that the multipliers prove: those of a group lie within its ball once its copy has moved."""
+        """The gap at W proved by the multipliers, which lie in the balls of their groups after a step."""
         self.point.refresh()
         return self.point.gap(-self.rho * self._gathered(self.duals))
 
     def _weights(self) -> None:
-        """The w-step, to `inner` of the steepest entry of the gradient at zero or for `newton` steps."""
+        """The w-step: at most `newton` steps, to a violation of `inner` times the steepest gradient at zero."""
         problem, point = self.problem, self.point
         ridge = problem.squares + self.rho * self.counts
-        pulled = self.rho * self.sums
-        centre = np.divide(pulled, ridge[:, None], out=np.zeros_like(pulled), where=ridge[:, None] > 0)
+        numerator = self.rho * self.sums
+        centre = np.divide(numerator, ridge[:, None], out=np.zeros_like(numerator), where=ridge[:, None] > 0)
         if problem.mask is not None:
             centre *= problem.mask
         for _ in range(self.newton):
@@ -101,6 +103,7 @@ class Admm:
                 break
 
     def _is_done(self) -> bool:
+        """Whether the stopping criterion holds."""
         if self.stop == "change":
             return self.iterations > 1 and self.change <= self.tolerance
         if self.stop == "dual":
@@ -108,7 +111,7 @@ class Admm:
         return self.iterations % 5 == 0 and self.bound() <= self.tolerance
 
     def _balance(self, multipliers: np.ndarray) -> None:
-        """rho towards equal relative residuals; rho times the scaled multipliers stays what it is."""
+        """Adapt rho towards equal relative residuals; rho times the scaled multipliers stays the same."""
         factor = float(np.clip(np.sqrt(self.primal / max(self.dual, 1e-300)), 1 / MOST, MOST))
         if 1 / BALANCE < factor < BALANCE:
             return
@@ -117,15 +120,16 @@ class Admm:
         self.sums += (1 / factor - 1) * multipliers
 
     def _gathered(self, copies: np.ndarray) -> np.ndarray:
-        """Sum over the copies of each row: [rows, outputs]."""
+        """The sum over the copies of each row: [rows, outputs]."""
         order, rows = self.problem.order, self.problem.rows
         return np.stack([np.bincount(order, column, rows) for column in copies.T], axis=1)
 
 
 def norm(x: np.ndarray) -> float:
-    """Without BLAS, whose threads wait for each other on a busy machine."""
+    """The Euclidean norm, without BLAS, whose threads wait for each other on a busy machine."""
     return float(np.sqrt(np.square(x).sum()))
 
 
 def _relative(size: float, unit: float) -> float:
+    """size / unit, where 0 / 0 is 0."""
     return float(size / unit) if unit > 0 else (0.0 if size == 0 else np.inf)

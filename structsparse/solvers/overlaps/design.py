@@ -1,4 +1,4 @@
-"""What a compiled solver reads of the data, in the place of a closure."""
+"""Design: the data and loss of a linear model, which compiled solvers read in place of a closure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Design:
     It is a note on the parameter: `notes_of(table).design = Design(...)`.
     """
 
-    matrix: scipy.sparse.csc_array  # float64 [N, V]; whatever scipy.sparse or a dense matrix is turned into it
+    matrix: scipy.sparse.csc_array  # float64 [N, V]; other sparse or dense matrices are converted
     targets: np.ndarray  # float64 [N]
     loss: str
     bias: Tensor | None  # [outputs]; None: no bias
@@ -44,7 +44,7 @@ class Design:
         return self.matrix.shape[0]
 
     def outputs(self, table: Tensor) -> int:
-        """One for two classes and for numbers, else how many classes; targets are checked to be of that kind."""
+        """The number of outputs: 1 for two classes and for numbers, else the number of classes. Checks the targets."""
         if table.shape[0] != self.matrix.shape[1] or table.dim() > 2:
             raise UserError(
                 f"a table {tuple(table.shape)} does not fit a matrix of {self.matrix.shape[1]} columns: expected a row "
@@ -55,17 +55,17 @@ class Design:
             raise UserError(f"a bias {tuple(self.bias.shape)} does not fit a table of {outputs} outputs")
         if outputs > 1:
             wrong = (self.targets < 0) | (self.targets >= outputs) | (self.targets != np.floor(self.targets))
-            wanted = f"a class from 0 to {outputs - 1}"
+            expected = f"a class from 0 to {outputs - 1}"
         else:
-            wrong, wanted = (np.abs(self.targets) != 1) & (self.loss != "squared"), "-1 or 1"
+            wrong, expected = (np.abs(self.targets) != 1) & (self.loss != "squared"), "-1 or 1"
         if wrong.any():
             place = int(np.flatnonzero(wrong)[0])
-            raise UserError(f"the target of item {place} is {self.targets[place]:g}, expected {wanted}")
+            raise UserError(f"the target of item {place} is {self.targets[place]:g}, expected {expected}")
         return outputs
 
     @torch.no_grad()
     def write_(self, table: Tensor, weights: np.ndarray, bias: np.ndarray) -> None:
-        """What a solver found, into the parameters."""
+        """Copy a solution into the parameters."""
         table.copy_(torch.from_numpy(weights).view(table.shape))
         if self.bias is not None:
             self.bias.copy_(torch.from_numpy(bias).view(self.bias.shape))

@@ -1,18 +1,18 @@
-"""Majorize and minimise: quadratics above the norms, a step of proximal Newton under them, an exact end.
+"""Majorize-minimise for overlapping groups: quadratic upper bounds of the norms, proximal Newton, an exact final phase.
 
 For any e > 0,  ||w|| <= (||w||^2 / e + e) / 2,  with equality at e = ||w||. With e_g = sqrt(||W_g||^2 + eps^2) groups
 become squares of weight q_j = sum over the groups of row j of reach_g / e_g, and a step of proximal Newton under lasso
-and squares lowers the objective but for eps, which falls towards zero: in each iteration until it is small, then only
-where most of what is left to gain is due to it. No step length, no multiplier; rows outside the working set are never
-visited.
+and squares lowers the objective smoothed by eps. eps falls towards zero: in each iteration until it is small, then
+only when most of the remaining gap is due to it. There is no step length and no multiplier; rows outside the working
+set are never visited.
 
-Where eps has become small and stays, these squares move slowly: what is left to gain lies in groups whose norms are
-about eps. From there on each step is followed by one of Newton on the loss with sqrt(||W_g||^2 + eps^2) itself.
+Once eps is small and fixed, the quadratic bounds converge slowly: the remaining gain lies in groups with norms of about
+eps. From then on each step is followed by a Newton step on the loss with sqrt(||W_g||^2 + eps^2) itself.
 
-A group that dies has ||W_g|| shrinking with eps, and reach_g W_g / e_g tends to its dual, within the ball of radius
-reach_g. So the end guesses the dead as those still within a few eps, sets them to zero, takes Newton steps with the
-norms themselves on what lives, and then proves the guess: the duals of the dead must hold all that pulls at them.
-Where they do not, the guess is dropped, eps goes on falling, and the next guess is a better one.
+If a group dies, ||W_g|| shrinks with eps, and reach_g W_g / e_g tends to its dual, within the ball of radius reach_g.
+The final phase guesses that groups with norms within a few eps are dead and sets them to zero. It takes Newton steps
+with the exact norms on the living rows, then verifies the guess: the duals of the dead groups must balance the gradient
+of their rows. If they cannot, the guess is undone, eps goes on falling, and a later guess is better.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from structsparse.penalties import L1
 from structsparse.solvers.linear import fit_linear
 from structsparse.solvers.overlaps.problem import HOLD_ROUNDS, Certificate, Problem
 
-FALL = 0.7  # of eps in an iteration
-FIRST = 3.0  # eps at first, over the inverse of the median norm of an item: the size that weights have
-SOON = 1e-4  # of the first eps: down to here it falls in each iteration
-ROUNDING = 1e-13  # of an objective: a guess that ends higher by more is wrong
-LOOK = 3  # iterations between two looks at the bound
-VAIN = 5  # looks while eps stays, after which one that finds nothing gained makes it fall
-BLUR = 0.2  # share of eps in the bound below which eps waits for the rest
-GUESS, FURTHER = 1e-3, 10.0  # gap at which the dead are guessed first; how much smaller for each further guess
-NEAR = 2.0  # a group within so many eps is taken for dead: its dual is at most 9/10 of its ball
-WAKINGS, WOKEN = 20, 1e-6  # rounds of waking in a guess; of NEAR, for what has been woken
-FEW_ROUNDS = 10  # over the duals of dead groups, where the gap is proven and only kkt is asked for
-SOME_ROUNDS = 50  # of the same, where a gap is asked for, which the bound will prove if they do not
+FALL = 0.7  # factor of eps per iteration
+FIRST = 3.0  # the first eps, in units of 1 / median norm of an item: the typical size of weights
+SOON = 1e-4  # share of the first eps down to which it falls in each iteration
+ROUNDING = 1e-13  # relative increase of the objective above which a guess is wrong
+LOOK = 3  # iterations between two computations of the bound
+VAIN = 5  # computations of the bound without gain, eps being fixed, after which eps falls
+BLUR = 0.2  # share of the bound that is due to eps, below which eps stays fixed
+GUESS, FURTHER = 1e-3, 10.0  # gap at the first guess of dead groups; how much smaller at each further guess
+NEAR = 2.0  # norm in units of eps at which a group is guessed dead: its dual is then at most 9/10 of its ball
+WAKINGS, WOKEN = 20, 1e-6  # rounds of waking groups in a guess; factor of NEAR for groups that have been woken
+FEW_ROUNDS = 10  # over the duals of dead groups, if the gap is proved and only kkt is missing
+SOME_ROUNDS = 50  # over the duals of dead groups, if a gap is required, which the bound proves later otherwise
 PASSES = 5  # of descent in an iteration
-POLISHES = 60  # Newton steps of an end
-CONJUGATES, ACCURACY = 300, 1e-3  # rounds within each, and where they end
-WARM = 1e-2  # of the first eps, where a start is given
-SMALLEST = 1e-12  # of the first eps
-ROUGH = 1e-4  # gap of working sets, from which on Newton is faster
+POLISHES = 60  # Newton steps of the final phase, at most
+CONJUGATES, ACCURACY = 300, 1e-3  # rounds of conjugate gradients in each, and their accuracy
+WARM = 1e-2  # share of the first eps, if weights to start from are given
+SMALLEST = 1e-12  # share of the first eps at which the search gives up
+ROUGH = 1e-4  # gap to which `fit_linear` solves first; from there Newton is faster
 
 
 class Majorizer:
-    """The state of one search; `iterate` until `certificate` says enough, or `stuck`."""
+    """The state of majorize-minimise; `iterate` until the certificate suffices or the search is `stuck`."""
 
     def __init__(
         self, problem: Problem, weights: np.ndarray | None, bias: np.ndarray | None, kkt: float, gap: float = 0.0
@@ -59,10 +59,11 @@ class Majorizer:
         if weights is not None and weights.any():
             self.eps *= WARM
         self.bound, self.next_try, self.falls = np.inf, GUESS, True
-        self.iterations, self.looks, self.stuck = 0, 0, False  # looks: so many while eps stayed what it is
+        self.iterations, self.looks, self.stuck = 0, 0, False  # looks: computations of the bound at this eps
         self.certificate: Certificate | None = None
 
     def solve(self, iterations: int = 1000) -> Certificate:
+        """Iterate to the end; returns the certificate."""
         while not self.done and self.iterations < iterations:
             self.iterate()
         if self.certificate is None:
@@ -70,18 +71,22 @@ class Majorizer:
         return self.certificate
 
     def certify(self) -> Certificate:
-        """Of the point as it is; the gap is the better of what its own duals and those of the smoothed norms prove."""
-        found = self.point.certify()
-        return found._replace(gap=min(found.gap, self.point.bound(self.eps)[0])) if self.problem.grouped else found
+        """The certificate of the current point; the gap is the smaller of those by its own and by smoothed duals."""
+        certificate = self.point.certify()
+        if not self.problem.grouped:
+            return certificate
+        return certificate._replace(gap=min(certificate.gap, self.point.bound(self.eps)[0]))
 
     @property
     def done(self) -> bool:
         return self.stuck or self._enough(self.certificate)
 
     def _enough(self, certificate: Certificate | None) -> bool:
+        """Whether a certificate meets the required kkt or gap."""
         return certificate is not None and (certificate.kkt <= self.kkt or certificate.gap <= self.gap)
 
     def iterate(self) -> None:
+        """One majorize-minimise step; every few steps the bound, and a guess of the dead groups when it is small."""
         self.iterations += 1
         if not self.problem.grouped:
             self._without_groups()
@@ -103,10 +108,11 @@ class Majorizer:
 
     @property
     def waits(self) -> bool:
-        """Whether eps is small and stays."""
+        """Whether eps is small and fixed."""
         return not self.falls and self.eps <= SOON * self.first
 
     def _step(self) -> None:
+        """A step of proximal Newton under the quadratic bounds of the norms."""
         problem, point = self.problem, self.point
         point.refresh()
         rows = row_groups.awake(point.W, point.G, problem.cut, np.ones(problem.rows, np.bool_))
@@ -116,17 +122,18 @@ class Majorizer:
         point.step(rows, pulls, passes=PASSES)
 
     def _end(self) -> None:
-        """Guess the dead, find the optimum of the rest, prove the guess; wake those that it fails for. Where that does
-        not end, go on from before."""
+        """Final phase: guess the dead groups, optimise the rest, verify the guess, wake groups that fail.
+
+        If that does not succeed, go back to the point before."""
         problem, point = self.problem, self.point
-        kept, norms, before = point.copy(), point.norms(), point.objective()
+        saved, norms, before = point.copy(), point.norms(), point.objective()
         held = problem.sets.reach / np.sqrt(norms**2 + self.eps**2), np.linalg.norm(point.W, axis=1)
-        least = np.where(problem.sets.reach > 0, NEAR * self.eps, -1.0)  # norm [groups] at which one is taken for dead
+        least = np.where(problem.sets.reach > 0, NEAR * self.eps, -1.0)  # norm [groups] guessed dead
         fresh, latest = None, np.inf
         for _ in range(WAKINGS):
             self._polish(least, fresh)
             rise = point.objective() - before
-            proven = max(self.bound + rise / problem.unit, 0.0)  # by the duals from before the guess
+            proven = max(self.bound + rise / problem.unit, 0.0)  # by the duals of before the guess
             if rise > ROUNDING * abs(before) and proven > self.gap:
                 break
             patience = SOME_ROUNDS if self.gap > 0 else HOLD_ROUNDS
@@ -140,11 +147,11 @@ class Majorizer:
             latest = certificate.kkt
             fresh = certificate.woken
             least[fresh] *= WOKEN
-            self._wake(fresh, kept[0], least)
-        point.restore(kept)
+            self._wake(fresh, saved[0], least)
+        point.restore(saved)
 
     def _wake(self, woken: np.ndarray, weights: np.ndarray, least: np.ndarray) -> None:
-        """Rows of these groups, and of no other dead one, get the weights they had."""
+        """Restore the weights of the rows of woken groups that lie in no other dead group."""
         problem, point = self.problem, self.point
         dead = (point.norms() == 0) & (least > 0) & ~woken
         allowed, member = np.ones(problem.rows, np.bool_), np.ones(problem.rows, np.bool_)
@@ -155,8 +162,9 @@ class Majorizer:
         point.rescore()
 
     def _polish(self, least: np.ndarray, fresh: np.ndarray | None = None) -> None:
-        """Newton on what lives, until it is stationary; groups of at most so large a norm are set to zero, but those
-        that are `fresh` not at once: eps stands in for their norm."""
+        """Newton steps on the living rows until they are stationary; groups of norm at most `least` are set to zero.
+
+        Groups just woken (`fresh`) count with a norm of at least eps in the first step."""
         problem, point = self.problem, self.point
         allowed = np.ones(problem.rows, np.bool_)
         calm = 0
@@ -181,6 +189,7 @@ class Majorizer:
             self._newton(rows)
 
     def _newton(self, rows: np.ndarray, eps: float = 0.0) -> None:
+        """A Newton step on the nonzero entries of these rows, with norms smoothed by eps."""
         problem, point = self.problem, self.point
         point.refresh()
         norms, pulls = np.sqrt(point.norms() ** 2 + eps**2), np.zeros(problem.rows)
@@ -193,10 +202,10 @@ class Majorizer:
         point.loss = row_kernels.losses(problem.data, point.F, point.slope, point.bend)
 
     def _without_groups(self) -> None:
-        """Lasso and squares alone: which rows live by `fit_linear` where it knows the loss, then Newton."""
+        """Lasso and squares alone: the living rows by `fit_linear` if it supports the loss, then Newton steps."""
         problem, point = self.problem, self.point
-        known = problem.data.kind in (LOGISTIC, SQUARED) and problem.mask is None
-        if self.iterations == 1 and problem.cut > 0 and known:
+        supported = problem.data.kind in (LOGISTIC, SQUARED) and problem.mask is None
+        if self.iterations == 1 and problem.cut > 0 and supported:
             loss = "logistic" if problem.data.kind == LOGISTIC else "squared"
             start = (point.W[:, 0], float(point.bias[0] if problem.moves_bias else 0.0))
             fit = fit_linear(
@@ -211,5 +220,6 @@ class Majorizer:
 
 
 def _median_norm(problem: Problem) -> float:
+    """The median norm of an item."""
     squares = np.bincount(problem.data.items, problem.data.values**2, problem.items)
     return float(np.sqrt(np.median(squares)))

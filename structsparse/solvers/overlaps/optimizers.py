@@ -1,4 +1,4 @@
-"""The compiled solvers as torch Optimizers: they read `notes_of(parameter).design` and write the table and its bias."""
+"""Torch solvers for linear models under overlapping groups: `Majorize`, `ADMM`, `StoppedEarly`; they need a design."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from structsparse.weights.notes import notes_of
 
 
 class DesignOptimizer(Solver):
-    """Minimises the mean loss of `notes_of(table).design` plus the table's penalty, from where table and bias are.
+    """Minimises the mean loss of `notes_of(table).design` plus the penalty of the table, starting at table and bias.
 
     A step makes up to `inner` iterations and ends with one call of the closure, for the loss there. `certificate` is
     that of the last step's end, computed on demand; `proof()` holds its figures. `converged`: nothing is left to do.
@@ -38,7 +38,7 @@ class DesignOptimizer(Solver):
         self.penalties: dict[Tensor, Penalty] = {}
         self.support: dict[Tensor, Tensor] = {}
         self.search = None
-        self._latest, self._certificate = None, None  # what has been searched last, and what certifies it
+        self._latest, self._certificate = None, None  # the last search, and its certificate
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
         """The penalty of the table; entries outside its support stay zero."""
@@ -74,7 +74,7 @@ class DesignOptimizer(Solver):
             self.search.iterate()
         self._latest, self._certificate = self.search, None
         self._settle()
-        notes_of(table).design.write_(table, *self._found())
+        notes_of(table).design.write_(table, *self._solution())
         with torch.enable_grad():
             loss = closure()
         for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
@@ -82,12 +82,14 @@ class DesignOptimizer(Solver):
         return loss
 
     def _settle(self) -> None:
-        """What is left to do at the end of a step."""
+        """Adjust the solution at the end of a step."""
 
-    def _found(self) -> tuple[np.ndarray, np.ndarray]:
+    def _solution(self) -> tuple[np.ndarray, np.ndarray]:
+        """Weights and bias."""
         return self.search.point.W, self.search.point.bias
 
     def _table(self) -> Tensor:
+        """The one parameter with a design."""
         tables = [parameter for parameter in self.members if notes_of(parameter).design is not None]
         if len(tables) != 1:
             raise UserError(
@@ -114,10 +116,10 @@ class DesignOptimizer(Solver):
 
 
 class Majorize(DesignOptimizer):
-    """Majorize and minimise with proximal Newton, to zeros that the duals of dead groups prove (see `majorize`).
+    """Majorize-minimise with proximal Newton, to zeros that are proved by the duals of dead groups (see `majorize`).
 
-    `kkt`: where it ends, as a share of the steepest gradient at zero; `gap`: or where a duality gap of at most this
-    share of the objective at zero weights is proven. Without groups it is `fit_linear`, then Newton.
+    It ends when the smallest subgradient is at most `kkt` times the steepest gradient at zero, or when a duality gap of
+    at most `gap` times the objective at zero weights is proved. Without groups it is `fit_linear`, then Newton.
     """
 
     def __init__(self, params, inner: int = 10, kkt: float = 1e-9, gap: float = 0.0, lr: float = 1.0) -> None:
@@ -137,10 +139,10 @@ class Majorize(DesignOptimizer):
 
 
 class ADMM(DesignOptimizer):
-    """Algorithm 2 of the paper (see `admm`), stopped by `stop` at `tolerance` or after `iterations`.
+    """ADMM, Algorithm 2 of Yogatama (see `admm`), stopped by criterion `stop` at `tolerance` or after `iterations`.
 
-    The table is the paper's w: zeros in it are those that the lasso makes. Once it is done, rows of groups whose copy
-    v_g is zero are zero as well (`zeros`), as v = w at the optimum; `gap` is that of the table so made.
+    The table is the paper's w, whose zeros come from the lasso. At the end, with `zeros`, rows of groups whose copy v_g
+    is zero are set to zero too, as v = w at the optimum; the gap is that of this table.
     """
 
     def __init__(
@@ -188,7 +190,7 @@ class ADMM(DesignOptimizer):
         return search.certify()
 
     def _dead_rows(self) -> np.ndarray:
-        """Rows of a group whose copy is zero."""
+        """The rows of groups whose copies are zero: bool [rows]"""
         search = self.search
         lengths = np.diff(search.problem.bounds)
         living = np.add.reduceat(search.copies.any(1).astype(np.int64), search.problem.bounds[:-1]) > 0
@@ -198,10 +200,10 @@ class ADMM(DesignOptimizer):
 
 
 class StoppedEarly(ADMM):
-    """No minimiser of the penalty: ADMM with the groups' strength at zero, ended after few iterations.
+    """ADMM with the strength of groups set to zero, stopped after few iterations; it does not minimise the penalty.
 
-    What is left is the loss under lasso and squares, approached by a proximal point method in the metric N_j, the
-    number of groups a word is in: frequent words move little, rare ones far. rho and iterations decide the model.
+    It approaches the loss under lasso and squares by a proximal point method in the metric N_j, the number of groups
+    that a word is in: frequent words move little, rare ones far. rho and iterations decide the model.
     """
 
     def _penalty(self, table: Tensor) -> Penalty:

@@ -1,4 +1,4 @@
-"""A design and a penalty as arrays, a point among its weights, and what proves a point.
+"""Linear problems under overlapping groups: arrays for the kernels, points, and their certificates.
 
 minimise over W and b:  mean loss(X W + b)  +  sum_g reach_g ||W_g||  +  cut * |W|_1  +  1/2 sum_j squares_j |W_j|^2
 """
@@ -16,37 +16,35 @@ from structsparse.groups import Cover
 from structsparse.kernels.solvers import overlaps_groups as row_groups
 from structsparse.kernels.solvers import overlaps_newton as row_polish
 from structsparse.kernels.solvers import overlaps_problem as row_kernels
-from structsparse.kernels.solvers.overlaps_groups import Sets
-from structsparse.kernels.solvers.overlaps_problem import HINGE, LOGISTIC, SOFTMAX, SQUARED, Data
+from structsparse.kernels.solvers.overlaps_groups import RowGroups
+from structsparse.kernels.solvers.overlaps_problem import HINGE, LOGISTIC, SOFTMAX, SQUARED, LinearData
 from structsparse.penalties import L1, ElasticNet, NoPenalty, Penalty, SquaredL2, StructuredElasticNet
 from structsparse.solvers.overlaps.design import Design
 
 KINDS = {"logistic": LOGISTIC, "squared": SQUARED, "squared_hinge": HINGE}
 BY_ENTRY = (L1, ElasticNet, SquaredL2, NoPenalty)
-HOLD_ROUNDS = 3000  # of descent over the duals of dead groups
-FREE_ROUNDS = 60  # of Newton for the bias alone
+HOLD_ROUNDS = 3000  # of descent over the duals of dead groups, at most
+FREE_ROUNDS = 60  # of Newton for the bias alone, at most
 
 
 class Certificate(NamedTuple):
-    """How good a point is. `gap`: the duality gap over the objective at zero weights and the best bias. `kkt`: the
-    largest entry of the nearest to zero of gradient + subgradients, over the largest of the gradient at zero weights.
-    `woken`: bool [groups], those that are zero and should not be."""
+    """How far a point is from optimal."""
 
     objective: float
-    gap: float
-    kkt: float
-    woken: np.ndarray
+    gap: float  # the duality gap, relative to the objective at zero weights and the best bias
+    kkt: float  # the largest entry of the smallest subgradient, relative to the gradient at zero weights
+    woken: np.ndarray  # bool [groups], groups that are zero and should not be
 
 
 class Problem:
-    """Everything that stays. Where entries may not live (`support`) their gradient counts as zero."""
+    """Data and penalty of a problem, as arrays. Entries outside the support stay zero: their gradient is set to 0."""
 
     def __init__(self, design: Design, table: Tensor, penalty: Penalty, support: Tensor | None = None):
         self.outputs = design.outputs(table)
         X, kind = design.matrix, KINDS[design.loss]
         kind = SOFTMAX if kind == LOGISTIC and self.outputs > 1 else kind
         self.design, self.penalty, self.moves_bias = design, penalty, design.bias is not None
-        self.data = Data(X.data, X.indices, X.indptr, design.targets, kind)
+        self.data = LinearData(X.data, X.indices, X.indptr, design.targets, kind)
         self.items, self.rows = X.shape
         self.every = np.arange(self.rows)
         self.mask = None
@@ -58,7 +56,7 @@ class Problem:
         self._check_bound()
 
     def _check_bound(self) -> None:
-        """What bears no penalty at all has no dual to speak of."""
+        """Refuse rows without any penalty, for which there is no bound."""
         if self.cut > 0 or not self.grouped:
             return
         bears = np.zeros(self.rows)
@@ -66,12 +64,12 @@ class Problem:
         bare = (bears == 0) & (np.diff(self.data.starts) > 0)
         if bare.any():
             raise UserError(
-                f"{int(bare.sum())} rows of the table lie in no group and bear neither lasso nor squares: expected "
+                f"{int(bare.sum())} rows of the table lie in no group and have neither lasso nor squares: expected "
                 "reg.lasso or reg.squares above 0"
             )
 
     def begin(self, weights: np.ndarray | None = None, bias: np.ndarray | None = None) -> Point:
-        """A point; the unit of gaps and of gradients is taken at zero weights and the best bias first."""
+        """The point to start from; first the units of gaps and of gradients are computed at zero weights."""
         zero = Point(self)
         zero.fit_bias()
         zero.refresh()
@@ -85,7 +83,7 @@ class Problem:
 
 
 class Point:
-    """Weights [rows, outputs] and bias, with scores, loss and gradient there."""
+    """Weights [rows, outputs] and bias of a problem, with scores, loss and gradient there."""
 
     def __init__(self, problem: Problem, weights: np.ndarray | None = None, bias: np.ndarray | None = None):
         self.problem = problem
@@ -99,28 +97,31 @@ class Point:
         self.rescore()
 
     def copy(self) -> tuple[np.ndarray, np.ndarray]:
+        """A copy of weights and bias."""
         return self.W.copy(), self.bias.copy()
 
-    def restore(self, kept: tuple[np.ndarray, np.ndarray]) -> None:
-        self.W[:], self.bias[:] = kept
+    def restore(self, saved: tuple[np.ndarray, np.ndarray]) -> None:
+        """Go back to a copy."""
+        self.W[:], self.bias[:] = saved
         self.rescore()
 
     def rescore(self) -> None:
-        """Scores and losses anew, without the rounding of many steps."""
+        """Compute scores and loss anew, free of accumulated rounding."""
         row_kernels.scores(self.problem.data, self.W, self.bias, self.F)
         self.loss = row_kernels.losses(self.problem.data, self.F, self.slope, self.bend)
 
     def refresh(self) -> None:
-        """The gradient; slope and bend are those of the scores already."""
+        """Compute the gradient; slope and bend are up to date with the scores."""
         self.gradient_of(self.slope)
 
     def gradient_of(self, slope: np.ndarray) -> None:
+        """Compute the gradient for given slopes of the items."""
         row_kernels.gradient(self.problem.data, slope, self.G)
         if self.problem.mask is not None:
             self.G[~self.problem.mask] = 0
 
     def fit_bias(self) -> None:
-        """The best bias for these weights."""
+        """Minimise over the bias alone."""
         nothing = np.empty(0, np.int64)
         for _ in range(FREE_ROUNDS if self.problem.moves_bias else 0):
             before = self.loss
@@ -129,7 +130,7 @@ class Point:
                 break
 
     def step(self, rows: np.ndarray, ridge: np.ndarray, centre=None, passes: int = 5, slack: float = 0.03) -> float:
-        """A step of proximal Newton on these rows; how far from optimal the steepest entry was before it."""
+        """A step of proximal Newton on these rows; returns the largest violation of optimality before it."""
         problem = self.problem
         self.loss, worst = row_kernels.newton(
             problem.data, self.W, self.bias, self.F, self.slope, self.bend, self.G, problem.cut, ridge,
@@ -138,6 +139,7 @@ class Point:
         return worst
 
     def norms(self) -> np.ndarray:  # [groups]
+        """The norms of the groups."""
         squares = np.empty(len(self.problem.sets.reach))
         row_groups.group_squares(self.problem.sets, self.W, squares)
         return np.sqrt(squares)
@@ -154,9 +156,10 @@ class Point:
         tolerance: float = 1e-13,
         rounds: int = HOLD_ROUNDS,
     ) -> Certificate:
-        """What proves the point. `held`: where the duals of groups that are zero start from, factors [groups] of the
-        sizes [rows] of other weights; so many `rounds` over them at most. The gradient afterwards is that of the dual
-        point."""
+        """The certificate of this point. Afterwards the gradient is that of the dual point.
+
+        `held`: where the duals of dead groups start from, factors [groups] and sizes [rows] of other weights; at most
+        `rounds` rounds over them."""
         problem, norms = self.problem, self.norms()
         self.refresh()
         slope_of_bias = float(np.abs(self.slope.mean(1)).max()) if problem.moves_bias else 0.0
@@ -170,13 +173,14 @@ class Point:
         return Certificate(self.objective(), self.gap(taken), kkt, woken)
 
     def bound(self, eps: float) -> tuple[float, float]:
-        """The gap that the duals reach_g W_g / sqrt(||W_g||^2 + eps^2) prove, and what of it is due to eps."""
+        """The gap proved by the duals reach_g W_g / sqrt(||W_g||^2 + eps^2), and the part of it that is due to eps."""
         norms = self.norms()
         wide = np.sqrt(norms**2 + eps**2)
         blur = float((self.problem.sets.reach * norms * (1 - norms / wide)).sum()) / self.problem.unit
         return self.gap(self._pull(wide)[:, None] * self.W), blur
 
     def _pull(self, norms: np.ndarray) -> np.ndarray:
+        """The sum of reach_g / norm_g over the living groups of each row: [rows]"""
         problem, pull = self.problem, np.zeros(self.problem.rows)
         with np.errstate(divide="ignore", invalid="ignore"):
             factors = np.where(norms > 0, problem.sets.reach / norms, 0.0)
@@ -184,7 +188,7 @@ class Point:
         return pull
 
     def _held(self, rest, dead, held, tolerance, rounds) -> tuple[np.ndarray, np.ndarray]:
-        """What the dead groups leave of the rest, and which of them should live."""
+        """The part of the gradient that the duals of dead groups cannot balance, and the groups that should live."""
         sizes = np.where(self.W.any(1), 0.0, np.linalg.norm(rest, axis=1))
         before = sizes.copy()
         factors, guess = held if held is not None else (np.zeros(len(dead)), np.zeros(len(sizes)))
@@ -195,8 +199,10 @@ class Point:
         return rest * share[:, None], woken
 
     def gap(self, taken: np.ndarray) -> float:
-        """By weak duality, of the slope of the loss made orthogonal to the bias, scaled until the penalty's ball holds
-        it; squares take what the rest of their row leaves."""
+        """The duality gap, relative to the unit; `taken` [rows, outputs] is the sum of the duals of groups.
+
+        The dual point is the slope of the loss, made orthogonal to the bias and scaled into the dual ball of the
+        penalty; squares take what remains of their rows."""
         problem = self.problem
         objective, slope = self.objective(), self._orthogonal()
         self.gradient_of(slope)
@@ -214,7 +220,9 @@ class Point:
         return max(objective - dual, 0.0) / problem.unit if np.isfinite(dual) else np.inf
 
     def _excess_of_groups(self, total: np.ndarray) -> float:
-        """Each row's rest goes to the group of its that bears most: by how large a share its ball must grow."""
+        """By how large a share the balls of groups must grow to hold the excess of all rows.
+
+        The excess of a row goes to its group with the largest reach."""
         sets, lengths = self.problem.sets, np.diff(self.problem.sets.starts)
         bearers = np.flatnonzero((lengths > 0) & total.any(1))
         rank = np.argsort(sets.reach[sets.groups], kind="stable")
@@ -222,11 +230,11 @@ class Point:
         heaviest = np.zeros(len(lengths), np.int64)
         heaviest[owner[rank]] = sets.groups[rank]
         squares = np.bincount(heaviest[bearers], (total[bearers] ** 2).sum(1), len(sets.reach))
-        given = squares > 0
-        return float((np.sqrt(squares[given]) / sets.reach[given]).max(initial=0)) if given.any() else 0.0
+        used = squares > 0
+        return float((np.sqrt(squares[used]) / sets.reach[used]).max(initial=0)) if used.any() else 0.0
 
     def _orthogonal(self) -> np.ndarray:
-        """The slope [outputs, items] after a Newton step of the bias; twice, as the first leaves rounding."""
+        """The slope [outputs, items] made orthogonal to the bias by a Newton step; twice, against rounding."""
         slope, bend = self.slope.copy(), self.bend
         if not self.problem.moves_bias:
             return slope
@@ -242,7 +250,7 @@ class Point:
 
 
 def _past_cut(rest: np.ndarray, W: np.ndarray, cut: float) -> np.ndarray:
-    """The nearest to zero of rest + cut * sign(W), where the sign of zero is anything from -1 to 1."""
+    """The subgradient rest + cut * sign(W) of smallest size, where the sign of zero is anything from -1 to 1."""
     return np.where(W != 0, rest + cut * np.sign(W), rest - np.clip(rest, -cut, cut))
 
 
@@ -251,7 +259,7 @@ def _zeros(shape) -> np.ndarray:
 
 
 def _parts(penalty: Penalty, rows: int) -> tuple[float, np.ndarray, Cover | None, np.ndarray]:
-    """cut, squares [rows], the cover, and reach [groups]."""
+    """The penalty as arrays: cut, squares [rows], the cover, and reach [groups]."""
     strength = float(penalty.strength)
     if isinstance(penalty, StructuredElasticNet):
         table = torch.zeros(rows)
@@ -264,18 +272,18 @@ def _parts(penalty: Penalty, rows: int) -> tuple[float, np.ndarray, Cover | None
         cut, ridge = strength * penalty.mix, strength * (1 - penalty.mix)
         return cut, np.full(rows, ridge), None, np.zeros(0)
     raise UserError(
-        f"this solver knows no solution for {type(penalty).__name__}; expected StructuredElasticNet (reg=structured), "
+        f"this solver does not support {type(penalty).__name__}; expected StructuredElasticNet (reg=structured), "
         "L1, SquaredL2 or an ElasticNet without weights"
     )
 
 
-def _sets(cover: Cover | None, reach: np.ndarray, rows: int) -> tuple[Sets, np.ndarray, np.ndarray]:
-    """The groups by rows; and by groups: their rows one after the other, and where each starts."""
+def _sets(cover: Cover | None, reach: np.ndarray, rows: int) -> tuple[RowGroups, np.ndarray, np.ndarray]:
+    """The groups of each row; and by group the rows one after the other, and where each group starts."""
     if cover is None:
         empty = np.zeros(0, np.int32)
-        return Sets(np.zeros(rows + 1, np.int64), empty, reach), empty, np.zeros(1, np.int64)
-    whole = cover.atoms.shape[0] == rows == len(cover.atoms) and cover.atoms.aligned
-    if not whole:
+        return RowGroups(np.zeros(rows + 1, np.int64), empty, reach), empty, np.zeros(1, np.int64)
+    by_rows = cover.atoms.shape[0] == rows == len(cover.atoms) and cover.atoms.aligned
+    if not by_rows:
         raise UserError(
             f"the groups of {cover.parameter} are not of whole rows of a table of {rows}: this solver takes groups of "
             "rows"
@@ -283,4 +291,4 @@ def _sets(cover: Cover | None, reach: np.ndarray, rows: int) -> tuple[Sets, np.n
     members, bounds = cover.members.cpu().numpy(), cover.offsets.cpu().numpy()
     owner = np.repeat(np.arange(len(cover), dtype=np.int32), np.diff(bounds))
     starts = np.concatenate([[0], np.bincount(members, minlength=rows).cumsum()]).astype(np.int64)
-    return Sets(starts, owner[np.argsort(members, kind="stable")], reach), members, bounds
+    return RowGroups(starts, owner[np.argsort(members, kind="stable")], reach), members, bounds

@@ -18,7 +18,7 @@ from structsparse.corpora.known.treebanks import Treebanks
 from structsparse.corpora.treebank import Treebank
 from structsparse.features.keys import WORD, Bags
 from structsparse.features.prepared import indexed
-from structsparse.kernels.solvers.online_trees_by_keys import Says
+from structsparse.kernels.solvers.online_trees_by_keys import TemplateAtoms
 from structsparse.tasks.parsing.features.filters import ArcCandidates
 from structsparse.tasks.parsing.features.groups import ArcLayout
 from structsparse.tasks.parsing.features.index import ArcIndex, Looks, check_attributes, useful
@@ -62,7 +62,7 @@ class ArcArrays:
         return vars(self).get("bags")
 
     @cached_property
-    def says(self) -> Says:
+    def says(self) -> TemplateAtoms:
         return Looks(self.treebank, self.templates).says
 
     def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

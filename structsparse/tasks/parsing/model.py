@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from structsparse.base.arrays import ranges
 from structsparse.base.large_arrays import zeros_on_large_pages
-from structsparse.kernels.solvers.online_trees_by_keys import Says
+from structsparse.kernels.solvers.online_trees_by_keys import TemplateAtoms
 from structsparse.structures.nonprojective import NonprojectiveTree
 from structsparse.structures.projective import ProjectiveTree
 from structsparse.weights.bags import bag_sum
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Source(Protocol):
     """The corpus that a batch is of. Whichever of the two ways to features a model takes, the other costs nothing."""
 
-    says: Says  # what makes the keys of any sentence
+    says: TemplateAtoms  # what makes the keys of any sentence
 
     def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The active rows of all arcs of these sentences, and where those of each arc begin."""

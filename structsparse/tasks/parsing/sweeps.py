@@ -11,7 +11,7 @@ from structsparse.base.errors import UserError
 from structsparse.kernels.solvers import online_trees as trees
 from structsparse.kernels.solvers import online_trees_by_keys as keyed
 from structsparse.kernels.weights import key_table
-from structsparse.solvers.online import Rule, Sweeper
+from structsparse.solvers.online import Sweeper, UpdateRule
 from structsparse.weights.feature_tables import FeatureTable
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ class TreeSweeper(Sweeper):
     def __init__(self, model, solver: Online) -> None:
         super().__init__(model, solver)
         self.source: object | None = None  # the corpus seen last
-        self.corpus: trees.Corpus | None = None
-        self.scratch: trees.Scratch | None = None
+        self.corpus: trees.ParsedCorpus | None = None
+        self.scratch: trees.TreeScratch | None = None
 
     def check(self) -> None:
         if not isinstance(self.model.scorer, FeatureTable):
@@ -34,7 +34,7 @@ class TreeSweeper(Sweeper):
                 f"{self.model.scorer}"
             )
 
-    def sweep(self, passage, rule: Rule, clock: int) -> tuple[float, float, int]:
+    def sweep(self, passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
         """`passage` is an ArcPassage."""
         if self.source is not passage.source:
             self._begin(passage.source)
@@ -48,10 +48,10 @@ class TreeSweeper(Sweeper):
         """Arrays and work memory for a corpus."""
         self.source = source
         bags, longest = source.bags, int(source.lengths.max())
-        self.corpus = trees.Corpus(bags.ids, bags.offsets, source.offsets, source.gold, source.arcs)
+        self.corpus = trees.ParsedCorpus(bags.ids, bags.offsets, source.offsets, source.gold, source.arcs)
         most = 2 * longest * int(np.diff(bags.offsets).max(initial=0))  # features of a wrong tree and of gold
         counts, amounts = np.zeros(len(self.model.scorer.table), np.int16), np.empty(most, np.int16)
-        self.scratch = trees.Scratch(counts, np.empty(most, np.int32), amounts, longest)
+        self.scratch = trees.TreeScratch(counts, np.empty(most, np.int32), amounts, longest)
 
 
 class GrowingTreeSweeper(Sweeper):
@@ -60,7 +60,7 @@ class GrowingTreeSweeper(Sweeper):
     def __init__(self, model, solver: Online) -> None:
         super().__init__(model, solver)
         self.source: object | None = None  # the corpus seen last
-        self.moves: keyed.Moves | None = None
+        self.moves: keyed.TreeDifference | None = None
 
     def check(self) -> None:
         if self.model.scorer.table.dtype != torch.float32:
@@ -69,20 +69,20 @@ class GrowingTreeSweeper(Sweeper):
                 "arcs"
             )
 
-    def sweep(self, passage, rule: Rule, clock: int) -> tuple[float, float, int]:
+    def sweep(self, passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
         """`passage` is an ArcPassage."""
         source = passage.source
         self._release(self.model.scorer)
         if self.source is not source:
             self.source = source
-            self.moves = keyed.moves_for(len(source.says.bases), int(source.lengths.max()))
+            self.moves = keyed.difference_for(len(source.says.bases), int(source.lengths.max()))
         done, totals = 0, np.zeros(3)
         while done < len(passage.sentences):
             done, *sums = self._sweep_from(passage, done, rule, clock)
             totals += sums
         return float(totals[0]), float(totals[1]), int(totals[2])
 
-    def _sweep_from(self, passage, done: int, rule: Rule, clock: int) -> tuple:
+    def _sweep_from(self, passage, done: int, rule: UpdateRule, clock: int) -> tuple:
         """As many sentences as the slots have room for. Full slots are replaced by larger ones in the next call."""
         scorer, structure, source = self.model.scorer, self.model.structure, passage.source
         order, says, longest = passage.sentences.numpy(), source.says, int(source.lengths.max())
@@ -95,9 +95,9 @@ class GrowingTreeSweeper(Sweeper):
         scorer.collect()
         return done, *sums
 
-    def _rows(self, extra: int, rule: Rule) -> keyed.Rows:
+    def _rows(self, extra: int, rule: UpdateRule) -> keyed.KeyedRows:
         """The rows held, with room for `extra` more."""
         scorer = self.model.scorer
         weights, keys, templates = scorer.reserve(extra)
         past = self.solver.past(scorer.table, len(weights)) if rule.averaging else weights[:0]
-        return keyed.Rows(keys.numpy().view(np.uint64), templates.numpy(), past.view(-1).numpy())
+        return keyed.KeyedRows(keys.numpy().view(np.uint64), templates.numpy(), past.view(-1).numpy())

@@ -8,7 +8,7 @@ import numpy as np
 
 from structsparse.base.errors import UserError
 from structsparse.kernels.solvers import online_chains as kernels
-from structsparse.solvers.online import Rule, Sweeper
+from structsparse.solvers.online import Sweeper, UpdateRule
 from structsparse.weights.feature_tables import FeatureTable, GrowingTable
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class TaggingSweeper(Sweeper):
 
     def __init__(self, model, solver: Online) -> None:
         super().__init__(model, solver)
-        self.scratch: kernels.Scratch | None = None
+        self.scratch: kernels.ChainScratch | None = None
         self.begins, self.longest, self.most = np.empty(0, np.int64), 0, 0  # of the corpus seen last, see _scratch
 
     def check(self) -> None:
@@ -33,12 +33,12 @@ class TaggingSweeper(Sweeper):
         if model.edges is not None:
             raise UserError(f"{name} does not support features.edges; choose another solver")
 
-    def sweep(self, passage: Passage, rule: Rule, clock: int) -> tuple[float, float, int]:
+    def sweep(self, passage: Passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
         scorer, growing = self.model.scorer, isinstance(self.model.scorer, GrowingTable)
         if growing:
             self._release(scorer)
         arrays = passage.ids, passage.offsets, passage.begins, passage.gold
-        corpus = kernels.Corpus(*(array.numpy() for array in arrays))
+        corpus = kernels.TaggedCorpus(*(array.numpy() for array in arrays))
         order, done, totals = passage.sentences.numpy(), 0, np.zeros(3)
         while done < len(order):
             rows = self._rows(corpus, order[done], rule)
@@ -49,7 +49,7 @@ class TaggingSweeper(Sweeper):
                 scorer.hold(held)
         return float(totals[0]), float(totals[1]), int(totals[2])
 
-    def _rows(self, corpus: kernels.Corpus, sentence: int, rule: Rule) -> kernels.Rows:
+    def _rows(self, corpus: kernels.TaggedCorpus, sentence: int, rule: UpdateRule) -> kernels.FeatureRows:
         """The rows of weights; in a growing table with room for all features of the next sentence, at least."""
         scorer = self.model.scorer
         if isinstance(scorer, GrowingTable):
@@ -59,14 +59,16 @@ class TaggingSweeper(Sweeper):
         else:
             weights, slots = scorer.table.detach(), (np.empty(0, np.int32), np.empty(0, np.int64))
         past = self.solver.past(scorer.table, len(weights)) if rule.averaging else weights[:0]
-        return kernels.Rows(weights.numpy(), past.numpy(), *slots)
+        return kernels.FeatureRows(weights.numpy(), past.numpy(), *slots)
 
-    def _labels(self, rule: Rule) -> kernels.Labels:
+    def _labels(self, rule: UpdateRule) -> kernels.LabelWeights:
         weights = [self.model.get_parameter(name) for name in LABEL_WEIGHTS]
         past = [self.solver.past(p, len(p)) if rule.averaging else p.detach()[:0] for p in weights]
-        return kernels.Labels(*(tensor.detach().numpy() for tensor in (*weights, *past)))
+        return kernels.LabelWeights(*(tensor.detach().numpy() for tensor in (*weights, *past)))
 
-    def _scratch(self, corpus: kernels.Corpus, rows: kernels.Rows, rule: Rule) -> kernels.Scratch:
+    def _scratch(
+        self, corpus: kernels.TaggedCorpus, rows: kernels.FeatureRows, rule: UpdateRule
+    ) -> kernels.ChainScratch:
         """Work memory for the longest sentence of the corpus, reused while corpus and table allow."""
         if self.begins.ctypes.data != corpus.begins.ctypes.data:  # self.begins keeps the address from being reused
             self.begins, self.longest = corpus.begins, int(np.diff(corpus.begins).max())
@@ -75,7 +77,7 @@ class TaggingSweeper(Sweeper):
         scratch, labels = self.scratch, rows.weights.shape[1]
         if scratch is None or (len(scratch.rival), len(scratch.moving)) != (longest, most):
             width, kind = -(-labels // kernels.LANES) * kernels.LANES, rows.weights.dtype
-            scratch = kernels.Scratch(
+            scratch = kernels.ChainScratch(
                 emissions=np.empty((longest, width), kind),
                 scores=np.empty((longest, width), kind),
                 arrivals=np.empty(width, kind),

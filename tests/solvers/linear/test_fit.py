@@ -416,8 +416,11 @@ def test_dense_and_sparse_passes_reach_the_same_minimum(penalty):
     ("change", "message"),
     [
         ({"X": np.ones(3)}, r"X is ndarray \(3,\), expected a matrix"),
-        ({"X": [[1.0]]}, r"X is list None, expected a matrix"),
-        ({"X": np.ones((0, 3))}, r"X is ndarray \(0, 3\), expected a matrix \[items, features\] with an item"),
+        ({"X": [[1.0]]}, r"X is list \(\), expected a matrix"),
+        (
+            {"X": np.ones((0, 3))},
+            r"X is ndarray \(0, 3\), expected a matrix \[items, features\] with at least one item",
+        ),
         ({"X": np.ones((3, 3)) * 1j}, r"X holds complex128, expected real numbers"),
         ({"X": np.array([[1.0, 0], [0, np.nan], [0, 0]])}, "X is nan at item 1, feature 1; expected a number"),
         ({"y": np.ones(4)}, r"y has shape \(4,\), expected \(3,\): one for each item"),
@@ -426,7 +429,7 @@ def test_dense_and_sparse_passes_reach_the_same_minimum(penalty):
         ({"loss": "hinge"}, "unknown loss 'hinge', expected logistic or squared"),
         ({"tolerance": 0}, "the tolerance of fit_linear is 0, expected a finite number above 0"),
         ({"tolerance": "small"}, "the tolerance of fit_linear is 'small'"),
-        ({"penalty": "l1"}, "fit_linear knows no solution for str, expected one of L1, ElasticNet"),
+        ({"penalty": "l1"}, "fit_linear does not support str, expected one of L1, ElasticNet"),
         ({"penalty": GroupLasso(by_row_blocks((5, 1), ["a"], [0, 5]), 1.0)}, r"the groups are of .* \(5, 1\), X has 2"),
         ({"quadratic": np.ones(3)}, r"quadratic has shape \(3,\), expected \(2,\): one for each feature"),
         ({"quadratic": np.array([1, -0.5])}, "quadratic is -0.5 at feature 1, expected at least 0"),

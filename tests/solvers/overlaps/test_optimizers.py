@@ -438,7 +438,7 @@ def test_a_start_elsewhere_ends_at_the_same_place():
         (lambda c: moved(Majorize, L1(0.1), inner=0), r"solver.inner is 0"),
         (lambda c: Majorize([c.table]).step(), r"evaluates the loss within a step"),
         (lambda c: Majorize([c.table]).step(lambda: 0.0), r"needs one parameter with a design"),
-        (lambda c: moved(Majorize, GroupLasso(by_row((136,)), 0.1)), r"knows no solution for GroupLasso"),
+        (lambda c: moved(Majorize, GroupLasso(by_row((136,)), 0.1)), r"does not support GroupLasso"),
         (lambda c: moved(Majorize, penalty_of(c.cover, 0.1, lasso=0.0)), r"lie in no group and bear neither"),
         (lambda c: Design(np.eye(3), np.ones(3), "loud", None), r"unknown loss 'loud' of a design"),
         (lambda c: Design(np.eye(3), np.ones(2), "squared", None), r"the targets of a design"),

@@ -176,8 +176,8 @@ def test_keys_are_those_of_the_index(data, splits):
     looks = Looks(splits.train, data.templates)
     says, sentence = looks.says, 7
     tokens = int(says.starts[sentence + 1] - says.starts[sentence])
-    sums, keys = key_walk.sums_for(says, tokens - 1), np.empty(len(data.templates), np.uint64)
-    key_walk.sum_up(says, sentence, sums)
+    sums, keys = key_walk.partial_keys_for(says, tokens - 1), np.empty(len(data.templates), np.uint64)
+    key_walk.sum_atoms(says, sentence, sums)
     arc = int(looks.first_arcs[sentence])
     of_template = np.stack([looks.keys(k) for k in range(len(data.templates))])
     for m in range(1, tokens):

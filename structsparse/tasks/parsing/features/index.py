@@ -22,7 +22,7 @@ from structsparse.corpora.treebank import COLUMNS, Treebank
 from structsparse.features.attributes import OF_WORD, attribute
 from structsparse.features.keys import WORD, Bags, FeatureRows, hashes
 from structsparse.kernels.features import arc_keys, keys
-from structsparse.kernels.solvers.online_trees_by_keys import Says
+from structsparse.kernels.solvers.online_trees_by_keys import TemplateAtoms
 from structsparse.tasks.parsing.features import templates as arc_templates
 from structsparse.tasks.parsing.features.templates import AFTER, BEFORE, BETWEEN, LINKS, MARKS, ROOT, VERBS, ArcTemplate
 from structsparse.tasks.parsing.features.words import Speller
@@ -250,7 +250,7 @@ class Looks:
         return found
 
     @cached_property
-    def says(self) -> Says:
+    def says(self) -> TemplateAtoms:
         """All that makes the keys of any sentence, without a look at an arc: for `kernels/key_walk.py`."""
         atoms, bounds, gaps, places = self.patterns
         keys = [(template.tokens, template.between) for template in self.templates]
@@ -262,7 +262,7 @@ class Looks:
         gaps = np.where(gaps < 0, len(BETWEEN), gaps)[chosen]
         bases = np.array([number[key] for key in keys], np.int64)
         places = np.ascontiguousarray(places.T)
-        return Says(self.starts, self.values, *marks, atoms, bounds[chosen], gaps, bases, places)
+        return TemplateAtoms(self.starts, self.values, *marks, atoms, bounds[chosen], gaps, bases, places)
 
     def counts(self) -> np.ndarray:
         """How many different features each template has on all arcs: int64 [templates]"""
