@@ -1,4 +1,7 @@
-"""Newton steps on the living entries of a linear model under overlapping groups, by conjugate gradients. Float64."""
+"""Newton steps on the living entries of a linear model under overlapping groups, by conjugate gradients. Float64.
+
+The norms of living groups are smooth, so their second derivatives are exact.
+"""
 
 import numpy as np
 from numba import njit
