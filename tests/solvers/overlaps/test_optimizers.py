@@ -439,7 +439,7 @@ def test_a_start_elsewhere_ends_at_the_same_place():
         (lambda c: Majorize([c.table]).step(), r"evaluates the loss within a step"),
         (lambda c: Majorize([c.table]).step(lambda: 0.0), r"needs one parameter with a design"),
         (lambda c: moved(Majorize, GroupLasso(by_row((136,)), 0.1)), r"does not support GroupLasso"),
-        (lambda c: moved(Majorize, penalty_of(c.cover, 0.1, lasso=0.0)), r"lie in no group and bear neither"),
+        (lambda c: moved(Majorize, penalty_of(c.cover, 0.1, lasso=0.0)), r"lie in no group and have neither"),
         (lambda c: Design(np.eye(3), np.ones(3), "loud", None), r"unknown loss 'loud' of a design"),
         (lambda c: Design(np.eye(3), np.ones(2), "squared", None), r"the targets of a design"),
         (lambda c: Problem(replace(c.design, targets=2 * c.design.targets), c.table, L1(0.1)), r"expected -1 or 1"),
