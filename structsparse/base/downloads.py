@@ -1,4 +1,4 @@
-"""Downloads of corpora: files known by name and checksum, found on this machine or fetched from their public homes."""
+"""Corpus files on this machine or on the network: known by name and checksum, found or downloaded."""
 
 from __future__ import annotations
 
@@ -28,6 +28,16 @@ def data_folders() -> list[Path]:
     """The folders where corpora are looked up: STRUCTSPARSE_DATA if it is set, then the cache."""
     data = os.environ.get(DATA_VARIABLE)
     return [*([Path(data).expanduser()] if data else []), cache_folder()]
+
+
+def find_path(path: str) -> Path:
+    """A file or folder: as it is, or below STRUCTSPARSE_DATA."""
+    data = os.environ.get(DATA_VARIABLE)
+    candidates = [Path(path).expanduser(), *([Path(data).expanduser() / path] if data else [])]
+    for candidate in candidates:
+        if candidate.exists():
+            return candidate
+    raise UserError(f"{path}: no such file, neither here nor below {DATA_VARIABLE} ({data or 'not set'})")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Large arrays: tables on large memory pages, and arrays in files where they are too large for memory."""
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -41,7 +42,7 @@ def empty_array(count: int, dtype: type, folder: Path, share: float = SHARE) -> 
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.truncate(size)
-            if hasattr(os, "posix_fallocate"):
+            with contextlib.suppress(AttributeError):  # not every platform has it
                 os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error here, not a signal later
             return np.asarray(np.memmap(file, dtype, "r+", shape=count))
     except OSError as error:

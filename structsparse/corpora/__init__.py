@@ -1,1 +1,1 @@
-"""Text to columns of codes: readers, known corpora, planted corpora."""
+"""Corpora: readers of files, corpora known by name, planted corpora; text becomes columns of integer codes."""

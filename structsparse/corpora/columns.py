@@ -1,4 +1,4 @@
-"""Column text (one token a line, a blank line after a sentence) to integer columns, once, and back."""
+"""Column files (one token a line, an empty line after a sentence): columns of integer codes, read and written."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -10,23 +10,26 @@ from typing import BinaryIO
 import numpy as np
 
 from structsparse.base.errors import UserError
+from structsparse.corpora.byte_streams import Source, name_of, read_bytes
 
 DOCUMENT_START = "-DOCSTART-"
+EXPECTED = "a file of columns"
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """The strings of one column as integers: token `i` reads `values[codes[i]]`."""
+    """The strings of one column as integer codes: token `i` has the string `values[codes[i]]`."""
 
     values: list[str]  # distinct strings in order of first appearance
     codes: np.ndarray  # int32 [tokens]
 
     @classmethod
     def from_strings(cls, strings: Iterable[str]) -> "Column":
+        """The column of these strings, one for each token."""
         strings = list(strings)
         values = list(dict.fromkeys(strings))
-        index = {value: code for code, value in enumerate(values)}
-        return cls(values, np.fromiter(map(index.__getitem__, strings), np.int32, len(strings)))
+        code_of = {value: code for code, value in enumerate(values)}
+        return cls(values, np.fromiter(map(code_of.__getitem__, strings), np.int32, len(strings)))
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -36,7 +39,7 @@ class Column:
         return [self.values[code] for code in self.codes[start:stop].tolist()]
 
     def take(self, tokens: np.ndarray) -> "Column":
-        """The tokens at these positions, coded as before."""
+        """The tokens at these positions, with the same codes."""
         return Column(self.values, self.codes[tokens])
 
     def without_unused(self) -> "Column":
@@ -49,21 +52,21 @@ class Column:
         return Column([self.values[k] for k in np.flatnonzero(used).tolist()], codes[self.codes])
 
     def recoded(self, values: Sequence[str]) -> "Column":
-        """The same strings under the codes of `values`; strings not among them get the codes that follow."""
+        """The same strings with the codes that `values` gives them; other strings get the codes that follow."""
         merged = list(dict.fromkeys([*values, *self.values]))
-        index = {value: code for code, value in enumerate(merged)}
-        table = np.fromiter(map(index.__getitem__, self.values), np.int32, len(self.values))
-        return Column(merged, table[self.codes])
+        code_of = {value: code for code, value in enumerate(merged)}
+        codes = np.fromiter(map(code_of.__getitem__, self.values), np.int32, len(self.values))
+        return Column(merged, codes[self.codes])
 
 
 @dataclass(frozen=True, eq=False)
 class Sentences:
-    """Columns of one corpus in sentences: sentence `i` holds tokens `offsets[i]` to `offsets[i + 1]`."""
+    """Sentences of a corpus as columns: sentence `i` has the tokens `offsets[i]` to `offsets[i + 1]`."""
 
     columns: dict[str, Column]
     offsets: np.ndarray  # int64 [sentences + 1]
-    source: str  # where it came from, for messages
-    notes: tuple[str, ...] = ()  # what the user should be told about the reading
+    source: str  # the file they come from, for messages
+    notes: tuple[str, ...] = ()  # for the user, about the reading
 
     def __post_init__(self) -> None:
         for name, column in self.columns.items():
@@ -75,45 +78,51 @@ class Sentences:
 
     @property
     def tokens(self) -> int:
+        """The number of tokens."""
         return int(self.offsets[-1])
 
     @property
     def lengths(self) -> np.ndarray:
-        return np.diff(self.offsets)  # int64 [sentences]
+        """The number of tokens of each sentence: int64 [sentences]"""
+        return np.diff(self.offsets)
 
     def select(self, indices) -> "Sentences":
-        """These sentences in this order (positions, a slice or a mask); the values keep their codes."""
+        """These sentences in this order (positions, a slice or a mask), with the same codes."""
         tokens, offsets = self._tokens_of(np.arange(len(self))[indices])
         columns = {name: column.take(tokens) for name, column in self.columns.items()}
         return replace(self, columns=columns, offsets=offsets)
 
     def _tokens_of(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of these sentences, one after the other, and where each sentence begins among them."""
+        """The positions of all tokens of these sentences, and the offsets of the sentences among them."""
         lengths = self.lengths[chosen]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         return np.repeat(self.offsets[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1]), offsets
 
     def with_column(self, name: str, column: Column) -> "Sentences":
-        """The same sentences with one column more, or with this one in the place of its namesake."""
+        """The same sentences with a column added, or replaced if there is one of this name."""
         return replace(self, columns={**self.columns, name: column})
 
 
+# --- reading and writing
+
+
 def read_columns(
-    source: str | os.PathLike | BinaryIO,
+    source: Source,
     names: Sequence[str | None],
     *,
     comments: str = "auto",
     optional: frozenset[str] = frozenset(),
 ) -> Sentences:
-    """Read a file of `len(names)` columns; None ignores a column, trailing `optional` ones may be absent.
+    """Read a file of `len(names)` columns; None ignores a column, `optional` ones at the end may be missing.
 
-    Columns are parted by tabs in a line that has a tab, else by runs of spaces. Blank and -DOCSTART- lines
-    end a sentence. A line that begins with "#" is a comment "always", "never", or, "auto", when it is built
-    unlike the tokens: by its number of columns, or without the tabs that they have.
+    Columns are separated by tabs in a line that has a tab, else by runs of spaces. Empty and -DOCSTART- lines
+    end a sentence. Lines that begin with "#" are comments "always" or "never"; with "auto" they are if they do not
+    look like tokens: another number of columns, or no tabs where the tokens have tabs.
     """
-    place, data = _read_bytes(source)
-    text, notes = _decode(data)
-    reader = LineReader(place, names, comments, optional)
+    name = name_of(source)
+    data = read_bytes(Path(source), EXPECTED) if isinstance(source, str | os.PathLike) else source.read()
+    text, notes = _decoded(data)
+    reader = LineReader(name, names, comments, optional)
     reader.take(text.replace("\r\n", "\n").removesuffix("\r").split("\n"))
     reader.end()
     return replace(reader.complete(), notes=(*notes, *reader.notes()))
@@ -122,82 +131,83 @@ def read_columns(
 def write_columns(
     stream: BinaryIO, sentences: Sentences, names: Sequence[str] | None = None, tabs: bool = False
 ) -> None:
-    """Write these columns (or all) as UTF-8 lines, parted by spaces, or by tabs if told so or if a value holds a
-    space."""
-    lines, _ = lines_of([sentences.columns[name] for name in (sentences.columns if names is None else names)], tabs)
+    """Write these columns, or all, in UTF-8; separated by tabs on request or if a value has a space, else by spaces."""
+    lines, _ = token_lines([sentences.columns[name] for name in (sentences.columns if names is None else names)], tabs)
     for start, stop in pairwise(sentences.offsets.tolist()):
         stream.write("\n".join([*lines[start:stop], "", ""]).encode())
 
 
-def lines_of(columns: Sequence[Column], tabs: bool = False) -> tuple[list[str], str]:
-    """A line for every token, and what parts its columns: tabs if told so or if a value holds a space, else spaces."""
+def token_lines(columns: Sequence[Column], tabs: bool = False) -> tuple[list[str], str]:
+    """The line of every token, and the separator: a tab on request or if a value has a space, else a space."""
     spaced = any(" " in value for column in columns for value in column.values)
     separator = "\t" if tabs or spaced else " "
     return list(map(separator.join, zip(*(column.strings() for column in columns), strict=True))), separator
 
 
 class LineReader:
-    """Lines to sentences: the number of columns that the first token has, and what there is to say."""
+    """Parser of column lines: takes lines as they come and gives the sentences that are complete."""
 
-    def __init__(self, place: str, names: Sequence[str | None], comments: str, optional: Iterable[str]):
-        self.place, self.names, self.comments = place, tuple(names), comments
+    def __init__(self, name: str, names: Sequence[str | None], comments: str, optional: Iterable[str]):
+        self.name, self.names, self.comments = name, tuple(names), comments
         self.widths = _widths(self.names, frozenset(optional))
         if comments not in ("auto", "always", "never"):
             raise UserError(f"comments={comments!r} is unknown, expected auto, always or never")
         self.width, self.tabbed, self.first = 0, False, 0  # columns, tabs and line number of the first token
-        self.waiting: list[str] = []  # lines before it
-        self.row: list[str] = []  # the fields of all tokens since `complete`
-        self.ends: list[int] = []  # and its length at the end of each sentence
+        self.waiting: list[str] = []  # lines before the first token
+        self.fields: list[str] = []  # of all tokens since the last `complete`, token after token
+        self.ends: list[int] = []  # the length of `fields` at the end of each sentence
         self.number = 0  # of the last line taken
         self.skipped = {"comment": 0, DOCUMENT_START: 0}
 
     def take(self, lines: list[str]) -> None:
+        """Parse further lines, or keep them until the first token shows how tokens look."""
         if self.width == 0:
             lines, self.waiting = [*self.waiting, *lines], []
-            found = self._first_token(lines)
-            if found is None:
+            first = self._first_token(lines)
+            if first is None:
                 self.waiting = lines
                 return
-            self.width, self.tabbed, self.first = found
+            self.width, self.tabbed, self.first = first
         self._take(lines)
 
     def end(self) -> None:
-        """No line comes any more."""
+        """End the input: a sentence without an empty line after it is complete, a file without one is refused."""
         if self.width == 0:
             lines, self.waiting = self.waiting, []
-            found = self._doubtful_token(lines)
-            if found is None:
-                raise UserError(f"{self.place}: no sentence in it, expected lines of {self._expected()}")
-            self.width, self.tabbed, self.first = found
+            first = self._first_doubtful_token(lines)
+            if first is None:
+                raise UserError(f"{self.name}: no sentence in it, expected lines of {self._expected()}")
+            self.width, self.tabbed, self.first = first
             self._take(lines)
         self._end_sentence()
 
     def complete(self) -> Sentences:
-        """The sentences that have ended since this was asked the last time."""
+        """The sentences that have been completed since the last call."""
         size = self.ends[-1] if self.ends else 0
-        row, offsets = self.row[:size], np.array([0, *self.ends], dtype=np.int64) // max(self.width, 1)
-        self.row, self.ends = self.row[size:], []
+        fields, offsets = self.fields[:size], np.array([0, *self.ends], dtype=np.int64) // max(self.width, 1)
+        self.fields, self.ends = self.fields[size:], []
         columns = {
-            name: Column.from_strings(row[position :: self.width])
+            name: Column.from_strings(fields[position :: self.width])
             for position, name in enumerate(self.names[: self.width])
             if name is not None
         }
-        return Sentences(columns, offsets, self.place)
+        return Sentences(columns, offsets, self.name)
 
     def notes(self) -> list[str]:
+        """Notes for the user: how many lines were skipped."""
         counts = [(kind, count) for kind, count in self.skipped.items() if count]
         return [f"{count} {kind} line{'s' if count > 1 else ''} skipped" for kind, count in counts]
 
     def _take(self, lines: list[str]) -> None:
-        width, row = self.width, self.row
+        width, row = self.width, self.fields
         for line in lines:
             self.number += 1
             fields = line.split("\t" if "\t" in line else " ")
-            # The common line first: nothing special about it, and one test of each kind says so.
+            # Most lines are plain tokens: a few cheap tests recognise them.
             if len(fields) == width and "" not in fields and line[0] not in "#-":
                 row += fields
                 continue
-            fields = _fields(line)
+            fields = _split(line)
             if self._is_comment(line, fields):
                 self.skipped["comment"] += 1
             elif fields and fields[0] != DOCUMENT_START:
@@ -207,24 +217,24 @@ class LineReader:
                 self._end_sentence()
 
     def _end_sentence(self) -> None:
-        if len(self.row) > (self.ends[-1] if self.ends else 0):
-            self.ends.append(len(self.row))
+        if len(self.fields) > (self.ends[-1] if self.ends else 0):
+            self.ends.append(len(self.fields))
 
     def _first_token(self, lines: list[str]) -> tuple[int, bool, int] | None:
-        """Columns, tab or not, and line number of the first line that is no comment for certain."""
+        """Number of columns, whether it has tabs, and line number of the first line that is certainly a token."""
         for number, line in enumerate(lines, 1):
-            fields = _fields(line)
+            fields = _split(line)
             if not fields or fields[0] == DOCUMENT_START or (line[0] == "#" and self.comments != "never"):
                 continue
             if len(fields) not in self.widths:
-                raise self._ragged(fields, number, self._expected())
+                raise self._wrong_width(fields, number, self._expected())
             return len(fields), "\t" in line, number
         return None
 
-    def _doubtful_token(self, lines: list[str]) -> tuple[int, bool, int] | None:
-        """The same of the first line that may be a comment or not, which matters where all lines are such."""
+    def _first_doubtful_token(self, lines: list[str]) -> tuple[int, bool, int] | None:
+        """The same of the first line with "#" that may be a token; used if no line is certainly one."""
         for number, line in enumerate(lines, 1):
-            fields = _fields(line)
+            fields = _split(line)
             if self.comments == "auto" and line.startswith("#") and len(fields) in self.widths:
                 return len(fields), "\t" in line, number
         return None
@@ -235,28 +245,29 @@ class LineReader:
         return self.comments == "always" or len(fields) != self.width or ("\t" in line) != self.tabbed
 
     def _checked(self, fields: list[str], number: int) -> list[str]:
+        """The fields of a token, if they are as many as those of the first token and none is empty."""
         if len(fields) != self.width:
             as_before = f"{self.width} as on line {self.first} ({_listed(self.names[: self.width])})"
-            raise self._ragged(fields, number, self._expected() if len(self.widths) == 1 else as_before)
+            raise self._wrong_width(fields, number, self._expected() if len(self.widths) == 1 else as_before)
         for position, field in enumerate(fields):
             if not field and self.names[position] is not None:
                 named = f"column {position + 1} ({self.names[position]})"
-                raise UserError(f"{self.place}, line {number}: {named} is empty, expected a value")
+                raise UserError(f"{self.name}, line {number}: {named} is empty, expected a value")
         return fields
 
-    def _ragged(self, fields: list[str], number: int, expected: str) -> UserError:
+    def _wrong_width(self, fields: list[str], number: int, expected: str) -> UserError:
         columns = f"{len(fields)} column{'s' if len(fields) != 1 else ''}"
-        return UserError(f"{self.place}, line {number}: {columns}, expected {expected}")
+        return UserError(f"{self.name}, line {number}: {columns}, expected {expected}")
 
     def _expected(self) -> str:
         return f"{' or '.join(map(str, self.widths))} ({_listed(self.names)})"
 
 
 def _widths(names: tuple[str | None, ...], optional: frozenset[str]) -> list[int]:
-    """The numbers of columns that a file may have, ascending; bad names are refused."""
-    wanted = [name for name in names if name is not None]
-    if not wanted or len(set(wanted)) != len(wanted):
-        raise UserError(f"column names ({_listed(names)}) must be distinct, and one at least not ignored")
+    """The numbers of columns that a file may have, ascending; impossible names are refused."""
+    used = [name for name in names if name is not None]
+    if not used or len(set(used)) != len(used):
+        raise UserError(f"column names ({_listed(names)}) must be distinct, and at least one must not be ignored")
     required = len(names)
     while required and names[required - 1] in optional:
         required -= 1
@@ -268,23 +279,8 @@ def _widths(names: tuple[str | None, ...], optional: frozenset[str]) -> list[int
     return list(range(required, len(names) + 1))
 
 
-def _read_bytes(source) -> tuple[str, bytes]:
-    """Name for messages, and the bytes."""
-    if hasattr(source, "read"):
-        return str(getattr(source, "name", "stream")), source.read()
-    path = Path(source)
-    if path.is_dir():
-        raise UserError(f"{path}: is a directory, expected a file of columns")
-    try:
-        return str(path), path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file, expected a file of columns") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-
-
-def _decode(data: bytes) -> tuple[str, list[str]]:
-    """The text without a byte order mark, and a note where it is not UTF-8."""
+def _decoded(data: bytes) -> tuple[str, list[str]]:
+    """The text without a byte order mark, and a note if it is not UTF-8."""
     try:
         return data.decode().removeprefix("\ufeff"), []
     except UnicodeDecodeError as error:
@@ -293,8 +289,8 @@ def _decode(data: bytes) -> tuple[str, list[str]]:
         return text, [f"decoded as Latin-1 because line {line} is not UTF-8"]
 
 
-def _fields(line: str) -> list[str]:
-    """Fields of a line, none for a blank one; other white space than space and tab is part of a word."""
+def _split(line: str) -> list[str]:
+    """The fields of a line, none for an empty one; white space other than spaces and tabs is part of a word."""
     if not line.strip(" \t"):
         return []
     return line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]

@@ -1,8 +1,8 @@
-"""Documents with labels, for text categorization: texts, their tokens as codes, and what is known of their structure.
+"""Labelled documents for text categorization: texts, their tokens as integer codes, sentences and phrases.
 
-A corpus is tokenized once. All its parts share one row of word types, so that a code means the same in each; which of
-them are features is for `features.words` to say. Where a token stands in its text is kept: what a model looked at can
-be shown in the text itself.
+A corpus is tokenized once. All its parts share one list of word types, so that a code means the same in each;
+`features.words` decides which word types are features. The position of each token in its text is kept, so that reports
+can mark tokens in the text itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from structsparse.base.arrays import ranges
 from structsparse.base.errors import UserError
 from structsparse.corpora.sentence_splitter import sentence_begins
 
@@ -22,9 +23,11 @@ TOKENS = {"words": re.compile(r"\w+"), "letters": re.compile(r"[a-zA-Z]\w*"), "s
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How a text becomes tokens: `words` are runs of letters, digits and underscores, `letters` those from their first
-    letter of a to z on, `spaces` is what stands between spaces."""
+class DocumentReading:
+    """Tokenization of documents.
+
+    tokens: `words` are runs of letters, digits and underscores; `letters` are the same, from their first letter of a to
+    z on; `spaces` are runs of anything but white space."""
 
     tokens: str = "words"
     lower: bool = True
@@ -37,23 +40,23 @@ class Reading:
 
 @dataclass(frozen=True, eq=False)
 class Constituents:
-    """Phrases of documents, in the order of the documents, in each a phrase before those inside it."""
+    """Phrases of documents, sorted by document; in each document a phrase comes before those inside it."""
 
     document: np.ndarray  # int32 [constituents]
-    begin: np.ndarray  # int32 [constituents], the first token, 0 where its document begins
+    begin: np.ndarray  # int32 [constituents], the first token, counted within the document
     end: np.ndarray  # int32 [constituents], the token after the last
-    value: np.ndarray  # int16 [constituents], a sentiment from 0 to 4, -1 where it has none
-    kind: np.ndarray | None = None  # int16 [constituents], codes into kinds, where they have any
-    kinds: tuple[str, ...] = ()  # NP, VP, ...; of dependency trees the relation of the head word
+    value: np.ndarray  # int16 [constituents], a sentiment from 0 to 4, -1 for none
+    kind: np.ndarray | None = None  # int16 [constituents], codes into kinds
+    kinds: tuple[str, ...] = ()  # NP, VP, ...; for dependency trees the relation of the head word
 
     def __len__(self) -> int:
         return len(self.document)
 
     def select(self, indices: np.ndarray, documents: int) -> Constituents:
-        """Those of some of so many documents, in the order of `indices`."""
+        """The phrases of the documents at these positions, in this order, among so many documents."""
         bounds = np.searchsorted(self.document, np.arange(documents + 1))
         sizes = np.diff(bounds)[indices]
-        rows = _ranges(bounds[:-1][indices], sizes)
+        rows = ranges(bounds[:-1][indices], sizes)
         document = np.repeat(np.arange(len(indices), dtype=np.int32), sizes)
         kind = None if self.kind is None else self.kind[rows]
         return Constituents(document, self.begin[rows], self.end[rows], self.value[rows], kind, self.kinds)
@@ -61,51 +64,52 @@ class Constituents:
 
 @dataclass(frozen=True, eq=False)
 class Documents:
-    """One part of a corpus."""
+    """Labelled documents, one part of a corpus: document `k` has the tokens `offsets[k]` to `offsets[k + 1]`."""
 
     names: list[str]  # a file, or file:line
-    texts: list[str]  # as they were tokenized, but for their case
-    words: tuple[str, ...]  # all word types of the whole corpus, in alphabetical order
-    tokens: np.ndarray  # int32 [tokens], codes into words, document after document
-    begins: np.ndarray  # int32 [tokens], where a token begins in its text
+    texts: list[str]  # as they were read, with upper case letters
+    words: tuple[str, ...]  # all word types of all parts of the corpus, in alphabetical order
+    tokens: np.ndarray  # int32 [tokens], codes into words
+    begins: np.ndarray  # int32 [tokens], where each token begins in its text
     ends: np.ndarray  # int32 [tokens]
-    offsets: np.ndarray  # int64 [documents + 1], where documents begin among the tokens
-    labels: np.ndarray  # int64 [documents], codes into classes; float64 where there are no classes
+    offsets: np.ndarray  # int64 [documents + 1]
+    labels: np.ndarray  # int64 [documents], codes into classes; float64 if there are no classes
     classes: tuple[str, ...] | None = None  # None: labels are numbers
     constituents: Constituents | None = None
-    sentence_offsets: np.ndarray | None = None  # int64 [sentences + 1] into the tokens, where the corpus says them
-    language: str = "en"  # of the rules by which sentences are found where it does not
+    sentence_offsets: np.ndarray | None = None  # int64 [sentences + 1] into the tokens; None: a splitter finds them
+    language: str = "en"  # of the rules of that splitter
 
     def __len__(self) -> int:
         return len(self.names)
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [documents], how many tokens each has"""
+        """The number of tokens of each document: int64 [documents]"""
         return np.diff(self.offsets)
 
     def sentences(self) -> np.ndarray:
-        """int64 [sentences + 1], where sentences begin among the tokens; those of the corpus, else as a splitter finds
-        them. No sentence is empty, none goes beyond its document."""
+        """Sentence boundaries among the tokens: int64 [sentences + 1], from the corpus or by a sentence splitter.
+
+        No sentence is empty, none goes beyond its document."""
         return self._sentences
 
     @cached_property
     def _sentences(self) -> np.ndarray:
-        known = self.sentence_offsets
-        return np.union1d(self._split() if known is None else known, np.append(self.offsets, 0)).astype(np.int64)
+        begins = self._split() if self.sentence_offsets is None else self.sentence_offsets
+        return np.union1d(begins, np.append(self.offsets, 0)).astype(np.int64)
 
     def _split(self) -> np.ndarray:
-        """Of each place where a sentence begins, the first token from there on: int64 [sentences]"""
+        """The first token of each sentence that the splitter finds: int64 [sentences]"""
         places = sentence_begins(self.texts, self.language)
         bounds = zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), places, strict=True)
         firsts = [low + np.searchsorted(self.begins[low:high], begun) for low, high, begun in bounds]
         return np.concatenate([np.zeros(0, np.int64), *firsts])
 
     def select(self, indices: Sequence[int] | np.ndarray) -> Documents:
-        """Some of the documents, in the order of `indices`."""
+        """The documents at these positions, in this order."""
         indices = np.asarray(indices, np.int64)
         sizes = self.lengths[indices]
-        rows = _ranges(self.offsets[:-1][indices], sizes)
+        rows = ranges(self.offsets[:-1][indices], sizes)
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         sentences = self.sentence_offsets
         if sentences is not None:
@@ -126,7 +130,7 @@ class Documents:
         )
 
     def describe(self) -> str:
-        """How many, how long, of which classes."""
+        """Numbers of documents, words, constituents and labels."""
         trees = "" if self.constituents is None else f", {len(self.constituents):,} constituents"
         return f"{len(self):,} documents, {len(self.tokens):,} words{trees}, {self._labels()}"
 
@@ -140,32 +144,37 @@ class Documents:
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """Documents with their train, dev and test part."""
+class DocumentSplits:
+    """A corpus of labelled documents: train, dev and test."""
 
     name: str
     train: Documents
     dev: Documents
     test: Documents
-    truth: tuple[str, ...] = ()  # names of the word groups that decide, where that is known
+    truth: tuple[str, ...] = ()  # of a planted corpus: names of the word groups that decide
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of a planted corpus: all its word groups by name
-    reading: Reading = field(default_factory=Reading)  # how more text is to be read
-    unlabelled: tuple[str, ...] = ()  # further texts, which word classes are made of as well
+    reading: DocumentReading = field(default_factory=DocumentReading)  # how new texts are to be read
+    unlabelled: tuple[str, ...] = ()  # further texts, from which word clusters are learnt too
     notes: tuple[str, ...] = ()
 
     @property
     def parts(self) -> dict[str, Documents]:
+        """The parts by name."""
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
     @property
     def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes, None if labels are numbers."""
         return self.train.classes
 
     def describe(self) -> list[str]:
-        """What there is to know of the corpus, a line each."""
+        """Descriptions of the parts, the size of the vocabulary, and notes: a line each."""
         types = len(np.unique(self.train.tokens))
         size = f"vocabulary: {types:,} different words in train, {len(self.train.words):,} in all"
         return [*(f"{part}: {documents.describe()}" for part, documents in self.parts.items()), size, *self.notes]
+
+
+# --- tokenization
 
 
 def tokenize(
@@ -173,19 +182,19 @@ def tokenize(
     texts: Sequence[str],
     labels: np.ndarray,
     classes: tuple[str, ...] | None,
-    reading: Reading | None = None,
+    reading: DocumentReading | None = None,
 ) -> Documents:
-    """Texts in the codes of all their words."""
-    reading = Reading() if reading is None else reading
+    """Documents of these texts, their tokens coded by all their word types."""
+    reading = DocumentReading() if reading is None else reading
     finditer, places, sizes = TOKENS[reading.tokens].finditer, [], []
-    found: list[str] = []
+    tokens: list[str] = []
     for text in texts:
         spans = [match.span() for match in finditer(text)]
-        found.extend([text[begin:end] for begin, end in spans])
+        tokens.extend([text[begin:end] for begin, end in spans])
         places.extend(spans)
         sizes.append(len(spans))
     begins, ends = np.array(places, np.int32).reshape(-1, 2).T
-    words, codes = coded(found, reading.lower)
+    words, codes = coded_tokens(tokens, reading.lower)
     return Documents(
         names=list(names),
         texts=list(texts),
@@ -200,38 +209,15 @@ def tokenize(
     )
 
 
-class Running(NamedTuple):
-    """Nothing but words that follow each other, in stretches."""
-
-    words: tuple[str, ...]
-    tokens: np.ndarray  # codes into words
-    offsets: np.ndarray  # int64 [stretches + 1]
-
-
-def running(train: Documents, further: Sequence[str], reading: Reading) -> Running:
-    """The words of training, and those of further texts: what training lacks is left out and ends a stretch."""
-    if not further:
-        return Running(train.words, train.tokens, train.offsets)
-    nobody = np.zeros(len(further), np.int64)
-    more = tokenize([""] * len(further), further, nobody, ("",), reading)
-    code_of = {train.words[code]: code for code in np.unique(train.tokens).tolist()}
-    codes = np.array([code_of.get(word, -1) for word in more.words], np.int64)[more.tokens]
-    known = codes >= 0
-    stretch = np.cumsum(~known) + np.repeat(np.arange(len(more)), more.lengths)  # ascends wherever one ends
-    sizes = np.unique(stretch[known], return_counts=True)[1]
-    offsets = np.concatenate([train.offsets, train.offsets[-1] + np.cumsum(sizes)])
-    return Running(train.words, np.concatenate([train.tokens, codes[known].astype(train.tokens.dtype)]), offsets)
-
-
-def spaced(
+def from_tokens(
     names: Sequence[str],
     tokens: Sequence[Sequence[str]],
     labels: np.ndarray,
     classes: tuple[str, ...] | None,
     lower: bool = True,
 ) -> Documents:
-    """Documents that come as tokens: a text is its tokens, a space between them."""
-    words, codes = coded([token for document in tokens for token in document], lower)
+    """Documents that are given as tokens: the text of each is its tokens with spaces between them."""
+    words, codes = coded_tokens([token for document in tokens for token in document], lower)
     offsets = np.concatenate([[0], np.cumsum(np.array([len(document) for document in tokens], np.int64))])
     sizes = np.array([len(token) for document in tokens for token in document], np.int32)
     ends = np.cumsum(sizes + 1) - 1  # as if all documents were one text
@@ -249,17 +235,44 @@ def spaced(
     )
 
 
-def coded(tokens: Iterable[str], lower: bool) -> tuple[tuple[str, ...], np.ndarray]:
+def coded_tokens(tokens: Iterable[str], lower: bool) -> tuple[tuple[str, ...], np.ndarray]:
     """All word types in alphabetical order, and the tokens as codes: int32 [tokens]"""
     numbers: dict[str, int] = {}
     codes = np.array([numbers.setdefault(token, len(numbers)) for token in tokens], np.int32)
-    spelled = [token.lower() for token in numbers] if lower else [*numbers]
-    words = sorted(set(spelled))
-    place = {word: code for code, word in enumerate(words)}
-    return tuple(words), np.array([place[word] for word in spelled], np.int32)[codes]
+    spellings = [token.lower() for token in numbers] if lower else [*numbers]
+    words = sorted(set(spellings))
+    code_of = {word: code for code, word in enumerate(words)}
+    return tuple(words), np.array([code_of[word] for word in spellings], np.int32)[codes]
 
 
-def _ranges(begins: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """begins[0], begins[0] + 1, ..., so many of each, one after the other."""
-    ends = np.cumsum(sizes)
-    return np.repeat(begins - (ends - sizes), sizes) + np.arange(ends[-1] if len(ends) else 0)
+# --- running text, for word clusters
+
+
+class RunningText(NamedTuple):
+    """Sequences of words that follow each other in texts."""
+
+    words: tuple[str, ...]
+    tokens: np.ndarray  # codes into words
+    offsets: np.ndarray  # int64 [sequences + 1]
+
+
+def running_text(train: Documents, unlabelled: Sequence[str], reading: DocumentReading) -> RunningText:
+    """The words of the training documents and of further texts, in the vocabulary of training.
+
+    In further texts, a word that training lacks is left out and ends a sequence."""
+    if not unlabelled:
+        return RunningText(train.words, train.tokens, train.offsets)
+    no_labels = np.zeros(len(unlabelled), np.int64)
+    more = tokenize([""] * len(unlabelled), unlabelled, no_labels, ("",), reading)
+    code_of = {train.words[code]: code for code in np.unique(train.tokens).tolist()}
+    codes = np.array([code_of.get(word, -1) for word in more.words], np.int64)[more.tokens]
+    in_train = codes >= 0
+    sequence = np.cumsum(~in_train) + np.repeat(np.arange(len(more)), more.lengths)  # ascends wherever one ends
+    sizes = np.unique(sequence[in_train], return_counts=True)[1]
+    offsets = np.concatenate([train.offsets, train.offsets[-1] + np.cumsum(sizes)])
+    tokens = np.concatenate([train.tokens, codes[in_train].astype(train.tokens.dtype)])
+    return RunningText(train.words, tokens, offsets)
+
+
+# until all callers use the new names
+Labelled, Reading, running = DocumentSplits, DocumentReading, running_text

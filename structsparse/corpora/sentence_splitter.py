@@ -1,4 +1,4 @@
-"""Where the sentences of a text begin, as the rules of sentencex have it (the extra `text`)."""
+"""Sentence boundaries of texts by the rules of the library sentencex (the extra `text`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from structsparse.base.errors import UserError
 
 
 def can_split() -> bool:
+    """Whether sentencex is installed."""
     return find_spec("sentencex") is not None
 
 
@@ -23,5 +24,5 @@ def sentence_begins(texts: Sequence[str], language: str = "en") -> list[np.ndarr
             "sentences are found by the library sentencex, which is not installed; "
             "expected the extra `text`: pip install 'structsparse[text]'"
         ) from None
-    found = (get_sentence_boundaries(language, text) for text in texts)
-    return [np.array([sentence["start_index"] for sentence in sentences], np.int64) for sentences in found]
+    boundaries = (get_sentence_boundaries(language, text) for text in texts)
+    return [np.array([sentence["start_index"] for sentence in sentences], np.int64) for sentences in boundaries]

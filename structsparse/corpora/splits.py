@@ -1,4 +1,4 @@
-"""A corpus with its train, dev and test part, wherever it comes from: planted, known by name, or files."""
+"""Train, dev and test parts of corpora, and random splits of a part where the corpus has none."""
 
 from __future__ import annotations
 
@@ -15,29 +15,39 @@ from structsparse.corpora.known.catalog import locate
 from structsparse.corpora.planted.tagging import planted_tagging
 
 PARTS = "train", "dev", "test"
-Items = TypeVar("Items")  # what has a length, and selects some of itself: documents, sentences, trees
+Items = TypeVar("Items")  # has a length and `select`: documents, sentences, trees
 
 
 @dataclass(frozen=True)
-class Splits:
+class SentenceSplits:
+    """A corpus of tagged sentences: train, dev and test."""
+
     name: str
     train: Sentences
     dev: Sentences
     test: Sentences
-    scheme: str = "auto"  # how the tags are written: iob1, iob2, iobes; auto looks at them
-    stray: str = "repair"  # a tag outside its scheme: repair or refuse
-    truth: tuple[str, ...] = ()  # the templates that matter, where that is known
+    scheme: str = "auto"  # of the tags: iob1, iob2, iobes; auto: detected
+    stray: str = "repair"  # what to do with a tag outside its scheme: repair or refuse
+    truth: tuple[str, ...] = ()  # of a planted corpus: the templates that matter
     joined: bool = False  # whether the dev sentences are among those of train
 
     @property
     def parts(self) -> dict[str, Sentences]:
+        """The parts by name."""
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
 
-def planted(seed: int, train: int, dev: int, test: int) -> Splits:
-    """Sentences drawn from a model in which only some templates matter."""
-    drawn = planted_tagging(seed=seed, train=train, dev=dev, test=test)
-    return Splits("planted", drawn.train, drawn.dev, drawn.test, scheme="iob2", truth=tuple(drawn.templates))
+Splits = SentenceSplits  # until all callers use the new name
+
+
+# --- tagging corpora
+
+
+def planted(seed: int, train: int, dev: int, test: int) -> SentenceSplits:
+    """Planted sentences (data=planted): drawn from a model in which only some templates matter."""
+    corpus = planted_tagging(seed=seed, train=train, dev=dev, test=test)
+    truth = tuple(corpus.templates)
+    return SentenceSplits("planted", corpus.train, corpus.dev, corpus.test, scheme="iob2", truth=truth)
 
 
 def known(
@@ -49,8 +59,8 @@ def known(
     held_out: float,
     seed: int,
     join_dev: bool = False,
-) -> Splits:
-    """A corpus that is looked up under STRUCTSPARSE_DATA, in the cache, and at its public home."""
+) -> SentenceSplits:
+    """A tagging corpus that is known by name (data=conll2000, say), found on this machine or downloaded."""
     paths = {part: str(path) for part, path in locate(name).items()}
     return files(
         paths["train"], paths.get("dev"), paths["test"],
@@ -70,34 +80,39 @@ def files(
     seed: int,
     join_dev: bool = False,
     name: str = "files",
-) -> Splits:
-    """Files of columns. Without a dev file a part of the training sentences is held out. `join_dev`: once all choices
-    are made, the dev sentences are trained on too."""
+) -> SentenceSplits:
+    """A tagging corpus of your own column files (data=files).
+
+    Without a dev file a share of the training sentences is held out. `join_dev` trains on the dev sentences too, for a
+    last run after all choices have been made."""
     parts = {
         part: read_columns(Path(path), list(columns), comments=comments)
         for part, path in (("train", train), ("dev", dev), ("test", test))
         if path is not None
     }
-    whole = parts["train"]
+    all_train = parts["train"]
     if dev is None:
-        parts["train"], parts["dev"] = hold_out(whole, held_out, seed)
+        parts["train"], parts["dev"] = hold_out(all_train, held_out, seed)
     if join_dev:
-        parts["train"] = whole if dev is None else joined(whole, parts["dev"])
-    return Splits(name, parts["train"], parts["dev"], parts["test"], scheme, stray, joined=join_dev)
+        parts["train"] = all_train if dev is None else joined(all_train, parts["dev"])
+    return SentenceSplits(name, parts["train"], parts["dev"], parts["test"], scheme, stray, joined=join_dev)
 
 
 def joined(first: Sentences, second: Sentences) -> Sentences:
-    """The sentences of both, one after the other."""
+    """The sentences of two parts, one after the other."""
     columns = {}
     for name, column in first.columns.items():
-        other = second.columns[name].recoded(column.values)
-        columns[name] = Column(other.values, np.concatenate([column.codes, other.codes]))
+        more = second.columns[name].recoded(column.values)
+        columns[name] = Column(more.values, np.concatenate([column.codes, more.codes]))
     offsets = np.concatenate([first.offsets, first.tokens + second.offsets[1:]])
     return replace(first, columns=columns, offsets=offsets)
 
 
+# --- random splits
+
+
 def hold_out(sentences: Sentences, share: float, seed: int) -> tuple[Sentences, Sentences]:
-    """(the rest, a random share), both in their old order."""
+    """Split off a random share of the sentences: (the rest, the share), both in their old order."""
     if not 0 < share < 1:
         raise UserError(f"data.held_out is {share}; without a dev file it must lie between 0 and 1")
     count = round(share * len(sentences))
@@ -111,7 +126,7 @@ def hold_out(sentences: Sentences, share: float, seed: int) -> tuple[Sentences, 
 
 
 def completed(parts: Mapping[str, Items], held_out: float, seed: int, kind: str) -> dict[str, Items]:
-    """Train, dev and test. What there is none of, of dev and test, is a random share of train, in its old order."""
+    """Train, dev and test; missing ones of dev and test are random shares of train. `kind` names the items."""
     missing = [part for part in PARTS if part not in parts]
     if not missing:
         return dict(parts)
@@ -125,7 +140,7 @@ def completed(parts: Mapping[str, Items], held_out: float, seed: int, kind: str)
 
 
 def drawn(items: Items, sizes: Mapping[str, int], seed: int, kind: str = "documents") -> dict[str, Items]:
-    """Random parts of these sizes, and what remains as `train`; each in the old order."""
+    """Random parts of these sizes, and the rest as `train`; the items of each in their old order."""
     if not all(sizes.values()) or sum(sizes.values()) >= len(items):
         asked = " and ".join(f"{size} for {part}" for part, size in sizes.items())
         raise UserError(

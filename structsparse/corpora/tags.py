@@ -1,8 +1,8 @@
-"""Span tags: the schemes iob1, iob2 and iobes, from one to another, and the spans that they spell.
+"""Span tags: conversion between the schemes iob1, iob2 and iobes, and the spans that tags encode.
 
-Everything goes through the spans. A tag is read as `conlleval.pl` reads it (with S for a span of one token),
-which gives every sequence, however broken, exactly one set of spans. A tag is stray when these spans, written
-in the scheme that the tag claims to follow, put another tag in its place.
+A tag sequence is read as `conlleval.pl` reads it (with S for a span of one token), which gives every sequence, however
+broken, exactly one set of spans. A tag is stray if its spans, written in the scheme that the tags claim to follow, have
+another tag there.
 """
 
 from collections.abc import Sequence
@@ -13,98 +13,98 @@ import numpy as np
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
 
-SCHEMES = ("iob2", "iob1", "iobes")  # the first wins a tie in `detect_scheme`
+SCHEMES = ("iob2", "iob1", "iobes")  # `detect_scheme` chooses the first in a tie
 PREFIXES = "OBIES"
 OUTSIDE, BEGIN, INSIDE, END, SINGLE = range(5)
-# After one of these a span cannot go on; one of those always opens a span.  [prefixes]
-CLOSES = np.array([True, False, False, True, True])
-OPENS = np.array([False, True, False, False, True])
+CLOSES = np.array([True, False, False, True, True])  # prefixes after which a span cannot go on
+OPENS = np.array([False, True, False, False, True])  # prefixes that always open a span
 
 
 class Spans(NamedTuple):
-    """Spans in order of appearance: tokens `start` to `end` (not included)."""
+    """Labelled spans in order of appearance, from token `start` to token `end` (exclusive)."""
 
     start: np.ndarray  # int64 [spans]
     end: np.ndarray  # int64 [spans]
-    type: np.ndarray  # int64 [spans], into `span_types`
+    type: np.ndarray  # int64 [spans], codes into `span_types`
 
 
-class _Parsed(NamedTuple):
-    prefix: np.ndarray  # int64 [tags], into PREFIXES
-    type: np.ndarray  # int64 [tags], -1 for O
+class _SplitTags(NamedTuple):
+    """Tags split into prefix and type."""
+
+    prefix: np.ndarray  # int64 [tags], codes into PREFIXES
+    type: np.ndarray  # int64 [tags], codes into types, -1 for O
     types: list[str]
 
 
 def span_types(names: Sequence[str]) -> list[str]:
-    """The types that these tags speak of, in order of first appearance."""
-    return _parse(names).types
+    """The span types of these tags, in order of first appearance."""
+    return _split_all(names).types
 
 
 def spans(codes: np.ndarray, offsets: np.ndarray, names: Sequence[str]) -> Spans:
-    """The spans of a tag sequence by the rules of `conlleval.pl`; none crosses a sentence."""
-    table, codes = _parse(names), np.asarray(codes)
+    """The spans of tags by the rules of `conlleval.pl`; none crosses the end of a sentence."""
+    table, codes = _split_all(names), np.asarray(codes)
     return _spans(table.prefix[codes], table.type[codes], np.asarray(offsets))
 
 
 def detect_scheme(sentences: Sentences, name: str = "tag") -> str:
-    """The scheme in which the fewest tags are stray; iob2 where several do as well (no span at all)."""
+    """The scheme in which the fewest tags are stray; iob2 in a tie (if there are no spans, say)."""
     prefix, kind, _ = _read(sentences, name)
-    found = _spans(prefix, kind, sentences.offsets)
-    strays = [np.count_nonzero(prefix != _spell(found, sentences.offsets, scheme)) for scheme in SCHEMES]
+    read_spans = _spans(prefix, kind, sentences.offsets)
+    strays = [np.count_nonzero(prefix != _write(read_spans, sentences.offsets, scheme)) for scheme in SCHEMES]
     return SCHEMES[int(np.argmin(strays))]
 
 
 def convert(sentences: Sentences, name: str, source: str, target: str, stray: str = "repair") -> tuple[Column, int]:
-    """Column `name` with the same spans in another scheme, and how many tags were stray in the source scheme.
+    """The tags of column `name` in another scheme, and the number of tags that were stray in the source scheme.
 
-    Stray tags become what their span makes of them (stray="repair") or end in an error that says where the
-    first one stands ("refuse").
+    stray="repair" replaces stray tags by those of their spans; "refuse" raises an error that names the first one.
     """
     _check("scheme", source, SCHEMES)
     _check("scheme", target, SCHEMES)
     _check("stray", stray, ("repair", "refuse"))
     prefix, kind, types = _read(sentences, name)
-    found = _spans(prefix, kind, sentences.offsets)
-    expected = _spell(found, sentences.offsets, source)
+    read_spans = _spans(prefix, kind, sentences.offsets)
+    expected = _write(read_spans, sentences.offsets, source)
     strays = np.flatnonzero(prefix != expected)
     if stray == "refuse" and len(strays):
         token = strays[0]
-        tag, wanted = (_tag(letter[token], kind[token], types) for letter in (prefix, expected))
-        problem = f"{name} {tag} does not fit {source}, expected {wanted} ({len(strays)} stray in all)"
+        tag, repaired = (_tag(letter[token], kind[token], types) for letter in (prefix, expected))
+        problem = f"{name} {tag} does not fit {source}, expected {repaired} ({len(strays)} stray in all)"
         raise UserError(f"{_position(sentences, token)}: {problem}")
-    return _column(_spell(found, sentences.offsets, target), kind, types), len(strays)
+    return _column(_write(read_spans, sentences.offsets, target), kind, types), len(strays)
 
 
-def _check(option: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise UserError(f"{option} {value!r} is unknown, expected one of {', '.join(known)}")
+def _check(option: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise UserError(f"{option} {value!r} is unknown, expected one of {', '.join(choices)}")
 
 
-def _read(sentences: Sentences, name: str) -> _Parsed:
-    """Prefix and type of every token.  [tokens] each"""
+def _read(sentences: Sentences, name: str) -> _SplitTags:
+    """Prefix and type of the tag of every token: [tokens] each. A malformed tag is refused with its position."""
     column = sentences.columns[name]
     for code, value in enumerate(column.values):
         tokens = np.flatnonzero(column.codes == code) if _split(value) is None else ()
         if len(tokens):
             raise UserError(f"{_position(sentences, tokens[0])}: {_malformed(name, value)}")
-    table = _parse([value if _split(value) else "O" for value in column.values])  # malformed: never used
-    return _Parsed(table.prefix[column.codes], table.type[column.codes], table.types)
+    table = _split_all([value if _split(value) else "O" for value in column.values])  # no token has a malformed one
+    return _SplitTags(table.prefix[column.codes], table.type[column.codes], table.types)
 
 
-def _parse(names: Sequence[str]) -> _Parsed:
-    """Prefix and type of each tag; a tag that is neither O nor PREFIX-TYPE is refused."""
-    prefix, kind, index = [], [], {}
+def _split_all(names: Sequence[str]) -> _SplitTags:
+    """Prefix and type of each of these tags; a malformed tag is refused."""
+    prefix, kind, code_of = [], [], {}
     for name in names:
         parts = _split(name)
         if parts is None:
             raise UserError(_malformed("tag", name))
         prefix.append(PREFIXES.index(parts[0]))
-        kind.append(index.setdefault(parts[1], len(index)) if parts[1] else -1)
-    return _Parsed(np.array(prefix, dtype=np.int64), np.array(kind, dtype=np.int64), list(index))
+        kind.append(code_of.setdefault(parts[1], len(code_of)) if parts[1] else -1)
+    return _SplitTags(np.array(prefix, dtype=np.int64), np.array(kind, dtype=np.int64), list(code_of))
 
 
 def _split(tag: str) -> tuple[str, str] | None:
-    """Prefix and type, parted at the first dash (a type may hold dashes); none if the tag is malformed."""
+    """Prefix and type of a tag, split at the first dash (a type may have dashes); None if it is malformed."""
     prefix, _, kind = tag.partition("-")
     if tag == "O" or (prefix in ("B", "I", "E", "S") and kind):
         return prefix, kind
@@ -116,25 +116,25 @@ def _malformed(name: str, tag: str) -> str:
 
 
 def _spans(prefix: np.ndarray, kind: np.ndarray, offsets: np.ndarray) -> Spans:
-    """Spans from prefix and type of every token.  [tokens] each"""
+    """The spans of tags that are given by prefix and type: [tokens] each"""
     before, kind_before = np.roll(prefix, 1), np.roll(kind, 1)
     before[_first_tokens(offsets)] = OUTSIDE
     inside = prefix != OUTSIDE
     opens = inside & (OPENS[prefix] | CLOSES[before] | (kind != kind_before))
     start = np.flatnonzero(opens)
-    # A span ends where the next one opens or an O stands; the first token of a sentence is one of the two.
+    # A span ends where the next one opens or at an O; the first token of a sentence is one of the two.
     bounds = np.append(np.flatnonzero(opens | ~inside), len(prefix))
     return Spans(start, bounds[np.searchsorted(bounds, start) + 1], kind[start])
 
 
-def _spell(found: Spans, offsets: np.ndarray, scheme: str) -> np.ndarray:
-    """Prefix of every token when these spans are written in a scheme.  [tokens]"""
-    start, end, kind = found
+def _write(spans: Spans, offsets: np.ndarray, scheme: str) -> np.ndarray:
+    """The prefix of every token when these spans are written in a scheme: int64 [tokens]"""
+    start, end, kind = spans
     change = np.zeros(offsets[-1] + 1, dtype=np.int64)
     change[start] += 1
     change[end] -= 1
     prefix = np.where(np.cumsum(change[:-1]) > 0, INSIDE, OUTSIDE)
-    if scheme == "iob1":  # B only to part a span from one of its type that ends right before it
+    if scheme == "iob1":  # B only after a span of the same type that ends right before it
         touches = (start[1:] == end[:-1]) & (kind[1:] == kind[:-1])
         prefix[np.setdiff1d(start[1:][touches], _first_tokens(offsets))] = BEGIN
     else:
@@ -146,7 +146,7 @@ def _spell(found: Spans, offsets: np.ndarray, scheme: str) -> np.ndarray:
 
 
 def _column(prefix: np.ndarray, kind: np.ndarray, types: list[str]) -> Column:
-    """A column from prefix and type of every token, its values in order of first appearance."""
+    """The column of tags with these prefixes and types, its values in order of first appearance."""
     keys = kind * len(PREFIXES) + prefix
     _, first, codes = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -161,9 +161,11 @@ def _tag(prefix: int, kind: int, types: list[str]) -> str:
 
 
 def _first_tokens(offsets: np.ndarray) -> np.ndarray:
+    """The positions of the first tokens of sentences."""
     return offsets[:-1][np.diff(offsets) > 0]
 
 
 def _position(sentences: Sentences, token: int) -> str:
+    """File, sentence and token, for messages."""
     sentence = int(np.searchsorted(sentences.offsets, token, side="right")) - 1
     return f"{sentences.source}, sentence {sentence + 1}, token {token - sentences.offsets[sentence] + 1}"

@@ -1,4 +1,4 @@
-"""Sentences with dependency trees: their words as columns of codes, and beside them the head of each."""
+"""Treebanks: sentences as columns of codes with the dependency head of each word; projectivity and punctuation."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from structsparse.base.arrays import ranges
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Sentences
 
-COLUMNS = "word", "lemma", "upos", "xpos", "deprel"  # functions of the word look for the form under that name
-UNKNOWN = -1  # in the place of a head
-RULES = "upos", "characters"  # by which a token is punctuation
-PUNCTUATION = "PUNCT"  # the part of speech, of Universal Dependencies
+COLUMNS = "word", "lemma", "upos", "xpos", "deprel"  # attributes expect the form under the name `word`
+UNKNOWN = -1  # the head of a word whose head was not read
+RULES = "upos", "characters"  # for what counts as punctuation
+PUNCTUATION = "PUNCT"  # the part of speech in Universal Dependencies
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Treebank(Sentences):
-    """Sentences with a tree each, and what it takes to write them as they were read."""
+    """Sentences with a dependency tree each, and all that is needed to write them as they were read."""
 
-    heads: np.ndarray  # int32 [tokens], places in the sentence from 1 on; 0: a root, UNKNOWN: none was read
-    lines: np.ndarray  # int32 [tokens], of the file
-    blocks: tuple[str, ...]  # [sentences], all lines, with comments, multiword tokens and empty nodes
+    heads: np.ndarray  # int32 [tokens], positions in the sentence from 1 on; 0: a root, UNKNOWN: not read
+    lines: np.ndarray  # int32 [tokens], line numbers in the file
+    blocks: tuple[str, ...]  # [sentences], all lines of each, with comments, multiword tokens and empty nodes
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, expected in (("heads", self.tokens), ("lines", self.tokens), ("blocks", len(self))):
-            if len(getattr(self, name)) != expected:
-                raise ValueError(f"{len(getattr(self, name))} {name}, the sentences need {expected}")
+        sizes = {"heads": len(self.heads), "lines": len(self.lines), "blocks": len(self.blocks)}
+        for name, size in sizes.items():
+            if size != (expected := len(self) if name == "blocks" else self.tokens):
+                raise ValueError(f"{size} {name}, the sentences need {expected}")
 
     def select(self, indices) -> Treebank:
-        """These sentences in this order (positions, a slice or a mask); the values keep their codes."""
+        """These sentences in this order (positions, a slice or a mask), with the same codes."""
         chosen = np.arange(len(self))[indices]
         tokens, offsets = self._tokens_of(chosen)
         return replace(
@@ -44,38 +46,38 @@ class Treebank(Sentences):
         )
 
     def roots(self) -> np.ndarray:
-        """How many words of each sentence have head 0: int64 [sentences]"""
+        """The number of words with head 0 of each sentence: int64 [sentences]"""
         return per_sentence(self.heads == 0, self.offsets)
 
     def describe(self) -> str:
-        """How many, how large, of what shape."""
-        found = f"{len(self):,} sentences, {self.tokens:,} tokens"
+        """Sizes, share of non-projective trees and arcs, relations, trees with several roots."""
+        sizes = f"{len(self):,} sentences, {self.tokens:,} tokens"
         if not self.tokens or (self.heads == UNKNOWN).any():
-            return f"{found}, no trees"
+            return f"{sizes}, no trees"
         crossed = nonprojective(self.heads, self.offsets)
         trees = np.mean(per_sentence(crossed, self.offsets) > 0)
         relations = len(np.unique(self.columns["deprel"].codes))
         shape = f"non-projective are {trees:.1%} of the trees, {crossed.mean():.1%} of the arcs"
-        return f"{found}; {shape}; relations: {relations}; trees with several roots: {(self.roots() > 1).sum():,}"
+        return f"{sizes}; {shape}; relations: {relations}; trees with several roots: {(self.roots() > 1).sum():,}"
 
 
-def per_sentence(marked: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """How many tokens of each sentence are marked: bool [tokens], [sentences + 1] to int64 [sentences]"""
-    before = np.concatenate([[0], np.cumsum(marked)])
+def per_sentence(mask: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """The number of tokens of each sentence where the mask is true: bool [tokens] to int64 [sentences]"""
+    before = np.concatenate([[0], np.cumsum(mask)])
     return before[offsets[1:]] - before[offsets[:-1]]
 
 
 def nonprojective(heads: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Whether some word between a word and its head is not below that head. Every word is below the root, so an arc
-    from there is projective. Heads must be those of trees.  [tokens], [sentences + 1] to bool [tokens]"""
+    """Whether the arc to each word is non-projective: a word between its ends does not descend from its head.
+
+    Arcs from the root are projective. The heads must form trees.  [tokens], [sentences + 1] to bool [tokens]"""
     first = np.repeat(offsets[:-1], np.diff(offsets))
-    above = np.where(heads > 0, first + heads - 1, -1)  # among all tokens
+    above = np.where(heads > 0, first + heads - 1, -1)  # the head as a position among all tokens
     arcs = np.flatnonzero(heads > 0)
     low = np.minimum(arcs, above[arcs]) + 1
     sizes = np.maximum(arcs, above[arcs]) - low
-    ends = np.cumsum(sizes)
-    climber = np.repeat(low - (ends - sizes), sizes) + np.arange(ends[-1] if len(ends) else 0)
-    arc = np.repeat(arcs, sizes)  # each climbs from a word between the ends of this arc
+    climber = ranges(low, sizes)  # every word between the ends of an arc climbs towards the root
+    arc = np.repeat(arcs, sizes)
     crossed = np.zeros(len(heads), dtype=bool)
     while len(arc):
         climber = above[climber]
@@ -85,9 +87,14 @@ def nonprojective(heads: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return crossed
 
 
+# --- punctuation
+
+
 def punctuation(treebank: Sentences, rule: str) -> np.ndarray:
-    """Which tokens are punctuation: bool [tokens]. By `upos`: those of this part of speech; by `characters`, as in the
-    shared tasks of 2006 and 2007: those all of whose characters are punctuation in Unicode."""
+    """Which tokens are punctuation: bool [tokens].
+
+    By the rule `upos`, tokens with the part of speech PUNCT; by `characters`, as in the shared tasks of 2006 and 2007,
+    tokens all of whose characters are punctuation in Unicode."""
     if rule == "upos":
         column = treebank.columns["upos"]
         return np.array([value == PUNCTUATION for value in column.values], bool)[column.codes]
@@ -98,11 +105,12 @@ def punctuation(treebank: Sentences, rule: str) -> np.ndarray:
 
 
 def punctuation_rule(treebank: Sentences) -> str:
-    """`upos` where that part of speech is used, as in Universal Dependencies, else `characters`."""
+    """The rule for punctuation that fits a treebank: `upos` if it uses the part of speech PUNCT, else `characters`."""
     column = treebank.columns["upos"]
-    known = PUNCTUATION in column.values and (column.codes == column.values.index(PUNCTUATION)).any()
-    return "upos" if known else "characters"
+    used = PUNCTUATION in column.values and (column.codes == column.values.index(PUNCTUATION)).any()
+    return "upos" if used else "characters"
 
 
 def only_punctuation(word: str) -> bool:
+    """Whether all characters of a word are punctuation in Unicode."""
     return all(unicodedata.category(character).startswith("P") for character in word)

@@ -1,3 +1,5 @@
+"""Column files: all spellings of the same sentences, errors with file and line, and written back."""
+
 import io
 import os
 
@@ -31,11 +33,11 @@ EXPECTED = [[("a", "X", "O"), ("b", "Y", "B-p")], [("c", "X", "O")]]
     "text",
     [
         PLAIN,
-        PLAIN.rstrip("\n"),  # the last blank line, and even the last end of line, is missing
+        PLAIN.rstrip("\n"),  # without the last empty line and the last end of line
         PLAIN.replace("\n", "\r\n"),
         PLAIN.replace("\n", "\r\n").rstrip("\n"),
         "\ufeff" + PLAIN,
-        "\n\n" + PLAIN.replace("\n\n", "\n\n \t\n\n"),  # several blank lines, some not quite empty
+        "\n\n" + PLAIN.replace("\n\n", "\n\n \t\n\n"),  # several empty lines, one of them with white space
         PLAIN.replace(" ", "\t"),
         PLAIN.replace(" ", "   ").replace("a", " a").replace("O", "O  "),
         "a\tX\tO\nb   Y B-p\n\nc\tX\tO\n",  # each line has its own separator
@@ -43,7 +45,7 @@ EXPECTED = [[("a", "X", "O"), ("b", "Y", "B-p")], [("c", "X", "O")]]
         "a X O\nb Y B-p\n-DOCSTART-\nc X O\n",
     ],
 )
-def test_every_way_to_write_the_same_sentences_reads_the_same(text):
+def test_all_spellings_of_the_same_sentences_are_read_alike(text):
     sentences = read(text)
     assert contents(sentences) == EXPECTED
     assert len(sentences) == 2
@@ -71,7 +73,7 @@ def test_a_field_between_tabs_may_hold_spaces():
     assert contents(read("New York\tX\tB-p\n")) == [[("New York", "X", "B-p")]]
 
 
-def test_latin_1_is_detected_and_told_with_the_line_of_the_first_byte_that_is_not_utf_8():
+def test_latin_1_is_detected_and_noted_with_the_first_line_that_is_not_utf_8():
     text = "a X O\nb Y O\n\nespañola X O\nCorué X O\n"
     sentences = read(text.encode("latin-1"))
     assert sentences.columns["word"].strings() == ["a", "b", "española", "Corué"]
@@ -88,7 +90,7 @@ def test_document_starts_end_sentences_and_are_counted():
 
 
 @pytest.mark.parametrize("separator", [" ", "\t"])
-def test_a_number_sign_is_a_token_where_its_line_is_built_like_the_others(separator):
+def test_a_number_sign_is_a_token_where_its_line_looks_like_the_others(separator):
     text = "# a comment of many words\n#\na X O\n# X O\nb X O\n".replace(" X O", f"{separator}X{separator}O")
     sentences = read(text)
     assert sentences.columns["word"].strings() == ["a", "#", "b"]
@@ -97,7 +99,7 @@ def test_a_number_sign_is_a_token_where_its_line_is_built_like_the_others(separa
     assert read(text, comments="always").columns["word"].strings() == ["a", "b"]
 
 
-def test_a_comment_of_as_many_words_is_known_by_the_missing_tabs():
+def test_a_comment_with_as_many_words_as_columns_is_recognised_by_missing_tabs():
     assert read("# sent 7\na\tX\tO\n").columns["word"].strings() == ["a"]
 
 
@@ -106,19 +108,19 @@ def test_the_first_token_may_be_a_number_sign():
     assert read("# X O\n#tag X O\nb X O\n").columns["word"].strings() == ["#", "#tag", "b"]
 
 
-def test_no_line_is_a_comment_where_comments_are_never():
+def test_no_line_is_a_comment_with_comments_never():
     assert read("#a X O\nb X O\n", comments="never").columns["word"].strings() == ["#a", "b"]
     with pytest.raises(UserError, match=r"stream, line 1: 2 columns, expected 3 \(word pos tag\)"):
         read("# comment\nb X O\n", comments="never")
 
 
-def test_ignored_columns_are_counted_but_not_kept():
+def test_ignored_columns_count_but_are_not_read():
     sentences = read(PLAIN, ("word", None, "tag"))
     assert list(sentences.columns) == ["word", "tag"]
     assert sentences.columns["tag"].strings() == ["O", "B-p", "O"]
 
 
-def test_optional_columns_are_all_there_or_all_absent():
+def test_optional_columns_are_present_in_all_lines_or_in_none():
     optional = frozenset({"tag"})
     assert list(read("a X\nb Y\n", optional=optional).columns) == ["word", "pos"]
     assert list(read(PLAIN, optional=optional).columns) == ["word", "pos", "tag"]
@@ -132,7 +134,7 @@ def test_optional_columns_are_all_there_or_all_absent():
 
 @pytest.mark.parametrize("mark", ["\ufeff", ""])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_ragged_line_is_named_with_file_line_and_columns(tmp_path, mark, end):
+def test_the_error_for_a_line_of_another_width_names_file_line_and_columns(tmp_path, mark, end):
     file = tmp_path / "broken.txt"
     file.write_text(mark + end.join(["a X O", "# comment", "", "b X", "c X O"]), newline="")
     with pytest.raises(UserError) as error:
@@ -172,7 +174,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     ("options", "message"),
     [
         ({"names": ()}, r"column names \(\) must be distinct"),
-        ({"names": (None, None)}, r"column names \(- -\) must be distinct, and one at least not ignored"),
+        ({"names": (None, None)}, r"column names \(- -\) must be distinct, and at least one must not be ignored"),
         ({"names": ("word", "word")}, r"column names \(word word\) must be distinct"),
         ({"optional": frozenset({"pos"})}, r"optional columns \(pos\) must come last in \(word pos tag\)"),
         ({"optional": frozenset({"lemma"})}, r"optional columns \(lemma\) must come last"),
@@ -180,7 +182,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         ({"comments": "some"}, r"comments='some' is unknown, expected auto, always or never"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, message):
+def test_impossible_options_are_refused(options, message):
     with pytest.raises(UserError, match=message):
         read(PLAIN, **options)
 
@@ -208,7 +210,7 @@ def test_sentences_survive_writing_and_reading(rows):
     assert contents(read_columns(stream, ("word", "tag"))) == rows
 
 
-def test_a_column_more_is_written_where_it_is_asked_for():
+def test_chosen_columns_are_written():
     sentences = read("New York\tX\tO\n").with_column("guess", Column.from_strings(["B-p"]))
     stream = io.BytesIO()
     write_columns(stream, sentences, ["word", "guess"])
@@ -219,23 +221,23 @@ def test_a_column_more_is_written_where_it_is_asked_for():
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.data())
-def test_selected_sentences_are_those_asked_for_under_the_codes_of_all(lengths, data):
+def test_selected_sentences_keep_the_codes_of_all(lengths, data):
     tokens = [f"t{k % 5}" for k in range(sum(lengths))]
     offsets = np.cumsum([0, *lengths])
-    sentences = Sentences({"word": Column.from_strings(tokens)}, offsets, "made", ("said",))
+    sentences = Sentences({"word": Column.from_strings(tokens)}, offsets, "made", ("a note",))
     chosen = data.draw(st.lists(st.integers(0, len(lengths) - 1)))
     selected = sentences.select(np.array(chosen, dtype=int))
     whole = contents(sentences)
     assert contents(selected) == [whole[k] for k in chosen]
     assert selected.columns["word"].values == sentences.columns["word"].values
-    assert selected.notes == ("said",)
+    assert selected.notes == ("a note",)
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths))))
     assert contents(sentences.select(mask)) == [s for s, keep in zip(whole, mask, strict=True) if keep]
     assert contents(sentences.select(slice(None, None, -1))) == whole[::-1]
 
 
 @given(st.lists(st.sampled_from("abcdef")), st.lists(st.sampled_from("abcxyz")))
-def test_recoding_keeps_the_strings_and_puts_the_given_values_first(strings, values):
+def test_recoding_keeps_the_strings_and_puts_given_values_first(strings, values):
     column = Column.from_strings(strings).recoded(values)
     assert column.strings() == strings
     given_values = list(dict.fromkeys(values))
@@ -243,14 +245,14 @@ def test_recoding_keeps_the_strings_and_puts_the_given_values_first(strings, val
     assert len(set(column.values)) == len(column.values)
 
 
-def test_a_column_of_another_length_does_not_fit():
+def test_a_column_of_another_length_is_refused():
     with pytest.raises(ValueError, match="column tag has 2 tokens, the sentences hold 3"):
         read(PLAIN).with_column("tag", Column.from_strings("ab"))
 
 
 @pytest.mark.corpus
 @pytest.mark.skipif("STRUCTSPARSE_DATA" not in os.environ, reason="needs STRUCTSPARSE_DATA")
-def test_a_real_corpus_is_written_back_byte_by_byte():
+def test_a_real_corpus_is_written_back_byte_for_byte():
     file = os.path.join(os.environ["STRUCTSPARSE_DATA"], "conll2000", "train.txt")
     sentences = read_columns(file, NAMES)
     assert (len(sentences), sentences.tokens) == (8936, 211727)

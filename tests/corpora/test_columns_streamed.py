@@ -1,4 +1,4 @@
-"""Streams of columns: however they are cut they read as the whole does, and what is complete is there at once."""
+"""Streams of columns: the same sentences however the bytes are cut, each available as soon as it is complete."""
 
 import io
 import os
@@ -6,7 +6,7 @@ import os
 import pytest
 
 from structsparse.base.errors import UserError
-from structsparse.corpora import columns_streamed as streams
+from structsparse.corpora import byte_streams
 from structsparse.corpora.columns import read_columns, write_columns
 from structsparse.corpora.columns_streamed import ColumnStream
 
@@ -22,7 +22,7 @@ TEXTS = {
 
 
 class Pieces(io.RawIOBase):
-    """A stream that hands out these pieces, one a time."""
+    """A stream whose reads return these pieces, one each."""
 
     name = "pieces"
 
@@ -45,14 +45,14 @@ def streamed(*pieces: bytes, **options) -> tuple[list, list[str]]:
 
 @pytest.mark.parametrize("comments", ["auto", "always", "never"])
 @pytest.mark.parametrize("text", TEXTS)
-def test_any_two_pieces_read_as_the_whole(text, comments):
+def test_sentences_do_not_depend_on_where_the_bytes_are_cut(text, comments):
     data = TEXTS[text].encode()
     try:
         whole = read_columns(io.BytesIO(data), NAMES, comments=comments)
     except UserError as error:
-        with pytest.raises(UserError) as ours:
+        with pytest.raises(UserError) as streamed_error:
             streamed(data, comments=comments)
-        assert str(ours.value) == str(error).replace("stream", "pieces")
+        assert str(streamed_error.value) == str(error).replace("stream", "pieces")
         return
     for cut in range(len(data)):
         expected = contents(whole), list(whole.notes)
@@ -63,7 +63,7 @@ def test_any_two_pieces_read_as_the_whole(text, comments):
     )
 
 
-def test_a_sentence_is_there_as_soon_as_its_empty_line_is():
+def test_a_sentence_is_available_as_soon_as_its_empty_line_is_read():
     pieces = Pieces(b"a X O\nb Y", b" O\n", b"\nc X O\n", b"\n", b"d X O\n")
     stream = iter(ColumnStream(pieces, NAMES))
     for expected, left in ((["a", "b"], 2), (["c"], 1), (["d"], 0)):
@@ -75,38 +75,38 @@ def test_a_sentence_is_there_as_soon_as_its_empty_line_is():
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "message"),
     [("d X O more\n", "line 6: 4 columns, expected 3"), ("d\t\tO\n", r"line 6: column 2 \(pos\) is empty")],
 )
-def test_a_fault_names_its_line_after_the_sentences_before_it(size, bad, said):
+def test_an_error_comes_after_the_sentences_before_its_line(size, bad, message):
     data = f"a X O\nb Y O\n\nc X O\n\n{bad}\ne X O\n".encode()
-    stream, found = ColumnStream(Pieces(*(data[k : k + size] for k in range(0, len(data), size))), NAMES), []
-    with pytest.raises(UserError, match=said):
-        found.extend(contents(sentences) for sentences in stream)
-    assert [word for part in found for sentence in part for word, _, _ in sentence] == ["a", "b", "c"]
+    stream, parts = ColumnStream(Pieces(*(data[k : k + size] for k in range(0, len(data), size))), NAMES), []
+    with pytest.raises(UserError, match=message):
+        parts.extend(contents(sentences) for sentences in stream)
+    assert [word for part in parts for sentence in part for word, _, _ in sentence] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n \n", b"# only\n"])
-def test_no_sentence_is_a_fault(data):
+def test_input_without_a_sentence_is_refused(data):
     with pytest.raises(UserError, match="pieces: no sentence in it"):
         streamed(data)
 
 
-def test_from_a_byte_that_is_no_utf_8_on_it_is_latin_1():
+def test_text_is_latin_1_from_the_first_byte_that_is_not_utf_8():
     first, second = "é X O\n\n".encode(), "a X O\né X O\n\n".encode("latin-1")
-    found, notes = streamed(first, second, second)
-    assert [word for sentence in found for word, _, _ in sentence] == ["é", "a", "é", "a", "é"]
+    result, notes = streamed(first, second, second)
+    assert [word for sentence in result for word, _, _ in sentence] == ["é", "a", "é", "a", "é"]
     assert notes == ["decoded as Latin-1 from line 3 on because line 4 is not UTF-8"]
 
 
-def test_a_file_is_read_bit_by_bit(tmp_path, monkeypatch):
+def test_a_file_is_read_in_chunks(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"a X O\n\n" * 1000)
-    monkeypatch.setattr(streams, "_PIECE", 100)
+    monkeypatch.setattr(byte_streams, "_CHUNK", 100)
     stream = ColumnStream(tmp_path / "file", NAMES)
     sizes = [len(sentences) for sentences in stream]
     assert sum(sizes) == 1000
     assert max(sizes) <= 15
-    assert stream.place == str(tmp_path / "file")
+    assert stream.name == str(tmp_path / "file")
 
 
 def test_a_pipe_is_read_as_it_fills():
@@ -119,13 +119,13 @@ def test_a_pipe_is_read_as_it_fills():
 
 
 @pytest.mark.parametrize("what", ["missing", "folder"])
-def test_what_is_no_file_is_named(what, tmp_path):
+def test_a_missing_file_and_a_folder_are_refused(what, tmp_path):
     path = tmp_path if what == "folder" else tmp_path / "missing"
     with pytest.raises(UserError, match="is a directory" if what == "folder" else "no such file"):
         list(ColumnStream(path, NAMES))
 
 
-def test_tabs_stay_tabs():
+def test_tabs_are_written_where_tabs_were_read():
     stream = ColumnStream(Pieces(b"a\tX\tO\n"), NAMES)
     (sentences,) = stream
     output = io.BytesIO()

@@ -1,4 +1,4 @@
-"""CoNLL-U as a naive reader has it, back byte for byte, and every fault by its line."""
+"""CoNLL-U against a naive reader, written back byte for byte, and errors that name the line."""
 
 import gzip
 import io
@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from structsparse.base.errors import UserError
-from structsparse.corpora import columns_streamed as streams
+from structsparse.corpora import byte_streams
 from structsparse.corpora.columns import Column
-from structsparse.corpora.conllu import TreebankStream, circle_of, read_treebank, write_treebank
+from structsparse.corpora.conllu import TreebankStream, cycle_of, read_treebank, write_treebank
 from structsparse.corpora.treebank import COLUMNS, UNKNOWN
 from tests.corpora.test_columns_streamed import Pieces
 from tests.support.conllu import contents, naive, of_heads, row, sentences, text_of, trees
@@ -38,8 +38,8 @@ def written(treebank, *arcs) -> str:
 
 
 @given(st.lists(sentences(), min_size=1, max_size=4))
-def test_any_treebank_reads_as_the_naive_reader_has_it_and_is_written_back(found):
-    text = text_of(found)
+def test_a_treebank_is_read_as_by_a_naive_reader_and_written_back(lines):
+    text = text_of(lines)
     treebank = read(text)
     assert contents(treebank) == naive(text)
     assert written(treebank) == text
@@ -48,7 +48,7 @@ def test_any_treebank_reads_as_the_naive_reader_has_it_and_is_written_back(found
     ]
 
 
-def test_columns_have_the_names_that_features_know_and_numbers_small_types():
+def test_columns_have_the_names_of_attributes_and_numbers_small_types():
     treebank = read(PLAIN)
     assert tuple(treebank.columns) == COLUMNS
     assert treebank.heads.dtype == np.int32
@@ -65,12 +65,12 @@ def test_columns_have_the_names_that_features_know_and_numbers_small_types():
         PLAIN.replace("\n", "\r\n").rstrip("\n").encode(),
         ("\ufeff" + PLAIN).encode(),
         ("\n \n" + PLAIN.replace("\n\n", "\n\n \t\n\n")).encode(),
-        PLAIN.replace("comment\n", "comment\n\n").encode(),  # it belongs to the sentence after it
+        PLAIN.replace("comment\n", "comment\n\n").encode(),  # a comment belongs to the sentence after it
         gzip.compress(PLAIN.encode()),
         b"".join(gzip.compress(PLAIN.encode()[k : k + 40]) for k in range(0, len(PLAIN), 40)),
     ],
 )
-def test_every_way_to_write_the_same_trees_reads_the_same_and_is_written_regularly(data, tmp_path):
+def test_all_spellings_of_the_same_trees_are_read_and_written_alike(data, tmp_path):
     (tmp_path / "file").write_bytes(data)
     for source in (io.BytesIO(data), tmp_path / "file", str(tmp_path / "file")):
         treebank = read_treebank(source)
@@ -98,16 +98,16 @@ def test_several_roots_are_counted_and_not_refused():
 
 
 @pytest.mark.parametrize("head", ["_", "3", "9", "what"])
-def test_input_without_trees_is_read_where_they_are_not_wanted(head):
+def test_heads_may_be_ignored(head):
     treebank = read(text_of([[row(1, head=head), row(2, "b", head=head)]]), heads=False)
     assert treebank.heads.tolist() == [UNKNOWN] * 2
     assert treebank.columns["word"].strings() == ["a", "b"]
 
 
-# --- faults
+# --- errors
 
 
-FAULTS = {
+ERRORS = {
     "": "stream: no sentence in it, expected lines of 10 columns (id form lemma upos xpos feats head deprel deps misc)",
     "\n# only\n\n": "stream: no sentence in it",
     "# x\n1\ta\tb\n": "line 2: 3 columns between tabs, expected 10 (id form",
@@ -134,18 +134,18 @@ FAULTS = {
     of_heads([0, "9" * 5000]): "line 2: head '999",
     of_heads([0, 2]): "line 2: word 2 (b) has itself as head, expected",
     of_heads([0], [2, 1]): "lines 3 to 4: no word has head 0, expected a root",
-    of_heads([4, 0, 1, 3, 2]): "line 1: heads run in a circle, 1 (a) -> 4 (d) -> 3 (c) -> 1 (a), expected a tree",
-    of_heads([0]).encode() + b"# caf\xe9\n" + of_heads([0]).encode(): "line 3: no UTF-8, expected a file of CoNLL-U",
+    of_heads([4, 0, 1, 3, 2]): "line 1: heads form a cycle, 1 (a) -> 4 (d) -> 3 (c) -> 1 (a), expected a tree",
+    of_heads([0]).encode() + b"# caf\xe9\n" + of_heads([0]).encode(): "line 3: not UTF-8, expected a file of CoNLL-U",
     gzip.compress(PLAIN.encode() * 9)[:-20]: "stream: the compressed file is cut short or damaged",
     b"\x1f\x8b\x08what": "stream: the compressed file is cut short or damaged",
 }
 
 
-@pytest.mark.parametrize(("text", "said"), FAULTS.items(), ids=FAULTS.values())
-def test_a_fault_is_named_with_its_line(text, said):
+@pytest.mark.parametrize(("text", "message"), ERRORS.items(), ids=ERRORS.values())
+def test_an_error_names_its_line(text, message):
     with pytest.raises(UserError) as error:
         read(text)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert str(error.value).startswith("stream")
 
 
@@ -153,15 +153,13 @@ DAMAGE = b"", b"\t", b"\n", b"\r", b"#", b"-", b".", b"0", b"7", b"\xff"
 
 
 @given(st.lists(sentences(3), min_size=1, max_size=3), st.booleans(), st.data())
-def test_a_damaged_file_is_refused_or_read_and_written_as_something_that_reads_the_same(found, packed, data):
-    damaged = bytearray(text_of(found).encode())
-    damaged = bytearray(gzip.compress(damaged, mtime=0)) if packed else damaged
+def test_a_damaged_file_is_refused_or_written_as_it_was_read(lines, gzipped, data):
+    damaged = bytearray(text_of(lines).encode())
+    damaged = bytearray(gzip.compress(damaged, mtime=0)) if gzipped else damaged
     for _ in range(data.draw(st.integers(1, 3))):
         begin = data.draw(st.integers(0, len(damaged)))
         end = data.draw(st.integers(begin, min(begin + 3, len(damaged))))
-        damaged[begin:end] = data.draw(
-            st.sampled_from([b"", b"\t", b"\n", b"\r", b"#", b"-", b".", b"0", b"7", b"\xff"])
-        )
+        damaged[begin:end] = data.draw(st.sampled_from(DAMAGE))
     try:
         treebank = read(bytes(damaged))
     except UserError:
@@ -171,7 +169,7 @@ def test_a_damaged_file_is_refused_or_read_and_written_as_something_that_reads_t
     assert written(read(text)) == text
 
 
-def test_what_is_no_file_is_named(tmp_path):
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     with pytest.raises(UserError, match="no such file, expected a file of CoNLL-U"):
         read_treebank(tmp_path / "missing")
     with pytest.raises(UserError, match="is a directory, expected a file of CoNLL-U"):
@@ -179,24 +177,24 @@ def test_what_is_no_file_is_named(tmp_path):
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=6))
-def test_a_circle_is_found_where_there_is_one(heads):
+def test_a_cycle_is_found_if_there_is_one(heads):
     heads = [min(head, len(heads)) for head in heads]
-    reached, fresh = {0}, True
-    while fresh:
-        fresh = {word for word, head in enumerate(heads, 1) if head in reached} - reached
-        reached |= fresh
-    circle = circle_of(heads)
-    assert bool(circle) == (len(reached) <= len(heads))
-    for word, above in zip(circle, [*circle[1:], *circle[:1]], strict=True):
+    reached, added = {0}, True
+    while added:
+        added = {word for word, head in enumerate(heads, 1) if head in reached} - reached
+        reached |= added
+    cycle = cycle_of(heads)
+    assert bool(cycle) == (len(reached) <= len(heads))
+    for word, above in zip(cycle, [*cycle[1:], *cycle[:1]], strict=True):
         assert heads[word - 1] == above
-    assert len(set(circle)) == len(circle)
+    assert len(set(cycle)) == len(cycle)
 
 
 # --- predictions
 
 
 @given(sentences(), st.data())
-def test_other_heads_change_nothing_else_and_leave_no_graph(lines, data):
+def test_writing_other_heads_changes_heads_relations_and_graphs_only(lines, data):
     treebank = read(text_of([lines, *[of_heads([0, 1]).strip().split("\n")]]))
     size = int(treebank.lengths[0])
     heads = data.draw(trees(size).filter(lambda heads: len(heads) == size))
@@ -215,13 +213,13 @@ def test_other_heads_change_nothing_else_and_leave_no_graph(lines, data):
     assert written(read(text)) == text
 
 
-def test_without_relations_there_are_none_and_a_projective_tree_beside_the_old_one_goes():
+def test_missing_relations_and_the_old_projective_tree_become_empty():
     text = text_of([[row(1, head=0, deprel="ROOT", deps=0, misc="ROOT"), row(2, head=1, deprel="SBJ")]])
     expected = text_of([[row(1, head=2), row(2, head=0)]])
     assert written(read(text), np.array([2, 0])) == expected
 
 
-def test_input_without_trees_is_written_with_them():
+def test_predicted_trees_are_written_into_input_without_trees():
     blind = text_of([[row(1, misc="SpaceAfter=No"), row(2, "b")]])
     expected = text_of([[row(1, head=2, deprel="x", misc="SpaceAfter=No"), row(2, "b", head=0, deprel="y")]])
     assert written(read(blind, heads=False)) == blind
@@ -239,9 +237,9 @@ def test_heads_of_other_sentences_are_refused():
 
 
 @pytest.mark.parametrize("text", [PLAIN, "\ufeff" + PLAIN.replace("\n", "\r\n").rstrip(), PLAIN + "# end"])
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_any_two_pieces_read_as_the_whole(text, pack):
-    data = pack(text.encode())
+@pytest.mark.parametrize("encode", [bytes, gzip.compress])
+def test_trees_do_not_depend_on_where_the_bytes_are_cut(text, encode):
+    data = encode(text.encode())
     for cut in range(len(data)):
         stream = TreebankStream(Pieces(*filter(None, [data[:cut], data[cut:]])))
         assert [sentence for treebank in stream for sentence in contents(treebank)] == EXPECTED
@@ -250,7 +248,7 @@ def test_any_two_pieces_read_as_the_whole(text, pack):
     assert "".join(map(written, stream)) == PLAIN
 
 
-def test_a_tree_is_there_as_soon_as_its_empty_line_is():
+def test_a_tree_is_available_as_soon_as_its_empty_line_is_read():
     lines = of_heads([0, 1], [0], [2, 0]).encode().splitlines(keepends=True)
     pieces = Pieces(*lines)
     stream = iter(TreebankStream(pieces))
@@ -263,17 +261,17 @@ def test_a_tree_is_there_as_soon_as_its_empty_line_is():
 
 @pytest.mark.parametrize("size", [1, 9, 1 << 18])
 @pytest.mark.parametrize("bad", [b"1\ta\n", of_heads([2, 1]).encode(), b"# caf\xe9\n"])
-def test_what_comes_before_a_fault_is_told_first(size, bad, monkeypatch, tmp_path):
-    monkeypatch.setattr(streams, "_PIECE", size)
+def test_an_error_comes_after_the_sentences_before_it(size, bad, monkeypatch, tmp_path):
+    monkeypatch.setattr(byte_streams, "_CHUNK", size)
     file = tmp_path / "file"
     file.write_bytes(of_heads([0, 1], [0]).encode() + bad)
-    found = []
+    result = []
     with pytest.raises(UserError, match=r"file, lines? 6"):
-        found.extend(sentence for treebank in TreebankStream(file) for sentence in contents(treebank))
-    assert [len(sentence) for sentence in found] == [2, 1]
+        result.extend(sentence for treebank in TreebankStream(file) for sentence in contents(treebank))
+    assert [len(sentence) for sentence in result] == [2, 1]
 
 
-def test_many_sentences_need_no_more_memory_than_one():
+def test_sentences_handed_out_are_forgotten():
     reader = TreebankStream(Pieces(*[of_heads([0, 1, 1]).encode()] * 50))
     for number, treebank in enumerate(reader, 1):
         assert len(treebank) == 1
@@ -288,7 +286,7 @@ def test_many_sentences_need_no_more_memory_than_one():
 @pytest.mark.skipif("STRUCTSPARSE_DATA" not in os.environ, reason="needs STRUCTSPARSE_DATA")
 @pytest.mark.parametrize("name", ["tr_imst", "ja_gsd", "en_ewt"])
 @pytest.mark.parametrize("part", ["train", "dev", "test"])
-def test_real_treebanks_read_as_the_naive_reader_has_them_and_are_written_back(name, part):
+def test_real_treebanks_are_read_as_by_a_naive_reader_and_written_back(name, part):
     data = (Path(os.environ["STRUCTSPARSE_DATA"]) / "ud" / f"{name}-ud-{part}.conllu").read_bytes()
     treebank = read(data)
     assert contents(treebank) == naive(data.decode())

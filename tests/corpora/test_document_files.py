@@ -1,3 +1,5 @@
+"""Files of documents: tables and folders, random parts, classes and numbers, and errors that name the line."""
+
 import csv
 import gzip
 import json
@@ -8,7 +10,7 @@ import pytest
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.document_files import assembled, documents, read
-from structsparse.corpora.documents import Reading
+from structsparse.corpora.documents import DocumentReading
 
 OPTIONS = {
     "dev": None, "test": None, "text": "text", "label": "label", "numbers": False, "classes": None, "tokens": "words",
@@ -22,7 +24,7 @@ def corpus(train, **options):
 
 
 def write_table(path, rows=ROWS, columns=("label", "id", "text")):
-    """A table as Python's own writers write it."""
+    """A table written by the modules csv and json."""
     with (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8", newline="") as file:
         if ".jsonl" in path.name:
             for k, (text, label) in enumerate(rows):
@@ -67,57 +69,57 @@ def many(tmp_path, count=40, classes=("no", "yes"), name="train.csv"):
 
 
 @pytest.mark.parametrize("given", [(), ("dev",), ("test",), ("dev", "test")])
-def test_what_has_no_file_is_drawn_from_train_once_and_by_its_seed(tmp_path, given):
+def test_parts_without_a_file_are_drawn_from_train_by_seed(tmp_path, given):
     train = many(tmp_path)
     options = {part: str(many(tmp_path, 6, name=f"{part}.csv")) for part in given}
-    found = corpus(train, held_out=0.1, **options)
+    splits = corpus(train, held_out=0.1, **options)
     drawn = [part for part in ("train", "dev", "test") if part not in given]
     sizes = {part: 6 if part in given else 4 for part in ("dev", "test")}
-    assert {part: len(found.parts[part]) for part in sizes} == sizes
-    assert sorted(name for part in drawn for name in found.parts[part].names) == sorted(read(train).names)
+    assert {part: len(splits.parts[part]) for part in sizes} == sizes
+    assert sorted(name for part in drawn for name in splits.parts[part].names) == sorted(read(train).names)
     for part in drawn:
-        lines = [int(name.rpartition(":")[2]) for name in found.parts[part].names]
+        lines = [int(name.rpartition(":")[2]) for name in splits.parts[part].names]
         assert lines == sorted(lines)
-    assert found.dev.names == corpus(train, held_out=0.1, **options).dev.names
+    assert splits.dev.names == corpus(train, held_out=0.1, **options).dev.names
     if len(drawn) > 1:
-        assert found.train.names != corpus(train, held_out=0.1, split=1, **options).train.names
-    assert found.train.words is found.test.words
+        assert splits.train.names != corpus(train, held_out=0.1, split=1, **options).train.names
+    assert splits.train.words is splits.test.words
 
 
-def test_files_are_found_below_the_data(tmp_path, monkeypatch):
+def test_files_are_found_below_the_data_folder(tmp_path, monkeypatch):
     many(tmp_path)
     monkeypatch.setenv("STRUCTSPARSE_DATA", str(tmp_path))
     assert len(corpus("train.csv").train) == 24
 
 
-def test_classes_are_in_order_and_can_be_chosen(tmp_path):
+def test_classes_are_sorted_and_can_be_chosen(tmp_path):
     path = many(tmp_path, 30, ("10", "9", "-1"))
-    found = corpus(path)
-    assert found.classes == ("-1", "9", "10")  # by size, as all are integers
+    splits = corpus(path)
+    assert splits.classes == ("-1", "9", "10")  # all are integers, so they are sorted by size
     rows = dict(zip(read(path).names, read(path).labels, strict=True))
-    assert [rows[name] for name in found.train.names] == [found.classes[code] for code in found.train.labels]
+    assert [rows[name] for name in splits.train.names] == [splits.classes[code] for code in splits.train.labels]
     chosen = corpus(path, classes=[10, 9])
     assert chosen.classes == ("10", "9")
     assert sum(map(len, chosen.parts.values())) == 20
     assert not any(rows[name] == "-1" for part in chosen.parts.values() for name in part.names)
 
 
-def test_numbers_are_labels_of_their_own(tmp_path):
+def test_labels_may_be_numbers(tmp_path):
     rows = [(f"w{k}", k / 4) for k in range(20)]
-    found = corpus(write_table(tmp_path / "a.jsonl", rows), numbers=True)
-    assert found.classes is None
-    assert found.train.labels.dtype == np.float64
-    for part in found.parts.values():
+    splits = corpus(write_table(tmp_path / "a.jsonl", rows), numbers=True)
+    assert splits.classes is None
+    assert splits.train.labels.dtype == np.float64
+    for part in splits.parts.values():
         assert [f"w{round(4 * number)}" for number in part.labels] == part.texts
 
 
-def test_parses_are_laid_over_a_part_before_dev_is_drawn(tmp_path):
+def test_parses_are_aligned_with_a_part_before_dev_is_drawn(tmp_path):
     train, test = many(tmp_path), many(tmp_path, 6, name="test.csv")
     trees = tmp_path / "trees"
     trees.write_text("".join(f"(NP (N word{k}) (N common))\n" for k in range(40)))
-    found = corpus(train, test=str(test), parses={"train": str(trees)})
-    assert found.test.constituents is None
-    for part in (found.train, found.dev):
+    splits = corpus(train, test=str(test), parses={"train": str(trees)})
+    assert splits.test.constituents is None
+    for part in (splits.train, splits.dev):
         phrases = part.constituents
         wide = phrases.end - phrases.begin == 2
         assert phrases.document[wide].tolist() == list(range(len(part)))
@@ -136,6 +138,8 @@ def test_parses_are_laid_over_a_part_before_dev_is_drawn(tmp_path):
         ("a.csv", "label,text\n", "a.csv: has no documents"),
         ("a.csv", "", "a.csv: has no documents"),
         ("a.jsonl", '{"text": "x", "label": 1}\n{"text": \n', "a.jsonl, line 2: Expecting value"),
+        ("a.jsonl", f'{{"text": "x", "label": {"9" * 5000}}}\n', "a.jsonl, line 1: has a number with too many digits"),
+        ("a.jsonl", "[" * 100_000, "a.jsonl, line 1: has a number with too many digits, or too many brackets"),
         ("a.jsonl", "[1]\n", "a.jsonl, line 1: list, expected a JSON object"),
         ("a.jsonl", '{"text": null, "label": 1}\n', "a.jsonl, line 1: has no 'text' (text, label)"),
         ("a.jsonl", '{"text": ["x"], "label": 1}\n', "a.jsonl, line 1: has no 'text'"),
@@ -143,7 +147,7 @@ def test_parses_are_laid_over_a_part_before_dev_is_drawn(tmp_path):
         ("a.csv.gz", "x", "data.numbers"),
     ],
 )  # fmt: skip
-def test_bad_tables_are_named_by_file_and_line(tmp_path, name, content, message):
+def test_errors_in_tables_name_file_and_line(tmp_path, name, content, message):
     if name == "a.csv.gz":
         (tmp_path / name).write_bytes(b"\x1f\x8b\x08nonsense")
         message = "the compressed file is cut short or damaged"
@@ -170,7 +174,7 @@ def test_bad_labels_and_splits_are_refused(tmp_path, rows, options, message):
         corpus(write_table(tmp_path / "a.csv", rows), **options)
 
 
-def test_a_label_that_train_lacks_is_named_by_its_line(tmp_path):
+def test_the_error_for_a_label_that_train_lacks_names_its_line(tmp_path):
     train, test = many(tmp_path), many(tmp_path, 6, ("no", "other"), "test.csv")
     with pytest.raises(UserError, match=r"test.csv, line 3: label 'other' is in no document of train"):
         corpus(train, test=str(test))
@@ -184,14 +188,14 @@ def test_missing_files_and_empty_folders_are_refused(tmp_path):
         corpus(tmp_path)
 
 
-def test_parts_share_their_words(tmp_path):
+def test_parts_share_word_types(tmp_path):
     raw = {part: read(many(tmp_path, 6, name=f"{part}.csv")) for part in ("train", "test")}
-    parts = assembled(raw, False, None, Reading())
+    parts = assembled(raw, False, None, DocumentReading())
     assert parts["train"].words is parts["test"].words
     assert parts["train"].texts == raw["train"].texts
 
 
-def test_texts_without_labels_are_a_file_or_all_files_of_a_folder(tmp_path):
+def test_texts_without_labels_are_one_file_or_all_files_of_a_folder(tmp_path):
     table = write_table(tmp_path / "a.csv", ROWS * 4)
     assert corpus(table).unlabelled == ()
     (tmp_path / "one.txt").write_text("all of it\nis one text")
@@ -201,10 +205,24 @@ def test_texts_without_labels_are_a_file_or_all_files_of_a_folder(tmp_path):
     with pytest.raises(UserError, match="more: has no files, expected texts"):
         corpus(table, unlabelled=str(folder))
     (folder / "b").write_text("second")
-    (folder / ".hidden").write_text("nobody reads this")
+    (folder / ".hidden").write_text("is not read")
     with gzip.open(folder / "inner" / "c.gz", "wt") as file:
         file.write("third")
     (folder / "a").write_text("first")
     assert corpus(table, unlabelled=str(folder)).unlabelled == ("first", "second", "third")
     with pytest.raises(UserError, match="nowhere: no such file"):
         corpus(table, unlabelled="nowhere")
+
+
+def test_damaged_gzip_is_refused(tmp_path):
+    intact = gzip.compress(b"label,text\n" + b"yes,some words\nno,others\n" * 300)
+    path = tmp_path / "a.csv.gz"
+    for broken in (intact[: len(intact) // 2], intact[:20] + b"\xff" * 9 + intact[29:], intact[:-8] + b"\0" * 8):
+        path.write_bytes(broken)
+        with pytest.raises(UserError, match=r"a\.csv\.gz: the compressed file is cut short or damaged"):
+            read(path)
+
+
+def test_a_label_of_very_many_digits_is_a_name(tmp_path):
+    splits = corpus(write_table(tmp_path / "a.csv", [("a", "1"), ("b", "9" * 5000)] * 10))
+    assert splits.classes == ("1", "9" * 5000)

@@ -1,3 +1,5 @@
+"""Documents: tokens and their places, sentences, selection; running text for word clusters."""
+
 import re
 import sys
 
@@ -7,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.documents import Constituents, Documents, Labelled, Reading, coded, running, spaced, tokenize
+from structsparse.corpora.documents import (
+    Constituents,
+    DocumentReading,
+    Documents,
+    DocumentSplits,
+    coded_tokens,
+    from_tokens,
+    running_text,
+    tokenize,
+)
 
 TEXTS = [
     "Mr. Smith paid $3.50, i.e. nothing.  He LEFT!\nWhy?",
@@ -30,37 +41,37 @@ def words_of(documents: Documents, k: int) -> list[str]:
 
 @pytest.mark.parametrize(("tokens", "pattern"), [("words", r"\w+"), ("letters", r"[a-zA-Z]\w*"), ("spaces", r"\S+")])
 @pytest.mark.parametrize("lower", [True, False])
-def test_tokens_are_what_the_pattern_finds_and_stand_where_they_say(tokens, pattern, lower):
-    read = documents(Reading(tokens, lower))
+def test_tokens_match_the_pattern_at_their_places(tokens, pattern, lower):
+    read = documents(DocumentReading(tokens, lower))
     for k, text in enumerate(TEXTS):
-        found = re.findall(pattern, text)
-        assert words_of(read, k) == [word.lower() if lower else word for word in found]
+        expected = re.findall(pattern, text)
+        assert words_of(read, k) == [word.lower() if lower else word for word in expected]
         places = slice(*read.offsets[k : k + 2])
         spans = zip(read.begins[places], read.ends[places], strict=True)
-        assert [text[begin:end] for begin, end in spans] == found
+        assert [text[begin:end] for begin, end in spans] == expected
     assert list(read.words) == sorted(set(read.words))
 
 
 def test_an_unknown_kind_of_tokens_is_refused():
     with pytest.raises(UserError, match=r"data.tokens is 'characters', expected one of words, letters, spaces"):
-        Reading("characters")
+        DocumentReading("characters")
 
 
-def test_types_that_differ_in_case_alone_become_one():
-    words, codes = coded(["B", "a", "b", "A", "a"], lower=True)
+def test_types_that_differ_only_in_case_are_merged():
+    words, codes = coded_tokens(["B", "a", "b", "A", "a"], lower=True)
     assert words == ("a", "b")
     assert codes.tolist() == [1, 0, 1, 0, 0]
-    assert coded([], lower=True)[0] == ()
+    assert coded_tokens([], lower=True)[0] == ()
 
 
-def test_documents_that_come_as_tokens_stand_in_their_text():
+def test_documents_made_from_tokens_have_them_in_their_text():
     tokens = [["It", "'s", "(", "good"], [], ["No", "it"]]
-    read = spaced(["a", "b", "c"], tokens, np.zeros(3), None)
+    read = from_tokens(["a", "b", "c"], tokens, np.zeros(3), None)
     assert read.texts == ["It 's ( good", "", "No it"]
-    for k, own in enumerate(tokens):
-        assert words_of(read, k) == [word.lower() for word in own]
+    for k, document in enumerate(tokens):
+        assert words_of(read, k) == [word.lower() for word in document]
         places = slice(*read.offsets[k : k + 2])
-        assert [read.texts[k][a:b] for a, b in zip(read.begins[places], read.ends[places], strict=True)] == own
+        assert [read.texts[k][a:b] for a, b in zip(read.begins[places], read.ends[places], strict=True)] == document
 
 
 def sentence_words(read: Documents) -> list[list[str]]:
@@ -68,13 +79,13 @@ def sentence_words(read: Documents) -> list[list[str]]:
     return [[read.words[code] for code in read.tokens[a:b]] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
 
 
-def test_sentences_are_found_in_texts_and_never_go_beyond_documents():
+def test_sentences_never_go_beyond_documents():
     pytest.importorskip("sentencex")
     read = documents()
-    found = sentence_words(read)
-    assert ["he", "left"] in found
-    assert ["mr", "smith", "paid", "3", "50", "i", "e", "nothing"] in found  # no end after abbreviations
-    assert ["five"] in found
+    sentences = sentence_words(read)
+    assert ["he", "left"] in sentences
+    assert ["mr", "smith", "paid", "3", "50", "i", "e", "nothing"] in sentences  # no end after abbreviations
+    assert ["five"] in sentences
     bounds = read.sentences()
     assert bounds[0] == 0
     assert bounds[-1] == len(read.tokens)
@@ -105,7 +116,7 @@ def with_structure() -> Documents:
 
 
 def described(read: Documents, k: int) -> tuple:
-    """All that a document has, by an own route."""
+    """All that belongs to a document, read from the arrays one by one."""
     begin, end = read.offsets[k : k + 2].tolist()
     sentences = [bound - begin for bound in read.sentences().tolist() if begin <= bound < end]
     c = read.constituents
@@ -115,7 +126,7 @@ def described(read: Documents, k: int) -> tuple:
 
 
 @pytest.mark.parametrize("chosen", [[3, 0], [4, 3, 2, 1, 0], [0, 0, 4], [], [1]])
-def test_selected_documents_keep_all_that_they_have(chosen):
+def test_selected_documents_keep_everything(chosen):
     read = with_structure()
     part = read.select(chosen)
     assert len(part) == len(chosen)
@@ -124,9 +135,9 @@ def test_selected_documents_keep_all_that_they_have(chosen):
     assert part.sentence_offsets[-1] == len(part.tokens)
 
 
-def test_a_corpus_says_what_it_has():
+def test_a_corpus_is_described_by_part():
     read = with_structure()
-    corpus = Labelled("toy", read, read.select([0, 1]), read.select([3]), notes=("a note",))
+    corpus = DocumentSplits("toy", read, read.select([0, 1]), read.select([3]), notes=("a note",))
     lines = corpus.describe()
     assert lines[0] == f"train: 5 documents, {len(read.tokens)} words, 12 constituents, no 3, yes 2"
     assert lines[2].startswith("test: 1 documents")
@@ -140,25 +151,25 @@ def test_numbers_are_described_by_their_range():
     assert read.describe() == "2 documents, 3 words, numbers from -2 to 1.5, mean -0.25"
 
 
-def stretches(found):
+def sequences(text):
     return [
-        [found.words[code] for code in found.tokens[low:high].tolist()]
-        for low, high in zip(found.offsets[:-1], found.offsets[1:], strict=True)
+        [text.words[code] for code in text.tokens[low:high].tolist()]
+        for low, high in zip(text.offsets[:-1], text.offsets[1:], strict=True)
     ]
 
 
 @given(texts=st.lists(st.text("abCx ", max_size=12), max_size=5), lower=st.booleans())
-def test_words_that_training_lacks_end_a_stretch_of_further_text(texts, lower):
-    reading = Reading(lower=lower)
-    whole = tokenize(["1", "2", "3"], ["a b ab", "a c", "x"], np.zeros(3, int), ("",), reading)
-    train = whole.select([0, 1])  # x is in its row of words, but in none of its documents
-    known, expected = {"a", "b", "ab", "c"}, [["a", "b", "ab"], ["a", "c"]]
+def test_words_that_training_lacks_end_a_sequence_of_further_text(texts, lower):
+    reading = DocumentReading(lower=lower)
+    corpus = tokenize(["1", "2", "3"], ["a b ab", "a c", "x"], np.zeros(3, int), ("",), reading)
+    train = corpus.select([0, 1])  # x is one of its word types, but in none of its documents
+    vocabulary, expected = {"a", "b", "ab", "c"}, [["a", "b", "ab"], ["a", "c"]]
     for text in texts:
         latest = []
         for word in [*(text.lower() if lower else text).split(), "x"]:
-            if word in known:
+            if word in vocabulary:
                 latest.append(word)
                 continue
             expected += [latest] if latest else []
             latest = []
-    assert stretches(running(train, texts, reading)) == expected
+    assert sequences(running_text(train, texts, reading)) == expected

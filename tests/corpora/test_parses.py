@@ -1,11 +1,14 @@
+"""Parse trees from files: aligned with documents, and errors that name file and line."""
+
+import gzip
 import re
 
 import numpy as np
 import pytest
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.documents import Documents, Reading, tokenize
-from structsparse.corpora.parses import bracketed, dependencies, gathered, read_trees, with_parses
+from structsparse.corpora.documents import DocumentReading, Documents, tokenize
+from structsparse.corpora.parses import bracketed, concatenated, dependencies, read_trees, with_parses
 
 TEXTS = ["He didn't (really) go home. Why?", "...", "A/B tests, e.g. 3.5% of “them”.", "No."]
 TREES = """
@@ -21,35 +24,35 @@ TREES = """
 
 
 def documents(texts=TEXTS, tokens="words") -> Documents:
-    return tokenize([f"file{k}" for k in range(len(texts))], texts, np.zeros(len(texts)), None, Reading(tokens))
+    return tokenize([f"file{k}" for k in range(len(texts))], texts, np.zeros(len(texts)), None, DocumentReading(tokens))
 
 
 def phrases(read: Documents) -> list[tuple[str, str]]:
     """Each constituent as its kind and its words, by document."""
-    c, found = read.constituents, []
+    c, result = read.constituents, []
     for k in range(len(c)):
         first = read.offsets[c.document[k]]
         assert 0 <= c.begin[k] < c.end[k] <= read.lengths[c.document[k]]
         words = [read.words[code] for code in read.tokens[first + c.begin[k] : first + c.end[k]]]
-        found.append((c.kinds[c.kind[k]], " ".join(words)))
-    return found
+        result.append((c.kinds[c.kind[k]], " ".join(words)))
+    return result
 
 
-def test_brackets_are_laid_over_the_tokens_of_documents(tmp_path):
+def test_bracketed_trees_are_aligned_with_the_tokens_of_documents(tmp_path):
     path = tmp_path / "trees"
     path.write_text(TREES)
     read = with_parses(documents(), path)
-    found = phrases(read)
-    assert found[:4] == [
+    result = phrases(read)
+    assert result[:4] == [
         ("ROOT", "he didn t really go home"), ("S", "he didn t really go home"), ("NP", "he"), ("PRP", "he"),
     ]  # fmt: skip
-    assert ("VP", "didn t really go home") in found
-    assert ("PRN", "really") in found
-    assert ("VP", "go home") in found
-    assert ("RB", "t") in found  # n't begins inside of didn, which belongs to did
-    assert ("NP", "a b tests") in found
-    assert ("PP", "e g 3 5 of them") in found
-    assert not any(kind in ("-NONE-", ".", ",", "X", "-LRB-") for kind, _ in found)  # without a token
+    assert ("VP", "didn t really go home") in result
+    assert ("PRN", "really") in result
+    assert ("VP", "go home") in result
+    assert ("RB", "t") in result  # the leaf n't begins within the token didn, which belongs to did
+    assert ("NP", "a b tests") in result
+    assert ("PP", "e g 3 5 of them") in result
+    assert not any(kind in ("-NONE-", ".", ",", "X", "-LRB-") for kind, _ in result)  # without a token
     assert read.sentences().tolist() == [0, 6, 7, 16, 17]
     c = read.constituents
     assert (np.diff(c.document) >= 0).all()
@@ -72,8 +75,8 @@ def rows(*words, multiword=()):
     return "# text\n" + "\n".join(lines) + "\n\n"
 
 
-def test_a_constituent_of_a_word_is_it_and_its_descendants(tmp_path):
-    """Against a recursive route, on random trees without crossing arcs."""
+def test_the_constituent_of_a_word_is_the_word_and_its_descendants(tmp_path):
+    """Against a recursive definition, on random projective trees."""
     rng = np.random.default_rng(0)
 
     def heads_of(begin, end, above, heads):
@@ -97,7 +100,7 @@ def test_a_constituent_of_a_word_is_it_and_its_descendants(tmp_path):
         assert tree.spans == sorted(tree.spans, key=lambda span: (span[0], span[0] - span[1]))
 
 
-def test_multiword_tokens_are_one_leaf_and_crossing_arcs_take_the_stretch_between(tmp_path):
+def test_multiword_tokens_are_one_leaf_and_crossing_arcs_span_the_words_between(tmp_path):
     path = tmp_path / "a.conllu"
     text = rows(("de", 3), ("el", 3), ("mar", 0), ("azul", 1), multiword=[("1-2", "del")])
     text = text.replace("3\tmar", "2.1\tghost\t_\t_\t_\t_\t_\t_\t_\t_\n3\tmar")
@@ -120,13 +123,13 @@ def test_multiword_tokens_are_one_leaf_and_crossing_arcs_take_the_stretch_betwee
         ("", "is empty, expected bracketed trees or CoNLL-U"),
         ("1\ta\tb\n", "line 1: 3 columns between tabs, expected 10"),
         (rows(("a", 2), ("b", 1)), "lines 2 to 3: no word has head 0, expected a root"),
-        (rows(("a", 2), ("b", 1), ("c", 0)), "line 2: heads run in a circle, 1 (a) -> 2 (b) -> 1 (a), expected a tree"),
+        (rows(("a", 2), ("b", 1), ("c", 0)), "line 2: heads form a cycle, 1 (a) -> 2 (b) -> 1 (a), expected a tree"),
         (rows(("a", 5)), "line 2: head '5', expected the number of another word"),
         (rows(("a", "x")), "line 2: head 'x', expected the number of another word"),
         (rows(("a", 0)).replace("1\ta", "2\ta"), "line 2: id '2', expected 1"),
     ],
 )
-def test_bad_files_are_named_with_their_line(tmp_path, text, message):
+def test_errors_name_file_and_line(tmp_path, text, message):
     path = tmp_path / "trees"
     path.write_text(text)
     with pytest.raises(UserError, match=re.escape(message)):
@@ -152,17 +155,28 @@ def test_trees_over_another_text_are_refused(tmp_path, trees, message):
         with_parses(documents(["one, two", "three"]), path)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match="nowhere: No such file or directory, expected a file of parses"):
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match="nowhere: no such file, expected a file of parses"):
         list(bracketed(tmp_path / "nowhere"))
 
 
-def test_all_trees_of_a_file_stand_over_one_row_of_leaves(tmp_path):
+def test_the_leaves_of_all_trees_are_concatenated(tmp_path):
     path = tmp_path / "trees"
     path.write_text("(S (N a) (V b))\n(S (N c))\n")
-    forest = gathered(read_trees(path))
-    assert forest.leaves == ["a", "b", "c"]
-    assert forest.offsets.tolist() == [0, 2, 3]
-    assert forest.lines == [1, 2]
-    found = zip(forest.labels, forest.begin.tolist(), forest.end.tolist(), strict=True)
-    assert list(found) == [("S", 0, 2), ("N", 0, 1), ("V", 1, 2), ("S", 2, 3), ("N", 2, 3)]
+    trees = concatenated(read_trees(path))
+    assert trees.leaves == ["a", "b", "c"]
+    assert trees.offsets.tolist() == [0, 2, 3]
+    assert trees.lines == [1, 2]
+    spans = zip(trees.labels, trees.begin.tolist(), trees.end.tolist(), strict=True)
+    assert list(spans) == [("S", 0, 2), ("N", 0, 1), ("V", 1, 2), ("S", 2, 3), ("N", 2, 3)]
+
+
+def test_damaged_gzip_is_refused(tmp_path):
+    intact = gzip.compress(TREES.encode() * 50)
+    path = tmp_path / "trees.gz"
+    path.write_bytes(intact)
+    assert len(list(read_trees(path))) == 250
+    for broken in (intact[: len(intact) // 2], intact[:12] + b"\xff" * 9 + intact[21:], b"\x1f\x8b\x08what"):
+        path.write_bytes(broken)
+        with pytest.raises(UserError, match=r"trees\.gz: the compressed file is cut short or damaged"):
+            list(read_trees(path))

@@ -1,3 +1,5 @@
+"""Span tags: spans as conlleval.pl and seqeval read them, conversions between schemes, stray tags."""
+
 import os
 import warnings
 from itertools import product
@@ -21,7 +23,7 @@ def made(sequences, source="made"):
     return Sentences({"tag": column}, np.cumsum([0, *map(len, sequences)]), source)
 
 
-def found(sentences):
+def spans_of(sentences):
     """{(sentence, first token, last token, type)}"""
     column = sentences.columns["tag"]
     types = span_types(column.values)
@@ -34,7 +36,7 @@ def found(sentences):
 
 
 def conlleval(tags):
-    """Spans of one sentence, token by token: the published rules of conlleval.pl, and S as a span of its own."""
+    """Spans of one sentence, token by token, by the published rules of conlleval.pl and S as a span of one token."""
     result, begin = [], None
     before = ("O", "")
     for position, tag in enumerate([*tags, "O"]):
@@ -62,27 +64,27 @@ def seqeval(tags):
 @given(sequences)
 def test_spans_are_those_of_conlleval(sequences):
     expected = [(k, *span) for k, sequence in enumerate(sequences) for span in conlleval(sequence)]
-    assert found(made(sequences)) == expected
+    assert spans_of(made(sequences)) == expected
 
 
 @given(sequences)
 def test_spans_are_those_of_seqeval(sequences):
     expected = [(k, *span) for k, sequence in enumerate(sequences) for span in seqeval(sequence)]
-    assert found(made(sequences)) == expected
+    assert spans_of(made(sequences)) == expected
 
 
-def test_every_triple_of_tags_is_cut_as_conlleval_and_seqeval_cut_it():
+def test_every_triple_of_tags_has_the_spans_of_conlleval_and_seqeval():
     triples = list(product(TAGS, repeat=3))
     expected = [(k, *span) for k, triple in enumerate(triples) for span in conlleval(triple)]
     assert expected == [(k, *span) for k, triple in enumerate(triples) for span in seqeval(list(triple))]
-    assert found(made(triples)) == expected
+    assert spans_of(made(triples)) == expected
 
 
-def test_types_are_parted_at_the_first_dash():
+def test_types_begin_after_the_first_dash():
     assert span_types(["O", "B-a-b", "I-a-b", "S-c", "B--d"]) == ["a-b", "c", "-d"]
 
 
-def test_sentences_without_tokens_are_passed_over():
+def test_empty_sentences_have_no_spans():
     column = Column.from_strings(["I-x", "I-x", "B-x"])
     for offsets in ([0, 0, 1, 1, 3, 3], [0, 1, 3]):
         start, end, _ = spans(column.codes, np.array(offsets), column.values)
@@ -93,13 +95,13 @@ def test_sentences_without_tokens_are_passed_over():
 
 
 def legal(tags, scheme):
-    """Whether a sequence keeps to a scheme, by the pairs of tags that may follow one another."""
+    """Whether a sequence follows a scheme, by the pairs of tags that may follow each other."""
     pairs = zip(["O", *tags], [*tags, "O"], strict=True)
     return all(_follows(*(tag.partition("-")[::2] for tag in pair), scheme) for pair in pairs)
 
 
-def _follows(before, here, scheme):
-    (letter_before, kind_before), (letter, kind) = before, here
+def _follows(before, after, scheme):
+    (letter_before, kind_before), (letter, kind) = before, after
     same = letter_before != "O" and kind_before == kind
     if scheme == "iob2":
         return letter in ("O", "B") or (letter == "I" and same)
@@ -112,11 +114,11 @@ def _follows(before, here, scheme):
 @pytest.mark.parametrize("source", SCHEMES)
 @pytest.mark.parametrize("target", SCHEMES)
 @given(sequences=sequences)
-def test_converting_keeps_the_spans_and_keeps_to_the_target(source, target, sequences):
+def test_conversion_keeps_the_spans_and_follows_the_target_scheme(source, target, sequences):
     sentences = made(sequences)
     column, _ = convert(sentences, "tag", source, target)
     converted = sentences.with_column("tag", column)
-    assert found(converted) == found(sentences)
+    assert spans_of(converted) == spans_of(sentences)
     for first, last in zip(sentences.offsets[:-1], sentences.offsets[1:], strict=True):
         assert legal(column.strings(first, last), target)
     again, strays = convert(converted, "tag", target, target, stray="refuse")
@@ -128,7 +130,7 @@ def test_converting_keeps_the_spans_and_keeps_to_the_target(source, target, sequ
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(sequences=sequences)
-def test_the_strays_are_the_tags_that_repair_changes(scheme, sequences):
+def test_stray_tags_are_those_that_repair_changes(scheme, sequences):
     sentences = made(sequences)
     repaired, strays = convert(sentences, "tag", scheme, scheme)
     changed = [a != b for a, b in zip(sentences.columns["tag"].strings(), repaired.strings(), strict=True)]
@@ -137,18 +139,18 @@ def test_the_strays_are_the_tags_that_repair_changes(scheme, sequences):
 
 
 @given(sequences)
-def test_there_and_back_again_is_the_same(sequences):
+def test_conversion_to_another_scheme_and_back_changes_nothing(sequences):
     sentences = made(sequences)
     for source in SCHEMES:
         clean, _ = convert(sentences, "tag", source, source)
         for target in SCHEMES:
-            there, _ = convert(sentences.with_column("tag", clean), "tag", source, target)
-            back, strays = convert(sentences.with_column("tag", there), "tag", target, source)
+            converted, _ = convert(sentences.with_column("tag", clean), "tag", source, target)
+            back, strays = convert(sentences.with_column("tag", converted), "tag", target, source)
             assert back.strings() == clean.strings()
             assert strays == 0
 
 
-def test_refusing_names_the_place_of_the_first_stray_tag():
+def test_the_error_for_stray_tags_names_the_place_of_the_first():
     sentences = made([["O", "B-x"], ["O", "B-x", "O", "I-y", "I-x"]], "corpus.txt")
     with pytest.raises(UserError) as error:
         convert(sentences, "tag", "iob2", "iobes", stray="refuse")
@@ -172,7 +174,7 @@ def test_a_malformed_tag_is_refused_with_its_place(tag):
     assert str(error.value) == expected
 
 
-def test_a_malformed_tag_that_no_token_bears_does_no_harm():
+def test_a_malformed_tag_that_no_token_has_is_ignored():
     sentences = made([["O", "B-x"], ["X"]])
     assert convert(sentences.select([0]), "tag", "iob2", "iobes")[0].strings() == ["O", "S-x"]
 
@@ -185,14 +187,14 @@ def test_a_malformed_tag_that_no_token_bears_does_no_harm():
         (("iob2", "iob2", "drop"), "stray 'drop' is unknown, expected one of repair, refuse"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, message):
+def test_impossible_options_are_refused(options, message):
     with pytest.raises(UserError, match=message):
         convert(made([["O"]]), "tag", *options)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(sequences=sequences, data=st.data())
-def test_the_scheme_is_detected_through_a_few_stray_tags(scheme, sequences, data):
+def test_the_scheme_is_detected_despite_a_few_stray_tags(scheme, sequences, data):
     phrase = ["O", "B-x", "I-x", "B-x", "I-x", "E-x", "O", "S-y", "B-x", "E-x", "O", "O"]
     sentences = made([phrase] * 30 + sequences)
     column, _ = convert(sentences, "tag", "iobes", scheme)
@@ -219,4 +221,4 @@ def test_real_corpora_are_iob2_and_their_spans_are_those_of_seqeval(file):
         for k, (a, b) in enumerate(zip(sentences.offsets[:-1], sentences.offsets[1:], strict=True))
         for span in seqeval(column.strings(a, b))
     ]
-    assert found(sentences) == expected
+    assert spans_of(sentences) == expected

@@ -1,4 +1,4 @@
-"""Corpora known by name: their files, checksums and public homes."""
+"""Catalog of the corpora that are known by name: files, checksums and public homes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from structsparse.base.errors import UserError
 
 
 def locate(name: str, urls: Sequence[str] | None = None) -> dict[str, Path]:
-    """The files of a known corpus by split (train, dev, test); `urls` stand in for its public homes."""
+    """The files of a known corpus by split (train, dev, test); `urls` replace its public homes."""
     if name not in KNOWN:
         raise UserError(f"corpus {name!r} is unknown, expected one of {', '.join(KNOWN)}")
     corpus = KNOWN[name] if urls is None else replace(KNOWN[name], urls=tuple(urls))
@@ -19,11 +19,12 @@ def locate(name: str, urls: Sequence[str] | None = None) -> dict[str, Path]:
 
 
 def _file(name_and_checksum: str) -> KnownFile:
+    """A file from its name and SHA-256 checksum."""
     return KnownFile(*name_and_checksum.split())
 
 
 _CONLL2002 = (
-    # The home serves Spanish without parts of speech, which the checksum refuses; the copy after it has them.
+    # The home serves Spanish without parts of speech, which the checksum refuses; the copy (last) has them.
     "https://www.clips.uantwerpen.be/conll2002/ner/data/{file}",
     "https://www.clips.uantwerpen.be/conll2002/ner/data/{file}.gz",
     "https://raw.githubusercontent.com/teropa/nlp/master/resources/corpora/conll2002/{file}",

@@ -1,74 +1,74 @@
-"""Stanford sentiment trees: sentences of film reviews with a sentiment from 0 to 4 for each constituent."""
+"""Stanford sentiment treebank: sentences of film reviews with a sentiment from 0 to 4 for each constituent."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.documents import Constituents, Documents, Labelled, Reading, spaced
+from structsparse.corpora.documents import Constituents, DocumentReading, Documents, DocumentSplits, from_tokens
 from structsparse.corpora.known.catalog import locate
-from structsparse.corpora.parses import Forest, bracketed, gathered
+from structsparse.corpora.parses import Trees, bracketed, concatenated
 from structsparse.corpora.splits import drawn
 
 VALUES = "very negative", "negative", "neutral", "positive", "very positive"
-TASKS = {  # the class or number of each sentiment of a whole sentence, -1: left out
+TASKS = {  # class or number by the sentiment of the sentence (-1: left out), and names of the classes
     "binary": ((0, 0, -1, 1, 1), ("negative", "positive")),
     "fine": ((0, 1, 2, 3, 4), VALUES),
     "numbers": ((0, 1, 2, 3, 4), None),
 }
 
 
-def sentiment(labels: str, lower: bool, split: int | None = None) -> Labelled:
-    """Each sentence is a document, with its own tokens and all its constituents. `split`: dev, as large as it is, is
-    drawn anew from train and dev."""
+def sentiment(labels: str, lower: bool, split: int | None = None) -> DocumentSplits:
+    """The sentiment treebank (data=sentiment): a sentence is a document with tokens and constituents of its own.
+
+    `split` redraws dev, in its old size, from train and dev with this seed."""
     if labels not in TASKS:
         raise UserError(f"data.labels is {labels!r}, expected one of {', '.join(TASKS)}")
     paths = [*locate("sst").values()]
-    forests = [gathered(bracketed(path)) for path in paths]
-    names = [f"{path}:{line}" for path, forest in zip(paths, forests, strict=True) for line in forest.lines]
-    tokens = [sentence for forest in forests for sentence in _sentences(forest)]
-    whole = spaced(names, tokens, np.zeros(len(names)), None, lower)
-    constituents = _constituents(whole, paths, forests)
-    firsts = np.searchsorted(constituents.document, np.arange(len(whole)))  # the whole sentence comes first
+    files = [concatenated(bracketed(path)) for path in paths]
+    names = [f"{path}:{line}" for path, trees in zip(paths, files, strict=True) for line in trees.lines]
+    tokens = [sentence for trees in files for sentence in _sentences(trees)]
+    corpus = from_tokens(names, tokens, np.zeros(len(names)), None, lower)
+    constituents = _constituents(corpus, files)
+    firsts = np.searchsorted(constituents.document, np.arange(len(corpus)))  # the constituents of entire sentences
     target, classes = TASKS[labels]
-    found = np.array(target)[constituents.value[firsts]]
-    whole = replace(
-        whole,
-        labels=found.astype(np.int64 if classes else np.float64),
+    codes = np.array(target)[constituents.value[firsts]]
+    corpus = replace(
+        corpus,
+        labels=codes.astype(np.int64 if classes else np.float64),
         classes=classes,
         constituents=constituents,
-        sentence_offsets=whole.offsets,
+        sentence_offsets=corpus.offsets,
     )
-    bounds = np.concatenate([[0], np.cumsum([len(forest.lines) for forest in forests])])
-    own = [begin + np.flatnonzero(found[begin:end] >= 0) for begin, end in zip(bounds[:-1], bounds[1:], strict=True)]
-    train, dev, test = map(whole.select, own)
+    bounds = np.concatenate([[0], np.cumsum([len(trees.lines) for trees in files])])
+    used = [begin + np.flatnonzero(codes[begin:end] >= 0) for begin, end in zip(bounds[:-1], bounds[1:], strict=True)]
+    train, dev, test = map(corpus.select, used)
     if split is not None:
-        train, dev = drawn(whole.select(np.concatenate(own[:2])), {"dev": len(dev)}, split).values()
-    return Labelled(f"sentiment_{labels}", train, dev, test, reading=Reading("spaces", lower))
+        train, dev = drawn(corpus.select(np.concatenate(used[:2])), {"dev": len(dev)}, split).values()
+    return DocumentSplits(f"sentiment_{labels}", train, dev, test, reading=DocumentReading("spaces", lower))
 
 
-def _sentences(forest: Forest) -> list[list[str]]:
-    offsets = forest.offsets.tolist()
-    return [forest.leaves[begin:end] for begin, end in zip(offsets[:-1], offsets[1:], strict=True)]
+def _sentences(trees: Trees) -> list[list[str]]:
+    """The leaves of each tree."""
+    offsets = trees.offsets.tolist()
+    return [trees.leaves[begin:end] for begin, end in zip(offsets[:-1], offsets[1:], strict=True)]
 
 
-def _constituents(documents: Documents, paths: Sequence[Path], forests: Sequence[Forest]) -> Constituents:
-    before = np.concatenate([[0], np.cumsum([len(forest.leaves) for forest in forests])])  # tokens before each part
-    begin, end = (
-        np.concatenate([getattr(forest, key) + first for forest, first in zip(forests, before[:-1], strict=True)])
-        for key in ("begin", "end")
-    )
-    values = [_value(label) for forest in forests for label in forest.labels]
+def _constituents(documents: Documents, files: Sequence[Trees]) -> Constituents:
+    """The constituents of all sentences with their sentiments."""
+    before = np.concatenate([[0], np.cumsum([len(trees.leaves) for trees in files])])  # leaves before each file
+    begin = np.concatenate([trees.begin + first for trees, first in zip(files, before[:-1], strict=True)])
+    end = np.concatenate([trees.end + first for trees, first in zip(files, before[:-1], strict=True)])
+    labels = [label for trees in files for label in trees.labels]
+    values = [int(label) if label in ("0", "1", "2", "3", "4") else None for label in labels]
     owner = np.searchsorted(documents.offsets, begin, side="right") - 1
     if None in values:
         wrong = values.index(None)
-        label = [label for forest in forests for label in forest.labels][wrong]
         path, _, line = documents.names[owner[wrong]].rpartition(":")
-        raise UserError(f"{path}, line {line}: the label {label!r}, expected a sentiment from 0 to 4")
+        raise UserError(f"{path}, line {line}: the label {labels[wrong]!r}, expected a sentiment from 0 to 4")
     first = documents.offsets[owner]
     return Constituents(
         document=owner.astype(np.int32),
@@ -76,7 +76,3 @@ def _constituents(documents: Documents, paths: Sequence[Path], forests: Sequence
         end=(end - first).astype(np.int32),
         value=np.array(values, np.int16),
     )
-
-
-def _value(label: str) -> int | None:
-    return int(label) if label in ("0", "1", "2", "3", "4") else None

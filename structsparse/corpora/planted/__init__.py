@@ -1,0 +1,1 @@
+"""Planted corpora: drawn from seeded models of which the relevant features are known."""

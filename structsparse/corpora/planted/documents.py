@@ -1,14 +1,13 @@
 """Planted documents: drawn from a seeded model in which only some groups of words decide the label.
 
-A group of words shares its stem. Each sentence is about one group: most of its words are of that group, the others
-are common words and words of any group. Some groups decide, the same number for each class (for numbers: up and down);
-the others, the most, are silent. A share of the sentences is about deciding groups, mostly about those of the class of
-their document:
+A group of words shares its stem. Each sentence is about one group: many of its words are of that group, the others are
+common words and words of any group. A few groups decide, the same number for each class (for numbers: up and down); the
+others are silent. A share of the sentences is about deciding groups, mostly about those of the document's class:
 
-    p(group g | class k)  ~  loud  if g decides for k,   1 - loud  shared by the others that decide
+    p(group g | class k)  ~  loud  if g decides for k,   1 - loud  shared by the other deciding groups
 
-A number is the sum of the effects of a document's deciding sentences, and noise. A single word is rare, and what it
-says is the same as what its whole group says: who knows the groups needs fewer documents.
+A label that is a number is the sum of the effects of a document's deciding sentences, and noise. A single word is rare
+and says the same as its group, so a learner that knows the groups needs fewer documents.
 """
 
 from __future__ import annotations
@@ -19,28 +18,30 @@ from dataclasses import replace
 import numpy as np
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.documents import Labelled, tokenize
+from structsparse.corpora.documents import DocumentSplits, tokenize
 
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 COMMON = 100  # words of no group
 DECIDING_SHARE = 0.4  # of the sentences
 LOUD = 0.95  # of the deciding sentences of a document, for its own class
-OF_GROUP, OF_ANY = 0.4, 0.1  # of the words of a sentence; the others are common
-SENTENCES, LENGTH = 8, 8  # of a document, of a sentence; both at least 1, these on average
-EXPONENT = 0.5  # of word frequencies inside a group: the k-th word has k ** -EXPONENT
+OF_GROUP, OF_ANY = 0.4, 0.1  # shares of the words of a sentence; the others are common
+SENTENCES, LENGTH = 8, 8  # average sentences of a document and words of a sentence; both are at least 1
+EXPONENT = 0.5  # the k-th word of a group has the relative frequency k ** -EXPONENT
 NOISE = 0.5  # standard deviation, of numbers; an effect is 1 or -1
 
 
 def planted_documents(
     seed: int, train: int, dev: int, test: int, classes: int, groups: int, size: int, deciding: int
-) -> Labelled:
-    """`groups` groups of `size` words, of which `deciding` decide for each class; classes=0: labels are numbers."""
+) -> DocumentSplits:
+    """Planted documents (data=planted_documents) with `groups` groups of `size` words.
+
+    `deciding` groups decide for each class; with classes=0 labels are numbers."""
     _check(classes, groups, size, deciding)
     words_seed, topics_seed, texts_seed, numbers_seed = np.random.SeedSequence(seed).spawn(4)
     stems, words = _words(np.random.default_rng(words_seed), groups, size)
     documents = train + dev + test
     rng = np.random.default_rng(topics_seed)
-    kinds = max(classes, 2)  # numbers have groups for up and groups for down
+    kinds = max(classes, 2)  # for numbers: up and down
     decides = rng.permutation(groups)[: kinds * deciding].reshape(kinds, deciding)  # [kinds, deciding]
     sizes = 1 + rng.poisson(SENTENCES - 1, documents)  # [documents]
     kind, topic, speaks = _topics(rng, sizes, decides, groups, classes == 0)
@@ -52,18 +53,19 @@ def planted_documents(
         labels, names = np.bincount(owner, np.where(speaks < 0, 0.0, effect), documents) + noise, None
     texts, sentences = _texts(np.random.default_rng(texts_seed), sizes, topic, words, size)
     source = f"planted documents (seed {seed})"
-    whole = tokenize([f"{source}:{k + 1}" for k in range(documents)], texts, labels, names)
-    whole = replace(whole, sentence_offsets=sentences)
+    corpus = tokenize([f"{source}:{k + 1}" for k in range(documents)], texts, labels, names)
+    corpus = replace(corpus, sentence_offsets=sentences)
     bounds = np.cumsum([0, train, dev, test])
-    parts = [whole.select(np.arange(*bounds[k : k + 2])) for k in range(3)]
+    parts = [corpus.select(np.arange(*bounds[k : k + 2])) for k in range(3)]
     members = {
         f"{stem}-": tuple(sorted(words[COMMON + k * size : COMMON + (k + 1) * size])) for k, stem in enumerate(stems)
     }
     truth = tuple(f"{stems[k]}-" for k in np.sort(decides.ravel()).tolist())
-    return Labelled("planted_documents", *parts, truth=truth, groups=members)
+    return DocumentSplits("planted_documents", *parts, truth=truth, groups=members)
 
 
 def _check(classes: int, groups: int, size: int, deciding: int) -> None:
+    """Refuse impossible options."""
     if classes < 0 or classes == 1:
         raise UserError(f"data.classes is {classes}, expected at least 2, or 0 for numbers")
     most = (len(CONSONANTS) * len(VOWELS)) ** 2
@@ -86,7 +88,7 @@ def _words(rng: np.random.Generator, groups: int, size: int) -> tuple[list[str],
     stems = [syllables[k // len(syllables)] + syllables[k % len(syllables)]
              for k in rng.permutation(len(syllables) ** 2)[:groups]]  # fmt: skip
     words = [f"{c}{v}{d}" for c in CONSONANTS for v in VOWELS for d in CONSONANTS]
-    words = [words[k] for k in rng.permutation(len(words))[:COMMON]]  # three letters, where others have six
+    words = [words[k] for k in rng.permutation(len(words))[:COMMON]]  # three letters; words of groups have six
     for stem in stems:
         words += [stem + endings[k] for k in rng.permutation(len(endings))[:size]]
     return stems, words
@@ -95,25 +97,26 @@ def _words(rng: np.random.Generator, groups: int, size: int) -> tuple[list[str],
 def _topics(
     rng: np.random.Generator, sizes: np.ndarray, decides: np.ndarray, groups: int, mixed: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The kind of each document, and of each of its sentences the group it is about and the kind that group decides
-    for, -1 for none. `mixed`: documents have no kind, their sentences have."""
+    """The kind (class) of each document; the group that each sentence is about; the kind that this group decides for.
+
+    The last is -1 for silent groups. `mixed`: kinds are drawn for sentences, not for documents."""
     kinds, deciding = decides.shape
     silent = np.setdiff1d(np.arange(groups), decides)
     kind = rng.integers(kinds, size=len(sizes))
     sentences = int(sizes.sum())
-    own = rng.integers(kinds, size=sentences) if mixed else np.repeat(kind, sizes)
-    other = (own + 1 + rng.integers(kinds - 1, size=sentences)) % kinds
-    said = np.where(rng.random(sentences) < LOUD, own, other)
-    loud = decides[said, rng.integers(deciding, size=sentences)]
+    main = rng.integers(kinds, size=sentences) if mixed else np.repeat(kind, sizes)
+    other = (main + 1 + rng.integers(kinds - 1, size=sentences)) % kinds
+    decided = np.where(rng.random(sentences) < LOUD, main, other)
+    loud = decides[decided, rng.integers(deciding, size=sentences)]
     quiet = silent[rng.integers(len(silent), size=sentences)]
     speaks = rng.random(sentences) < DECIDING_SHARE
-    return kind, np.where(speaks, loud, quiet), np.where(speaks, said, -1)
+    return kind, np.where(speaks, loud, quiet), np.where(speaks, decided, -1)
 
 
 def _texts(
     rng: np.random.Generator, sizes: np.ndarray, topic: np.ndarray, words: Sequence[str], size: int
 ) -> tuple[list[str], np.ndarray]:
-    """The text of each document, and where sentences begin among the tokens: int64 [sentences + 1]"""
+    """The text of each document, and the offsets of sentences among the tokens: int64 [sentences + 1]"""
     lengths = 1 + rng.poisson(LENGTH - 1, len(topic))  # [sentences]
     about, tokens = np.repeat(topic, lengths), int(lengths.sum())
     share = rng.random(tokens)
@@ -121,16 +124,16 @@ def _texts(
     member = _ranked(rng, size, tokens)
     code = np.where(share < OF_GROUP + OF_ANY, COMMON + group * size + member, _ranked(rng, COMMON, tokens))
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    spelled = [words[k] for k in code.tolist()]
+    spellings = [words[k] for k in code.tolist()]
     for k in offsets[:-1].tolist():
-        spelled[k] = spelled[k].capitalize()
+        spellings[k] = spellings[k].capitalize()
     ends = offsets.tolist()
-    sentences = [" ".join(spelled[a:b]) + "." for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    sentences = [" ".join(spellings[a:b]) + "." for a, b in zip(ends[:-1], ends[1:], strict=True)]
     bounds = np.concatenate([[0], np.cumsum(sizes)]).tolist()
     return [" ".join(sentences[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True)], offsets
 
 
 def _ranked(rng: np.random.Generator, words: int, draws: int) -> np.ndarray:
-    """So many draws of one of the words, the first the most frequent."""
+    """Draws of word numbers, of which the first is the most frequent: int64 [draws]"""
     mass = np.cumsum(np.arange(1, words + 1) ** -EXPONENT)
     return np.minimum(np.searchsorted(mass, rng.random(draws) * mass[-1], side="right"), words - 1)

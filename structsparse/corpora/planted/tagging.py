@@ -1,15 +1,15 @@
 """Planted tagging: sentences drawn from a seeded model in which only some feature templates matter.
 
-A word is a stem of four letters, marks, and an ending of three, drawn so that `prefix4`, `case` and `suffix3`
-read one part each. The part of speech takes random steps around a circle and sways the ending. Tags are drawn
+A word is a stem of four letters, marks, and an ending of three letters, so that `prefix4`, `case` and `suffix3`
+read one part each. The part of speech takes random steps around a circle and influences the ending. Tags are drawn
 from a linear-chain conditional random field,
 
     p(tags | words, pos)  ~  exp( sum_t transition(tag_t-1, tag_t) + sum_k weight_k(value_k(t), tag_t) )
 
 with one table of weights for each planted template `k`: some values speak for O or for a type, the others are
 silent. The tables are balanced: among stems that share three letters (`prefix3`), endings that share two
-(`suffix2`), pairs of parts of speech that share one (`pos[0]`, `pos[-1]`), as many speak for each as among any
-others. So a coarser template has nothing to say, and a finer one (`suffix4`, `shape`, `word`) nothing to add.
+(`suffix2`), and pairs of parts of speech that share one (`pos[0]`, `pos[-1]`), equally many speak for each. So a
+coarser template has nothing to say, and a finer one (`suffix4`, `shape`, `word`) nothing to add.
 """
 
 from collections.abc import Mapping
@@ -23,40 +23,51 @@ from structsparse.corpora.tags import convert
 
 LABELS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 KINDS = np.array([0, 1, 1, 2, 2])  # 0 for O, then the type.  [labels]
-TO_OUTSIDE, TO_INSIDE = 8.0, 4.0  # transitions to O and to I, against 0 to B
+TO_OUTSIDE, TO_INSIDE = 8.0, 4.0  # weights of transitions to O and to I; to B it is 0
 STRENGTHS = {"prefix4[0]": 16.0, "suffix3[0]": 13.0, "suffix3[-1]": 11.0, "case[0]": 17.0, "pos[-1..0]": 11.0}
 
-LETTERS = "bcdfghjklmnpqrstvwxz"  # that end the stems, and begin the endings, of a family
-FAMILY_KINDS = (0, 0, 0, 1, 2)  # what five members of a family speak for, drawn by lot
+LETTERS = "bcdfghjklmnpqrstvwxz"  # the last letters of the stems, and the first of the endings, of a family
+FAMILY_KINDS = (0, 0, 0, 1, 2)  # what five random members of a family speak for
 STEM_FAMILIES = tuple(a + b + c for a in "bdgklmnprst" for b in "aeio" for c in "lmnrs")
-FAMILIES_USED = 10  # of those, drawn by lot, with frequencies after Zipf
+FAMILIES_USED = 10  # random ones, with Zipf frequencies
 ENDING_FAMILIES = ("en", "es", "is")
-MARKS = {"K": 0.025, "-": 0.1, "7": 0.1}  # between stem and ending, each with this probability
+MARKS = {"K": 0.025, "-": 0.1, "7": 0.1}  # between stem and ending, with their probabilities
 POS = ("ADJ", "ADV", "DET", "NOUN", "NUM", "PREP", "PRON", "VERB")
-STEP_MASS = (0.05, 0.3, 0.22, 0.1, 0.16, 0.05, 0.07, 0.05)  # how likely the next is so many further on
-STEP_KINDS = {3: 0, 5: 1, 7: 2}  # what some steps speak for
+STEP_MASS = (
+    0.05,
+    0.3,
+    0.22,
+    0.1,
+    0.16,
+    0.05,
+    0.07,
+    0.05,
+)  # probabilities of 0 to 7 steps around the circle
+STEP_KINDS = {3: 0, 5: 1, 7: 2}  # the kinds that three of these steps speak for
 SHORTEST, MEAN_LENGTH = 3, 18  # of a sentence
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """What one planted template says: a weight for each value that speaks and each label."""
+    """Weights of one planted template: for each value that speaks and each label."""
 
-    values: tuple[tuple[str, ...], ...]  # as read off the sentence, an n-gram from left to right
+    values: tuple[tuple[str, ...], ...]  # as in the sentence, an n-gram from left to right
     weights: np.ndarray  # [values, labels]
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """The model of the tags before noise."""
+    """The planted model of the tags, before noise."""
 
-    labels: tuple[str, ...]  # the first is O, after which every sentence starts
+    labels: tuple[str, ...]  # the first is O, the label before every sentence
     transitions: np.ndarray  # [labels before, labels]
     tables: Mapping[str, Table]  # by template
 
 
 @dataclass(frozen=True, eq=False)
 class PlantedTagging:
+    """A planted tagging corpus and its model."""
+
     train: Sentences
     dev: Sentences
     test: Sentences
@@ -70,27 +81,29 @@ class PlantedTagging:
 
 @dataclass(frozen=True, eq=False)
 class _Language:
+    """The words and parts of speech that sentences are drawn from."""
+
     stems: tuple[str, ...]  # by family
     endings: tuple[str, ...]  # by family
     circle: tuple[str, ...]  # parts of speech
-    sway: np.ndarray  # frequencies of the families of endings.  [pos, families]
+    ending_mass: np.ndarray  # probabilities of the families of endings.  [pos, families]
 
 
 @dataclass(frozen=True, eq=False)
-class _Text:
-    """Sentences as codes.  [sentences, time] each"""
+class _SentenceCodes:
+    """Drawn sentences as codes.  [sentences, time] each"""
 
-    inside: np.ndarray  # false beyond the end of a sentence
+    inside: np.ndarray  # false after the end of a sentence
     pos: np.ndarray
     stem: np.ndarray
-    marks: tuple[np.ndarray, ...]  # whether there
+    marks: tuple[np.ndarray, ...]  # whether a word has each mark
     ending: np.ndarray
 
 
 def planted_tagging(
     seed: int = 0, train: int = 2000, dev: int = 400, test: int = 400, noise: float = 0.01
 ) -> PlantedTagging:
-    """Columns word, pos and tag (iob2); `noise` is the fraction of tags drawn anew, whatever the sentence."""
+    """Planted sentences with columns word, pos and tag (iob2); `noise` is the share of random tags."""
     streams = [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(5)]
     language = _draw_language(streams[0])
     truth = _draw_truth(streams[1], language)
@@ -112,15 +125,16 @@ def planted_tagging(
 
 
 def _sentences(strings: dict[str, list[str]], offsets: np.ndarray, source: str) -> Sentences:
-    """The tokens between these offsets, as if they had been read from a file of their own."""
+    """The tokens between these offsets, as if they were read from a file of their own."""
     first, last = offsets[[0, -1]]
     columns = {name: Column.from_strings(column[first:last]) for name, column in strings.items()}
     sentences = Sentences(columns, offsets - first, source)
-    legal, _ = convert(sentences, "tag", "iob2", "iob2")  # noise leaves stray tags
+    legal, _ = convert(sentences, "tag", "iob2", "iob2")  # noise makes stray tags
     return sentences.with_column("tag", legal)
 
 
 def _draw_language(rng: np.random.Generator) -> _Language:
+    """Random stems, endings, order of parts of speech, and endings by part of speech."""
     families = [STEM_FAMILIES[k] for k in rng.permutation(len(STEM_FAMILIES))[:FAMILIES_USED]]
     stems = tuple(family + letter for family in families for letter in LETTERS)
     endings = tuple(letter + family for family in ENDING_FAMILIES for letter in LETTERS)
@@ -129,11 +143,12 @@ def _draw_language(rng: np.random.Generator) -> _Language:
 
 
 def _draw_truth(rng: np.random.Generator, language: _Language) -> Truth:
+    """A random model: for each planted template the values that speak, and their weights."""
     circle = language.circle
     steps = {
-        (here, circle[(k + step) % len(circle)]): kind
+        (before, circle[(k + step) % len(circle)]): kind
         for step, kind in STEP_KINDS.items()
-        for k, here in enumerate(circle)
+        for k, before in enumerate(circle)
     }
     speakers = {
         "prefix4[0]": _draw_speakers(rng, language.stems),
@@ -147,12 +162,12 @@ def _draw_truth(rng: np.random.Generator, language: _Language) -> Truth:
         loudness = STRENGTHS[template] * rng.uniform(0.9, 1.1, (len(kinds), 1))
         tables[template] = Table(tuple(kinds), loudness * (np.array(list(kinds.values()))[:, None] == KINDS))
     begins = np.array([label.startswith("B") for label in LABELS])
-    goes_on = np.where(KINDS[:, None] == KINDS, TO_INSIDE, -np.inf)
-    return Truth(LABELS, np.where(KINDS == 0, TO_OUTSIDE, np.where(begins, 0.0, goes_on)), tables)
+    continues = np.where(KINDS[:, None] == KINDS, TO_INSIDE, -np.inf)
+    return Truth(LABELS, np.where(KINDS == 0, TO_OUTSIDE, np.where(begins, 0.0, continues)), tables)
 
 
 def _draw_speakers(rng: np.random.Generator, members: tuple[str, ...]) -> dict[tuple[str, ...], int]:
-    """The members that speak, as many of each family, and the kind that each speaks for."""
+    """Random members that speak, equally many of each family, and the kind that each speaks for."""
     speakers = {}
     for first in range(0, len(members), len(LETTERS)):
         chosen = first + rng.permutation(len(LETTERS))[: len(FAMILY_KINDS)]
@@ -160,33 +175,34 @@ def _draw_speakers(rng: np.random.Generator, members: tuple[str, ...]) -> dict[t
     return speakers
 
 
-def _draw_text(rng: np.random.Generator, language: _Language, sentences: int) -> _Text:
+def _draw_text(rng: np.random.Generator, language: _Language, sentences: int) -> _SentenceCodes:
+    """Random sentences: parts of speech, stems, marks and endings."""
     lengths = SHORTEST + rng.poisson(MEAN_LENGTH - SHORTEST, sentences)
     shape = sentences, max(lengths, default=0)
     steps = rng.choice(len(POS), shape, p=STEP_MASS)
     steps[:, :1] = rng.integers(len(POS), size=(sentences, 1))
     pos = np.cumsum(steps, axis=1) % len(POS)
     zipf = 1 / np.arange(1, FAMILIES_USED + 1)
-    family, swayed = rng.choice(FAMILIES_USED, shape, p=zipf / zipf.sum()), _draw(rng, language.sway[pos])
-    stem, ending = (len(LETTERS) * f + rng.integers(len(LETTERS), size=shape) for f in (family, swayed))
+    family, ending_family = rng.choice(FAMILIES_USED, shape, p=zipf / zipf.sum()), _draw(rng, language.ending_mass[pos])
+    stem, ending = (len(LETTERS) * f + rng.integers(len(LETTERS), size=shape) for f in (family, ending_family))
     marks = tuple(rng.random(shape) < probability for probability in MARKS.values())
-    return _Text(np.arange(shape[1]) < lengths[:, None], pos, stem, marks, ending)
+    return _SentenceCodes(np.arange(shape[1]) < lengths[:, None], pos, stem, marks, ending)
 
 
 def _draw(rng: np.random.Generator, mass: np.ndarray) -> np.ndarray:
-    """One code from each of these distributions, which need not sum to 1.  [..., codes] to [...]"""
+    """A random code for each row of masses, which need not sum to 1.  [..., codes] to [...]"""
     bounds = np.cumsum(mass, axis=-1)
     return (rng.random((*mass.shape[:-1], 1)) * bounds[..., -1:] >= bounds).sum(axis=-1)
 
 
-def _emissions(truth: Truth, language: _Language, text: _Text) -> np.ndarray:
-    """Scores of all labels but for the transitions.  [sentences, time, labels]"""
-    pairs = [(before, here) for before in language.circle for here in language.circle]
+def _emissions(truth: Truth, language: _Language, text: _SentenceCodes) -> np.ndarray:
+    """Scores of all labels at all tokens, without transitions.  [sentences, time, labels]"""
+    pairs = [(before, pos) for before in language.circle for pos in language.circle]
     pair = len(POS) * np.roll(text.pos, 1, axis=1) + text.pos
     ending_before = np.roll(text.ending, 1, axis=1)
-    pair[:, :1] = ending_before[:, :1] = -1  # beyond the sentence
+    pair[:, :1] = ending_before[:, :1] = -1  # before the first token
     capital = text.marks[list(MARKS).index("K")]
-    read = {
+    readings = {  # the values of each template, and the code of each token's value, -1 for silence
         "prefix4[0]": ([(stem,) for stem in language.stems], text.stem),
         "suffix3[0]": ([(ending,) for ending in language.endings], text.ending),
         "suffix3[-1]": ([(ending,) for ending in language.endings], ending_before),
@@ -194,23 +210,23 @@ def _emissions(truth: Truth, language: _Language, text: _Text) -> np.ndarray:
         "pos[-1..0]": (pairs, pair),
     }
     scores = np.zeros((*text.pos.shape, len(LABELS)))
-    for template, (values, codes) in read.items():
+    for template, (values, codes) in readings.items():
         table = truth.tables[template]
-        weights = np.zeros((len(values) + 1, len(LABELS)))  # the last row is silence, code -1
+        weights = np.zeros((len(values) + 1, len(LABELS)))  # the last row, code -1, is silence
         weights[[values.index(value) for value in table.values]] = table.weights
         scores += weights[codes]
     return scores
 
 
 def _draw_tags(rng: np.random.Generator, truth: Truth, emissions: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Labels drawn exactly: what came before is summed out forwards, then labels are drawn backwards.
+    """Labels drawn exactly: forward sums over all labels before, then draws from the last token to the first.
 
     [sentences, time, labels] and [sentences, time] to [sentences, time]
     """
     move = np.exp(truth.transitions)  # [labels before, labels]
     evidence = np.exp(emissions - emissions.max(axis=-1, keepdims=True))
     forward = np.empty_like(evidence)
-    arriving = move[0]  # as after an O
+    arriving = move[0]  # the label before a sentence is O
     for time in range(inside.shape[1]):
         mass = evidence[:, time] * arriving
         forward[:, time] = mass / mass.sum(axis=-1, keepdims=True)
@@ -223,10 +239,11 @@ def _draw_tags(rng: np.random.Generator, truth: Truth, emissions: np.ndarray, in
     return labels
 
 
-def _words(language: _Language, text: _Text) -> list[str]:
+def _words(language: _Language, text: _SentenceCodes) -> list[str]:
+    """The spelling of every token."""
     stems, endings = (codes[text.inside].tolist() for codes in (text.stem, text.ending))
-    marks = zip(*(there[text.inside].tolist() for there in text.marks), strict=True)
+    marks = zip(*(present[text.inside].tolist() for present in text.marks), strict=True)
     return [
-        language.stems[stem] + "".join(compress(MARKS, there)) + language.endings[ending]
-        for stem, there, ending in zip(stems, marks, endings, strict=True)
+        language.stems[stem] + "".join(compress(MARKS, present)) + language.endings[ending]
+        for stem, present, ending in zip(stems, marks, endings, strict=True)
     ]

@@ -6,12 +6,12 @@ other as in a Markov chain. The trees of a sentence, which have one root, have p
     p(tree | sentence)  ~  exp( sum over its arcs from h to m of
         direction[upos_h, upos_m, left or right of h] + valency[lemma_h, upos_m] + distance[|h - m|] )
 
-where the root stands at 0, before the first word, and has a part of speech of its own and no lemma. They are drawn
-exactly, so that no other kind of feature says anything more. The tables are balanced: what speaks for an arc to the
-left speaks against one to the right; lemmas come in pairs, equally frequent, of which one likes what the other
-dislikes. So neither `upos_h & upos_m` nor `upos_h & upos_m & distance` tells much. Word forms, `xpos`, neighbours, and
-what stands between do not matter. How much distance counts is chosen so that a given share of the arcs is not
-projective. The relation of a word follows from its part of speech, that of its head and the direction.
+where the root stands at 0, before the first word, and has a part of speech of its own and no lemma. Trees are drawn
+exactly, so that no other kind of feature carries information. The tables are balanced: what speaks for an arc to the
+left speaks against one to the right; lemmas come in equally frequent pairs with opposite preferences. So neither
+`upos_h & upos_m` nor `upos_h & upos_m & distance` tells much. Word forms, `xpos`, neighbours and the words between do
+not matter. The effect of distance is chosen so that a given share of the arcs is non-projective. The relation of a word
+follows from its part of speech, that of its head, and the direction.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.conllu import TreeReader
 from structsparse.corpora.treebank import Treebank, nonprojective
 
-KINDS = ("upos[h] & upos[m] & direction", "lemma[h] & upos[m]", "distance")  # of features, that matter
+KINDS = ("upos[h] & upos[m] & direction", "lemma[h] & upos[m]", "distance")  # kinds of features that matter
 UPOS = ("ADJ", "ADP", "ADV", "DET", "NOUN", "PROPN", "PUNCT", "VERB")
 MARKS = ",.;:!?"  # the lemmas of punctuation
-PAIR_MASS = (3, 2, 1)  # how often each pair of the lemmas of a part of speech is used, relative to the others
+PAIR_MASS = (3, 2, 1)  # relative frequencies of the pairs of lemmas of a part of speech
 LEMMAS = 2 * len(PAIR_MASS)  # of a part of speech
 ENDINGS = ("", "n", "sta")
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 RELATIONS = ("acl", "amod", "case", "dep", "nsubj", "obj", "obl")
-BINS = (1, 2, 3, 4, 5, 6, 11)  # the least distance of each bin
-STRENGTH = 3.0  # of directions and valencies, give or take a half
-ROOT_SPREAD = 3.0  # standard deviation of what speaks for a root
-MOST = 7.0  # that a unit of distance counts: beyond it, inverses lose too many digits
+BINS = (1, 2, 3, 4, 5, 6, 11)  # the smallest distance of each bin
+STRENGTH = 3.0  # of directions and valencies, times 0.5 to 1.5
+ROOT_SPREAD = 3.0  # standard deviation of the weights of roots
+MOST = 7.0  # largest effect of distance: beyond it, inverses lose too many digits
 SHORTEST, MEAN_LENGTH = 4, 12  # of a sentence
-PILOT = 400  # sentences by which the effect of distance is chosen
+PILOT = 400  # sentences from which the effect of distance is chosen
 CHUNK = 1000  # sentences drawn at once
 LEFT, RIGHT = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What decides. Lemmas are numbered part of speech by part of speech, LEMMAS of each."""
+    """The planted model of trees. Lemmas are numbered part of speech by part of speech, LEMMAS of each."""
 
     lemmas: tuple[str, ...]
-    root: np.ndarray  # [upos], of its one word
+    root: np.ndarray  # [upos of the root's word]
     direction: np.ndarray  # [upos of the head, upos, LEFT or RIGHT of the head]
     valency: np.ndarray  # [lemma of the head, upos]
     distance: np.ndarray  # [bins]
@@ -58,6 +58,8 @@ class Truth:
 
 @dataclass(frozen=True, eq=False)
 class PlantedTreebank:
+    """A planted treebank and its model."""
+
     train: Treebank
     dev: Treebank
     test: Treebank
@@ -65,29 +67,31 @@ class PlantedTreebank:
 
 
 @dataclass(frozen=True, eq=False)
-class _Text:
-    """Sentences as codes.  [sentences, time] each"""
+class _SentenceCodes:
+    """Drawn sentences as codes.  [sentences, time] each"""
 
-    inside: np.ndarray  # false beyond the end of a sentence
+    inside: np.ndarray  # false after the end of a sentence
     lemma: np.ndarray
     ending: np.ndarray
 
     @property
     def upos(self) -> np.ndarray:
+        """Part of speech."""
         return self.lemma // LEMMAS
 
-    def part(self, begin: int, end: int) -> _Text:
-        return _Text(self.inside[begin:end], self.lemma[begin:end], self.ending[begin:end])
+    def part(self, begin: int, end: int) -> _SentenceCodes:
+        """The sentences from `begin` to `end` - 1."""
+        return _SentenceCodes(self.inside[begin:end], self.lemma[begin:end], self.ending[begin:end])
 
 
 def planted_treebank(
     seed: int = 0, train: int = 1000, dev: int = 300, test: int = 300, nonprojective: float = 0.05
 ) -> PlantedTreebank:
-    """`nonprojective` is about the share of arcs that are not projective."""
+    """Planted trees; `nonprojective` is the approximate share of non-projective arcs."""
     sizes = {"train": train, "dev": dev, "test": test}
     for name, size in sizes.items():
         if size < 1:
-            raise UserError(f"data.{name} is {size}, expected a sentence at least")
+            raise UserError(f"data.{name} is {size}, expected at least one sentence")
     words, tables, pilot, texts, trees = (np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(5))
     chain = words.dirichlet(np.full(len(UPOS), 0.7), len(UPOS))  # [upos before, upos]
     truth = _choose_distance(_draw_truth(tables, _spell(words)), _draw_text(pilot, chain, PILOT), nonprojective, seed)
@@ -111,7 +115,7 @@ def _spell(rng: np.random.Generator) -> tuple[str, ...]:
 
 
 def _draw_truth(rng: np.random.Generator, lemmas: tuple[str, ...]) -> Truth:
-    """All but how much distance counts, which is nothing yet."""
+    """A random model in which distance has no effect yet."""
     pos, pairs = len(UPOS), len(PAIR_MASS)
     right, first = (
         STRENGTH * rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.5, shape)
@@ -127,10 +131,11 @@ def _draw_truth(rng: np.random.Generator, lemmas: tuple[str, ...]) -> Truth:
     )
 
 
-def _choose_distance(truth: Truth, text: _Text, wanted: float, seed: int) -> Truth:
-    """The effect of distance under which so many arcs are not projective; the more distance counts, the fewer are."""
+def _choose_distance(truth: Truth, text: _SentenceCodes, nonprojective_share: float, seed: int) -> Truth:
+    """The model with the effect of distance that gives this share of non-projective arcs, by bisection."""
 
     def share(effect: float) -> tuple[float, Truth]:
+        """The share of non-projective arcs under an effect of distance, and the model."""
         tried = Truth(**{**vars(truth), "distance": -effect * np.log2(BINS)})
         heads = draw_trees(np.random.default_rng(seed), tried, text)[text.inside]
         offsets = np.concatenate([[0], np.cumsum(text.inside.sum(axis=1))])
@@ -138,16 +143,18 @@ def _choose_distance(truth: Truth, text: _Text, wanted: float, seed: int) -> Tru
 
     low, high = 0.0, MOST
     fewest, most = share(high)[0], share(low)[0]
-    if not fewest <= wanted <= most:
-        raise UserError(f"data.nonprojective is {wanted:g}, expected a share of arcs from {fewest:.2g} to {most:.2g}")
+    if not fewest <= nonprojective_share <= most:
+        given = f"data.nonprojective is {nonprojective_share:g}"
+        raise UserError(f"{given}, expected a share of arcs from {fewest:.2g} to {most:.2g}")
     for _ in range(12):
         middle = (low + high) / 2
-        found, tried = share(middle)
-        low, high = (middle, high) if found > wanted else (low, middle)
+        result, tried = share(middle)
+        low, high = (middle, high) if result > nonprojective_share else (low, middle)
     return tried
 
 
-def _draw_text(rng: np.random.Generator, chain: np.ndarray, sentences: int) -> _Text:
+def _draw_text(rng: np.random.Generator, chain: np.ndarray, sentences: int) -> _SentenceCodes:
+    """Random sentences: parts of speech from a Markov chain, lemmas and endings."""
     lengths = SHORTEST + rng.poisson(MEAN_LENGTH - SHORTEST, sentences)
     shape = sentences, int(lengths.max(initial=0))
     bounds = np.cumsum(chain, axis=1)
@@ -159,11 +166,11 @@ def _draw_text(rng: np.random.Generator, chain: np.ndarray, sentences: int) -> _
     pair = rng.choice(len(PAIR_MASS), shape, p=np.array(PAIR_MASS) / sum(PAIR_MASS))
     lemma = LEMMAS * upos + 2 * pair + rng.integers(2, size=shape)
     ending = np.where(upos == UPOS.index("PUNCT"), 0, rng.integers(len(ENDINGS), size=shape))
-    return _Text(np.arange(shape[1]) < lengths[:, None], lemma, ending)
+    return _SentenceCodes(np.arange(shape[1]) < lengths[:, None], lemma, ending)
 
 
-def draw_trees(rng: np.random.Generator, truth: Truth, text: _Text) -> np.ndarray:
-    """A tree for each sentence: heads from 1 on, 0 the root.  int64 [sentences, time]"""
+def draw_trees(rng: np.random.Generator, truth: Truth, text: _SentenceCodes) -> np.ndarray:
+    """A random tree for each sentence, as heads from 1 on, 0 for the root: int64 [sentences, time]"""
     heads = np.zeros(text.inside.shape, dtype=np.int64)
     for begin in range(0, len(heads), CHUNK):
         part = text.part(begin, begin + CHUNK)
@@ -171,9 +178,10 @@ def draw_trees(rng: np.random.Generator, truth: Truth, text: _Text) -> np.ndarra
     return heads
 
 
-def _arc_weights(truth: Truth, text: _Text) -> tuple[np.ndarray, np.ndarray]:
-    """exp of the score of each arc, of a word's arcs relative to the best one: [sentences, head, word], and of those
-    from the root: [sentences, word]. Nothing leads to or from beyond a sentence."""
+def _arc_weights(truth: Truth, text: _SentenceCodes) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of arcs between words [sentences, head, word] and from the root [sentences, word].
+
+    They are exp(score), relative to the best arc to each word; 0 outside of the sentence."""
     place = np.arange(text.inside.shape[1])
     side = np.where(place > place[:, None], RIGHT, LEFT)  # of the head.  [head, word]
     upos = text.upos
@@ -181,23 +189,23 @@ def _arc_weights(truth: Truth, text: _Text) -> tuple[np.ndarray, np.ndarray]:
     scores = scores + truth.valency[text.lemma[:, :, None], upos[:, None, :]]
     scores += truth.distance[distance_bin(np.abs(place - place[:, None]))]
     roots = truth.root[upos] + truth.distance[distance_bin(place + 1)]
-    there = text.inside[:, :, None] & text.inside[:, None, :] & (place != place[:, None])
-    scores = np.where(there, scores, -np.inf)
-    best = np.where(text.inside, scores.max(axis=1), 0)  # all have two words at least
+    possible = text.inside[:, :, None] & text.inside[:, None, :] & (place != place[:, None])
+    scores = np.where(possible, scores, -np.inf)
+    best = np.where(text.inside, scores.max(axis=1), 0)  # sentences have at least two words
     roots = np.where(text.inside, roots - best, -np.inf)
     return np.exp(scores - best[:, None]), np.exp(roots - roots.max(axis=1, keepdims=True))
 
 
 def distance_bin(distance: np.ndarray) -> np.ndarray:
-    """0 where there is no distance, which no arc has, counts as 1."""
+    """The bin of each distance; 0, which no arc has, counts as 1."""
     return np.maximum(np.searchsorted(BINS, distance, side="right") - 1, 0)
 
 
 def _draw_heads(rng: np.random.Generator, arcs: np.ndarray, roots: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Trees with one root, drawn exactly: the root first, then the head of one word after the other given all before.
+    """Random trees with one root, drawn exactly: the root, then the head of each word given those before.
 
-    By the matrix-tree theorem the weights of all trees from a root sum to the determinant of a Laplacian, and inverses
-    of it give the probabilities. [sentences, head, word], [sentences, word], [sentences, time] to [sentences, time]
+    By the matrix-tree theorem the weights of all trees with a root sum to the determinant of a Laplacian, and its
+    inverse gives the probabilities. [sentences, head, word], [sentences, word], [sentences, time] to [sentences, time]
     """
     sentences, time = np.arange(len(inside)), inside.shape[1]
     laplacian = -arcs  # [sentences, head, word]
@@ -209,30 +217,31 @@ def _draw_heads(rng: np.random.Generator, arcs: np.ndarray, roots: np.ndarray, i
     laplacian[sentences, root, root] = 1
     inverse, heads = np.linalg.inv(laplacian), np.zeros(inside.shape, dtype=np.int64)
     for word in range(time):
-        some = np.flatnonzero(inside[:, word] & (root != word))
-        odds = inverse[some, word, word][:, None] - np.where(_is(root[some], time), 0, inverse[some, word])
-        head = _draw(rng, arcs[some, :, word] * odds)
-        heads[some, word] = head + 1
-        # The column of the word becomes that of this arc alone; its inverse follows from that of the one before.
-        from_root = (head == root[some])[:, None]
-        column = inverse[some, :, word] - np.where(from_root, 0, inverse[some, :, head])
-        row = inverse[some, word] / column[:, word][:, None]
-        inverse[some] -= column[:, :, None] * row[:, None, :]
-        inverse[some, word] = row
+        open_ = np.flatnonzero(inside[:, word] & (root != word))  # sentences where this word needs a head
+        odds = inverse[open_, word, word][:, None] - np.where(_is(root[open_], time), 0, inverse[open_, word])
+        head = _draw(rng, arcs[open_, :, word] * odds)
+        heads[open_, word] = head + 1
+        # The column of the word becomes that of this arc alone: a rank-one update of the inverse.
+        from_root = (head == root[open_])[:, None]
+        column = inverse[open_, :, word] - np.where(from_root, 0, inverse[open_, :, head])
+        row = inverse[open_, word] / column[:, word][:, None]
+        inverse[open_] -= column[:, :, None] * row[:, None, :]
+        inverse[open_, word] = row
     return heads
 
 
 def _is(codes: np.ndarray, count: int) -> np.ndarray:
+    """One-hot rows: bool [rows, count]"""
     return codes[:, None] == np.arange(count)
 
 
 def _draw(rng: np.random.Generator, mass: np.ndarray) -> np.ndarray:
-    """One code of each row, whose mass need not sum to 1 and may be a rounding error below 0.  [rows, codes]"""
+    """A random code for each row of masses, which need not sum to 1 and may be slightly negative.  [rows, codes]"""
     bounds = np.cumsum(np.maximum(mass, 0), axis=1)
     return (rng.random((len(mass), 1)) * bounds[:, -1:] >= bounds[:, :-1]).sum(axis=1)
 
 
-def _written(truth: Truth, text: _Text, heads: np.ndarray) -> Sequence[str]:
+def _written(truth: Truth, text: _SentenceCodes, heads: np.ndarray) -> Sequence[str]:
     """The lines of all sentences as CoNLL-U."""
     lines = []
     for k, inside in enumerate(text.inside):
@@ -250,6 +259,7 @@ def _written(truth: Truth, text: _Text, heads: np.ndarray) -> Sequence[str]:
 
 
 def _read(source: str, lines: Sequence[str]) -> Treebank:
+    """The treebank of these lines of CoNLL-U."""
     reader = TreeReader(source)
     reader.take(lines)
     reader.end()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.columns_streamed import pieces_of, whole_lines
+from structsparse.corpora.byte_streams import chunks, name_of, whole_lines
 from structsparse.corpora.text import Coded, Reading, code_pieces, decoded, lines_of_text, sentences_of
 
 BLOCK = 1 << 17  # words
@@ -30,11 +30,11 @@ class _ArrivingLines:
     """The lines of a pipe; `exhausted` after the last line that has arrived so far."""
 
     def __init__(self, stream: BinaryIO):
-        self.stream, self.source, self.exhausted = stream, str(getattr(stream, "name", "stream")), False
+        self.stream, self.source, self.exhausted = stream, name_of(stream), False
 
     def __iter__(self) -> Iterator[tuple[str, bool]]:
         number = 0
-        for data, _ in whole_lines(pieces_of(self.stream)):
+        for data, _ in whole_lines(chunks(self.stream, "text")):
             lines = data.removesuffix(b"\n").split(b"\n") if data else []
             for k, line in enumerate(lines, start=1):
                 number += 1

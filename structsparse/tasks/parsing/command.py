@@ -35,10 +35,10 @@ def predict(options: argparse.Namespace, model: DependencyParser) -> None:
                 _write_nbest(options, model, treebank, output)
             output.flush()
     for text in stream.notes:
-        note(f"{stream.place}: {text}")
+        note(f"{stream.name}: {text}")
     for name, count in model.columns.items():
         if name not in seen:
-            note(f"{stream.place}: {name} is _ throughout, {count} of the templates of the model look at it")
+            note(f"{stream.name}: {name} is _ throughout, {count} of the templates of the model look at it")
 
 
 def _write(output: BinaryIO, treebank: Treebank, trees: Trees) -> None:

@@ -37,7 +37,7 @@ def predict(options: argparse.Namespace, model: Model) -> None:
     with write_output(options) as output:
         _predict_stream(options, model, stream, output)
     for text in stream.notes:
-        note(f"{stream.place}: {text}")
+        note(f"{stream.name}: {text}")
 
 
 def evaluate(options: argparse.Namespace, model: Model) -> None:
@@ -78,10 +78,10 @@ def _write_nbest(
     tabs: bool,
     output: BinaryIO,
 ) -> None:
-    from structsparse.corpora.columns import lines_of
+    from structsparse.corpora.columns import token_lines
 
     spaced = any(" " in label for label in model.labels)
-    lines, separator = lines_of(list(sentences.columns.values()), tabs or spaced)
+    lines, separator = token_lines(list(sentences.columns.values()), tabs or spaced)
     code = {label: k for k, label in enumerate(model.labels)}
     for begin, ranked in zip(sentences.offsets.tolist(), model.nbest(sentences, options.nbest), strict=False):
         for rank, (tags, score, probability) in enumerate(ranked, start=1):

@@ -1,3 +1,5 @@
+"""Newsgroups and the sentiment treebank: parts, what is removed from posts, constituents, sizes of the papers."""
+
 import os
 from pathlib import Path
 
@@ -48,7 +50,7 @@ def data(tmp_path, monkeypatch):
 
 
 def post_all(data: Path, monkeypatch, sizes=(30, 20)) -> None:
-    """Posts of all pairs where the corpus is expected, each of one word of its own and those that all have."""
+    """Write posts of all pairs where the corpus is looked up, each with one word of its own and common ones."""
     for part in ("train", "test"):
         for group in [group for groups, _ in PAIRS.values() for group in groups]:
             folder = data / "20news" / part / group
@@ -75,7 +77,7 @@ def test_a_pair_is_two_groups_and_dev_is_drawn_from_train(data, monkeypatch, pai
     assert "from" in read.train.words
 
 
-def test_posts_of_the_other_groups_come_without_labels_and_none_of_them_is_held_out(data, monkeypatch):
+def test_posts_of_other_groups_have_no_labels_and_none_is_held_out(data, monkeypatch):
     post_all(data, monkeypatch)
     assert newsgroups(**OPTIONS).unlabelled == ()
     read = newsgroups(**{**OPTIONS, "others": True, "remove": ["headers"]})
@@ -103,7 +105,7 @@ def test_headers_can_be_removed(data, monkeypatch):
 
 
 @pytest.mark.parametrize("post", POSTS)
-def test_what_is_removed_is_what_scikit_learn_removes(post):
+def test_headers_quotes_and_footers_are_those_of_scikit_learn(post):
     assert stripped(post, []) == post
     assert stripped(post, ["headers"]) == strip_newsgroup_header(post)
     assert stripped(post, ["quotes"]) == strip_newsgroup_quoting(post)
@@ -139,7 +141,7 @@ def trees(data):
 
 
 def parsed(tree: str) -> list[tuple[int, list[str]]]:
-    """(value, words) of each constituent, the outer ones first, by a recursive route."""
+    """(value, words) of each constituent, the outer ones first, by recursion."""
     inner = tree[3:-1]
     if not inner.startswith("("):
         return [(int(tree[1]), [inner.replace("-LRB-", "(").replace("\\/", "/").lower()])]
@@ -153,12 +155,12 @@ def parsed(tree: str) -> list[tuple[int, list[str]]]:
 
 
 def constituents(part) -> list[list[tuple[int, list[str]]]]:
-    c, found = part.constituents, [[] for _ in range(len(part))]
+    c, result = part.constituents, [[] for _ in range(len(part))]
     for k in range(len(c)):
         first = part.offsets[c.document[k]]
         tokens = part.tokens[first + c.begin[k] : first + c.end[k]]
-        found[c.document[k]].append((int(c.value[k]), [part.words[code] for code in tokens]))
-    return found
+        result[c.document[k]].append((int(c.value[k]), [part.words[code] for code in tokens]))
+    return result
 
 
 @pytest.mark.parametrize("labels", ["binary", "fine", "numbers"])
@@ -175,7 +177,7 @@ def test_trees_keep_their_constituents_and_the_root_is_the_label(trees, labels):
     assert read.test.names[-1].endswith("test.txt:2")
 
 
-def test_another_split_draws_dev_anew_and_leaves_test(trees):
+def test_another_split_redraws_dev_and_leaves_test(trees):
     published = sentiment("fine", True)
     pool = sorted(published.train.names + published.dev.names)
     splits = [sentiment("fine", True, split) for split in range(8)]
@@ -190,7 +192,7 @@ def test_another_split_draws_dev_anew_and_leaves_test(trees):
     assert len({tuple(read.dev.names) for read in splits}) > 1
 
 
-def test_another_label_in_a_tree_is_named_by_its_line(trees):
+def test_the_error_for_another_label_in_a_tree_names_its_line(trees):
     (trees / "sst" / "dev.txt").write_text("(1 (2 a) (2 b))\n(2 (5 a) (2 b))\n")
     with pytest.raises(UserError, match=r"dev.txt, line 2: the label '5', expected a sentiment from 0 to 4"):
         sentiment("binary", True)
@@ -226,21 +228,21 @@ class TestRealCorpora:
         assert [len(part) for part in read.parts.values()] == [6_920, 872, 1_821]
         assert abs(len(bag(read, vocabulary="all").layout) - 17_576) <= 3
 
-    def test_trees_laid_over_texts_are_those_read_with_them(self):
+    def test_trees_aligned_with_texts_are_those_read_with_them(self):
         read = sentiment("fine", True)
         path = Path(os.environ["STRUCTSPARSE_DATA"]) / "sst" / "test.txt"
-        laid = with_parses(read.test, path)
-        assert np.isin(laid.sentences(), read.test.offsets).all()
-        loud = np.array([any(map(str.isalnum, word)) for word in read.test.words])[read.test.tokens]
-        before = np.concatenate([[0], np.cumsum(loud)])  # tokens with a letter or digit: of silent ones it cannot know
+        aligned = with_parses(read.test, path)
+        assert np.isin(aligned.sentences(), read.test.offsets).all()
+        has_letters = np.array([any(map(str.isalnum, word)) for word in read.test.words])[read.test.tokens]
+        before = np.concatenate([[0], np.cumsum(has_letters)])  # only tokens with a letter or digit can be aligned
 
-        def stretches(documents):
+        def ranges_of(documents):
             c = documents.constituents
             first = documents.offsets[c.document]
-            found = {*zip(before[first + c.begin].tolist(), before[first + c.end].tolist(), strict=True)}
-            return {(begin, end) for begin, end in found if end > begin}
+            result = {*zip(before[first + c.begin].tolist(), before[first + c.end].tolist(), strict=True)}
+            return {(begin, end) for begin, end in result if end > begin}
 
-        assert stretches(laid) == stretches(read.test)
+        assert ranges_of(aligned) == ranges_of(read.test)
 
     def test_posts_have_about_twenty_sentences(self):
         pytest.importorskip("sentencex")

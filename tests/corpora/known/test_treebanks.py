@@ -1,4 +1,4 @@
-"""Treebanks in parts: by name and from files."""
+"""Treebanks by name and from files: parts, notes, and errors that end a run."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.known.treebanks import Treebanks, files, ud
+from structsparse.corpora.known.treebanks import TreebankSplits, files, ud
 from tests.support.conllu import contents, of_heads, row, text_of
 
 OPTIONS = {"dev": None, "test": None, "held_out": 0.1, "split": 0, "punctuation": "auto"}
@@ -33,7 +33,7 @@ def test_a_treebank_is_found_by_its_name(data):
     assert corpus.punctuation("test").tolist() == [False, True] * 2
 
 
-def test_a_treebank_may_lie_in_the_cache_too(data, monkeypatch):
+def test_a_treebank_is_found_in_the_cache_too(data, monkeypatch):
     (data / "cache").mkdir()
     (data / "ud").rename(data / "cache" / "ud")
     assert len(ud("xx_toy", "auto").train) == 20
@@ -41,7 +41,7 @@ def test_a_treebank_may_lie_in_the_cache_too(data, monkeypatch):
     assert len(ud("xx_toy", "auto").train) == 20
 
 
-def test_a_missing_file_is_named_with_the_places_where_it_may_be_put(data):
+def test_the_error_for_a_missing_file_says_where_to_put_it(data):
     (data / "ud" / "xx_toy-ud-dev.conllu").unlink()
     expected = (
         "corpus xx_toy: no xx_toy-ud-dev.conllu, and it cannot be downloaded; put it at "
@@ -55,12 +55,12 @@ def test_a_missing_file_is_named_with_the_places_where_it_may_be_put(data):
 
 
 @pytest.mark.parametrize("name", ["", "en", "../etc", "xx_Toy", "UD_English-EWT"])
-def test_what_is_no_name_of_a_treebank_is_refused(name, data):
+def test_an_impossible_name_of_a_treebank_is_refused(name, data):
     with pytest.raises(UserError, match=f"data.treebank is {name!r}, expected a name such as .*; there are xx_toy"):
         ud(name, "auto")
 
 
-def test_parts_without_a_file_are_drawn_from_train_and_nothing_is_in_two(tmp_path):
+def test_parts_without_a_file_are_drawn_from_train_without_overlap(tmp_path):
     trees = of_heads(*([0] * k for k in range(1, 21)))
     (tmp_path / "train").write_text(trees)
     corpus = files(str(tmp_path / "train"), **OPTIONS)
@@ -78,7 +78,7 @@ def test_parts_without_a_file_are_drawn_from_train_and_nothing_is_in_two(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"held_out": 0.5}, "data.held_out is 0.5; without files for dev and test it must be above 0 and below 0.5"),
         ({"held_out": 0.01}, "20 sentences of train cannot give 0 for dev and 0 for test"),
@@ -86,12 +86,12 @@ def test_parts_without_a_file_are_drawn_from_train_and_nothing_is_in_two(tmp_pat
         ({"dev": "nowhere"}, "nowhere: no such file"),
     ],
 )
-def test_bad_options_are_refused(options, said, data):
-    with pytest.raises(UserError, match=re.escape(said)):
+def test_bad_options_are_refused(options, message, data):
+    with pytest.raises(UserError, match=re.escape(message)):
         files("ud/xx_toy-ud-train.conllu", **{**OPTIONS, **options})
 
 
-def test_what_train_does_not_tell_is_said(tmp_path):
+def test_constant_columns_and_unseen_relations_are_noted(tmp_path):
     for part, labels in {"train": "ab", "dev": "ac", "test": "ddb"}.items():
         rows = [row(k, chr(96 + k), upos="X", head=k - 1, deprel=label) for k, label in enumerate(labels, 1)]
         (tmp_path / part).write_text(text_of([rows]) + of_heads([0, 0]) * (part == "dev"))
@@ -107,21 +107,21 @@ def test_what_train_does_not_tell_is_said(tmp_path):
     ]
 
 
-def test_both_are_chosen_by_name(data, run):
-    """No parser is needed to see that they are read: a tagger learns their parts of speech."""
+def test_treebanks_are_chosen_by_the_options_of_a_run(data, run):
+    """Shown with a tagger of their parts of speech."""
     for options in (("data=ud", "data.treebank=xx_toy"), ("data=treebank", "data.train=ud/xx_toy-ud-train.conllu")):
-        found = run("task=pos", "task.tag=upos", *FEATURES, data=options)
-        assert found.errors == ""
-        assert found.metrics["accuracy"] == 1
+        result = run("task=pos", "task.tag=upos", *FEATURES, data=options)
+        assert result.errors == ""
+        assert result.metrics["accuracy"] == 1
 
 
-def test_a_fault_ends_a_run_in_one_line(data, run):
+def test_an_error_ends_a_run_with_one_line(data, run):
     file = data / "ud" / "xx_toy-ud-dev.conllu"
     file.write_text(of_heads([0], [2, 3, 1, 0]))
-    found = run("task=pos", "task.tag=upos", *FEATURES, data=("data=ud", "data.treebank=xx_toy"))
-    assert found.status == 2
-    assert found.errors == (
-        f"error: {file}, line 3: heads run in a circle, 1 (a) -> 2 (b) -> 3 (c) -> 1 (a), expected a tree\n"
+    result = run("task=pos", "task.tag=upos", *FEATURES, data=("data=ud", "data.treebank=xx_toy"))
+    assert result.status == 2
+    assert result.errors == (
+        f"error: {file}, line 3: heads form a cycle, 1 (a) -> 2 (b) -> 3 (c) -> 1 (a), expected a tree\n"
     )
 
 
@@ -130,8 +130,8 @@ def test_a_fault_ends_a_run_in_one_line(data, run):
 @pytest.mark.parametrize(("name", "share"), [("tr_imst", 0.05), ("ja_gsd", 0.11), ("en_ewt", 0.023)])
 def test_real_treebanks_are_found_by_name(name, share):
     corpus = ud(name, "auto")
-    assert isinstance(corpus, Treebanks)
+    assert isinstance(corpus, TreebankSplits)
     assert corpus.rule == "upos"
     assert f"non-projective are {share:.1%} of the trees" in corpus.describe()[0]
-    own = str(Path("ud") / f"{name}-ud-test.conllu")
-    assert contents(files(own, **{**OPTIONS, "test": own}).test) == contents(corpus.test)
+    path = str(Path("ud") / f"{name}-ud-test.conllu")
+    assert contents(files(path, **{**OPTIONS, "test": path}).test) == contents(corpus.test)

@@ -12,7 +12,7 @@ def corpus(**options):
 
 
 def group_counts(part, groups) -> np.ndarray:
-    """How many words of each group each document has, by an own route.  [documents, groups]"""
+    """The number of words of each group in each document, counted in the texts.  [documents, groups]"""
     owner = {word: k for k, words in enumerate(groups.values()) for word in words}
     counts = np.zeros((len(part), len(groups)))
     for k, text in enumerate(part.texts):
@@ -23,7 +23,7 @@ def group_counts(part, groups) -> np.ndarray:
 
 
 @pytest.mark.parametrize("classes", [2, 3, 0])
-def test_a_corpus_has_the_sizes_asked_for_and_the_same_seed_draws_the_same(classes):
+def test_a_corpus_has_the_requested_sizes_and_is_reproducible(classes):
     read, again, other = corpus(classes=classes), corpus(classes=classes), corpus(classes=classes, seed=1)
     assert [len(part) for part in read.parts.values()] == [200, 40, 60]
     assert read.train.texts == again.train.texts
@@ -39,7 +39,7 @@ def test_a_corpus_has_the_sizes_asked_for_and_the_same_seed_draws_the_same(class
     assert len({*names}) == 300
 
 
-def test_sentences_are_those_of_the_full_stops_and_mostly_of_one_group():
+def test_sentences_end_at_full_stops_and_are_mostly_about_one_group():
     read = corpus()
     for part in read.parts.values():
         bounds, sentence = part.sentences(), 0
@@ -66,7 +66,7 @@ def test_a_share_of_the_sentences_is_about_deciding_groups(classes):
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-def test_words_of_the_deciding_groups_tell_the_class_and_the_others_do_not(classes):
+def test_only_words_of_deciding_groups_predict_the_class(classes):
     read = corpus(classes=classes, train=3000)
     counts, labels = group_counts(read.train, read.groups), read.train.labels
     shares = np.array([counts[labels == k].sum(axis=0) for k in range(classes)])
@@ -78,7 +78,7 @@ def test_words_of_the_deciding_groups_tell_the_class_and_the_others_do_not(class
     assert np.bincount(shares.argmax(axis=0)[decides], minlength=classes).tolist() == [2] * classes
 
 
-def test_numbers_are_moved_by_the_deciding_groups_alone():
+def test_numbers_depend_on_the_deciding_groups_only():
     read = corpus(classes=0, train=4000)
     counts = group_counts(read.train, read.groups)
     effects = np.linalg.lstsq(np.column_stack([counts, np.ones(len(counts))]), read.train.labels, rcond=None)[0][:-1]

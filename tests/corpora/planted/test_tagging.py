@@ -1,3 +1,5 @@
+"""Planted tagging: seeds, sizes and noise; the tags follow the model, and only planted templates are informative."""
+
 import functools
 import hashlib
 import subprocess
@@ -28,7 +30,8 @@ def digest(planted):
 
 def test_a_seed_gives_the_same_text_in_every_process():
     program = (
-        "import sys; sys.path.insert(0, 'tests'); from test_planted import digest, planted_tagging;"
+        "import sys; sys.path.insert(0, '.');"
+        "from tests.corpora.planted.test_tagging import digest, planted_tagging;"
         "print(digest(planted_tagging(7, 50, 20, 20)))"
     )
     command = [sys.executable, "-c", program]
@@ -47,7 +50,7 @@ def test_seeds_give_different_texts_and_truths():
         assert first.values != second.values or not np.array_equal(first.weights, second.weights)
 
 
-def test_the_parts_have_the_sizes_asked_for_and_columns_of_their_own(planted):
+def test_parts_have_the_requested_sizes_and_columns_of_their_own(planted):
     assert [len(part) for part in (planted.train, planted.dev, planted.test)] == [2000, 400, 400]
     small = planted_tagging(3, train=5, dev=0, test=1)
     assert [len(part) for part in (small.train, small.dev, small.test)] == [5, 0, 1]
@@ -91,13 +94,13 @@ def test_words_are_rare_ambiguous_and_not_all_seen_in_training(planted):
     assert np.mean([len(parts) > 1 for _, parts in frequent]) > 0.9
 
 
-def test_noise_changes_the_tags_alone_and_as_many_as_asked():
+def test_noise_changes_the_requested_share_of_tags_and_nothing_else():
     quiet, loud = planted_tagging(2, 1000, 10, 10, noise=0.0).train, planted_tagging(2, 1000, 10, 10, noise=0.1).train
     for name in ("word", "pos"):
         assert quiet.columns[name].strings() == loud.columns[name].strings()
     before, after = quiet.columns["tag"].strings(), loud.columns["tag"].strings()
     changed = np.mean([a != b for a, b in zip(before, after, strict=True)])
-    assert 0.07 < changed < 0.1  # a fifth of the draws hit the tag that was there, some repairs add to them
+    assert 0.07 < changed < 0.1  # a fifth of the draws give the old tag, repairs change a few more
     default = planted_tagging(2, 1000, 10, 10).train.columns["tag"].strings()
     assert 0.003 < np.mean([a != b for a, b in zip(before, default, strict=True)]) < 0.03
 
@@ -111,7 +114,7 @@ def test_templates_are_names_in_the_template_language(planted):
 
 
 class Reading:
-    """One text read again, in the light of a truth."""
+    """Scores and statistics of a planted text under a model."""
 
     def __init__(self, sentences, truth):
         self.sentences, self.truth = sentences, truth
@@ -119,7 +122,7 @@ class Reading:
 
     @functools.cache  # noqa: B019
     def values(self, template):
-        """The value of a template at each token, None where it reaches beyond the sentence."""
+        """The value of a template at each token, None if it needs a token outside the sentence."""
         words, pos = (self.sentences.columns[name].strings() for name in ("word", "pos"))
         starts = set(self.sentences.offsets.tolist())
         attribute, offset = template.rstrip("]").split("[")
@@ -140,7 +143,7 @@ class Reading:
 
     @functools.cache  # noqa: B019
     def codes(self, template):
-        """The distinct values, and which one each token has."""
+        """The distinct values of a template, and the number of each token's value."""
         index = {}
         codes = [index.setdefault(value, len(index)) for value in self.values(template)]
         return list(index), np.array(codes)
@@ -202,7 +205,7 @@ class Reading:
 
 @pytest.fixture(scope="module")
 def clean():
-    """Tags as the model drew them, and the same model asked what it expects of them."""
+    """Tags without noise, and what the model expects of them."""
     torch.set_num_threads(1)
     planted = planted_tagging(1, train=2500, dev=0, test=0, noise=0.0)
     reading = Reading(planted.train, planted.truth)
@@ -223,14 +226,14 @@ DECOYS = (
 
 
 @pytest.mark.parametrize("template", NAMES + DECOYS)
-def test_the_truth_that_is_told_leaves_no_template_anything_to_say(clean, template):
-    """So the draw is exact, and a decoy has nothing to add."""
+def test_given_the_model_no_template_explains_the_tags_any_further(clean, template):
+    """So the draw is exact, and other templates add nothing."""
     reading, expected = clean
     surprise, deviation = reading.surprise(template, expected)
     assert abs(surprise - 1) < 4 * deviation
 
 
-def test_tags_move_as_often_as_expected(clean):
+def test_transitions_are_as_frequent_as_expected(clean):
     reading, _ = clean
     transitions = torch.from_numpy(reading.truth.transitions).requires_grad_()
     reading.log_partition(reading.scores(reading.truth.tables), transitions).backward()
@@ -251,7 +254,7 @@ SHARED = [
 
 
 @pytest.mark.parametrize(("fine", "coarse", "part"), SHARED)
-def test_among_values_that_share_a_part_as_many_speak_for_each_kind(clean, fine, coarse, part):
+def test_among_values_that_share_a_part_equally_many_speak_for_each_kind(clean, fine, coarse, part):
     reading, _ = clean
     table = reading.truth.tables[fine]
     speakers = {value: np.zeros(len(reading.truth.labels)) for value in reading.values(coarse)}
@@ -263,7 +266,7 @@ def test_among_values_that_share_a_part_as_many_speak_for_each_kind(clean, fine,
 
 
 @pytest.mark.parametrize("template", NAMES)
-def test_each_planted_template_has_something_to_say_that_no_other_says(clean, template):
+def test_each_planted_template_is_needed(clean, template):
     reading, _ = clean
     without = {name: table for name, table in reading.truth.tables.items() if name != template}
     surprise, _ = reading.surprise(template, reading.expected(without))
@@ -274,7 +277,7 @@ def test_each_planted_template_has_something_to_say_that_no_other_says(clean, te
 def test_permuted_weights_make_the_tags_less_likely(clean, template):
     reading, _ = clean
     table = reading.truth.tables[template]
-    swapped = type(table)(table.values, table.weights[:, [0, 3, 4, 1, 2]])  # one type for the other
+    swapped = type(table)(table.values, table.weights[:, [0, 3, 4, 1, 2]])  # types swapped
     likely = reading.log_likelihood(reading.truth.tables)
     assert reading.log_likelihood({**reading.truth.tables, template: swapped}) < 1.1 * likely < 0
 
@@ -289,16 +292,16 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("fine", "coarse"), PAIRS)
-def test_a_coarser_template_says_far_less_than_the_planted_one(clean, fine, coarse):
+def test_a_coarser_template_is_far_less_informative_than_the_planted_one(clean, fine, coarse):
     reading, _ = clean
     kinds = [label[2:] for label in np.array(reading.truth.labels)[reading.tags.numpy()].tolist()]
     rng = np.random.default_rng(0)
 
     def information(template):
-        """In nats, less what values dealt out at random seem to say."""
+        """Mutual information in nats, less that of shuffled values."""
         values = reading.values(template)
-        dealt = [values[k] for k in rng.permutation(len(values))]
-        return mutual_information(values, kinds) - mutual_information(dealt, kinds)
+        shuffled = [values[k] for k in rng.permutation(len(values))]
+        return mutual_information(values, kinds) - mutual_information(shuffled, kinds)
 
     assert information(fine) > 10 * max(information(coarse), 1e-4)
 

@@ -1,4 +1,4 @@
-"""Planted trees are drawn from the model that is said, and counts tell which kinds of features matter."""
+"""Planted trees: drawn from the documented model, and only the planted kinds of features matter."""
 
 import hashlib
 import subprocess
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.conllu import circle_of
+from structsparse.corpora.conllu import cycle_of
 from structsparse.corpora.known.treebanks import planted as corpus
 from structsparse.corpora.planted import trees as planted
 from structsparse.corpora.planted.trees import BINS, KINDS, LEFT, RELATIONS, RIGHT, UPOS, Truth, planted_treebank
@@ -37,7 +37,7 @@ def words(treebank, k: int) -> list[dict]:
 
 
 def score(truth: Truth, sentence: list[dict], head: int, word: int) -> float:
-    """What the docstring of the module says of the arc from `head` (0: the root) to `word`, places from 1 on."""
+    """The score of the arc from `head` (0: the root) to `word`, positions from 1 on, as the module documents it."""
     upos = UPOS.index(sentence[word - 1]["upos"])
     far = truth.distance[max(k for k, least in enumerate(BINS) if abs(head - word) >= least)]
     if head == 0:
@@ -54,7 +54,7 @@ def marginals(truth: Truth, sentence: list[dict]) -> np.ndarray:
     for head, word in product(range(size + 1), range(1, size + 1)):
         if head != word:
             weights[head, word - 1] = np.exp(score(truth, sentence, head, word))
-    arcs, total, found = weights[1:], 0.0, np.zeros_like(weights)
+    arcs, total, sums = weights[1:], 0.0, np.zeros_like(weights)
     for root in range(size):
         others = [k for k in range(size) if k != root]
         minor = (np.diag(arcs.sum(axis=0)) - arcs)[np.ix_(others, others)]
@@ -63,9 +63,9 @@ def marginals(truth: Truth, sentence: list[dict]) -> np.ndarray:
         inverse[np.ix_(others, others)] = np.linalg.inv(minor)
         chance = arcs * (np.diag(inverse) - inverse.T)
         chance[:, root] = 0
-        found += mass * np.vstack([np.arange(size) == root, chance])
+        sums += mass * np.vstack([np.arange(size) == root, chance])
         total += mass
-    return found / total
+    return sums / total
 
 
 # --- the text
@@ -87,7 +87,7 @@ def test_a_seed_gives_the_same_trees_in_every_process():
     assert digest(planted_treebank(4, 20, 5, 5)) not in seen
 
 
-def test_the_parts_have_the_sizes_asked_for_one_root_each_and_some_tens_of_lemmas(drawn):
+def test_parts_have_the_requested_sizes_single_roots_and_tens_of_lemmas(drawn):
     assert [len(getattr(drawn, part)) for part in PARTS] == [1500, 10, 10]
     assert drawn.train.notes == ()
     assert (drawn.train.roots() == 1).all()
@@ -99,7 +99,7 @@ def test_the_parts_have_the_sizes_asked_for_one_root_each_and_some_tens_of_lemma
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.3])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_about_as_many_arcs_as_asked_for_are_not_projective(share, seed):
+def test_about_the_requested_share_of_arcs_is_nonprojective(share, seed):
     treebank = planted_treebank(seed, 1000, 1, 1, share).train
     assert abs(nonprojective(treebank.heads, treebank.offsets).mean() / share - 1) < 0.2
 
@@ -118,24 +118,24 @@ def test_the_relation_of_a_word_follows_from_its_arc(drawn):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"nonprojective": 0.9}, r"data.nonprojective is 0.9, expected a share of arcs from 0\.0\d+ to 0\.\d+"),
         ({"nonprojective": 0}, "data.nonprojective is 0, expected a share of arcs from"),
-        ({"dev": 0}, "data.dev is 0, expected a sentence at least"),
+        ({"dev": 0}, "data.dev is 0, expected at least one sentence"),
     ],
 )
-def test_bad_options_are_refused(options, said):
-    with pytest.raises(UserError, match=said):
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(UserError, match=message):
         planted_treebank(**{"train": 5, "dev": 5, "test": 5, **options})
 
 
-def test_the_corpus_says_what_decides_and_is_chosen_by_name(run):
+def test_the_corpus_names_what_decides_and_is_chosen_by_name(run):
     assert corpus(0, 20, 5, 5, 0.05).decides == KINDS
     features = "features.templates=['word[0]']"
-    found = run("task=pos", "task.tag=upos", features, data=("data=planted_treebank", "data.train=50"))
-    assert found.errors == ""
-    assert found.metrics["data"] == "planted_treebank"
+    result = run("task=pos", "task.tag=upos", features, data=("data=planted_treebank", "data.train=50"))
+    assert result.errors == ""
+    assert result.metrics["data"] == "planted_treebank"
 
 
 # --- the trees
@@ -145,7 +145,9 @@ def test_trees_are_drawn_as_often_as_they_are_probable(drawn):
     """All trees of a sentence of four words, enumerated."""
     draws = 40_000
     text = planted._draw_text(np.random.default_rng(1), np.full((8, 8), 1 / 8), 1).part(0, 1)
-    many = planted._Text(*(np.repeat(part[:, :4], draws, axis=0) for part in (text.inside, text.lemma, text.ending)))
+    many = planted._SentenceCodes(
+        *(np.repeat(part[:, :4], draws, axis=0) for part in (text.inside, text.lemma, text.ending))
+    )
     mild = Truth(**{**vars(drawn.truth), "distance": drawn.truth.distance / 4})  # so that many trees are probable
     seen = Counter(map(tuple, planted.draw_trees(np.random.default_rng(2), mild, many).tolist()))
     lemmas = text.lemma[0, :4].tolist()
@@ -153,7 +155,7 @@ def test_trees_are_drawn_as_often_as_they_are_probable(drawn):
     trees = [
         heads
         for heads in product(range(5), repeat=4)
-        if heads.count(0) == 1 and not circle_of(list(heads)) and all(h != k for k, h in enumerate(heads, 1))
+        if heads.count(0) == 1 and not cycle_of(list(heads)) and all(h != k for k, h in enumerate(heads, 1))
     ]
     assert len(trees) == 4**3
     assert set(seen) <= set(trees)
@@ -165,15 +167,15 @@ def test_trees_are_drawn_as_often_as_they_are_probable(drawn):
     assert (off[common] ** 2 / expected[common]).sum() < common.sum() + 5 * np.sqrt(2 * common.sum())
 
 
-def test_marginals_of_the_tests_are_those_of_enumeration(drawn):
+def test_the_marginals_of_this_test_are_those_of_enumeration(drawn):
     sentence = words(drawn.train, 0)[:4]
-    found, total = np.zeros((5, 4)), 0
+    sums, total = np.zeros((5, 4)), 0
     for heads in product(range(5), repeat=4):
-        if heads.count(0) == 1 and not circle_of(list(heads)) and all(h != k for k, h in enumerate(heads, 1)):
+        if heads.count(0) == 1 and not cycle_of(list(heads)) and all(h != k for k, h in enumerate(heads, 1)):
             mass = np.exp(sum(score(drawn.truth, sentence, h, k) for k, h in enumerate(heads, 1)))
-            found[heads, range(4)] += mass
+            sums[heads, range(4)] += mass
             total += mass
-    np.testing.assert_allclose(marginals(drawn.truth, sentence), found / total, atol=1e-9)
+    np.testing.assert_allclose(marginals(drawn.truth, sentence), sums / total, atol=1e-9)
 
 
 READ = {  # what kinds of features read off an arc; the first three decide
@@ -190,7 +192,7 @@ PLANTED = {KINDS[0]: "direction", KINDS[1]: "valency", KINDS[2]: "distance"}
 
 
 def of(sentence: list[dict], place: int, name: str) -> str:
-    """Places beyond the sentence, and the root, have a value of their own."""
+    """Positions outside the sentence, and the root, have values of their own."""
     return sentence[place - 1][name] if 1 <= place <= len(sentence) else str(np.clip(place, 0, len(sentence) + 1))
 
 
@@ -218,14 +220,14 @@ def _spread(sums: np.ndarray) -> tuple[float, int]:
     return float(np.mean(sums[often, 0] ** 2 / sums[often, 1])), int(often.sum())
 
 
-def test_counts_are_those_of_the_truth_whatever_is_counted(drawn):
+def test_counts_of_all_kinds_are_those_that_the_model_expects(drawn):
     for kind, (spread, values) in surprise(drawn.truth, drawn.train).items():
         assert spread < 1 + 4 * np.sqrt(2 / values), kind
         assert spread > 1 - 4 * np.sqrt(2 / values), kind
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-def test_without_a_kind_that_decides_its_counts_are_not_explained(kind, drawn):
+def test_without_a_planted_kind_its_counts_are_not_explained(kind, drawn):
     table = PLANTED[kind]
     lacking = Truth(**{**vars(drawn.truth), table: 0 * getattr(drawn.truth, table)})
     spread, values = surprise(lacking, drawn.train)[kind]
@@ -233,7 +235,7 @@ def test_without_a_kind_that_decides_its_counts_are_not_explained(kind, drawn):
     assert spread > 5
 
 
-def test_directions_and_valencies_can_be_read_off_counts(drawn):
+def test_counts_show_directions_and_valencies(drawn):
     sides, kept = Counter(), Counter()
     for k in range(len(drawn.train)):
         sentence = words(drawn.train, k)
@@ -258,7 +260,7 @@ def test_directions_and_valencies_can_be_read_off_counts(drawn):
     assert np.mean(liked) > 0.95
 
 
-def test_the_truth_finds_most_heads_and_without_one_kind_much_fewer(drawn):
+def test_the_model_predicts_most_heads_and_far_fewer_without_one_kind(drawn):
     def accuracy(truth: Truth) -> float:
         hits = [
             marginals(truth, words(drawn.train, k)).argmax(axis=0) == drawn.train.heads[begin:end]

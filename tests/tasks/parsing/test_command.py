@@ -254,7 +254,7 @@ def test_files_instead_of_pipes(model, tmp_path, run):
         ("1\tal\n\n", "line 1: 2 columns between tabs, expected 10"),
         (text_of([WORDS]) + row(2, "b") + "\n\n", "line 9: id '2', expected 1"),
         (text_of([WORDS]).replace("mare\tmare", "mare\t"), "line 6: column 3 (lemma) is empty"),
-        (b"1\t\xff\n\n", "line 1: no UTF-8"),
+        (b"1\t\xff\n\n", "line 1: not UTF-8"),
     ],
 )
 def test_a_fault_of_the_input_is_told_by_its_line(text, reason, model, tmp_path, run):

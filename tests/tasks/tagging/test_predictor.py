@@ -13,7 +13,7 @@ import torch
 from structsparse import load
 from structsparse.base.errors import UserError
 from structsparse.cli.main import main
-from structsparse.corpora import columns_streamed as streams
+from structsparse.corpora import byte_streams
 from structsparse.corpora.columns import Column, read_columns
 from structsparse.corpora.splits import planted
 from structsparse.structures.chain import Chain, ChainScores
@@ -171,13 +171,13 @@ def test_it_writes_a_sentence_as_often_as_it_has_tag_sequences(marginals, data, 
 def test_pieces_change_nothing(options, data, folder, run, monkeypatch):  # noqa: F811
     given = columns(data.splits.test, *NAMES)
     whole = run("predict", folder, *options, given=given)
-    monkeypatch.setattr(streams, "_PIECE", 50)
+    monkeypatch.setattr(byte_streams, "_CHUNK", 50)
     assert run("predict", folder, *options, given=given) == whole
 
 
 @pytest.mark.parametrize("piece", [20, 1 << 18])
 def test_a_fault_comes_after_the_sentences_before_it(piece, data, folder, run, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(streams, "_PIECE", piece)
+    monkeypatch.setattr(byte_streams, "_CHUNK", piece)
     good = columns(data.splits.test.select(slice(3)), *NAMES)
     status, output, messages = run("predict", folder, given=good + b"a NOUN O\none two three four\n\n" + good)
     lines = good.count(b"\n")

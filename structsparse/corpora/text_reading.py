@@ -1,0 +1,173 @@
+"""Reading of plain text for language models: files to lines, lines to sentences, sentences to tokens.
+
+Lines may be longer than memory: they are read in pieces, and a sentence or paragraph is handed on in pieces too.
+`<s>` and `</s>` in a text are marks: a sentence begins or ends there. `<unk>` is a word.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from structsparse.base.errors import UserError
+from structsparse.corpora.byte_streams import damaged
+
+START, END, UNKNOWN = "<s>", "</s>", "<unk>"
+NUMBER, PROPER_NOUN = "#n", "<proper_noun>"
+_PIECE = 1 << 20  # bytes of a line that are read at once: a line may be the whole file
+_PARAGRAPH = 1 << 16  # characters of a paragraph from which on its complete sentences are handed on
+
+_RESERVED = frozenset([START, END, UNKNOWN, NUMBER, PROPER_NOUN])
+_IS_NUMBER = re.compile(r"[-+]?[$£€]?\d[\d.,:/]*(?:st|nd|rd|th|s|%)?")
+_FIRST_PERSON = re.compile(r"I(?:['’]\w+)?")
+_TOKEN = re.compile(
+    r"</?s>|<unk>|<proper_noun>|#n\b"
+    r"|\d+(?:[.,:]\d+)+(?![^\W_])"  # 1,000.5
+    r"|[^\W_]+(?:['’_-][^\W_]+)*"  # don't, mother-in-law; underscores around a word are emphasis
+    r"|-+|\.+|[^\w\s]"
+)
+_SENTENCE_END = re.compile(  # before the next sentence, which does not begin with a small letter
+    r"[.!?…]+[\"'”’)\]]*(\s+)(?=\S)(?![\"'“‘(\[]*[a-zß-öø-ÿ])"
+)
+_ABBREVIATIONS = (
+    "Mr Mrs Ms Dr St Prof Rev Hon Capt Col Gen Lt Sgt Maj Messrs Mme Mlle vs e.g i.e cf [A-HJ-Z]"  # and initials
+)
+_NO_END = re.compile(rf"(?<![^\s\"'“‘(\[.-])(?:{_ABBREVIATIONS.replace('.', '[.]').replace(' ', '|')})[.]$")
+
+
+@dataclass(frozen=True)
+class TextReading:
+    """Rules by which text becomes sentences and words.
+
+    sentences: `lines` (one a line) or `text` (running text: paragraphs between empty lines, sentences by punctuation);
+    tokens: `spaces` or `words` (words, numbers and punctuation apart). `classes` replaces numbers by `#n` and
+    capitalised words inside a sentence by `<proper_noun>`; `lower` comes after that."""
+
+    sentences: str = "lines"
+    tokens: str = "spaces"
+    lower: bool = False
+    classes: bool = False
+    limit: int | None = None  # words that are read at most, up to the end of a sentence
+
+    def __post_init__(self):
+        _check("data.sentences", self.sentences, ("lines", "text"))
+        _check("data.tokens", self.tokens, ("spaces", "words"))
+        if self.limit is not None and self.limit < 1:
+            raise UserError(f"data.limit is {self.limit}, expected null or a number of words of at least 1")
+
+    def split(self, text: str) -> list[str]:
+        """The tokens of a text."""
+        return text.split() if self.tokens == "spaces" else _TOKEN.findall(text)
+
+    def opening(self, tokens: Sequence[str]) -> int:
+        """The number of tokens up to the first word of a sentence, which may be capitalised; 0 if that is no matter."""
+        if not self.classes:
+            return 0
+        words = (k for k, token in enumerate(tokens, 1) if token != START and any(map(str.isalnum, token)))
+        return next(words, 0)
+
+    def word(self, token: str, inside: bool) -> str:
+        """The word that a token is replaced by; `inside`: it comes after the opening of its sentence."""
+        if token in _RESERVED:
+            return token
+        if self.classes and _IS_NUMBER.fullmatch(token):
+            return NUMBER
+        if self.classes and inside and token[0].isupper() and _FIRST_PERSON.fullmatch(token) is None:
+            return PROPER_NOUN
+        return token.lower() if self.lower else token
+
+
+def _check(name: str, value: object, choices: Sequence) -> None:
+    if value not in choices:
+        raise UserError(f"{name} is {value!r}, expected one of {', '.join(map(str, choices))}")
+
+
+# --- lines to sentences
+
+
+def sentences_of(lines: Iterable[tuple[str, bool]], reading: TextReading) -> Iterator[tuple[list[str], bool]]:
+    """The tokens of sentences in pieces, each with whether its sentence ends there.
+
+    `lines` are pieces of lines, each with whether its line ends there."""
+    if reading.sentences == "lines":
+        for line, ends in lines:
+            yield reading.split(line), ends
+        return
+    paragraph, size = [], 0
+    for line, ends in lines:
+        if line.strip() or not ends:
+            paragraph.append(line)
+            size += len(line)
+        if size > _PARAGRAPH:
+            *complete, rest = _split_sentences(" ".join(paragraph))
+            for sentence in complete:
+                yield reading.split(sentence), True
+            if len(rest) > _PARAGRAPH:  # a sentence without an end: hand on all but its last word
+                begun, _, rest = rest.rstrip().rpartition(" ")
+                yield reading.split(begun), False
+            paragraph, size = [rest], len(rest)
+        elif ends and not line.strip():
+            for sentence in _split_sentences(" ".join(paragraph)):
+                yield reading.split(sentence), True
+            paragraph, size = [], 0
+    for sentence in _split_sentences(" ".join(paragraph)):
+        yield reading.split(sentence), True
+
+
+def _split_sentences(paragraph: str) -> list[str]:
+    """The sentences of a paragraph, by its punctuation; the last one may be incomplete."""
+    sentences, begin = [], 0
+    for end in _SENTENCE_END.finditer(paragraph):
+        stop = end.start(1)
+        if paragraph[end.start()] != "." or _NO_END.search(paragraph, max(begin, stop - 12), stop) is None:
+            sentences.append(paragraph[begin:stop])
+            begin = end.end()
+    return [*sentences, paragraph[begin:]]
+
+
+# --- files to lines
+
+
+def lines_of_text(path: Path) -> Iterator[tuple[str, bool]]:
+    """The lines of a text file, very long ones in pieces cut at spaces, each with whether its line ends there."""
+    number, rest = 1, b""
+    for data in _pieces(path):
+        ends = data.endswith(b"\n")
+        data, rest = rest + data, b""
+        if not ends:
+            *begun, rest = data.rpartition(b" ")
+            data = b"".join(begun)
+        yield decoded(path, number, data), ends
+        number += ends
+    yield decoded(path, number, rest), True
+
+
+def decoded(path: Path, number: int, data: bytes) -> str:
+    """The text of line `number` of a file, which must be UTF-8."""
+    try:
+        return data.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        byte = data[error.start]
+        raise UserError(f"{path}, line {number}: byte 0x{byte:02x} is not UTF-8, expected text in UTF-8") from None
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    """The lines of a file, plain or gzipped; very long ones in pieces."""
+    if path.is_dir():
+        raise UserError(f"{path}: is a directory, expected a file of text")
+    try:
+        with path.open("rb") as file:
+            gzipped = file.peek(2)[:2] == b"\x1f\x8b"  # a pipe cannot be read again from its beginning
+            with gzip.GzipFile(fileobj=file) if gzipped else file as plain:
+                while data := plain.readline(_PIECE):
+                    yield data
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file, expected a file of text") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise damaged(str(path)) from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
