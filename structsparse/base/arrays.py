@@ -1,4 +1,6 @@
-"""Ragged arrays: slices of different lengths, one after the other."""
+"""Ragged arrays: slices of different lengths, one after the other, and batches of them."""
+
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -7,3 +9,13 @@ def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Concatenated ranges: begin, begin + 1, ..., begin + length - 1 of each pair: int64 [sum of lengths]"""
     ends = np.cumsum(lengths)
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
+
+
+def padded_batches(sizes: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
+    """Slices (begin, end) of items in falling order of size: the largest item of a slice times its length is at most
+    `limit`, unless the slice has a single item."""
+    begin = 0
+    while begin < len(sizes):
+        end = min(begin + max(1, limit // max(1, int(sizes[begin]))), len(sizes))
+        yield begin, end
+        begin = end

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from structsparse.base.commands import ModelCommands
     from structsparse.tasks.lm.predictor import LanguageModel
     from structsparse.tasks.parsing.predictor import DependencyParser
-    from structsparse.tasks.tagging.predictor import Model
+    from structsparse.tasks.tagging.predictor import SequenceTagger
     from structsparse.tasks.textcat.predictor import Classifier
 
-    Predictor = Model | DependencyParser | LanguageModel | Classifier
+    Predictor = SequenceTagger | DependencyParser | LanguageModel | Classifier
 
 GROUP = "structsparse.tasks"  # entry points: name of the task = its package
 KINDS = {  # built-in task: `kind` in the model.json of its models, which taggers leave out

@@ -16,19 +16,19 @@ from structsparse.base.errors import UserError
 
 if TYPE_CHECKING:
     from structsparse.corpora.treebank import Treebank
-    from structsparse.tasks.parsing.predictor import DependencyParser, Trees
-    from structsparse.tasks.parsing.scores import TreeScore
+    from structsparse.tasks.parsing.predictor import DependencyParser, ParsedWords
 
-PROBABILITY = "ArcProbability"  # as the last column names it
+PROBABILITY = "ArcProbability"  # its name in the last column
 
 
 def predict(options: argparse.Namespace, model: DependencyParser) -> None:
+    """`structsparse predict`: CoNLL-U with the heads and relations of the predicted trees."""
     from structsparse.corpora.conllu import TreebankStream
 
-    stream, seen = TreebankStream(source(options), heads=False), {*()}
+    stream, filled = TreebankStream(source(options), heads=False), {*()}
     with write_output(options) as output:
         for treebank in stream:
-            seen |= {name for name, column in treebank.columns.items() if {*column.values} != {"_"}}
+            filled |= {name for name, column in treebank.columns.items() if {*column.values} != {"_"}}
             if options.nbest is None:
                 _write(output, treebank, model.parse(treebank, options.marginals))
             else:
@@ -37,26 +37,30 @@ def predict(options: argparse.Namespace, model: DependencyParser) -> None:
     for text in stream.notes:
         note(f"{stream.name}: {text}")
     for name, count in model.columns.items():
-        if name not in seen:
-            note(f"{stream.name}: {name} is _ throughout, {count} of the templates of the model look at it")
+        if name not in filled:
+            note(f"{stream.name}: {name} is _ throughout, {count} templates of the model read it")
 
 
-def _write(output: BinaryIO, treebank: Treebank, trees: Trees) -> None:
+def _write(output: BinaryIO, treebank: Treebank, words: ParsedWords) -> None:
+    """Write sentences with predicted trees."""
     from structsparse.corpora.conllu import write_treebank
 
-    remarks = None if trees.chances is None else [f"{PROBABILITY}={chance:.6f}" for chance in trees.chances.tolist()]
-    write_treebank(output, treebank, trees.heads, trees.relations, remarks)
+    shares = words.probabilities
+    remarks = None if shares is None else [f"{PROBABILITY}={share:.6f}" for share in shares.tolist()]
+    write_treebank(output, treebank, words.heads, words.relations, remarks)
 
 
 def _write_nbest(options: argparse.Namespace, model: DependencyParser, treebank: Treebank, output: BinaryIO) -> None:
-    for sentence, ranked in enumerate(model.nbest(treebank, options.nbest, options.marginals)):
-        alone = treebank.select([sentence])
-        for rank, (trees, score, probability) in enumerate(ranked, start=1):
+    """Write each sentence with each of its best trees, after a comment with the score and the probability."""
+    for sentence, ranked in enumerate(model.ranked(treebank, options.nbest, options.marginals)):
+        selected = treebank.select([sentence])
+        for rank, (words, score, probability) in enumerate(ranked, start=1):
             output.write(f"#rank={rank},score={score:.6f},probability={probability:.6f}\n".encode())
-            _write(output, alone, trees)
+            _write(output, selected, words)
 
 
 def evaluate(options: argparse.Namespace, model: DependencyParser) -> None:
+    """`structsparse evaluate`: attachment scores on a treebank."""
     from structsparse.corpora.conllu import read_treebank
 
     if not options.file.is_file():
@@ -64,31 +68,19 @@ def evaluate(options: argparse.Namespace, model: DependencyParser) -> None:
     treebank = read_treebank(options.file)
     for text in treebank.notes:
         note(f"{options.file}: {text}")
-    model.parse(treebank.select(slice(1)))  # the first call prepares what later ones use
+    model.parse(treebank.select(slice(1)))  # the first call fills caches
     begin = time.perf_counter()
-    trees = model.parse(treebank)
+    words = model.parse(treebank)
     seconds = time.perf_counter() - begin
-    figures = _score(options, model, treebank, trees).result()
-    figures |= {"tokens_per_second": treebank.tokens / seconds, "punctuation": model.rule}
+    score, notes = model.score(treebank, words)
+    for text in notes:
+        note(text)
+    figures = score.result() | {"tokens_per_second": treebank.tokens / seconds, "punctuation": model.rule}
     print(json.dumps(figures, indent=2) if options.json else _table(figures))
 
 
-def _score(options: argparse.Namespace, model: DependencyParser, treebank: Treebank, trees: Trees) -> TreeScore:
-    """Relations that the model does not know are wrong, and named."""
-    from structsparse.corpora.treebank import punctuation
-    from structsparse.tasks.parsing.scores import TreeScore
-
-    score, marks, known = TreeScore(), punctuation(treebank, model.rule), ()
-    if trees.relations is not None:
-        gold = treebank.columns["deprel"].recoded(trees.relations.values)
-        for name in gold.values[len(trees.relations.values) :]:
-            note(f"{options.file}: relation {name} is unknown to the model, every one of its arcs counts as wrong")
-        known = gold.codes, trees.relations.codes
-    score.add(treebank.heads.astype("int64"), trees.heads, treebank.offsets, marks, *known)
-    return score
-
-
 def _table(figures: dict) -> str:
+    """Attachment scores for reading."""
     lines = [f"{'':<10}     all  without punctuation"]
     for name in ("uas", "las", "complete"):
         if name in figures:

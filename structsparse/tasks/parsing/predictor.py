@@ -1,13 +1,15 @@
-"""Use of a trained parser: the best tree of a sentence, its relations, the k best trees, how sure it is of each arc.
+"""The predictor of parsers: the best tree of a sentence, its relations, the k best trees, probabilities of arcs.
 
-Nothing here knows of files or of training. Sentences are taken by length, some at a time, so that memory is bounded
-by the longest of them and by the input itself.
+Nothing here imports training. Sentences are processed in batches of similar length, so that memory is bounded by the
+longest sentence and by the input itself.
 """
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,81 +17,179 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structsparse.base.arrays import ranges
+from structsparse.base.arrays import padded_batches, ranges
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
-from structsparse.corpora.treebank import COLUMNS
+from structsparse.corpora.conllu import read_treebank
+from structsparse.corpora.from_lists import existing_file, sentences_from_lists
+from structsparse.corpora.treebank import COLUMNS, UNKNOWN, Treebank, punctuation
 from structsparse.features.keys import Bags
 from structsparse.tasks.parsing.features.index import ArcIndex, columns_of
 from structsparse.tasks.parsing.model import ArcBatch, Parser, places_of_arcs
 from structsparse.tasks.parsing.relations import Relations
+from structsparse.tasks.parsing.scores import TreeScore
 
-_OCCURRENCES = 1 << 22  # of features in a batch, at most, but in one of a single sentence
-
-
-class Trees(NamedTuple):
-    """A tree for each sentence, by word."""
-
-    heads: np.ndarray  # int64 [tokens], places from 1 on, 0: the root
-    relations: Column | None  # of a model that has some
-    chances: np.ndarray | None  # float64 [tokens] the probability of each word's arc, where it is wanted
+BATCH = 1 << 22  # feature occurrences of a batch, unless it is a single sentence
+Input = Sentences | str | os.PathLike | Iterable[Iterable[str | Sequence[str] | Mapping[str, str]]]
 
 
-class Ranked(NamedTuple):
+class DependencyTree(NamedTuple):
+    """The tree of one sentence."""
+
+    heads: list[int]  # of each word: the number of another word, from 1 on, or 0 for the root
+    relations: list[str] | None  # to the heads; None if the parser has none
+
+
+class RankedTree(NamedTuple):
     """One of the best trees of a sentence."""
 
-    trees: Trees  # this one
+    tree: DependencyTree
+    score: float
+    probability: float
+
+
+class ParsedWords(NamedTuple):
+    """Predicted heads and relations of all words of some sentences, as columns."""
+
+    heads: np.ndarray  # int64 [tokens], numbers of words from 1 on, 0 for the root
+    relations: Column | None  # None if the parser has none
+    probabilities: np.ndarray | None  # float64 [tokens], of each word's arc, if requested
+
+
+class RankedWords(NamedTuple):
+    """One of the best trees of a sentence, as columns."""
+
+    words: ParsedWords
     score: float
     probability: float
 
 
 @dataclass(frozen=True, eq=False)
 class DependencyParser:
-    """A parser that predicts, and nothing of what trained it."""
+    """A trained parser. It predicts a dependency tree for every sentence.
+
+    Every verb takes a list of sentences, the path of a CoNLL-U file, or `Sentences`. A sentence is a list of words if
+    the parser reads forms only, else a list of tuples (the values of `columns`, in their order) or of dicts."""
 
     index: ArcIndex
     parser: Parser
     relations: Relations | None
-    rule: str  # by which scores without punctuation know it
+    rule: str  # which words are punctuation: upos or characters
 
     @property
     def columns(self) -> dict[str, int]:
-        """The columns of a treebank that it looks at, and how many of its templates do."""
+        """The columns that it reads, with the number of templates that read each."""
         templates = [*self.index.templates, *(() if self.relations is None else self.relations.index.templates)]
-        found = Counter(name for template in templates for name in columns_of(template))
-        return {name: found[name] for name in COLUMNS if name in found}
+        counts = Counter(name for template in templates for name in columns_of(template))
+        return {name: counts[name] for name in COLUMNS if name in counts}
 
-    def parse(self, sentences: Sentences, marginals: bool = False) -> Trees:
-        """The best trees."""
+    # --- the verbs of every model
+
+    def predict(self, sentences: Input) -> list[DependencyTree]:
+        """The best tree of each sentence."""
+        sentences = self._sentences(sentences)
+        return [_tree(words) for words in _split(self.parse(sentences), sentences.offsets)]
+
+    def nbest(self, sentences: Input, count: int = 10) -> list[list[RankedTree]]:
+        """The `count` best trees of each sentence, or all if there are fewer, the best first."""
+        ranked = self.ranked(self._sentences(sentences), count)
+        return [[RankedTree(_tree(tree.words), tree.score, tree.probability) for tree in trees] for trees in ranked]
+
+    def marginals(self, sentences: Input) -> list[np.ndarray]:
+        """The probability of every arc: float64 [words, words + 1] of each sentence, words by heads, 0 for the root."""
+        sentences = self._sentences(sentences)
+        results = [np.zeros((0, 1)) for _ in range(len(sentences))]
+        for scores, batch, *_ in self._scored(sentences):
+            arcs = self._marginals(scores, batch).numpy()
+            for sentence, length, of_sentence in zip(
+                batch.sentences.tolist(), batch.lengths.tolist(), arcs, strict=True
+            ):
+                results[sentence] = of_sentence[:length, : length + 1].copy()
+        return results
+
+    def evaluate(self, source: Input) -> dict[str, float]:
+        """Attachment scores against the trees in a CoNLL-U file or in a `Treebank`.
+
+        In lists each token has the columns of the parser, `head`, and `deprel` if the parser has relations."""
+        treebank = self._treebank(source)
+        score, notes = self.score(treebank, self.parse(treebank))
+        for note in notes:
+            warnings.warn(note, RuntimeWarning, stacklevel=2)
+        return score.result()
+
+    # --- columns of sentences, as commands and tests use them
+
+    def parse(self, sentences: Sentences, probabilities: bool = False) -> ParsedWords:
+        """The best trees of all sentences, as columns."""
         heads = np.empty(sentences.tokens, np.int64)
-        chances = np.empty(sentences.tokens) if marginals else None
+        of_arcs = np.empty(sentences.tokens) if probabilities else None
         for scores, batch, tokens, inside in self._scored(sentences):
             best = self.parser.structure.best(scores, batch.lengths)
             heads[tokens] = best[inside].numpy()
-            if chances is not None:
-                chances[tokens] = _of_arcs(self._marginals(scores, batch), best)[inside].numpy()
-        return Trees(heads, self._relations(sentences, heads), chances)
+            if of_arcs is not None:
+                of_arcs[tokens] = _of_heads(self._marginals(scores, batch), best)[inside].numpy()
+        return ParsedWords(heads, self._relations(sentences, heads), of_arcs)
 
-    def nbest(self, sentences: Sentences, count: int, marginals: bool = False) -> list[list[Ranked]]:
-        """The best trees of every sentence, at most so many, the best first."""
-        if count < 1:
-            raise UserError(f"the {count} best trees were asked for, expected a number from 1 on")
-        found: list[list[Ranked]] = [[] for _ in range(len(sentences))]
+    def ranked(self, sentences: Sentences, count: int, probabilities: bool = False) -> list[list[RankedWords]]:
+        """The best trees of each sentence, at most `count`, the best first, as columns."""
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise UserError(f"the {count} best trees were requested, expected a number from 1 on")
+        results: list[list[RankedWords]] = [[] for _ in range(len(sentences))]
         for scores, batch, _, inside in self._scored(sentences):
             trees, totals = self.parser.structure.best_k(scores, batch.lengths, count)  # [batch, k, n], [batch, k]
-            odds = torch.exp(totals - self.parser.structure.log_partition(scores, batch.lengths)[:, None])
-            sure = self._marginals(scores, batch) if marginals else None
+            shares = torch.exp(totals - self.parser.structure.log_partition(scores, batch.lengths)[:, None])
+            marginals = self._marginals(scores, batch) if probabilities else None
             for k in range(count):
-                some = totals[:, k] > -torch.inf  # sentences that have so many trees
-                words, chosen = inside[some], batch.sentences[some].numpy()
-                heads = trees[some, k]
-                chances = None if sure is None else _of_arcs(sure[some], heads)[words].numpy()
-                alone, heads = sentences.select(chosen), heads[words].numpy()
-                ranked = _apart(Trees(heads, self._relations(alone, heads), chances), alone.offsets)
-                numbers = zip(chosen.tolist(), totals[some, k].tolist(), odds[some, k].tolist(), strict=True)
-                for (sentence, score, chance), tree in zip(numbers, ranked, strict=True):
-                    found[sentence].append(Ranked(tree, score, chance))
-        return found
+                exist = totals[:, k] > -torch.inf  # sentences that have so many trees
+                words, chosen = inside[exist], batch.sentences[exist].numpy()
+                heads = trees[exist, k]
+                of_arcs = None if marginals is None else _of_heads(marginals[exist], heads)[words].numpy()
+                selected, heads = sentences.select(chosen), heads[words].numpy()
+                parsed = ParsedWords(heads, self._relations(selected, heads), of_arcs)
+                values = zip(chosen.tolist(), totals[exist, k].tolist(), shares[exist, k].tolist(), strict=True)
+                for (sentence, score, share), tree in zip(values, _split(parsed, selected.offsets), strict=True):
+                    results[sentence].append(RankedWords(tree, score, share))
+        return results
+
+    def score(self, treebank: Treebank, words: ParsedWords) -> tuple[TreeScore, list[str]]:
+        """The score of predicted trees against those of a treebank.
+
+        The notes name relations that the parser does not know; their arcs count as wrong."""
+        score, notes, relations = TreeScore(), [], ()
+        if words.relations is not None:
+            gold = treebank.columns["deprel"].recoded(words.relations.values)
+            for name in gold.values[len(words.relations.values) :]:
+                notes.append(f"{treebank.source}: relation {name} is unknown to the model, all its arcs count as wrong")
+            relations = gold.codes, words.relations.codes
+        marks = punctuation(treebank, self.rule)
+        score.add(treebank.heads.astype(np.int64), words.heads, treebank.offsets, marks, *relations)
+        return score, notes
+
+    # --- input
+
+    def _sentences(self, source: Input) -> Sentences:
+        """The input of a verb as columns."""
+        if isinstance(source, Sentences):
+            return source
+        if isinstance(source, str | os.PathLike):
+            return read_treebank(existing_file(source, (*self.columns,), "this parser"), heads=False)
+        return sentences_from_lists(source, (*self.columns,), "this parser")
+
+    def _treebank(self, source: Input) -> Treebank:
+        """The input of `evaluate` with its trees."""
+        needed = {*self.columns, "upos" if self.rule == "upos" else "word"} | (
+            {*()} if self.relations is None else {"deprel"}
+        )
+        needed = (*(name for name in COLUMNS if name in needed), "head")
+        if isinstance(source, str | os.PathLike):
+            return read_treebank(existing_file(source, needed, "this parser"))
+        if not isinstance(source, Sentences):
+            source = _with_heads(sentences_from_lists(source, needed, "this parser"))
+        if not isinstance(source, Treebank) or (source.heads == UNKNOWN).any():
+            raise UserError(f"{source.source}: no trees to compare with, expected a treebank with heads")
+        return source
+
+    # --- scores
 
     def _relations(self, sentences: Sentences, heads: np.ndarray) -> Column | None:
         return None if self.relations is None else self.relations.predict(sentences, heads)
@@ -99,31 +199,24 @@ class DependencyParser:
 
     @torch.no_grad()
     def _scored(self, sentences: Sentences) -> Iterator[tuple[Tensor, ArcBatch, np.ndarray, Tensor]]:
-        """All sentences, the longest first: their scores, the batch, the places of its words in the input, and which
-        places of [batch, n] are words."""
+        """Scores, batch, token positions in the input, and which places of [batch, n] are words, of all sentences, the
+        longest first."""
         order = np.argsort(-sentences.lengths, kind="stable")
-        for begin, end in self._stretches(sentences.lengths[order]):
+        order = order[: np.count_nonzero(sentences.lengths)]  # empty sentences have no trees
+        arcs = (sentences.lengths[order].astype(np.int64) + 1) ** 2
+        for begin, end in padded_batches(arcs * len(self.index.templates), BATCH):
             chosen = order[begin:end]
             lengths = sentences.lengths[chosen].astype(np.int64)
-            longest, source = int(lengths[0]), _Given(self.index.bags(sentences.select(chosen)))
-            gold, marks = np.zeros((len(chosen), longest), np.int64), np.zeros(int(lengths.sum()), bool)  # of no use
+            longest, source = int(lengths[0]), _BatchArcs(self.index.bags(sentences.select(chosen)))
+            gold, marks = np.zeros((len(chosen), longest), np.int64), np.zeros(int(lengths.sum()), bool)  # unused
             arrays = places_of_arcs(lengths, longest + 1), gold, marks, lengths, chosen
             batch = ArcBatch(source, chosen, *map(torch.from_numpy, arrays), len(chosen))
             inside = torch.arange(longest) < batch.lengths[:, None]
             yield self.parser(batch), batch, ranges(sentences.offsets[chosen], lengths), inside
 
-    def _stretches(self, lengths: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Runs of sentences, the longest first, that fill a batch when they are padded to the first of them."""
-        begin = 0
-        while begin < len(lengths):
-            arcs = (int(lengths[begin]) + 1) ** 2
-            end = min(begin + max(1, _OCCURRENCES // (arcs * len(self.index.templates))), len(lengths))
-            yield begin, end
-            begin = end
 
-
-class _Given:
-    """The corpus of one batch alone."""
+class _BatchArcs:
+    """The arcs of a single batch, as the source of an `ArcBatch`."""
 
     def __init__(self, bags: Bags) -> None:
         self.bags = bags
@@ -132,14 +225,31 @@ class _Given:
         return self.bags.ids, self.bags.offsets
 
 
-def _of_arcs(marginals: Tensor, heads: Tensor) -> Tensor:
-    """The probability of each word's arc: [batch, n, n + 1], [batch, n] to [batch, n]"""
+def _of_heads(marginals: Tensor, heads: Tensor) -> Tensor:
+    """The probability of each word's arc to its head: [batch, n, n + 1], [batch, n] to [batch, n]"""
     return marginals.gather(2, heads.unsqueeze(2)).squeeze(2)
 
 
-def _apart(trees: Trees, offsets: np.ndarray) -> Iterator[Trees]:
-    """One by one."""
+def _split(words: ParsedWords, offsets: np.ndarray) -> Iterator[ParsedWords]:
+    """The words of each sentence."""
     for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-        own = np.arange(begin, end)
-        relations = None if trees.relations is None else trees.relations.take(own)
-        yield Trees(trees.heads[own], relations, None if trees.chances is None else trees.chances[own])
+        relations = None if words.relations is None else words.relations.take(np.arange(begin, end))
+        probabilities = None if words.probabilities is None else words.probabilities[begin:end]
+        yield ParsedWords(words.heads[begin:end], relations, probabilities)
+
+
+def _tree(words: ParsedWords) -> DependencyTree:
+    """The words of one sentence as a tree."""
+    return DependencyTree(words.heads.tolist(), None if words.relations is None else words.relations.strings())
+
+
+def _with_heads(sentences: Sentences) -> Treebank:
+    """Sentences with a column `head` as a treebank."""
+    columns, lengths = dict(sentences.columns), np.repeat(sentences.lengths, sentences.lengths)
+    values = columns.pop("head").strings()
+    for value, length in zip(values, lengths.tolist(), strict=True):
+        if not value.isdecimal() or int(value) > length:
+            raise UserError(f"head is {value}, expected 0 for the root or the number of a word, from 1 to {length}")
+    heads, lines = np.array(values, np.int32), np.zeros(sentences.tokens, np.int32)
+    blocks = ("",) * len(sentences)
+    return Treebank(columns, sentences.offsets, sentences.source, heads=heads, lines=lines, blocks=blocks)

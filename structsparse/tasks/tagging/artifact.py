@@ -37,7 +37,7 @@ from structsparse.tasks.tagging.edges import EdgeScorer
 from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.tasks.tagging.features.templates import parse
 from structsparse.tasks.tagging.model import DenseScorer, RecurrentScorer, SparseScorer, SumScorer, Tagger
-from structsparse.tasks.tagging.predictor import Model
+from structsparse.tasks.tagging.predictor import SequenceTagger
 from structsparse.weights.batch import Sizes
 from structsparse.weights.observed_pairs import PairScorer
 
@@ -96,7 +96,7 @@ def _state(tagger: Tagger) -> dict[str, np.ndarray]:
     return {name: tensor.detach().cpu().float().numpy() for name, tensor in weights.items()}
 
 
-def load(folder: Path, description: dict) -> Model:
+def load(folder: Path, description: dict) -> SequenceTagger:
     """Read a tagger that `save` has written; errors name the damaged file and the reason."""
     with blaming(folder / DESCRIPTION):
         check_fields(description, _FIELDS, _OPTIONAL)
@@ -109,7 +109,7 @@ def load(folder: Path, description: dict) -> Model:
         edges, scorer = _edges(description, tensors)
         tagger = _fill_(tagger, tensors)
         tagger.edges = scorer
-    return Model(
+    return SequenceTagger(
         labels=tuple(description["labels"]),
         scheme=description["scheme"],
         layout=tuple(description["columns"]),

@@ -19,65 +19,58 @@ from structsparse.base.errors import UserError
 if TYPE_CHECKING:
     import numpy as np
 
-    from structsparse.corpora.columns import Column, Sentences
+    from structsparse.corpora.columns import Sentences
+    from structsparse.tasks.tagging.predictor import SequenceTagger
+
+PREDICTED, PROBABILITY = "predicted tag", "its probability"  # names with spaces, which --columns cannot give
+
+
+def predict(options: argparse.Namespace, model: SequenceTagger) -> None:
+    """`structsparse predict`: columns with the predicted tag as a further column, sentence by sentence."""
     from structsparse.corpora.columns_streamed import ColumnStream
-    from structsparse.tasks.tagging.predictor import Model
-    from structsparse.tasks.tagging.scores import SpanScore
-    from structsparse.training.scores import AccuracyScore
 
-PREDICTED, PROBABILITY = "predicted tag", "its probability"  # nobody can give these names: --columns parts at spaces
-
-
-def predict(options: argparse.Namespace, model: Model) -> None:
     if options.nbest is not None and model.edges is not None:
-        raise UserError("--nbest: a model with features of label pairs (features.edges) tells its best sequence only")
-    from structsparse.corpora.columns_streamed import ColumnStream
-
-    stream = ColumnStream(source(options), comments=_comments(options), **_layout(options, model, model.columns))
+        raise UserError("--nbest: a model with features of edges (features.edges) predicts its best sequence only")
+    stream = ColumnStream(source(options), **_layout(options, model, model.columns))
     with write_output(options) as output:
-        _predict_stream(options, model, stream, output)
+        for sentences in stream:
+            shares = model.probabilities(sentences) if options.marginals else None
+            if options.nbest is None:
+                _write_tags(model, sentences, shares, stream.tabbed, output)
+            else:
+                _write_nbest(options, model, sentences, shares, stream.tabbed, output)
+            output.flush()
     for text in stream.notes:
         note(f"{stream.name}: {text}")
 
 
-def evaluate(options: argparse.Namespace, model: Model) -> None:
-    sentences = _read(options, model, options.file, (*model.columns, model.tag_column))
-    model.tag(sentences.select(slice(1)))  # the first call prepares what later ones use
-    begin = time.perf_counter()
-    predicted = model.tag(sentences)
-    seconds = time.perf_counter() - begin
-    score = _score(model, sentences, predicted.codes)
-    figures = {
-        **score.result(),
-        "sentences": len(sentences),
-        "tokens": sentences.tokens,
-        "tokens_per_second": sentences.tokens / seconds,
-    }
-    print(json.dumps(figures, indent=2) if options.json else _table(figures))
+def _write_tags(
+    model: SequenceTagger,
+    sentences: Sentences,
+    shares: np.ndarray | None,  # probabilities [tokens, labels]
+    tabs: bool,
+    output: BinaryIO,
+) -> None:
+    """Write sentences with their predicted tags, and the probability of each tag if requested."""
+    from structsparse.corpora.columns import Column, write_columns
 
-
-def _predict_stream(options: argparse.Namespace, model: Model, stream: ColumnStream, output: BinaryIO) -> None:
-    from structsparse.corpora.columns import write_columns
-
-    for sentences in stream:
-        chances = model.marginals(sentences) if options.marginals else None
-        if options.nbest is None:
-            predicted = model.tag(sentences)
-            columns = {PREDICTED: predicted} | _probabilities(chances, predicted.codes)
-            write_columns(output, replace(sentences, columns=sentences.columns | columns), tabs=stream.tabbed)
-        else:
-            _write_nbest(options, model, sentences, chances, stream.tabbed, output)
-        output.flush()
+    tags = model.tag(sentences)
+    columns = sentences.columns | {PREDICTED: tags}
+    if shares is not None:
+        values = [f"{share:.6f}" for share in shares[range(len(tags)), tags.codes]]
+        columns |= {PROBABILITY: Column.from_strings(values)}
+    write_columns(output, replace(sentences, columns=columns), tabs=tabs)
 
 
 def _write_nbest(
     options: argparse.Namespace,
-    model: Model,
+    model: SequenceTagger,
     sentences: Sentences,
-    chances: np.ndarray | None,  # [tokens, labels]
+    shares: np.ndarray | None,  # probabilities [tokens, labels]
     tabs: bool,
     output: BinaryIO,
 ) -> None:
+    """Write each sentence with each of its best tag sequences, after a comment with the score and the probability."""
     from structsparse.corpora.columns import token_lines
 
     spaced = any(" " in label for label in model.labels)
@@ -85,76 +78,59 @@ def _write_nbest(
     code = {label: k for k, label in enumerate(model.labels)}
     for begin, ranked in zip(sentences.offsets.tolist(), model.nbest(sentences, options.nbest), strict=False):
         for rank, (tags, score, probability) in enumerate(ranked, start=1):
-            written = [f"#rank={rank},score={score:.6f},probability={probability:.6f}"]
+            block = [f"#rank={rank},score={score:.6f},probability={probability:.6f}"]
             for token, tag in enumerate(tags, start=begin):
                 fields = [lines[token], tag]
-                if chances is not None:
-                    fields.append(f"{chances[token, code[tag]]:.6f}")
-                written.append(separator.join(fields))
-            output.write("\n".join([*written, "", ""]).encode())
+                if shares is not None:
+                    fields.append(f"{shares[token, code[tag]]:.6f}")
+                block.append(separator.join(fields))
+            output.write("\n".join([*block, "", ""]).encode())
 
 
-def _probabilities(chances: np.ndarray | None, labels: np.ndarray) -> dict[str, Column]:
-    """The column of how probable these labels are, if it is wanted: chances [tokens, labels], labels [tokens]."""
-    from structsparse.corpora.columns import Column
-
-    if chances is None:
-        return {}
-    return {PROBABILITY: Column.from_strings([f"{chance:.6f}" for chance in chances[range(len(labels)), labels]])}
-
-
-def _read(options: argparse.Namespace, model: Model, source, needed: Sequence[str]) -> Sentences:
-    """The whole input."""
+def evaluate(options: argparse.Namespace, model: SequenceTagger) -> None:
+    """`structsparse evaluate`: accuracy, and F1 of spans, on a file of tagged columns."""
     from structsparse.corpora.columns import read_columns
 
-    sentences = read_columns(source, comments=_comments(options), **_layout(options, model, needed))
+    needed = (*model.columns, model.tag_column)
+    sentences = read_columns(options.file, **_layout(options, model, needed))
     for text in sentences.notes:
         note(f"{sentences.source}: {text}")
-    return sentences
+    model.tag(sentences.select(slice(1)))  # the first call fills caches
+    begin = time.perf_counter()
+    tags = model.tag(sentences)
+    seconds = time.perf_counter() - begin
+    score, notes = model.score(sentences, tags)
+    for text in notes:
+        note(text)
+    sizes = {"sentences": len(sentences), "tokens": sentences.tokens}
+    figures = {**score.result(), **sizes, "tokens_per_second": sentences.tokens / seconds}
+    print(json.dumps(figures, indent=2) if options.json else _table(figures))
 
 
-def _layout(options: argparse.Namespace, model: Model, needed: Sequence[str]) -> dict:
-    """The names of the input's columns, as the options say or as the corpus that the model was trained on had them,
-    and which may be absent."""
+def _layout(options: argparse.Namespace, model: SequenceTagger, needed: Sequence[str]) -> dict:
+    """Arguments of `read_columns`: the names of the columns, from the options or as in the training corpus, which of
+    them a file may lack, and what to do with comments."""
+    from structsparse.tasks.tagging.predictor import optional_columns
+
     names = list(model.layout) if options.columns is None else _names(options.columns)
     for name in needed:
         if name not in names:
             raise UserError(f"--columns {options.columns} lacks {name}, which is needed here")
-    needless = names[max(names.index(name) for name in needed) + 1 :] if needed else names[1:]
-    return {"names": names, "optional": frozenset(needless)}
-
-
-def _comments(options: argparse.Namespace) -> str:
-    return options.comments or "auto"
+    return {
+        "names": names,
+        "optional": optional_columns(names, needed),
+        "comments": options.comments or "auto",
+    }
 
 
 def _names(columns: str) -> list[str]:
-    """Every column is read, because every one is written again."""
+    """The names that --columns gives; unnamed columns get one too, because every column is written again."""
     names = columns.replace(",", " ").split()
     return [f"column {k}" if name == "_" else name for k, name in enumerate(names, start=1)]
 
 
-def _score(model: Model, sentences: Sentences, predicted) -> SpanScore | AccuracyScore:
-    """Gold tags in the model's scheme; those that it does not know are wrong, and named."""
-    from structsparse.corpora.tags import convert, detect_scheme
-    from structsparse.tasks.tagging.scores import SpanScore
-    from structsparse.training.scores import AccuracyScore
-
-    gold = sentences.columns[model.tag_column]
-    if model.scheme is not None:
-        written = detect_scheme(sentences, model.tag_column)
-        gold, stray = convert(sentences, model.tag_column, written, model.scheme)
-        if stray:
-            note(f"{sentences.source}: {stray:,} tags outside the {written} scheme were repaired")
-    gold = gold.recoded(model.labels)
-    for name in gold.values[len(model.labels) :]:
-        note(f"{sentences.source}: label {name} is unknown to the model, every one of its tags counts as wrong")
-    score = (AccuracyScore if model.scheme is None else SpanScore)(gold.values)
-    score.add(gold.codes, predicted, sentences.offsets)
-    return score
-
-
 def _table(figures: dict) -> str:
+    """Scores of spans or tags by type, for reading."""
     kinds = dict(sorted(figures["types"].items()))
     if "f1" in figures:
         counts = {key: sum(kind[key] for kind in kinds.values()) for key in ("gold", "predicted")}

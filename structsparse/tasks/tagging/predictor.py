@@ -1,11 +1,13 @@
-"""Prediction with a trained model: the best tags, the N best sequences, how sure it is of them.
+"""The predictor of taggers: the best tags of a sentence, its N best tag sequences, probabilities of tags, scores.
 
-Nothing here knows of files or of training. Sentences are taken by length, some at a time, so that memory is bounded
-by the longest of them and by the input itself.
+Nothing here imports training. Sentences are processed in batches of similar length, so that memory is bounded by the
+longest sentence and by the input itself.
 """
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,19 +15,24 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from structsparse.base.arrays import ranges
+from structsparse.base.arrays import padded_batches, ranges
 from structsparse.base.errors import UserError
-from structsparse.corpora.columns import Column, Sentences
+from structsparse.corpora.columns import Column, Sentences, read_columns
+from structsparse.corpora.from_lists import existing_file, sentences_from_lists
+from structsparse.corpora.tags import convert, detect_scheme
 from structsparse.features.attributes import codes, numbers
 from structsparse.structures.chain import Chain, ChainScores
 from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.tasks.tagging.model import Tagger
+from structsparse.tasks.tagging.scores import SpanScore
+from structsparse.training.scores import AccuracyScore
 from structsparse.weights.batch import TokenBatch
 
-_PLACES = 1 << 14  # tokens of a batch, padding included: what belongs to them stays in the cache
+BATCH = 1 << 14  # tokens of a batch, padding included, so that their scores stay in the cache of the CPU
+Input = Sentences | str | os.PathLike | Iterable[Iterable[str | Sequence[str] | Mapping[str, str]]]
 
 
-class Sequel(NamedTuple):
+class TagSequence(NamedTuple):
     """One of the best tag sequences of a sentence."""
 
     tags: list[str]
@@ -34,94 +41,147 @@ class Sequel(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
-    """A tagger that predicts, and nothing of what trained it."""
+class SequenceTagger:
+    """A trained tagger. It predicts a tag for every token of a sentence.
+
+    Every verb takes a list of sentences, the path of a file of columns, or `Sentences`. A sentence is a list of words
+    if the tagger needs one column only, else a list of tuples (the values of `columns`, in their order) or of dicts."""
 
     labels: tuple[str, ...]
-    scheme: str | None  # how its tags write spans; None if they are no spans
-    layout: tuple[str, ...]  # the columns of the corpus that it was trained on, in their order
+    scheme: str | None  # how its tags encode spans; None if they do not
+    layout: tuple[str, ...]  # the columns of its training corpus, in their order
     columns: tuple[str, ...]  # those of them that it needs
     tag_column: str  # the one that it predicts
     index: TokenIndex
-    dense: tuple[str, ...]
-    vocabularies: Mapping[str, Mapping[str, int]]  # codes from 1; 0 is a value not seen in training
+    dense: tuple[str, ...]  # numeric columns
+    vocabularies: Mapping[str, Mapping[str, int]]  # codes of attributes, from 1; 0 is a value not seen in training
     tagger: Tagger
-    edges: TokenIndex | None = None  # features that are conjoined with a step from label to label
+    edges: TokenIndex | None = None  # features conjoined with an edge, a pair of neighbouring labels
 
-    def tag(self, sentences: Sentences) -> Column:
-        """The predicted tags."""
-        found = np.empty(sentences.tokens, np.int32)
-        for scores, batch, tokens in self._scored(sentences):
-            found[tokens] = self.tagger.structure.best(scores, batch.lengths).view(-1)[batch.places]
-        return Column(list(self.labels), found)
+    # --- the verbs of every model
 
-    def marginals(self, sentences: Sentences) -> np.ndarray:
-        """The probability of every label at every token: float32 [tokens, labels]"""
-        found = np.empty((sentences.tokens, len(self.labels)), np.float32)
-        for scores, batch, tokens in self._scored(sentences):
-            found[tokens] = self.tagger.structure.marginals(scores, batch.lengths).flatten(0, 1)[batch.places]
-        return found
+    def predict(self, sentences: Input) -> list[list[str]]:
+        """The predicted tags of each sentence."""
+        sentences = self._sentences(sentences)
+        tags, bounds = self.tag(sentences).strings(), sentences.offsets.tolist()
+        return [tags[begin:end] for begin, end in zip(bounds[:-1], bounds[1:], strict=True)]
 
-    def nbest(self, sentences: Sentences, count: int) -> list[list[Sequel]]:
-        """The best tag sequences of every sentence, at most so many, the best first."""
-        if count < 1:
-            raise UserError(f"the {count} best sequences were asked for, expected a number from 1 on")
+    def nbest(self, sentences: Input, count: int = 10) -> list[list[TagSequence]]:
+        """The `count` best tag sequences of each sentence, or all if there are fewer, the best first."""
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise UserError(f"the {count} best sequences were requested, expected a number from 1 on")
         if self.edges is not None:
-            raise UserError("a model with features of edges (features.edges) tells its best sequence only")
-        found: list[list[Sequel]] = [[] for _ in range(len(sentences))]
+            raise UserError("a model with features of edges (features.edges) predicts its best sequence only")
+        sentences = self._sentences(sentences)
+        results: list[list[TagSequence]] = [[] for _ in range(len(sentences))]
         for scores, batch, _ in self._scored(sentences):
             paths, totals = Chain().best_k(scores, batch.lengths, count)  # [batch, count, time], [batch, count]
-            chances = torch.exp(totals - Chain().log_partition(scores, batch.lengths)[:, None])
-            rows = zip(batch.sentences.tolist(), batch.lengths.tolist(), paths, totals, chances, strict=True)
-            for sentence, length, own, its_scores, its_chances in rows:
-                ranked = zip(own[:, :length].tolist(), its_scores.tolist(), its_chances.tolist(), strict=True)
-                found[sentence] = [
-                    Sequel([self.labels[label] for label in path], score, chance)
-                    for path, score, chance in ranked
+            probabilities = torch.exp(totals - Chain().log_partition(scores, batch.lengths)[:, None])
+            rows = zip(batch.sentences.tolist(), batch.lengths.tolist(), paths, totals, probabilities, strict=True)
+            for sentence, length, *best in rows:
+                ranked = zip(best[0][:, :length].tolist(), best[1].tolist(), best[2].tolist(), strict=True)
+                results[sentence] = [
+                    TagSequence([self.labels[label] for label in path], score, probability)
+                    for path, score, probability in ranked
                     if score > -np.inf
                 ]
-        return found
+        return results
 
-    def stream(self, sentences: Iterable[Sequence[Sequence[str]]]) -> Iterator[list[str]]:
-        """The tags of one sentence after another, each before the next is asked for.
+    def marginals(self, sentences: Input) -> list[np.ndarray]:
+        """The probability of every tag at every token: float32 [tokens, labels] of each sentence, as in `labels`."""
+        sentences = self._sentences(sentences)
+        return np.split(self.probabilities(sentences), sentences.offsets[1:-1]) if len(sentences) else []
 
-        A sentence is a list of tokens, a token the values of `columns`, in their order."""
+    def evaluate(self, source: Input) -> dict[str, object]:
+        """Scores against the tags in a file or in `Sentences`: accuracy, and F1 of spans where the tags encode spans.
+
+        In lists the tag of a token is its last value, or the value of `tag_column`."""
+        sentences = self._sentences(source, (*self.columns, self.tag_column))
+        score, notes = self.score(sentences, self.tag(sentences))
+        for note in notes:
+            warnings.warn(note, RuntimeWarning, stacklevel=2)
+        return {**score.result(), "sentences": len(sentences), "tokens": sentences.tokens}
+
+    # --- columns of sentences, as commands and tests use them
+
+    def tag(self, sentences: Input) -> Column:
+        """The predicted tags of all tokens as one column."""
+        sentences = self._sentences(sentences)
+        result = np.empty(sentences.tokens, np.int32)
+        for scores, batch, tokens in self._scored(sentences):
+            result[tokens] = self.tagger.structure.best(scores, batch.lengths).view(-1)[batch.places]
+        return Column(list(self.labels), result)
+
+    def probabilities(self, sentences: Sentences) -> np.ndarray:
+        """The probability of every tag at every token: float32 [tokens, labels]"""
+        result = np.empty((sentences.tokens, len(self.labels)), np.float32)
+        for scores, batch, tokens in self._scored(sentences):
+            result[tokens] = self.tagger.structure.marginals(scores, batch.lengths).flatten(0, 1)[batch.places]
+        return result
+
+    def stream(self, sentences: Iterable) -> Iterator[list[str]]:
+        """The tags of one sentence after another, each before the next is requested."""
         for sentence in sentences:
-            yield self.tag(self._read(sentence)).strings() if len(sentence) else []
+            yield self.predict([sentence])[0]
 
-    def _read(self, sentence: Sequence[Sequence[str]]) -> Sentences:
-        for token in sentence:
-            if isinstance(token, str) or not isinstance(token, Sequence) or len(token) != len(self.columns):
-                raise UserError(f"token {token!r}, expected the values of {', '.join(self.columns)}")
-        values = zip(*sentence, strict=True)
-        columns = {name: Column.from_strings(own) for name, own in zip(self.columns, values, strict=True)}
-        return Sentences(columns, np.array([0, len(sentence)]), "stream")
+    def score(self, sentences: Sentences, predicted: Column) -> tuple[SpanScore | AccuracyScore, list[str]]:
+        """The score of predicted tags against the tags of sentences, which are converted to the scheme of the model.
+
+        The notes name labels that the model does not know; their tags count as wrong."""
+        gold, notes = sentences.columns[self.tag_column], []
+        if self.scheme is not None:
+            scheme = detect_scheme(sentences, self.tag_column)
+            gold, stray = convert(sentences, self.tag_column, scheme, self.scheme)
+            if stray:
+                notes.append(f"{sentences.source}: {stray:,} tags outside the {scheme} scheme were repaired")
+        gold = gold.recoded(self.labels)
+        for name in gold.values[len(self.labels) :]:
+            notes.append(f"{sentences.source}: label {name} is unknown to the model, all its tags count as wrong")
+        score = (AccuracyScore if self.scheme is None else SpanScore)(gold.values)
+        score.add(gold.codes, predicted.codes, sentences.offsets)
+        return score, notes
+
+    # --- input
+
+    def _sentences(self, source: Input, needed: Sequence[str] | None = None) -> Sentences:
+        """The input of a verb as columns; `needed` are the columns that lists and files must have."""
+        needed = self.columns if needed is None else needed
+        if not isinstance(source, Sentences):
+            source = self._read(source, needed)
+        for name in needed:
+            if name not in source.columns:
+                columns = ", ".join(source.columns)
+                raise UserError(f"{source.source}: no column {name!r}, which the model needs; there are {columns}")
+        return source
+
+    def _read(self, source: str | os.PathLike | Iterable, needed: Sequence[str]) -> Sentences:
+        """The sentences of a file or of lists."""
+        if not isinstance(source, str | os.PathLike):
+            return sentences_from_lists(source, needed, "this tagger")
+        path = existing_file(source, needed, "this tagger")
+        return read_columns(path, self.layout, optional=optional_columns(self.layout, needed))
+
+    # --- scores
 
     @torch.no_grad()
     def _scored(self, sentences: Sentences) -> Iterator[tuple[ChainScores, TokenBatch, np.ndarray]]:
-        """All sentences, the longest first: their scores, the batch, and the places of its tokens in the input."""
-        for name in self.columns:
-            if name not in sentences.columns:
-                there = ", ".join(sentences.columns)
-                raise UserError(f"{sentences.source}: no column {name!r}, which the model needs; there are {there}")
+        """Scores, batch and token positions in the input of all sentences, the longest first."""
         hashed = self.index.hashed(sentences)
         hashed_edges = None if self.edges is None else self.edges.hashed(sentences)
         dense = torch.from_numpy(numbers(sentences, self.dense))
         coded = torch.from_numpy(codes(sentences, self.vocabularies))
         order = np.argsort(-sentences.lengths, kind="stable")
-        for begin, end in _stretches(sentences.lengths[order]):
+        order = order[: np.count_nonzero(sentences.lengths)]  # empty sentences have no tags
+        for begin, end in padded_batches(sentences.lengths[order], BATCH):
             chosen = order[begin:end]
             lengths = sentences.lengths[chosen]
-            tokens, places = (
-                ranges(sentences.offsets[chosen], lengths),
-                ranges(np.arange(len(chosen)) * lengths[0], lengths),
-            )
+            tokens = ranges(sentences.offsets[chosen], lengths)
             bags = self.index.find(hashed, chosen)
             edges = None if self.edges is None else self.edges.find(hashed_edges, chosen)
             batch = TokenBatch(
                 ids=torch.from_numpy(bags.ids),
                 offsets=torch.from_numpy(bags.offsets),
-                places=torch.from_numpy(places),
+                places=torch.from_numpy(ranges(np.arange(len(chosen)) * lengths[0], lengths)),
                 dense=dense[tokens],
                 codes=coded[tokens],
                 gold=torch.zeros(len(chosen), int(lengths[0]), dtype=torch.int64),
@@ -134,10 +194,6 @@ class Model:
             yield self.tagger(batch), batch, tokens
 
 
-def _stretches(lengths: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Runs of sentences, the longest first, that fill a batch when they are padded to the first of them."""
-    begin = 0
-    while begin < len(lengths):
-        end = min(begin + max(1, _PLACES // int(lengths[begin])), len(lengths))
-        yield begin, end
-        begin = end
+def optional_columns(names: Sequence[str], needed: Sequence[str]) -> frozenset[str]:
+    """The columns at the end of `names` that a file may lack because a model does not need them."""
+    return frozenset(names[max(names.index(name) for name in needed) + 1 :] if needed else names[1:])

@@ -94,11 +94,11 @@ def test_words_that_training_has_not_seen_are_no_obstacle(tmp_path):
 
 def test_how_many_sentences_are_taken_at_a_time_changes_nothing(monkeypatch):
     found, test = made(), corpus().test
-    whole = found.model.parse(test, marginals=True)
-    monkeypatch.setattr(predictor, "_OCCURRENCES", 1)
-    one_by_one = found.model.parse(test, marginals=True)
+    whole = found.model.parse(test, probabilities=True)
+    monkeypatch.setattr(predictor, "BATCH", 1)
+    one_by_one = found.model.parse(test, probabilities=True)
     np.testing.assert_array_equal(whole.heads, one_by_one.heads)
-    np.testing.assert_allclose(whole.chances, one_by_one.chances, rtol=1e-12)
+    np.testing.assert_allclose(whole.probabilities, one_by_one.probabilities, rtol=1e-12)
     nothing = found.model.parse(test.select(slice(0)))
     assert (len(nothing.heads), len(nothing.relations)) == (0, 0)
 
@@ -107,20 +107,20 @@ def test_how_many_sentences_are_taken_at_a_time_changes_nothing(monkeypatch):
 def test_the_probabilities_of_all_trees_are_those_of_their_arcs(projective):
     found = made(projective=projective)
     short = first_words(corpus().test, 4)
-    best = found.model.parse(short, marginals=True)
-    for k, ranked in enumerate(found.model.nbest(short, 1000, marginals=True)):
+    best = found.model.parse(short, probabilities=True)
+    for k, ranked in enumerate(found.model.ranked(short, 1000, probabilities=True)):
         own = slice(*short.offsets[k : k + 2])
-        np.testing.assert_array_equal(ranked[0].trees.heads, best.heads[own])
-        assert ranked[0].trees.relations.strings() == best.relations.strings()[own]
+        np.testing.assert_array_equal(ranked[0].words.heads, best.heads[own])
+        assert ranked[0].words.relations.strings() == best.relations.strings()[own]
         scores, odds = np.array([tree.score for tree in ranked]), np.array([tree.probability for tree in ranked])
         assert odds.sum() == pytest.approx(1, abs=1e-6)
         assert (np.diff(scores) <= 0).all()
-        heads = np.stack([tree.trees.heads for tree in ranked])  # [trees, words]
+        heads = np.stack([tree.words.heads for tree in ranked])  # [trees, words]
         for tree in ranked[:5]:
-            np.testing.assert_allclose(tree.trees.chances, odds @ (heads == tree.trees.heads), atol=1e-6)
-        np.testing.assert_allclose(best.chances[own], odds @ (heads == best.heads[own]), atol=1e-6)
+            np.testing.assert_allclose(tree.words.probabilities, odds @ (heads == tree.words.heads), atol=1e-6)
+        np.testing.assert_allclose(best.probabilities[own], odds @ (heads == best.heads[own]), atol=1e-6)
     with pytest.raises(UserError, match="0 best trees"):
-        found.model.nbest(short, 0)
+        found.model.ranked(short, 0)
 
 
 def first_words(treebank: Treebank, count: int) -> Treebank:

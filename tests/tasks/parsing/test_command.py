@@ -194,7 +194,7 @@ def test_marginals_stand_in_the_last_column(model, run):
     _, output, _ = run("predict", model, "--marginals", given=given)
     misc = [line.split("\t")[9] for line in output.splitlines() if line.partition("\t")[0].isdigit()]
     chances = [float(field.partition("ArcProbability=")[2]) for field in misc]
-    expected = load(model).parse(read_treebank(io.BytesIO(given.encode())), marginals=True).chances
+    expected = load(model).parse(read_treebank(io.BytesIO(given.encode())), probabilities=True).probabilities
     np.testing.assert_allclose(chances, expected, atol=1e-6)
     assert [field.partition("ArcProbability=")[0] for field in misc[:3]] == ["Gloss=to|", "", "SpacesAfter=\\n|"]
     assert blind(output, 9) == blind(plain, 9)
@@ -224,7 +224,7 @@ def test_columns_that_are_missed_are_named(model, run):
     assert (status, output.count("\n")) == (0, 3)
     counts = load(model).columns
     for name in ("lemma", "upos"):
-        assert f"{name} is _ throughout, {counts[name]} of the templates of the model look at it" in messages
+        assert f"{name} is _ throughout, {counts[name]} templates of the model read it" in messages
     assert messages.count("\n") == 2
 
 

@@ -108,17 +108,8 @@ def test_predictions_equal_those_of_the_training_model(scorer, data, tmp_path):
 def test_predictions_do_not_depend_on_the_batches(places, data, tmp_path, monkeypatch):
     tagger = tagger_of(data)
     artifact.save(tmp_path / "model", tagger, data)
-    monkeypatch.setattr(predictor, "_PLACES", places)
+    monkeypatch.setattr(predictor, "BATCH", places)
     assert load(tmp_path / "model").tag(data.splits.test).strings() == predicted(tagger, data, size=7)
-
-
-def test_no_batch_is_larger_than_its_bound_or_one_sentence(monkeypatch):
-    monkeypatch.setattr(predictor, "_PLACES", 100)
-    lengths = np.sort(np.random.default_rng(0).integers(1, 160, 200))[::-1]
-    stretches = list(predictor._stretches(lengths))
-    assert [begin for begin, _ in stretches] == [0, *(end for _, end in stretches[:-1])]
-    assert stretches[-1][1] == len(lengths)
-    assert all((end - begin) * lengths[begin] <= 100 or end - begin == 1 for begin, end in stretches)
 
 
 def test_a_model_without_living_features_still_predicts(data, tmp_path):

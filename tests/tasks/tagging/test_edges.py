@@ -168,7 +168,7 @@ def test_the_artifact_predicts_as_the_tagger_does(data, scorer, tmp_path):
     assert model.tag(data.splits.test).strings() == tags
     assert len(set(tags)) > 2
     assert len(model.edges) == int(tagger.edges.pairs.any(tagger.edges.table != 0).sum())
-    torch.testing.assert_close(model.marginals(data.splits.test).sum(1), np.ones(len(tags), np.float32))
+    torch.testing.assert_close(model.probabilities(data.splits.test).sum(1), np.ones(len(tags), np.float32))
     with pytest.raises(UserError, match="best sequence only"):
         model.nbest(data.splits.test, 2)
     tagger.edges = None  # or the edges would not matter

@@ -5,6 +5,7 @@ import os
 import select
 import subprocess
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from structsparse.corpora.splits import planted
 from structsparse.structures.chain import Chain, ChainScores
 from structsparse.tasks.tagging import artifact, predictor
 from structsparse.tasks.tagging.data import prepare
+from structsparse.tasks.tagging.task import Tagging
 from structsparse.training.batches import TokenArrays
 from tests.cli.test_main import NAMES, columns, program, run  # noqa: F401
 from tests.support import oracles
@@ -44,7 +46,7 @@ def folder(data, tagger, tmp_path_factory):
 
 @pytest.fixture
 def model(folder, monkeypatch):
-    monkeypatch.setattr(predictor, "_PLACES", 200)  # several batches
+    monkeypatch.setattr(predictor, "BATCH", 200)  # several batches
     return load(folder)
 
 
@@ -61,7 +63,7 @@ def scored(data, tagger):
 
 def test_marginals_are_those_of_the_training_model(data, model, scored):
     expected = torch.cat([Chain().marginals(*one)[0] for one in scored])
-    found = model.marginals(data.splits.test)
+    found = model.probabilities(data.splits.test)
     assert (found.shape, found.dtype) == ((data.splits.test.tokens, len(data.labels)), np.float32)
     np.testing.assert_allclose(found, expected.detach(), rtol=1e-4, atol=1e-6)
 
@@ -83,12 +85,12 @@ def test_the_best_sequences_are_those_of_enumeration(data, tagger, model):
     for ranked, (paths, totals) in zip(found, oracles.chain_totals(scores, batch.lengths), strict=True):
         total_of = {tuple(data.labels[c] for c in path): float(t) for path, t in zip(paths, totals, strict=True)}
         assert len(total_of) == len(data.labels) ** size
-        own = [total_of[tuple(sequel.tags)] for sequel in ranked]  # some of the best are all but equal
-        assert len({tuple(sequel.tags) for sequel in ranked}) == 20
+        own = [total_of[tuple(sequence.tags)] for sequence in ranked]  # some of the best are all but equal
+        assert len({tuple(sequence.tags) for sequence in ranked}) == 20
         np.testing.assert_allclose(own, sorted(total_of.values())[:-21:-1], rtol=1e-5)
-        np.testing.assert_allclose([sequel.score for sequel in ranked], own, rtol=1e-5)
+        np.testing.assert_allclose([sequence.score for sequence in ranked], own, rtol=1e-5)
         chances = np.exp(own - totals.logsumexp(0).numpy())
-        np.testing.assert_allclose([sequel.probability for sequel in ranked], chances, rtol=1e-4)
+        np.testing.assert_allclose([sequence.probability for sequence in ranked], chances, rtol=1e-4)
 
 
 def test_the_first_is_what_tag_says_and_there_are_no_more_than_there_are(data, model):
@@ -96,10 +98,11 @@ def test_the_first_is_what_tag_says_and_there_are_no_more_than_there_are(data, m
     found = model.nbest(test, 3)
     assert [tag for ranked in found for tag in ranked[0].tags] == model.tag(test).strings()
     (ranked,) = model.nbest(cut(test, 1).select([0]), 1000)
-    assert sorted(sequel.tags[0] for sequel in ranked) == sorted(data.labels)
-    assert sum(sequel.probability for sequel in ranked) == pytest.approx(1.0)
-    with pytest.raises(UserError, match="the 0 best"):
-        model.nbest(test, 0)
+    assert sorted(sequence.tags[0] for sequence in ranked) == sorted(data.labels)
+    assert sum(sequence.probability for sequence in ranked) == pytest.approx(1.0)
+    for count in (0, True, 1.5):
+        with pytest.raises(UserError, match=f"the {count} best sequences were requested"):
+            model.nbest(test, count)
 
 
 def test_a_stream_is_answered_sentence_by_sentence(data, model, tagger):
@@ -122,8 +125,67 @@ def test_a_stream_is_answered_sentence_by_sentence(data, model, tagger):
 @pytest.mark.parametrize("token", ["ab", ("a",), ("a", "NOUN", "O")])
 def test_a_token_that_does_not_fit_is_named(token, model):
     assert model.columns == ("word", "pos")
-    with pytest.raises(UserError, match="expected the values of word, pos"):
+    with pytest.raises(UserError, match=r"this tagger expects a list of sentences, .* tuple \(word, pos\) or a dict"):
         list(model.stream([[token]]))
+
+
+# --- plain Python
+
+
+def as_lists(sentences, names) -> list[list[tuple[str, ...]]]:
+    """Each token as the tuple of its values."""
+    tokens = list(zip(*(sentences.columns[name].strings() for name in names), strict=True))
+    return [tokens[begin:end] for begin, end in pairwise(sentences.offsets.tolist())]
+
+
+def test_every_verb_takes_lists_and_files_as_well_as_sentences(data, model, tmp_path):
+    test, tags = data.splits.test, model.tag(data.splits.test).strings()
+    tuples, path = as_lists(test, model.columns), tmp_path / "test.txt"
+    path.write_bytes(columns(test, *NAMES))
+    dicts = [[dict(zip(model.columns, token, strict=True)) for token in sentence] for sentence in tuples]
+    for source in (test, tuples, dicts, path, str(path)):
+        predicted_tags = model.predict(source)
+        assert [tag for sentence in predicted_tags for tag in sentence] == tags
+        assert [len(sentence) for sentence in predicted_tags] == test.lengths.tolist()
+        assert [ranked[0].tags for ranked in model.nbest(source, 2)] == predicted_tags
+        marginals = model.marginals(source)
+        assert [len(sentence) for sentence in marginals] == test.lengths.tolist()
+        np.testing.assert_allclose(np.concatenate(marginals), model.probabilities(test), rtol=1e-5)
+
+
+def test_scores_are_those_of_training_whatever_the_source(data, model, tagger, tmp_path):
+    test, path = data.splits.test, tmp_path / "test.txt"
+    path.write_bytes(columns(test, *NAMES))
+    expected = Tagging(tagger, torch.nn.Identity(), None, data.score, ()).evaluate(data.batches("test", 20)).result()
+    sizes = {"sentences": len(test), "tokens": test.tokens}
+    for source in (test, path, as_lists(test, NAMES)):
+        assert model.evaluate(source) == expected | sizes
+    words = [[(word, pos, "B-strange") for word, pos, _ in sentence] for sentence in as_lists(test, NAMES)]
+    with pytest.warns(RuntimeWarning, match="label B-strange is unknown to the model"):
+        assert model.evaluate(words)["f1"] == 0
+
+
+def test_empty_sentences_have_no_tags(model):
+    assert model.predict([]) == model.marginals([]) == model.nbest([]) == []
+    sentences = [[], [("New", "NOUN")], []]
+    assert [len(tags) for tags in model.predict(sentences)] == [0, 1, 0]
+    assert [len(ranked) for ranked in model.nbest(sentences)] == [0, len(model.labels), 0]
+    assert [marginals.shape for marginals in model.marginals(sentences)] == [(k, len(model.labels)) for k in (0, 1, 0)]
+
+
+def test_a_tagger_of_words_takes_lists_of_words(tmp_path):
+    data = prepare(planted(3, 120, 20, 90), ["word[0]", "suffix2[0]"])
+    artifact.save(tmp_path / "model", tagger_of(data, dead=0.3), data)
+    model = load(tmp_path / "model")
+    tags = model.predict([["John", "Smith"], ["lives"]])
+    assert [len(sentence) for sentence in tags] == [2, 1]
+    assert model.tag([["John", "Smith"]]).strings() == tags[0]
+    for verb in (model.predict, model.nbest, model.marginals, model.tag):
+        for wrong in ("John Smith", ["John", "Smith"], [[None]], {"word": ["John"]}, 7):
+            with pytest.raises(UserError, match="this tagger expects a list of sentences, each a list of words"):
+                verb(wrong)
+    with pytest.raises(UserError, match=r"each a tuple \(word, tag\) or a dict with these keys"):
+        model.evaluate([["John", "Smith"]])
 
 
 # --- the program
@@ -139,7 +201,7 @@ def test_it_writes_how_probable_each_tag_is(data, model, folder, run):  # noqa: 
     status, output, messages = run("predict", folder, "--marginals", given=columns(test, *NAMES))
     assert (status, messages) == (0, "")
     found = rows(output, 5)
-    tags, chances = model.tag(test), model.marginals(test)
+    tags, chances = model.tag(test), model.probabilities(test)
     assert [row[3] for row in found] == tags.strings()
     assert [row[4] for row in found] == [f"{p:.6f}" for p in chances[range(len(tags)), tags.codes]]
     assert [row[:3] for row in found] == rows(columns(test, *NAMES), 3)
@@ -153,15 +215,15 @@ def test_it_writes_a_sentence_as_often_as_it_has_tag_sequences(marginals, data, 
     assert status == 0
     blocks = output.decode().strip().split("\n\n")
     found = iter(blocks)
-    chances = model.marginals(test)
+    chances = model.probabilities(test)
     for k, ranked in enumerate(model.nbest(test, 3)):
-        for rank, sequel in enumerate(ranked, start=1):
+        for rank, sequence in enumerate(ranked, start=1):
             head, *tokens = next(found).split("\n")
-            assert head == f"#rank={rank},score={sequel.score:.6f},probability={sequel.probability:.6f}"
-            assert [token.split(" ")[3] for token in tokens] == sequel.tags
+            assert head == f"#rank={rank},score={sequence.score:.6f},probability={sequence.probability:.6f}"
+            assert [token.split(" ")[3] for token in tokens] == sequence.tags
             if marginals:
                 own = chances[test.offsets[k] : test.offsets[k + 1]]
-                shown = [f"{own[t, data.labels.index(tag)]:.6f}" for t, tag in enumerate(sequel.tags)]
+                shown = [f"{own[t, data.labels.index(tag)]:.6f}" for t, tag in enumerate(sequence.tags)]
                 assert [token.split(" ")[4] for token in tokens] == shown
     assert next(found, None) is None
     assert len(rows(output, 4 + marginals)) == 3 * test.tokens  # and its heads are read as comments
@@ -196,7 +258,7 @@ def test_a_number_of_sequences_that_is_none_is_refused(count, folder, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["predict", str(folder), f"--nbest={count}"])
     assert stop.value.code == 2
-    assert "is no number from 1 on" in capsys.readouterr().err
+    assert "is not a whole number from 1 on" in capsys.readouterr().err
 
 
 def test_a_sentence_is_answered_before_the_next_is_there(folder):
