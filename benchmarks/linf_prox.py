@@ -19,10 +19,10 @@ from timing import set_threads
 from benchmarks.paper_prox import ALGORITHMS
 from structsparse.corpora.known import texts
 from structsparse.penalties import TreeGroupLassoMax
-from structsparse.report.tables import write_metrics
 from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.tasks.lm.groups import ContextLayout, by_suffix
 from structsparse.tasks.lm.model import NgramModel
+from structsparse.training.finish import write_metrics
 
 DEFAULTS = {"algorithm": "merged_heap", "tree": "collapsed", "corpus": "ptb", "order": 9, "words": 100_000, "seed": 0}
 COUNTS = 0.65

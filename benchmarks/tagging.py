@@ -36,7 +36,7 @@ from structsparse.tasks.tagging import artifact
 from structsparse.tasks.tagging import data as tagging
 from structsparse.tasks.tagging.model import Tagger
 from structsparse.tasks.tagging.task import TaggingTask
-from structsparse.training import stage as recipe
+from structsparse.training import fit
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -126,7 +126,7 @@ def fitted(data, cfg, folder, watch):
     trainer, watch.data = stage.trainer, data
     stage = replace(stage, trainer=lambda *, before, **rest: trainer(before=[*before, watch], **rest))
     begin = now()
-    outcome = recipe.run(stage, instantiate(cfg.task), data, None, folder / "checkpoints", resume=False)
+    outcome = fit.run(stage, instantiate(cfg.task), data, None, folder / "checkpoints", resume=False)
     return outcome, (watch.seconds, now() - begin - watch.seconds)
 
 
@@ -142,7 +142,7 @@ def row_of_ours(name, outcome, seconds, prepare, folder, test):
     weights = sum(int((value != 0).sum()) for key, value in state.items())
     score = module.evaluate(data.batches("test", 256)).result()["f1"]
     size = artifact.save(folder / "model", module.tagger, data)
-    objective = outcome.figures["objective"] * len(data.arrays["train"])
+    objective = outcome.figures.certificate.objective * len(data.arrays["train"])
     fit, around = seconds
     row = Row(name, fit, prepare + around, weights, score, size, objective=objective)
     row.speed, row.speed_prepared, tags = our_speed(folder / "model", outcome, test)

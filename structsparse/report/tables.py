@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table as RichTable
-
-from structsparse.base.files import write_text
 
 _LEFT = ("group", "lives", "planted")  # columns that are aligned to the left on the console
 
@@ -91,51 +86,3 @@ class Mean(NamedTuple):
         """A difference as a table cell, such as +1.18 ± 0.27."""
         text = self.text(digits, scale)
         return text if not text or text.startswith("-") else f"+{text}"
-
-
-# --- until training/finish.py has them
-
-
-def write_metrics(path: Path, metrics: Mapping[str, object]) -> None:
-    """Write metrics.json: one flat object; numbers that are not finite become null."""
-    finite = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in metrics.items()
-    }
-    write_text(path, json.dumps(finite, indent=2, ensure_ascii=False) + "\n")
-
-
-def summary(console: Console, metrics: Mapping[str, object], table: Table | None, folder: Path) -> None:
-    """Print the summary of a run: its living groups, its figures, its folder."""
-    if table is not None and "lives" not in table.header:
-        console.print(console_table(table, "what lives"))
-    elif table is not None:
-        lives = table.header.index("lives")
-        without = [row[:lives] + row[lives + 1 :] for row in [table.header, *table.rows] if row[lives] != "no"]
-        living = Table(without[0], without[1:])
-        alive, every = (metrics.get(key) for key in ("groups_alive", "groups"))  # the table may have a few of very many
-        title = f"living groups: {alive or len(living.rows):,} of {every or len(table.rows):,}"
-        console.print(console_table(living, title))
-    if table is not None and "would wake" in table.header:
-        column = table.header.index("would wake")
-        names = [row[0] for row in table.rows if row[column] == "yes"]
-        listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-        console.print(f"{len(names)} groups are dead only by budget or noise, the gradient would wake them: {listed}")
-    result = RichTable(title="result", title_justify="left", show_header=False)
-    for key, value in metrics.items():
-        if value is not None:
-            result.add_row(key, cell(value))
-    console.print(result)
-    console.print(f"everything is in [bold]{folder}[/bold]; look with: tensorboard --logdir {folder}", soft_wrap=True)
-
-
-_MOVED = {"group_table", "MOST_GROUPS", "write_groups", "Groups"}
-
-
-def __getattr__(name: str):
-    from structsparse.report import living_groups
-
-    if name in _MOVED:
-        return getattr(living_groups, name)
-    if name in ("norms_over_time", "living_groups"):
-        return {"norms_over_time": living_groups.norm_heatmap, "living_groups": living_groups.norm_bars}[name]
-    raise AttributeError(name)

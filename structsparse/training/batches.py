@@ -17,22 +17,6 @@ from structsparse.weights.batch import BatchCache, TokenBatch
 _POOL = 16  # batches shuffled together, then sorted by length: little padding, still random
 
 
-class InParts:
-    """What data with the arrays of each part say of the corpus they are made of."""
-
-    @property
-    def name(self) -> str:
-        return self.splits.name
-
-    @property
-    def truth(self) -> tuple[str, ...]:
-        return self.splits.truth
-
-    @property
-    def items(self) -> int:
-        return len(self.arrays["train"])
-
-
 @dataclass(frozen=True)
 class TokenArrays:
     """A corpus ready to train on; everything is indexed by token, sentence s is offsets[s] : offsets[s + 1]."""

@@ -9,6 +9,7 @@ its smallest value, and a near gap how far it is from the smallest in the neighb
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,12 +18,25 @@ from structsparse.penalties import ElasticNet, Nonnegative, NoPenalty, Penalty
 from structsparse.penalties.base import takes_a_metric
 from structsparse.penalties.wrappers import unwrapped
 from structsparse.prox import Steps
+from structsparse.solvers.base import Proof
 from structsparse.weights.bags import subtract_
 from structsparse.weights.notes import notes_of
 
 BENDS = 5  # that a near gap is the best of
 TIGHT = 1e-4  # share of the objective; no near gap is sought below
 POLISH = 15  # iterations that bring the free parameters to their best before a bound is taken
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How good the weights at the end of a stage are, on the whole train part. None: not known, or not asked for."""
+
+    objective: float | None = None
+    penalty: float | None = None  # value of the first term over its strength
+    stationarity: float | None = None  # ||W - prox(W - gradient)||, relative to the same at zero
+    duality_gap: float | None = None  # bound on how far the objective is above its minimum
+    near_gap: float | None = None  # the same, among weights no farther away than the size of these
+    groups_uncertified: int | None = None  # dead groups that the gradient would wake
 
 
 def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[float, dict[str, Tensor]]:
@@ -58,6 +72,14 @@ def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[floa
             parameter.requires_grad_(True)
         module.zero_grad(set_to_none=True)
     return float(loss) / items, {name: gradient / items for name, gradient in gradients.items()}
+
+
+@torch.no_grad()
+def objective(module, batches: Iterable, penalties: Mapping[str, Penalty]) -> float:
+    """The mean loss over all items plus the penalties."""
+    weights = dict(module.named_parameters())
+    value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
+    return mean_loss(module, batches) + value
 
 
 @torch.no_grad()
@@ -253,15 +275,14 @@ def prove(
     penalties: Mapping[str, Penalty],
     main: Mapping[str, Penalty],
     support: Mapping[str, Tensor],
-    figures: Mapping,
-    excess: float | None = None,
-    kkt: float | None = None,
+    residual_at_zero: float | None,
+    proof: Proof,
     bounded: bool = True,
-) -> tuple[dict, dict[str, Tensor]]:
+) -> tuple[Certificate, dict[str, Tensor]]:
     """Objective, stationarity, gaps, and how many dead groups are so only by a budget or by noise: all on the whole
-    training set; and the gradients there. `main` are the penalties of the first term, `figures` what is known of it.
-    `excess`, `kkt`: the duality gap and the stationarity, where the solver has proved them; ours can take longer than a
-    fit. `bounded`: whether there was a strength to be optimal under, so that a gap means anything."""
+    training set; and the gradients there. `main` are the penalties of the first term. `proof`: what the solver has
+    proved already; computing it here can take longer than a fit. `bounded`: whether there was a strength to be optimal
+    under, so that a gap means anything."""
     weights = {name: p.detach() for name, p in module.named_parameters()}
     smooth = module.loss.smooth
     if smooth:
@@ -270,24 +291,23 @@ def prove(
         loss, gradients = mean_loss(module, batches), {}
     gradients = masked(gradients, support)
     value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
-    strength = figures["strength"]
-    at_zero = figures["residual_at_zero"]
-    if kkt is None and smooth and at_zero:
-        kkt = residual(penalties, weights, gradients) / at_zero
+    strength = float(next(iter(main.values())).strength)
+    stationarity = proof.kkt
+    if stationarity is None and smooth and residual_at_zero:
+        stationarity = residual(penalties, weights, gradients) / residual_at_zero
     own = sum(float(penalty.value(weights[name])) for name, penalty in main.items())
-    gap = near = excess
-    if module.linear and excess is None and bounded:
+    gap = near = proof.excess
+    if module.linear and proof.excess is None and bounded:
         gap, near = _gaps(module, batches, penalties, support, loss + value)
-    found = {
-        "objective": loss + value,
-        "penalty": own / strength if strength else 0.0,
-        "train_loss": loss,
-        "stationarity": kkt,
-        "duality_gap": gap,
-        "near_gap": near,
-        "groups_uncertified": _uncertified(penalties, weights, gradients) if smooth else None,
-    }
-    return found, gradients
+    proven = Certificate(
+        objective=loss + value,
+        penalty=own / strength if strength else 0.0,
+        stationarity=stationarity,
+        duality_gap=gap,
+        near_gap=near,
+        groups_uncertified=_uncertified(penalties, weights, gradients) if smooth else None,
+    )
+    return proven, gradients
 
 
 def _uncertified(penalties: Mapping[str, Penalty], weights: Mapping, gradients: Mapping) -> int | None:

@@ -14,11 +14,11 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from structsparse.base.errors import UserError
-from structsparse.training import stage as recipe
 from structsparse.training.callbacks.checkpoints import WholeFiles
 from structsparse.training.callbacks.monitor import SparsityMonitor
 from structsparse.training.callbacks.progress import EpochLines
-from structsparse.training.run_folder import decides
+from structsparse.training.run_folder import learning_options
+from structsparse.training.stage import Stage
 from structsparse.training.terms import Term
 
 TERM_KNOBS = ("strength", "relative", "parameters", "groups", "nonnegative", "ridge")
@@ -42,7 +42,7 @@ def _without_bases(listed):
     return list_choices
 
 
-def stages_of(cfg: DictConfig, metric: str, folder: Path, console: Console) -> list[recipe.Stage]:
+def stages_of(cfg: DictConfig, metric: str, folder: Path, console: Console) -> list[Stage]:
     return [stage_of(name, changed(cfg, changes), metric, folder, console) for name, changes in cfg.recipe.items()]
 
 
@@ -57,7 +57,7 @@ def changed(cfg: DictConfig, changes: DictConfig | None) -> DictConfig:
     return stage
 
 
-def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Console) -> recipe.Stage:
+def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Console) -> Stage:
     solver, reg = cfg.solver.copy(), cfg.reg.copy()
     final_lr = solver.pop("final_lr", 1.0)
     if cfg.data.get("join_dev") and (cfg.choose != "last" or cfg.patience is not None):
@@ -65,8 +65,8 @@ def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Con
         raise UserError(f"data.join_dev=true: dev, trained on as well, cannot choose; stage {name} needs {stop}")
     schedule = {key: reg.pop(key, None) for key in SCHEDULE_KNOBS}
     others = [term_of(f"also.{key}", other) for key, other in (cfg.also or {}).items()]
-    options = decides(OmegaConf.to_container(cfg, resolve=True))
-    return recipe.Stage(
+    options = learning_options(OmegaConf.to_container(cfg, resolve=True))
+    return Stage(
         name=name, scorer=instantiate(cfg.model), loss=instantiate(cfg.loss), optimizer=instantiate(solver),
         final_lr=final_lr, terms=[term_of("reg", reg), *others],
         batch=cfg.batch, seed=cfg.seed, choose=cfg.choose, warm=cfg.warm, survivors=cfg.survivors,

@@ -1,94 +1,206 @@
-"""The end of a run: test once, export the small model, write metrics.json and the report."""
+"""The end of a run: test once, export the artifact, write metrics.json and the report, print the summary."""
 
 from __future__ import annotations
 
+import json
+import math
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import lightning
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
-from omegaconf import DictConfig
 from rich.console import Console
+from rich.table import Table as RichTable
 
 from structsparse.artifacts.folder import parts
 from structsparse.artifacts.quantization import Small
-from structsparse.report import tables as report
-from structsparse.training import run_folder as course
-from structsparse.training import stage as recipe
+from structsparse.base.files import write_text
+from structsparse.report.tables import Table, cell, console_table, tsv
+from structsparse.training.data import Data
 from structsparse.training.run_folder import first_process
-from structsparse.training.task import Data, Task
+from structsparse.training.stage import FitRecord, StageResult, selecting_stage
+from structsparse.training.task import Task
 
 MOST_VALUES = 5_000_000  # weights whose different values are counted
+RECORDED: tuple[tuple[str, tuple[str, ...], Callable[[FitRecord], Sequence[tuple]]], ...] = (
+    ("budget.tsv", ("step", "parameter", "strength"), lambda record: record.cuts),
+    ("counts.tsv", ("epoch", "step", "rows", "weights"), lambda record: record.counts),
+    ("outer.tsv", ("epoch", "primal", "dual", "flips", "living"), lambda record: record.outer),  # mean squares
+)
+
+
+@dataclass(frozen=True)
+class RunLabels:
+    """What identifies a run in metrics.json and in TensorBoard's table of runs."""
+
+    choices: Mapping[str, str]  # the option of each configuration group
+    seed: int
+    numbers: Mapping[str, float | None]  # options that the table of runs shows beside the choices
 
 
 def finish(
-    cfg: DictConfig,
-    choices: Mapping[str, str],
+    labels: RunLabels,
     task: Task,
     data: Data,
-    outcomes: Sequence[recipe.Outcome],
+    results: Sequence[StageResult],
     small: Small,
-    seconds: dict[str, float],
+    seconds: Mapping[str, float],
     folder: Path,
     console: Console,
 ) -> dict[str, object]:
-    """Test once, export, report."""
-    first, last = recipe.selecting(outcomes), task.rounded(task.settled(outcomes[-1]), small)
-    dev = last.module.evaluate(last.data.batches("dev", 256)).result()
+    """Test the last model once, as its artifact stores it; export and report it. Returns the figures of metrics.json.
+
+    `seconds` holds what the run has taken to prepare, and other figures of its search."""
+    first, last = selecting_stage(results), task.rounded(task.finalize(results[-1]), small)
+    dev = last.score("dev")
     begin = time.perf_counter()
-    score = last.module.evaluate(last.data.batches("test", 256)).result()
-    seconds["seconds_prepare"] += sum(outcome.figures["seconds_build"] for outcome in outcomes)
-    seconds |= {"seconds_fit": sum(o.figures["seconds_fit"] for o in outcomes)}
-    seconds |= {"seconds_test": time.perf_counter() - begin}
-    metrics = {
-        "task": task.name, "recipe": choices["recipe"],
-        **({"loss": choices["loss"], "reg": choices["reg"]} if first.penalties else {"model": choices["model"]}),
-        "data": data.name, "split": "test", "seed": cfg.seed,
-        **{key: value for key, value in score.items() if isinstance(value, float)},
+    test = last.score("test")
+    figures = {
+        **labelled(labels, task, data, first),
+        **{key: value for key, value in test.items() if isinstance(value, float)},
         **{f"dev_{name}": dev[name] for name in (data.metric, "las", "sentence_accuracy") if name in dev},
-        **task.sparsity(data, first, last), "distinct_values": distinct_values(last.module),
-        **recipe.figures(outcomes), **seconds,
+        **task.sparsity(data, first, last),
+        "distinct_values": distinct_values(last.module),
+        **fit_figures(results),
+        **spent(seconds, results, time.perf_counter() - begin),
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }  # fmt: skip
+    }
     if first_process():
-        metrics["artifact_bytes"] = task.export(folder / "model", last, console)
-        if metrics["artifact_bytes"] is not None:
-            metrics |= report_bytes(folder, console)
-        table = task.write_report(folder / "report", data, outcomes, last)
-        course.write(folder / "report", outcomes)
-        log_hyperparameters(cfg, choices, metrics, folder)
-        report.write_metrics(folder / "metrics.json", metrics)
-        report.summary(console, metrics, table, folder)
-    return metrics
+        figures["artifact_bytes"] = task.export(folder / "model", last, console)
+        if figures["artifact_bytes"] is not None:
+            figures |= write_artifact_sizes(folder, console)
+        table = task.write_report(folder / "report", data, results, last)
+        write_records(folder / "report", results)
+        log_hyperparameters(labels, figures, folder)
+        write_metrics(folder / "metrics.json", figures)
+        print_summary(console, figures, table, folder)
+    return figures
 
 
-def report_bytes(folder: Path, console: Console) -> dict[str, int]:
-    """What the bytes of the small model tell, shown and written down."""
-    sizes = parts(folder / "model")
-    table = report.Table(("part", "bytes"), [*sizes.items(), ("all", sum(sizes.values()))])
-    report.write_text(folder / "report" / "artifact.tsv", report.tsv(table))
-    told = ", ".join(f"{part} {size:,}" for part, size in sizes.items())
-    console.print(f"the small model has {sum(sizes.values()):,} bytes: {told}", highlight=False, soft_wrap=True)
-    return {f"artifact_bytes_{part}": size for part, size in sizes.items()}
+# --- figures
+
+
+def labelled(labels: RunLabels, task: Task, data: Data, first: StageResult) -> dict[str, object]:
+    """The figures that say what was run: a model that is counted, not trained, has neither loss nor penalty."""
+    choices = labels.choices
+    trained = {"loss": choices["loss"], "reg": choices["reg"]} if first.penalties else {"model": choices["model"]}
+    names = {"task": task.name, "recipe": choices["recipe"], **trained}
+    return {**names, "data": data.name, "split": "test", "seed": labels.seed}
+
+
+def fit_figures(results: Sequence[StageResult]) -> dict[str, object]:
+    """The figures of the stage whose penalty made the zeros, and of the last stage beside them."""
+    first, last = selecting_stage(results).figures, results[-1].figures
+    proven, strengths = first.certificate, first.strengths
+    figures = {
+        "objective": proven.objective,
+        "penalty": proven.penalty,
+        "stationarity": proven.stationarity,
+        "duality_gap": proven.duality_gap,
+        "near_gap": proven.near_gap,
+        "groups_uncertified": proven.groups_uncertified,
+        "critical_strength": strengths.critical,
+        "strength": strengths.first,
+    }
+    if len(results) > 1:
+        figures["final_objective"] = last.certificate.objective
+        figures["final_stationarity"] = last.certificate.stationarity
+    counts = [line for result in results for line in result.figures.record.counts]
+    if counts:
+        figures |= {"rows_peak": max(line[2] for line in counts), "weights_peak": max(line[3] for line in counts)}
+    items = sum(result.data.items * result.figures.record.epochs for result in results)
+    return figures | {"items_per_second": items / sum(result.figures.record.seconds for result in results)}
+
+
+def spent(seconds: Mapping[str, float], results: Sequence[StageResult], testing: float) -> dict[str, float]:
+    """The seconds that the parts of the run have taken."""
+    building = sum(result.figures.seconds_build for result in results)
+    return {
+        **seconds,
+        "seconds_prepare": seconds["seconds_prepare"] + building,
+        "seconds_fit": sum(result.figures.record.seconds for result in results),
+        "seconds_test": testing,
+    }
 
 
 def distinct_values(module: lightning.LightningModule) -> int | None:
-    """How many different numbers the weights are that are not zero, all parameters together; of too many to sort them
-    in a moment, nobody asks."""
+    """The number of different values among the nonzero weights of all parameters; None for more than `MOST_VALUES`
+    weights, which would take long to sort."""
     weights = [parameter.detach() for parameter in module.parameters()]
-    if not 0 < sum(int(own.count_nonzero()) for own in weights) <= MOST_VALUES:
+    if not 0 < sum(int(values.count_nonzero()) for values in weights) <= MOST_VALUES:
         return None
-    return len(torch.cat([own[own != 0].double() for own in weights]).unique())
+    return len(torch.cat([values[values != 0].double() for values in weights]).unique())
 
 
-def log_hyperparameters(cfg: DictConfig, choices: Mapping[str, str], metrics: dict[str, object], folder: Path) -> None:
-    """TensorBoard's table of runs: the choices of each beside its final figures."""
-    figures = {f"final/{key}": value for key, value in metrics.items() if isinstance(value, int | float)}
-    options = {key: str(value) for key, value in choices.items() if "hydra/" not in key}
-    rate = {"lr": cfg.solver.lr} if "lr" in cfg.solver else {}
+# --- files
+
+
+def write_artifact_sizes(folder: Path, console: Console) -> dict[str, int]:
+    """Print and write down how many bytes each part of the artifact takes; the same as figures."""
+    sizes = parts(folder / "model")
+    table = Table(("part", "bytes"), [*sizes.items(), ("all", sum(sizes.values()))])
+    write_text(folder / "report" / "artifact.tsv", tsv(table))
+    listed = ", ".join(f"{part} {size:,}" for part, size in sizes.items())
+    console.print(f"the artifact has {sum(sizes.values()):,} bytes: {listed}", highlight=False, soft_wrap=True)
+    return {f"artifact_bytes_{part}": size for part, size in sizes.items()}
+
+
+def write_records(folder: Path, results: Sequence[StageResult]) -> None:
+    """Write the tables that the fits of all stages recorded, one stage after the other; empty tables are left out."""
+    for name, header, lines_of in RECORDED:
+        lines = [(result.figures.stage, *line) for result in results for line in lines_of(result.figures.record)]
+        if lines:
+            write_text(folder / name, tsv(Table(("stage", *header), lines)))
+
+
+def write_metrics(path: Path, figures: Mapping[str, object]) -> None:
+    """Write metrics.json: one flat object; numbers that are not finite become null."""
+    finite = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in figures.items()
+    }
+    write_text(path, json.dumps(finite, indent=2, ensure_ascii=False) + "\n")
+
+
+def log_hyperparameters(labels: RunLabels, figures: Mapping[str, object], folder: Path) -> None:
+    """Log the run to TensorBoard's table of runs: its choices beside its final figures."""
+    final = {f"final/{key}": value for key, value in figures.items() if isinstance(value, int | float)}
+    choices = {key: str(value) for key, value in labels.choices.items() if "hydra/" not in key}
     board = TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)
-    board.log_hyperparams({**options, "strength": cfg.reg.strength, **rate, "batch": cfg.batch}, figures)
+    board.log_hyperparams({**choices, **labels.numbers}, final)
     board.finalize("success")
+
+
+# --- console
+
+
+def print_summary(console: Console, figures: Mapping[str, object], table: Table | None, folder: Path) -> None:
+    """Print what lives, the figures of the run, and where its files are."""
+    if table is not None:
+        print_living(console, figures, table)
+    result = RichTable(title="result", title_justify="left", show_header=False)
+    for key, value in figures.items():
+        if value is not None:
+            result.add_row(key, cell(value))
+    console.print(result)
+    console.print(f"all files are in [bold]{folder}[/bold]; view with: tensorboard --logdir {folder}", soft_wrap=True)
+
+
+def print_living(console: Console, figures: Mapping[str, object], table: Table) -> None:
+    """Print the living groups (or features, of a model without groups), and the dead groups that should not be."""
+    if "lives" not in table.header:
+        console.print(console_table(table, "what lives"))
+        return
+    lives = table.header.index("lives")
+    header, *rows = [row[:lives] + row[lives + 1 :] for row in [table.header, *table.rows] if row[lives] != "no"]
+    alive, groups = figures.get("groups_alive"), figures.get("groups")  # of very many, the table has only a part
+    title = f"living groups: {alive or len(rows):,} of {groups or len(table.rows):,}"
+    console.print(console_table(Table(header, rows), title))
+    if "would wake" in table.header:
+        column = table.header.index("would wake")
+        names = [row[0] for row in table.rows if row[column] == "yes"]
+        listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        console.print(f"{len(names)} groups are dead only by budget or noise, the gradient would wake them: {listed}")

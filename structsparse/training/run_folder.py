@@ -1,52 +1,48 @@
-"""The folder of a run: where it is resumed from, and the tables of what its stages recorded."""
+"""The folder of a run: which process writes to it, and the checkpoints that a resumed run continues from."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from structsparse.base.errors import UserError
 from structsparse.base.files import write_text
-from structsparse.report.tables import Table, tsv
-
-if TYPE_CHECKING:
-    from structsparse.training.stage import Outcome
 
 _OPTIONS = "options.json"
-_RUN_ONLY = ("ckpt_path", "trainer", "patience", "cache", "artifact")  # how long it runs, on what, what it writes
+_RUN_ONLY = ("ckpt_path", "trainer", "patience", "cache", "artifact")  # they change how a run goes, not what it learns
 
 
-def decides(options: Mapping) -> dict:
+def learning_options(options: Mapping) -> dict:
     """The options that decide what is learnt."""
     return {key: value for key, value in options.items() if key not in _RUN_ONLY}
 
 
 def first_process() -> bool:
-    """Whether this process is the one that writes and speaks, also before there are others."""
+    """Whether this process writes files and prints: the first of a distributed run, or the only one."""
     ranks = ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK")  # of torchrun, of SLURM, of Lightning's own launcher
     return all(os.environ.get(name, "0") == "0" for name in ranks)
 
 
 def resume_into(folder: Path, ckpt_path: str | None, options: Mapping) -> bool:
-    """Make `folder/checkpoints` hold what is to be continued; False for a run from the start."""
+    """Fill `folder/checkpoints` with those that `ckpt_path` names (None: empty it); whether the run is resumed."""
     here = folder / "checkpoints"
     if ckpt_path is None:
         if first_process():
             shutil.rmtree(here, ignore_errors=True)
-            write_text(here / _OPTIONS, json.dumps(decides(options), indent=1, sort_keys=True))
+            write_text(here / _OPTIONS, json.dumps(learning_options(options), indent=1, sort_keys=True))
         return False
-    source = here if ckpt_path == "last" and here.is_dir() else _found(folder, ckpt_path, options)
+    source = here if ckpt_path == "last" and here.is_dir() else _source(folder, ckpt_path, options)
     if first_process() and source.resolve() != here.resolve():
         # files are replaced, never changed in place, so two runs can share them
         shutil.copytree(source, here, copy_function=_link, dirs_exist_ok=True)
     return True
 
 
-def _found(folder: Path, ckpt_path: str, options: Mapping) -> Path:
+def _source(folder: Path, ckpt_path: str, options: Mapping) -> Path:
+    """The folder of checkpoints that `ckpt_path` names: `last`, a run folder, or a file in one."""
     if ckpt_path == "last":
         return _newest(folder, options)
     path = Path(ckpt_path)
@@ -58,11 +54,13 @@ def _found(folder: Path, ckpt_path: str, options: Mapping) -> Path:
 
 
 def _newest(folder: Path, options: Mapping) -> Path:
-    """The newest run beside `folder` that was made with the same options."""
+    """The checkpoints of the newest run beside `folder` that has the same options."""
     runs = [path.parent for path in folder.parent.glob("*/checkpoints") if any(path.rglob("last.ckpt"))]
     for run in sorted(runs, key=lambda path: path.stat().st_mtime, reverse=True):
         made_with = run / "checkpoints" / _OPTIONS
-        if made_with.is_file() and json.loads(made_with.read_text()) == json.loads(json.dumps(decides(options))):
+        if made_with.is_file() and json.loads(made_with.read_text()) == json.loads(
+            json.dumps(learning_options(options))
+        ):
             return run / "checkpoints"
     raise UserError(
         f"ckpt_path=last: {folder.parent} has no run with the same options that got as far as a checkpoint; "
@@ -71,23 +69,9 @@ def _newest(folder: Path, options: Mapping) -> Path:
 
 
 def _link(source: str, target: str) -> None:
+    """Link a file, or copy it to another disk."""
     Path(target).unlink(missing_ok=True)
     try:
         os.link(source, target)
-    except OSError:  # another disk
+    except OSError:
         shutil.copy2(source, target)
-
-
-NOTED = {  # what a stage's figures call it -> file and columns
-    "cuts": ("budget.tsv", ("step", "parameter", "strength")),
-    "counts": ("counts.tsv", ("epoch", "step", "rows", "weights")),
-    "outer": ("outer.tsv", ("epoch", "primal", "dual", "flips", "living")),  # of ADMM; residuals are mean squares
-}
-
-
-def write(folder: Path, outcomes: Sequence[Outcome]) -> None:
-    """Of all stages, one after the other; no file of what none of them has noted."""
-    for key, (name, header) in NOTED.items():
-        lines = [(o.figures["stage"], *line) for o in outcomes for line in o.figures.get(key) or ()]
-        if lines:
-            write_text(folder / name, tsv(Table(("stage", *header), lines)))

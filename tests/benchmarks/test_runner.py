@@ -25,7 +25,7 @@ from structsparse.groups import by_row_blocks
 from structsparse.penalties import GroupLasso, SparseGroupLasso
 from structsparse.tasks.tagging.features.templates import expand, parse
 from structsparse.training.search.reweighting import fill_up_
-from structsparse.training.stage import Outcome
+from structsparse.training.stage import StageResult
 from tests.support.runs import PLANTED, ROOT, SMALL
 
 # Says what it was told, after as many seconds as it was told; without a sound if it is to fail.
@@ -525,11 +525,11 @@ def test_dev_cannot_choose_once_it_is_trained_on(run, tmp_path):
 # --- rounds until so many groups live
 
 
-def outcome(weights: list[float], base: list[float]) -> Outcome:
+def outcome(weights: list[float], base: list[float]) -> StageResult:
     """Four groups of two rows."""
     groups = by_row_blocks((8, 1), "abcd", [0, 2, 4, 6, 8], torch.tensor(base))
     module = torch.nn.ParameterDict({"table": torch.nn.Parameter(torch.tensor(weights).repeat_interleave(2)[:, None])})
-    return Outcome(None, module, {"table": GroupLasso(groups, 1.0)}, {})
+    return StageResult(None, module, {"table": GroupLasso(groups, 1.0)})
 
 
 @pytest.mark.parametrize(

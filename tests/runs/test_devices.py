@@ -34,8 +34,7 @@ import os
 import sys
 import torch
 from structsparse.cli.train import main
-from structsparse.report import tables
-from structsparse.training import stage
+from structsparse.training import finish, fit
 
 def witnessed(what, name):
     def call(*arguments):
@@ -46,8 +45,8 @@ def witnessed(what, name):
         return found
     return call
 
-stage.run = witnessed(stage.run, lambda arguments: arguments[0].name)
-tables.write_metrics = witnessed(tables.write_metrics, lambda arguments: "metrics")
+fit.run = witnessed(fit.run, lambda arguments: arguments[0].name)
+finish.write_metrics = witnessed(finish.write_metrics, lambda arguments: "metrics")
 main(sys.argv[1:])
 """
 

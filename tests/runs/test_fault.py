@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from structsparse import load
-from structsparse.report import tables as report
 from structsparse.tasks.tagging import data as tagging
 from structsparse.tasks.tagging.task import Tagging, TaggingTask
+from structsparse.training import finish
 from structsparse.training.callbacks import checkpoints as saving
 from tests.support.runs import TWO_STAGES, asks_to_stop, at_step, full_disk, litter, run_here, start
 
@@ -331,7 +331,7 @@ def test_a_checkpoint_for_which_there_is_no_room_leaves_the_one_before(run, whol
     assert_the_same_end(run("ckpt_path=last", folder="short"), whole())
 
 
-WRITERS = [(TaggingTask, "export", 2000), (report, "write_metrics", 100)]
+WRITERS = [(TaggingTask, "export", 2000), (finish, "write_metrics", 100)]
 
 
 @pytest.mark.parametrize(("owner", "writer", "size"), WRITERS, ids=["export", "write_metrics"])

@@ -497,7 +497,7 @@ def test_the_program_ends_with_the_same_figures(finished, tmp_path):
     ).read_bytes()
     config = OmegaConf.load(found.folder / ".hydra" / "config.yaml")
     assert config.reg.strength == 0.7
-    assert f"everything is in {found.folder}" in found.output
+    assert f"all files are in {found.folder}" in found.output
 
 
 @pytest.mark.parametrize(("option", "alike"), [("seed=0", True), ("seed=1", False)])

@@ -28,8 +28,8 @@ from structsparse.tasks.lm.model import NgramModel
 from structsparse.tasks.lm.predictor import LanguageModel
 from structsparse.tasks.lm.scores import Perplexity
 from structsparse.training.module import TaskModule
-from structsparse.training.stage import Outcome, Stage
-from structsparse.training.task import Placed, Task, fingerprint
+from structsparse.training.stage import Stage, StageResult, TermPenalties
+from structsparse.training.task import Task
 from structsparse.training.terms import borne, place
 
 PRECISIONS = "float32", "float64"
@@ -166,9 +166,9 @@ class LanguageModelTask(Task):
             raise UserError("task=lm has contexts and no templates: leave out features=... and filter=...")
         return LanguageData(corpus)
 
-    def build(self, stage: Stage, data: LanguageData) -> tuple[LanguageModule | KneserNeyModule, Placed]:
+    def build(self, stage: Stage, data: LanguageData) -> tuple[LanguageModule | KneserNeyModule, TermPenalties]:
         model = stage.scorer(data)
-        identity = fingerprint(stage, *_identity(data))
+        identity = stage.fingerprint(*_identity(data))
         if isinstance(model, KneserNey):
             return KneserNeyModule(model, data.texts.parts, identity), []
         parameters = {f"model.{name}": parameter for name, parameter in model.named_parameters()}
@@ -179,22 +179,24 @@ class LanguageModelTask(Task):
         module = LanguageModule(model, trie, loss, stage.optimizer, texts, names, stage.final_lr, identity)
         return module, placed
 
-    def foresee(self, stage: Stage, data: LanguageData, optimizer: torch.optim.Optimizer) -> None:
+    def validate(self, stage: Stage, data: LanguageData, optimizer: torch.optim.Optimizer) -> None:
         borne(stage.terms, ["model.table"])
 
-    def check(self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]) -> None:
+    def check_solver(
+        self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]
+    ) -> None:
         if solver_of(optimizer).needs_sentences:
             raise UserError(
                 "solver: online solvers that go from sentence to sentence do not fit task=lm; take fista, or "
                 "accelerated_sgd with batch=400"
             )
 
-    def narrow(self, before: Outcome, support: dict[str, Tensor]) -> tuple[LanguageData, dict[str, Tensor]]:
+    def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[LanguageData, dict[str, Tensor]]:
         """All contexts stay, because longer ones are found through them; dead weights stay dead by the support."""
         return before.data, {name: mask for name, mask in support.items() if not mask.all()}
 
     @torch.no_grad()
-    def inherit(self, module: LanguageModule, before: Outcome, support: dict[str, Tensor]) -> None:
+    def inherit(self, module: LanguageModule, before: StageResult, support: dict[str, Tensor]) -> None:
         old, new = before.module.model.table, module.model.table
         if old.shape != new.shape:
             raise UserError("warm=true: this model cannot start from the weights of the stage before; set it to false")
@@ -202,10 +204,10 @@ class LanguageModelTask(Task):
         for mask in support.values():
             new.mul_(mask)
 
-    def alive(self, outcome: Outcome) -> bool:
-        return isinstance(outcome.module, KneserNeyModule) or bool((outcome.module.model.table != 0).any())
+    def alive(self, result: StageResult) -> bool:
+        return isinstance(result.module, KneserNeyModule) or bool((result.module.model.table != 0).any())
 
-    def sparsity(self, data: LanguageData, first: Outcome, last: Outcome) -> dict[str, object]:
+    def sparsity(self, data: LanguageData, first: StageResult, last: StageResult) -> dict[str, object]:
         if isinstance(last.module, KneserNeyModule):
             model = last.module.model
             return {"features": model.nodes, "weights": model.entries, "nonzero": model.entries}
@@ -219,15 +221,11 @@ class LanguageModelTask(Task):
             "parameters": report.distinct_parameters(tree, table.numpy()),
             "rows_alive": len(np.unique(tree.entry_node[living])),
         }
-        groups = {name: p.groups for name, p in first.penalties.items() if p.groups is not None}
-        if groups:
-            weights = dict(first.module.named_parameters())
-            alive = [group.alive(weights[name].detach()) for name, group in groups.items()]
-            counts |= {"groups": sum(map(len, alive)), "groups_alive": sum(int(a.sum()) for a in alive)}
-        return counts
+        groups = first.group_count()
+        return counts if groups is None else counts | groups._asdict()
 
     def write_report(
-        self, folder: Path, data: LanguageData, outcomes: Sequence[Outcome], last: Outcome
+        self, folder: Path, data: LanguageData, results: Sequence[StageResult], last: StageResult
     ) -> Table | None:
         test = data.texts.test
         known = last.module.log_probabilities("test")[test.known[test.targets]]
@@ -236,11 +234,11 @@ class LanguageModelTask(Task):
             return None
         return report.write_tables(folder, last.module.model.tree, last.module.model.table.detach().cpu().numpy())
 
-    def export(self, folder: Path, outcome: Outcome, console: Console) -> int | None:
-        if isinstance(outcome.module, KneserNeyModule):
+    def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
+        if isinstance(result.module, KneserNeyModule):
             console.print("no model folder: model=kneser_ney is a baseline that is counted, it cannot be exported")
             return None
-        model, reading = outcome.module.on_trie(), outcome.data.texts.reading
+        model, reading = result.module.on_trie(), result.data.texts.reading
         table, base = model.table.detach().cpu().numpy(), None if model.base is None else model.base.cpu().numpy()
         return artifact.save(folder, LanguageModel.of(model.tree, table, model.alpha, base, reading))
 

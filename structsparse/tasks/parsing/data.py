@@ -25,7 +25,8 @@ from structsparse.tasks.parsing.features.index import ArcIndex, Looks, check_att
 from structsparse.tasks.parsing.features.templates import ArcTemplate, as_written, expand
 from structsparse.tasks.parsing.model import ArcBatch, places_of_arcs
 from structsparse.tasks.parsing.scores import TreeScore
-from structsparse.training.batches import Batches, InParts, Passages
+from structsparse.training.batches import Batches, Passages
+from structsparse.training.data import CorpusParts
 from structsparse.weights.batch import Sizes
 
 WHOLE = 64  # sentences at a time when a part is gone through once
@@ -108,7 +109,7 @@ class ArcPassages(Passages):
 
 
 @dataclass(frozen=True)
-class ParsingData(InParts):
+class ParsingData(CorpusParts):
     """Everything a parser is trained and judged on, as arrays."""
 
     splits: Treebanks

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from structsparse.base.files import write_text
 from structsparse.features.layout import by_template
 from structsparse.groups import Partition
-from structsparse.report import bootstrap
+from structsparse.report import bootstrap, living_groups
 from structsparse.report import tables as report
 from structsparse.tasks.parsing.data import ParsingData
 from structsparse.tasks.parsing.growing import GrowingArcScorer
 from structsparse.tasks.parsing.relations import Relations
 from structsparse.training import certificate
-from structsparse.training import stage as recipe
-from structsparse.training.stage import Outcome
+from structsparse.training.stage import GroupCount, StageResult, selecting_stage
 
 TABLE = "parser.scorer.table"
 MOST_FEATURES = 100_000  # in the report
@@ -28,13 +28,13 @@ def templates_of(data: ParsingData) -> Partition:
     return by_template((len(data.index), 1), data.layout)
 
 
-def living_templates(outcome: Outcome) -> list[str]:
-    table = outcome.module.parser.scorer.table.detach()
-    alive = templates_of(outcome.data).alive(table).tolist()
-    return [name for name, lives in zip(outcome.data.index.names, alive, strict=True) if lives]
+def living_templates(result: StageResult) -> list[str]:
+    table = result.module.parser.scorer.table.detach()
+    alive = templates_of(result.data).alive(table).tolist()
+    return [name for name, lives in zip(result.data.index.names, alive, strict=True) if lives]
 
 
-def features_of(data: ParsingData, first: Outcome) -> int:
+def features_of(data: ParsingData, first: StageResult) -> int:
     """How many there are in training, whether a model has rows for all of them or not."""
     if not isinstance(first.module.parser.scorer, GrowingArcScorer):
         return len(data.index)
@@ -42,23 +42,18 @@ def features_of(data: ParsingData, first: Outcome) -> int:
     return int(data.counted().offsets[-1]) if groups is None else int(groups.size.sum())
 
 
-def sparsity(data: ParsingData, first: Outcome, last: Outcome) -> dict[str, object]:
+def sparsity(data: ParsingData, first: StageResult, last: StageResult) -> dict[str, object]:
     """Counts before and after. Groups are those of the penalty that selected, templates where it had none."""
     nonzero = int(torch.count_nonzero(last.module.parser.scorer.table))
     counts = dict.fromkeys(("features", "weights"), features_of(data, first))
     counts |= dict.fromkeys(("nonzero", "rows_alive"), nonzero)
     living = living_templates(last)
-    partitions = {name: p.groups for name, p in first.penalties.items() if p.groups is not None}
-    groups, alive = len(data.templates), len(living)
-    if partitions:
-        parameters = dict(first.module.named_parameters())
-        of_each = [own.alive(parameters[name].detach()) for name, own in partitions.items()]
-        groups, alive = sum(map(len, of_each)), sum(int(one.sum()) for one in of_each)
-    counts |= {"groups": groups, "groups_alive": alive, "templates_alive": len(living)}
+    groups = first.group_count() or GroupCount(len(data.templates), len(living))
+    counts |= groups._asdict() | {"templates_alive": len(living)}
     return counts | ({} if last.module.labelling is None else last.module.labelling.figures())
 
 
-def feature_table(last: Outcome) -> report.Table:
+def feature_table(last: StageResult) -> report.Table:
     """The living features in words, the heaviest first."""
     weights, data = last.module.parser.scorer.table.detach().cpu().double().numpy()[:, 0], last.data
     rows = heaviest(np.abs(weights))
@@ -90,7 +85,7 @@ def heaviest(norms: np.ndarray) -> np.ndarray:
     return rows[np.argsort(-norms[rows], kind="stable")[:MOST_FEATURES]]
 
 
-def kinds_table(data: ParsingData, last: Outcome) -> report.Table:
+def kinds_table(data: ParsingData, last: StageResult) -> report.Table:
     """How many templates of each kind and variant there are and live."""
     living, lines = {*living_templates(last)}, []
     templates = data.templates
@@ -100,26 +95,28 @@ def kinds_table(data: ParsingData, last: Outcome) -> report.Table:
     return report.Table(("by", "value", "templates", "living"), lines)
 
 
-def write_report(folder: Path, data: ParsingData, outcomes: Sequence[Outcome], last: Outcome) -> report.Table | None:
+def write_report(
+    folder: Path, data: ParsingData, results: Sequence[StageResult], last: StageResult
+) -> report.Table | None:
     """Of all stages; `last` is what remains of the last one."""
-    first = recipe.selecting(outcomes)
+    first = selecting_stage(results)
     table = _groups(first, last)
-    report.write_groups(folder, table)
-    report.write_text(folder / "kinds.tsv", report.tsv(kinds_table(data, last)))
+    living_groups.write_groups(folder, table)
+    write_text(folder / "kinds.tsv", report.tsv(kinds_table(data, last)))
     bootstrap.write_items(folder, {part: items_of(last, part) for part in bootstrap.PARTS})
-    report.write_text(folder / "features.tsv", report.tsv(feature_table(last)))
+    write_text(folder / "features.tsv", report.tsv(feature_table(last)))
     if last.module.labelling is not None:
         told = relation_table(last.data, last.module.labelling.model)
-        report.write_text(folder / "relations.tsv", report.tsv(told))
+        write_text(folder / "relations.tsv", report.tsv(told))
     return table
 
 
 @torch.no_grad()
-def items_of(outcome: Outcome, part: str) -> bootstrap.ItemScores:
+def items_of(result: StageResult, part: str) -> bootstrap.ItemScores:
     """How many words of each sentence have the right head, in the order of the treebank."""
-    arrays, module = outcome.data.arrays[part], outcome.module
+    arrays, module = result.data.arrays[part], result.module
     right = np.zeros(len(arrays), np.int64)
-    for batch in outcome.data.whole(part):
+    for batch in result.data.whole(part):
         batch = module.transfer_batch_to_device(batch, module.device, 0)
         hit = module.predict_step(batch) == batch.gold
         inside = torch.arange(hit.shape[1], device=hit.device) < batch.lengths[:, None]
@@ -127,13 +124,13 @@ def items_of(outcome: Outcome, part: str) -> bootstrap.ItemScores:
     return bootstrap.ItemScores(right, arrays.lengths)
 
 
-def _groups(first: Outcome, last: Outcome) -> report.Table:
+def _groups(first: StageResult, last: StageResult) -> report.Table:
     """The selecting penalty's groups with the weights it gave them; templates with their final weights otherwise."""
     penalty = first.penalties.get(TABLE)
-    if penalty is None or penalty.groups is None or len(penalty.groups.names) > report.MOST_GROUPS:
-        return report.group_table(templates_of(last.data), last.module.parser.scorer.table.detach())
+    if penalty is None or penalty.groups is None or len(penalty.groups.names) > living_groups.MOST_GROUPS:
+        return living_groups.group_table(templates_of(last.data), last.module.parser.scorer.table.detach())
     weights = first.module.parser.scorer.table.detach()
     known = TABLE in first.at_zero and hasattr(penalty, "entering")
     enters = penalty.entering(first.at_zero[TABLE]) if known else None
     wanted = certificate.violated(penalty, weights, first.at_end[TABLE]) if first.module.loss.smooth else None
-    return report.group_table(penalty.groups, weights, enters, wanted)
+    return living_groups.group_table(penalty.groups, weights, enters, wanted)

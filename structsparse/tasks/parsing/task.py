@@ -29,8 +29,9 @@ from structsparse.tasks.parsing.predictor import DependencyParser
 from structsparse.tasks.parsing.relations import Labelling
 from structsparse.tasks.parsing.scores import TreeScore
 from structsparse.training.module import TaskModule
-from structsparse.training.stage import Outcome, Stage
-from structsparse.training.task import Placed, Task, fingerprint
+from structsparse.training.search.screening import Screen
+from structsparse.training.stage import Stage, StageResult, TermPenalties
+from structsparse.training.task import Task
 from structsparse.training.terms import borne, place
 from structsparse.weights.batch import Sizes
 from structsparse.weights.notes import notes_of
@@ -101,7 +102,7 @@ class ParsingTask(Task):
         options = {"projective": self.projective, "single_root": self.single_root, "open": self.open}
         return prepare(corpus, features, filter, cache, labels=self.labels, **options)
 
-    def build(self, stage: Stage, data: ParsingData) -> tuple[Parsing, Placed]:
+    def build(self, stage: Stage, data: ParsingData) -> tuple[Parsing, TermPenalties]:
         parser = _parser(stage, data)
         growing = isinstance(parser.scorer, GrowingArcScorer)
         parameters = {f"parser.{name}": p for name, p in parser.named_parameters()}
@@ -110,7 +111,7 @@ class ParsingTask(Task):
         placed = place(stage.terms, parameters, layout, {})
         names = [name for _, penalties in placed for name in penalties]
         loss = stage.loss(parser.structure)
-        identity = fingerprint(stage, *_identity(data, growing))
+        identity = stage.fingerprint(*_identity(data, growing))
         module = Parsing(parser, loss, stage.optimizer, data.score, names, stage.final_lr, identity)
         if isinstance(parser.scorer, ArcScorer):
             curvature = np.empty(len(data.index), np.float32)
@@ -118,16 +119,16 @@ class ParsingTask(Task):
             notes_of(parser.scorer.table).curvature = torch.from_numpy(curvature)[:, None]
         return module, placed
 
-    def foresee(self, stage: Stage, data: ParsingData, optimizer: torch.optim.Optimizer) -> None:
+    def validate(self, stage: Stage, data: ParsingData, optimizer: torch.optim.Optimizer) -> None:
         with torch.device("meta"):
             parser = Parser(stage.scorer(Sizes(0, 1, 0, ())), data.projective, data.single_root)
         _check_fit(optimizer, parser, stage.loss(parser.structure))
         borne(stage.terms, [f"parser.{name}" for name, _ in parser.named_parameters()])
 
-    def check(self, stage: Stage, module: Parsing, optimizer: torch.optim.Optimizer, support: Mapping) -> None:
+    def check_solver(self, stage: Stage, module: Parsing, optimizer: torch.optim.Optimizer, support: Mapping) -> None:
         _check_fit(optimizer, module.parser, module.loss)
 
-    def narrow(self, before: Outcome, support: dict[str, Tensor]) -> tuple[ParsingData, dict[str, Tensor]]:
+    def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[ParsingData, dict[str, Tensor]]:
         """Rows that are dead leave the data; a row is one weight, so that no support is left to watch over."""
         if TABLE not in support:
             return before.data, {}
@@ -141,7 +142,7 @@ class ParsingTask(Task):
         return data.of_templates(_templates_of(data, scorer, kept)), {}
 
     @torch.no_grad()
-    def inherit(self, module: Parsing, before: Outcome, support: dict[str, Tensor]) -> None:
+    def inherit(self, module: Parsing, before: StageResult, support: dict[str, Tensor]) -> None:
         """Start from the weights of the stage before, dead rows left out."""
         old, scorer, support = before.module.parser.scorer, module.parser.scorer, before.survivors()
         growing = [isinstance(one, GrowingArcScorer) for one in (old, scorer)]
@@ -153,50 +154,58 @@ class ParsingTask(Task):
             return
         _warm(scorer, old, kept & (old.table.detach().view(-1) != 0))
 
-    def alive(self, outcome: Outcome) -> bool:
-        return all(bool(mask.any()) for mask in outcome.survivors().values())
+    def alive(self, result: StageResult) -> bool:
+        return all(bool(mask.any()) for mask in result.survivors().values())
 
-    def settled(self, outcome: Outcome) -> Outcome:
+    def screen(self, result: StageResult) -> Screen | None:
+        """Rows of features, one weight each; a growing table has no fixed rows."""
+        scorer = result.module.parser.scorer
+        if TABLE not in result.penalties or isinstance(scorer, GrowingArcScorer):
+            return None
+        rows = len(scorer.table)
+        return Screen.of(TABLE, result.penalties[TABLE], rows, torch.arange(rows))
+
+    def finalize(self, result: StageResult) -> StageResult:
         """A parser whose table grows, as one that has the features that live. Relations are learnt once it is trained,
         from gold arcs."""
-        found = self._grown(outcome) if isinstance(outcome.module.parser.scorer, GrowingArcScorer) else outcome
+        found = self._grown(result) if isinstance(result.module.parser.scorer, GrowingArcScorer) else result
         data, module = found.data, found.module
         if data.label_templates and module.labelling is None:
             module.labelling = Labelling.learnt(data.splits.parts, data.label_templates, data.min_count)
         return found
 
-    def _grown(self, outcome: Outcome) -> Outcome:
-        module, scorer = outcome.module, outcome.module.parser.scorer
+    def _grown(self, result: StageResult) -> StageResult:
+        module, scorer = result.module, result.module.parser.scorer
         scorer.rest()
         order = _order(scorer, scorer.table.detach().view(-1) != 0)
-        data = outcome.data.of_features(_index(outcome.data, scorer, order))
+        data = result.data.of_features(_index(result.data, scorer, order))
         parser = Parser(ArcScorer(data.sizes), data.projective, data.single_root)
         with torch.no_grad():
             parser.scorer.table.copy_(scorer.table[torch.from_numpy(order)])
         same = module.make_optimizer, module.make_score, module.penalised, module.final_lr, module.fingerprint
-        return Outcome(data, Parsing(parser, module.loss, *same), {}, outcome.figures)
+        return StageResult(data, Parsing(parser, module.loss, *same), {}, result.figures)
 
-    def rounded(self, outcome: Outcome, small: Small) -> Outcome:
-        outcome = super().rounded(outcome, small)
-        module, data = outcome.module, outcome.data
+    def rounded(self, result: StageResult, small: Small) -> StageResult:
+        result = super().rounded(result, small)
+        module, data = result.module, result.data
         if module.labelling is not None:
             relations = module.labelling.model.small(small, data.splits.parts["train"])
             module.labelling = replace(module.labelling, model=relations)
         if small.guard is None or artifact.unfit(module.parser) is not None:
-            return outcome
+            return result
         alive = module.parser.scorer.table.detach().cpu().numpy()[:, 0] != 0
-        return replace(outcome, data=data.shortened(small.guard, alive))
+        return replace(result, data=data.shortened(small.guard, alive))
 
-    def sparsity(self, data: ParsingData, first: Outcome, last: Outcome) -> dict[str, object]:
+    def sparsity(self, data: ParsingData, first: StageResult, last: StageResult) -> dict[str, object]:
         return parsing_report.sparsity(data, first, last)
 
     def write_report(
-        self, folder: Path, data: ParsingData, outcomes: Sequence[Outcome], last: Outcome
+        self, folder: Path, data: ParsingData, results: Sequence[StageResult], last: StageResult
     ) -> report.Table | None:
-        return parsing_report.write_report(folder, data, outcomes, last)
+        return parsing_report.write_report(folder, data, results, last)
 
-    def export(self, folder: Path, outcome: Outcome, console: Console) -> int | None:
-        module, data = outcome.module, outcome.data
+    def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
+        module, data = result.module, result.data
         if (reason := artifact.unfit(module.parser)) is not None:
             console.print(f"no artifact: {reason}")
             return None
@@ -262,16 +271,16 @@ def _warm(scorer: GrowingArcScorer, old: GrowingArcScorer, living: Tensor) -> No
         scorer.stale()
 
 
-def _whole(outcome: Outcome) -> bool:
+def _whole(result: StageResult) -> bool:
     """Whether the penalty has chosen templates as wholes."""
-    penalty, weights = outcome.penalties[TABLE], outcome.module.parser.scorer.table.detach()
+    penalty, weights = result.penalties[TABLE], result.module.parser.scorer.table.detach()
     if penalty.groups is None:
         return False
     alive = penalty.groups.expand(penalty.groups.alive(weights), fill=True)
     return bool((penalty.survivors(weights) == alive).all())
 
 
-def _kept(before: Outcome, support: Tensor) -> Tensor:
+def _kept(before: StageResult, support: Tensor) -> Tensor:
     """Of the rows that the penalty lets live those that the next stage gets: bool [rows]"""
     kept = support.view(-1).cpu()
     return kept if before.data.open else kept & (before.module.parser.scorer.table.detach().view(-1).cpu() != 0)

@@ -20,7 +20,8 @@ from structsparse.tasks.tagging.features.filters import TokenCandidates
 from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.tasks.tagging.features.templates import expand
 from structsparse.tasks.tagging.scores import SpanScore
-from structsparse.training.batches import Batches, InParts, Passages, TokenArrays
+from structsparse.training.batches import Batches, Passages, TokenArrays
+from structsparse.training.data import CorpusParts
 from structsparse.training.scores import AccuracyScore
 from structsparse.weights.batch import Sizes
 from structsparse.weights.observed_pairs import Pairs
@@ -35,7 +36,7 @@ def table_name(names: Iterable[str]) -> str | None:
 
 
 @dataclass(frozen=True)
-class TaggingData(InParts):
+class TaggingData(CorpusParts):
     """Everything a tagger is trained and judged on, as arrays."""
 
     splits: Splits

@@ -27,8 +27,9 @@ from structsparse.tasks.tagging.scores import SpanScore
 from structsparse.training.batches import Passage
 from structsparse.training.module import TaskModule
 from structsparse.training.scores import AccuracyScore
-from structsparse.training.stage import Outcome, Stage
-from structsparse.training.task import Placed, Task, fingerprint
+from structsparse.training.search.screening import Screen
+from structsparse.training.stage import Stage, StageResult, TermPenalties
+from structsparse.training.task import Task
 from structsparse.training.terms import borne, place
 from structsparse.weights.batch import TokenBatch
 from structsparse.weights.notes import notes_of
@@ -96,7 +97,7 @@ class TaggingTask(Task):
             dense=features["dense"], codes=features["codes"], choose=filter, edges=features["edges"], cache=cache,
         )  # fmt: skip
 
-    def build(self, stage: Stage, data: TaggingData) -> tuple[Tagging, Placed]:
+    def build(self, stage: Stage, data: TaggingData) -> tuple[Tagging, TermPenalties]:
         tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
         parameters = {f"tagger.{name}": p for name, p in tagger.named_parameters()}
         pairs = pairs_of(tagger.scorer)
@@ -104,26 +105,26 @@ class TaggingTask(Task):
         of_edges = {} if data.edges is None else {EDGES: data.edges.layout(data.labels)}
         placed = place(stage.terms, parameters, layout, of_edges)
         names = [name for _, penalties in placed for name in penalties]
-        loss, identity = stage.loss(tagger.structure), fingerprint(stage, *_identity(data))
+        loss, identity = stage.loss(tagger.structure), stage.fingerprint(*_identity(data))
         module = Tagging(tagger, loss, stage.optimizer, data.score, names, stage.final_lr, identity)
         for name, curvature in _curvatures(data, pairs).items():
             if name in parameters:
                 notes_of(parameters[name]).curvature = curvature
         return module, placed
 
-    def foresee(self, stage: Stage, data: TaggingData, optimizer: torch.optim.Optimizer) -> None:
+    def validate(self, stage: Stage, data: TaggingData, optimizer: torch.optim.Optimizer) -> None:
         tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
         borne(stage.terms, [f"tagger.{name}" for name, _ in tagger.named_parameters()])
         _check_fit(optimizer, tagger, stage.loss(tagger.structure))
 
-    def check(self, stage: Stage, module: Tagging, optimizer: torch.optim.Optimizer, support: Mapping) -> None:
+    def check_solver(self, stage: Stage, module: Tagging, optimizer: torch.optim.Optimizer, support: Mapping) -> None:
         _check_fit(optimizer, module.tagger, module.loss)
         if isinstance(module.tagger.scorer, GrowingScorer) and table_name(support):
             raise UserError(
                 f"stage {stage.name}: model=growing cannot keep single entries of living rows dead; take model=sparse"
             )
 
-    def narrow(self, before: Outcome, support: dict[str, Tensor]) -> tuple[TaggingData, dict[str, Tensor]]:
+    def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[TaggingData, dict[str, Tensor]]:
         """Rows without a surviving entry leave the data; the support is kept where it still forbids anything."""
         rows, table = {}, table_name(support)
         for name in {table, EDGES} & {*support}:
@@ -134,7 +135,7 @@ class TaggingTask(Task):
         return before.data.keep(*living), {name: mask for name, mask in support.items() if not mask.all()}
 
     @torch.no_grad()
-    def inherit(self, module: Tagging, before: Outcome, support: dict[str, Tensor]) -> None:
+    def inherit(self, module: Tagging, before: StageResult, support: dict[str, Tensor]) -> None:
         """Start from the weights of the stage before, dead rows left out."""
         old = dict(before.module.named_parameters())
         survivors = before.survivors()
@@ -157,50 +158,59 @@ class TaggingTask(Task):
             if name in support:
                 parameter.mul_(support[name])
 
-    def alive(self, outcome: Outcome) -> bool:
+    def alive(self, result: StageResult) -> bool:
         """Whether anything is left to refit, or to be a model."""
-        support = outcome.survivors()
+        support = result.survivors()
         tables = [name for name in (table_name(support), EDGES) if name in support]
         return any(mask.any() for name, mask in support.items() if name in tables or not tables)
 
-    def settled(self, outcome: Outcome) -> Outcome:
+    def screen(self, result: StageResult) -> Screen | None:
+        """Rows of sparse features; in a table of observed pairs a row has several entries."""
+        table = table_name(result.penalties)
+        if table is None:
+            return None
+        rows, pairs = len(result.data.index), pairs_of(result.module.tagger.scorer)
+        row_of = torch.arange(rows) if pairs is None else torch.from_numpy(pairs.rows).long()
+        return Screen.of(table, result.penalties[table], rows, row_of)
+
+    def finalize(self, result: StageResult) -> StageResult:
         """A model whose table grows, as one that has the rows that live."""
-        module, scorer = outcome.module, outcome.module.tagger.scorer
+        module, scorer = result.module, result.module.tagger.scorer
         if not isinstance(scorer, GrowingScorer):
-            return outcome
+            return result
         rows = torch.zeros(scorer.rows, dtype=torch.bool)
         rows[scorer.features.cpu()[(scorer.table != 0).any(dim=1).cpu()]] = True
-        data = outcome.data.keep(rows.numpy())
+        data = result.data.keep(rows.numpy())
         tagger = Tagger(SparseScorer(data.sizes), data.sizes.labels).to(scorer.table.dtype)
         with torch.no_grad():
             tagger.scorer.table.copy_(scorer.dense(rows.to(scorer.features.device)))
             for name in ("transitions", "start", "end"):
                 getattr(tagger, name).copy_(getattr(module.tagger, name))
         same = module.make_optimizer, module.make_score, module.penalised, module.final_lr, module.fingerprint
-        return Outcome(data, Tagging(tagger, module.loss, *same), {}, outcome.figures)
+        return StageResult(data, Tagging(tagger, module.loss, *same), {}, result.figures)
 
-    def rounded(self, outcome: Outcome, small: Small) -> Outcome:
-        outcome = super().rounded(outcome, small)
-        if small.guard is None or artifact.unfit(outcome.module.tagger) is not None:
-            return outcome
-        data = outcome.data
-        alive = artifact.living(outcome.module.tagger, len(data.index))
-        return replace(outcome, data=data.shortened(small.guard, *alive))
+    def rounded(self, result: StageResult, small: Small) -> StageResult:
+        result = super().rounded(result, small)
+        if small.guard is None or artifact.unfit(result.module.tagger) is not None:
+            return result
+        data = result.data
+        alive = artifact.living(result.module.tagger, len(data.index))
+        return replace(result, data=data.shortened(small.guard, *alive))
 
-    def sparsity(self, data: TaggingData, first: Outcome, last: Outcome) -> dict[str, object]:
+    def sparsity(self, data: TaggingData, first: StageResult, last: StageResult) -> dict[str, object]:
         return tagging_report.sparsity(data, first, last)
 
     def write_report(
-        self, folder: Path, data: TaggingData, outcomes: Sequence[Outcome], last: Outcome
+        self, folder: Path, data: TaggingData, results: Sequence[StageResult], last: StageResult
     ) -> report.Table | None:
-        return tagging_report.write_report(folder, data, outcomes, last)
+        return tagging_report.write_report(folder, data, results, last)
 
-    def export(self, folder: Path, outcome: Outcome, console: Console) -> int | None:
-        reason = artifact.unfit(outcome.module.tagger)
+    def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
+        reason = artifact.unfit(result.module.tagger)
         if reason is not None:
             console.print(f"no artifact: {reason}")
             return None
-        return artifact.save(folder, outcome.module.tagger, outcome.data)
+        return artifact.save(folder, result.module.tagger, result.data)
 
 
 def _curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
 from structsparse.base.files import write_text
 from structsparse.groups import Cover
@@ -18,9 +15,7 @@ from structsparse.tasks.textcat.data import DocumentData
 from structsparse.tasks.textcat.explain import explain
 from structsparse.tasks.textcat.model import BagClassifier
 from structsparse.training import certificate
-
-if TYPE_CHECKING:
-    from structsparse.training.stage import Outcome
+from structsparse.training.stage import StageResult
 
 MOST_ROWS = 10_000  # words, and groups, in a table
 _MOST_SHOWN = 100  # words in words.md
@@ -34,7 +29,7 @@ def write_words(folder: Path, data: DocumentData, model: BagClassifier) -> Table
     return table
 
 
-def write_groups(folder: Path, data: DocumentData, first: Outcome) -> Table | None:
+def write_groups(folder: Path, data: DocumentData, first: StageResult) -> Table | None:
     """Write groups.tsv, groups.md and groups.png of the penalty that selected; None if it has no groups."""
     for name, penalty in first.penalties.items():
         if penalty.groups is not None:
@@ -44,13 +39,13 @@ def write_groups(folder: Path, data: DocumentData, first: Outcome) -> Table | No
     return None
 
 
-def write_explanation(folder: Path, data: DocumentData, first: Outcome, last: Outcome) -> None:
+def write_explanation(folder: Path, data: DocumentData, first: StageResult, last: StageResult) -> None:
     """Write what the last model looks at, in the groups of the penalty that selected."""
     model = last.module.model
     table, bias = (p.detach().cpu().numpy() for p in (model.table, model.bias))
     covers = {name: p.groups for name, p in first.penalties.items() if isinstance(p.groups, Cover)}
     name, cover = next(iter(covers.items()), (None, None))
-    alive = None if cover is None else groups_alive(first, name).cpu().numpy()
+    alive = None if cover is None else first.living_groups()[name].cpu().numpy()
     loss = last.module.loss.kind
     explanation = explain.explain(data.labelled, data.bag, table, bias, cover, data.shown, loss, alive)
     explain.write(folder, explanation)
@@ -72,7 +67,7 @@ def word_table(data: DocumentData, model: BagClassifier) -> Table:
     return Table(("word", *names, "moves scores by", "documents", "count"), rows)
 
 
-def group_table(data: DocumentData, first: Outcome, name: str, penalty: Penalty) -> Table:
+def group_table(data: DocumentData, first: StageResult, name: str, penalty: Penalty) -> Table:
     """Table of the groups of words of the penalty that selected; of very many, those with the largest norms."""
     groups, weights = penalty.groups, dict(first.module.named_parameters())[name].detach().cpu()
     would_wake = certificate.violated(penalty, weights, first.at_end[name].cpu()) if name in first.at_end else None
@@ -82,21 +77,14 @@ def group_table(data: DocumentData, first: Outcome, name: str, penalty: Penalty)
     return living_groups.group_table(groups, weights, would_wake=would_wake, truth=data.truth)
 
 
-def groups_alive(outcome: Outcome, name: str) -> Tensor:
-    """Which groups of the penalty on a parameter live: bool [groups]"""
-    return outcome.penalties[name].groups.alive(dict(outcome.module.named_parameters())[name].detach())
-
-
-def planted_scores(
-    data: DocumentData, first: Outcome, alive: Mapping[str, Tensor], rows_alive: np.ndarray
-) -> dict[str, float]:
+def planted_scores(data: DocumentData, first: StageResult, rows_alive: np.ndarray) -> dict[str, float]:
     """Precision and recall of the living groups of words against the planted ones; empty if nothing was planted.
 
-    alive: bool [groups] by parameter. If the penalty has other groups, a planted group lives if one of its words
-    does."""
+    If the penalty has other groups, a planted group lives if one of its words does."""
     truth = {*data.truth}
     if not truth:
         return {}
+    alive = first.living_groups()
     names = {name: first.penalties[name].groups.names for name in alive}
     living = {names[name][k] for name, mask in alive.items() for k in mask.nonzero()[:, 0].tolist()}
     if not truth <= {group for name in alive for group in names[name]}:

@@ -28,8 +28,8 @@ from structsparse.tasks.textcat.model import BagClassifier
 from structsparse.tasks.textcat.predictor import Classifier
 from structsparse.tasks.textcat.scores import ClassScore, SquaredError
 from structsparse.training.module import TaskModule
-from structsparse.training.stage import Outcome, Stage, selecting
-from structsparse.training.task import Placed, Task, fingerprint
+from structsparse.training.stage import Stage, StageResult, TermPenalties, selecting_stage
+from structsparse.training.task import Task
 from structsparse.training.terms import Term, borne, place
 from structsparse.weights.notes import notes_of
 
@@ -99,14 +99,14 @@ class TextcatTask(Task):
         shown = None if self.shown is None else _documents_shown(self.shown, corpus)
         return prepare(corpus, features, shown)
 
-    def build(self, stage: Stage, data: DocumentData) -> tuple[ClassifierModule, Placed]:
+    def build(self, stage: Stage, data: DocumentData) -> tuple[ClassifierModule, TermPenalties]:
         model, loss = stage.scorer(data), stage.loss()
         _check_loss(loss, data)
         parameters = {f"model.{name}": parameter for name, parameter in model.named_parameters()}
         layout = data.bag.layout
         placed = place([_with_cached_groups(term, data) for term in stage.terms], parameters, layout)
         names = tuple(name for _, penalties in placed for name in penalties)
-        identity = fingerprint(stage, *_identity(data))
+        identity = stage.fingerprint(*_identity(data))
         module = ClassifierModule(model, loss, stage.optimizer, data.score, names, stage.final_lr, identity)
         notes_of(model.table).design = Design(data.columns, data.targets("train"), loss.kind, model.bias)
         squares = data.columns.power(2).sum(axis=0) / data.items  # [words], proportional to the second derivatives
@@ -115,31 +115,33 @@ class TextcatTask(Task):
         notes_of(model.bias).curvature = torch.ones((), dtype=torch.float64)
         return module, placed
 
-    def foresee(self, stage: Stage, data: DocumentData, optimizer: torch.optim.Optimizer) -> None:
+    def validate(self, stage: Stage, data: DocumentData, optimizer: torch.optim.Optimizer) -> None:
         _check_loss(stage.loss(), data)
         borne(stage.terms, ["model.table", "model.bias"])
 
-    def check(self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]) -> None:
+    def check_solver(
+        self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]
+    ) -> None:
         if solver_of(optimizer).needs_sentences:
             raise UserError(
                 "solver: online solvers that go from sentence to sentence do not fit task=textcat; take majorize or "
                 "fista, or adam with batch=32"
             )
 
-    def narrow(self, before: Outcome, support: dict[str, Tensor]) -> tuple[DocumentData, dict[str, Tensor]]:
+    def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[DocumentData, dict[str, Tensor]]:
         """All words stay, because groups are made of them; dead weights stay dead by the support."""
         return before.data, {name: mask for name, mask in support.items() if not mask.all()}
 
     @torch.no_grad()
-    def inherit(self, module: ClassifierModule, before: Outcome, support: dict[str, Tensor]) -> None:
+    def inherit(self, module: ClassifierModule, before: StageResult, support: dict[str, Tensor]) -> None:
         module.model.load_state_dict(before.module.model.state_dict())
         for name, mask in support.items():
             dict(module.named_parameters())[name].mul_(mask)
 
-    def alive(self, outcome: Outcome) -> bool:
-        return bool((outcome.module.model.table != 0).any())
+    def alive(self, result: StageResult) -> bool:
+        return bool((result.module.model.table != 0).any())
 
-    def sparsity(self, data: DocumentData, first: Outcome, last: Outcome) -> dict[str, object]:
+    def sparsity(self, data: DocumentData, first: StageResult, last: StageResult) -> dict[str, object]:
         living = last.module.model.table.detach().cpu() != 0
         rows = living if living.dim() == 1 else living.any(dim=1)
         counts = {
@@ -148,21 +150,19 @@ class TextcatTask(Task):
             "nonzero": int(living.sum()),
             "rows_alive": int(rows.sum()),
         }
-        alive = {name: report.groups_alive(first, name) for name, p in first.penalties.items() if p.groups is not None}
-        if alive:
-            counts["groups"] = sum(map(len, alive.values()))
-            counts["groups_alive"] = sum(int(mask.sum()) for mask in alive.values())
-        return counts | report.planted_scores(data, first, alive, rows.numpy())
+        groups = first.group_count()
+        counts |= {} if groups is None else groups._asdict()
+        return counts | report.planted_scores(data, first, rows.numpy())
 
     def write_report(
-        self, folder: Path, data: DocumentData, outcomes: Sequence[Outcome], last: Outcome
+        self, folder: Path, data: DocumentData, results: Sequence[StageResult], last: StageResult
     ) -> Table | None:
-        words, first = report.write_words(folder, data, last.module.model), selecting(outcomes)
+        words, first = report.write_words(folder, data, last.module.model), selecting_stage(results)
         report.write_explanation(folder, data, first, last)
         return report.write_groups(folder, data, first) or words
 
-    def export(self, folder: Path, outcome: Outcome, console: Console) -> int | None:
-        return artifact.save(folder, classifier_of(outcome))
+    def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
+        return artifact.save(folder, classifier_of(result))
 
 
 def _documents_shown(requested: Mapping[str, Sequence[int]], labelled: Labelled) -> list[tuple[str, int]]:
@@ -172,11 +172,11 @@ def _documents_shown(requested: Mapping[str, Sequence[int]], labelled: Labelled)
     return checked([(part, number) for part, numbers in requested.items() for number in numbers], labelled)
 
 
-def classifier_of(outcome: Outcome) -> Classifier:
+def classifier_of(result: StageResult) -> Classifier:
     """The predictor of a fitted classifier."""
-    data, model = outcome.data, outcome.module.model
+    data, model = result.data, result.module.model
     table, bias = (p.detach().cpu().numpy() for p in (model.table, model.bias))
-    return Classifier.of(data.bag, table, bias, data.classes, data.labelled.reading, outcome.module.loss.kind)
+    return Classifier.of(data.bag, table, bias, data.classes, data.labelled.reading, result.module.loss.kind)
 
 
 def _check_loss(loss, data: DocumentData) -> None:

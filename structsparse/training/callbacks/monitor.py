@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from structsparse.penalties import Penalty
-from structsparse.report import tables as report
+from structsparse.report.living_groups import MOST_GROUPS, group_table, norm_heatmap
+from structsparse.report.tables import markdown
+from structsparse.training.stage import living_groups
 
 _WIDEST = 1e19  # of the weights that TensorBoard's histograms have a bin for
 _PICTURES = 5  # in a stage: drawing one takes longer than a short epoch
@@ -46,16 +48,16 @@ class SparsityMonitor(lightning.Callback):
         loss = float(total) / max(1, self.batches)
         penalty = sum(float(p.value(parameters[name])) for name, p in self.penalties.items())
         scalars = {"loss": loss, "penalty": penalty, "objective": loss + penalty}
+        groups_alive = living_groups(self.penalties, parameters)
         for name, p in self.penalties.items():
             living = parameters[name] != 0
             if living.dim() > 1:
                 scalars[f"rows_alive/{name}"] = int(living.flatten(1).any(dim=1).sum())
             scalars[f"weights_alive/{name}"] = int(living.sum())
             if p.groups is not None:
-                norms = p.groups.norms(parameters[name])
-                if len(norms) <= report.MOST_GROUPS:
-                    self.norms[name].append(norms.tolist())
-                scalars[f"groups_alive/{name}"] = int((norms > 0).sum())
+                if len(p.groups) <= MOST_GROUPS:
+                    self.norms[name].append(p.groups.norms(parameters[name]).tolist())
+                scalars[f"groups_alive/{name}"] = int(groups_alive[name].sum())
         self.latest = scalars
         self._log(trainer, {f"epoch/{key}": value for key, value in scalars.items()})
         epoch, last = trainer.current_epoch + 1, trainer.max_epochs
@@ -76,11 +78,11 @@ class SparsityMonitor(lightning.Callback):
                 shown = living.clamp(-_WIDEST, _WIDEST)
                 board.add_histogram(f"{self.stage}/weights/{name}", shown, trainer.current_epoch)
             groups = penalty.groups
-            if groups is None or len(groups.names) > report.MOST_GROUPS:
+            if groups is None or len(groups.names) > MOST_GROUPS:
                 continue
-            figure = report.norms_over_time(self.norms[name], groups.names)
+            figure = norm_heatmap(self.norms[name], groups.names)
             board.add_figure(f"{self.stage}/group_norms/{name}", figure, trainer.current_epoch)
-            table = report.markdown(report.group_table(groups, weights))
+            table = markdown(group_table(groups, weights))
             board.add_text(f"{self.stage}/living_groups/{name}", table, trainer.current_epoch)
 
     def _log(self, trainer: lightning.Trainer, scalars: dict[str, float]) -> None:

@@ -1,17 +1,16 @@
 """A path: the same problem at falling strengths, each solved from the weights of the one before.
 
-Groups that the gradient at the last strength tells to stay dead at the next one are left out beforehand (the
-sequential strong rule), and looked at again afterwards: any that turn out to be wanted come back, and the strength is
-solved again.
+Groups whose gradient at the last strength says that they stay dead at the next one are left out beforehand (the
+sequential strong rule). They are checked afterwards: groups that the gradient would wake come back, and the strength
+is solved again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path as Folder
 
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -19,222 +18,194 @@ from rich.console import Console
 from torch import Tensor
 
 from structsparse.base.errors import UserError
-from structsparse.base.files import atomic_file, write_text
-from structsparse.groups import Partition
-from structsparse.penalties import L0, ElasticNet, GroupMCP, LogSum, Nonnegative, Penalty
-from structsparse.report import tables as report
-from structsparse.tasks.tagging import data as taggers
-from structsparse.training import certificate
-from structsparse.training import stage as recipe
-from structsparse.training.scores import gain
-from structsparse.training.search import reweighting as rounds
-from structsparse.training.stage import Outcome, Stage
-from structsparse.training.task import Data, Task
+from structsparse.base.files import atomic_file
+from structsparse.penalties import Penalty
+from structsparse.training import certificate, fit
+from structsparse.training.data import Data
+from structsparse.training.search import reweighting
+from structsparse.training.search.choose import rank, write_rows
+from structsparse.training.search.strengths import residual_at_zero
+from structsparse.training.stage import Stage, StageFigures, StageResult
+from structsparse.training.task import Task
 from structsparse.weights.notes import notes_of
-from structsparse.weights.observed_pairs import entries_of, pairs_of, rows_of
 
 ROUNDS = 5  # of bringing groups back; one is usual
 
 
 @dataclass
 class Point:
-    """One strength: what was fitted, and how it does on dev."""
+    """One strength of a path: the results of its stages, and its line of the table."""
 
     share: float  # of the critical strength
-    outcomes: list[Outcome]  # of all stages; only the first one where nothing lives
+    results: list[StageResult]  # only that of the first stage where nothing lives
     row: dict[str, float | int | None]
-
-
-def shares(wanted: int | Sequence[float], last: float) -> list[float]:
-    """Strengths as shares of the critical one, falling: as given, or so many in equal ratios down to `last`."""
-    if isinstance(wanted, int) and not isinstance(wanted, bool):
-        if wanted < 1:
-            raise UserError(f"path={wanted}: expected a number of strengths, at least 1, or a list of them")
-        if not 0 < last < 1:
-            raise UserError(f"path={wanted} goes down to reg.strength={last}: expected a share of the critical one")
-        return [last ** (k / wanted) for k in range(1, wanted + 1)]
-    try:
-        found = [float(share) for share in wanted]
-    except (TypeError, ValueError):
-        found = []
-    if not found or any(not 0 < share < 1 for share in found) or sorted(set(found), reverse=True) != found:
-        raise UserError(f"path={wanted}: expected a number of strengths, or falling shares of the critical one")
-    return found
 
 
 def walk(
     stages_at: Callable[[float, Mapping[str, float] | None], list[Stage]],
     task: Task,
     data: Data,
-    wanted: Sequence[float],
+    shares: Sequence[float],
     folder: Folder,
     resume: bool,
     console: Console,
 ) -> tuple[list[Point], Point]:
-    """All points, and the one that is best on dev; of equals the one with the fewest weights. `stages_at` makes the
-    stages of the recipe for a strength and for those of further terms (all absolute), `folder` holds the checkpoints of
-    each point."""
+    """Solve at all shares of the critical strength; returns all points, and the best on dev.
+
+    `stages_at` makes the stages of the recipe for a strength and for those of further terms (all absolute), `folder`
+    holds the checkpoints of each point."""
     start = stages_at(0.0, None)[0]
     if start.budget is not None:
         raise UserError("path and reg.budget both say how many groups live; choose one of them")
-    state = _State(task, recipe.probe(start, task, data))
-    critical = state.outcome.figures["critical_strength"]
-    if critical is None and any(notes_of(p).grows is not None for p in state.outcome.module.parameters()):
-        raise UserError("path: the critical strength of a growing table is not known; take model=sparse")
-    if critical is None:
-        raise UserError("path: no strength of this penalty makes every weight zero, so there is none to begin at")
-    points = []
-    for k, share in enumerate(wanted):
-        first, *others = stages_at(share * critical, state.outcome.figures["terms"])
+    probe = fit.probe(start, task, data)
+    critical, terms = _critical(probe), probe.figures.strengths.terms
+    walker, points = _Walker(task, probe), []
+    for k, share in enumerate(shares):
+        first, *others = stages_at(share * critical, terms)
         here = folder / f"path-{k:02d}"
-        outcomes = [state.advance(first, share * critical, here, resume)]
-        for stage in others if task.alive(outcomes[0]) else ():
-            outcomes.append(rounds.run(stage, task, data, outcomes[-1], here / stage.name, resume))
-        points.append(Point(share, outcomes, _row(task, share, outcomes, state.kept)))
-        console.print(_line(points[-1], k, len(wanted), data.metric), highlight=False, soft_wrap=True)
+        results = [walker.advance(first, share * critical, here, resume)]
+        for stage in others if task.alive(results[0]) else ():
+            results.append(reweighting.run(stage, task, data, results[-1], here / stage.name, resume))
+        points.append(Point(share, results, _row(task, share, results, walker.rows_kept)))
+        console.print(_line(points[-1], k, len(shares), data.metric), highlight=False, soft_wrap=True)
     living = [point for point in points if point.row["weights"]]
     if not living:
-        raise UserError(f"path: every group is dead at all of {len(wanted)} strengths; go further down")
-    return points, min(living, key=lambda point: (-gain(data.metric, point.row[data.metric]), point.row["weights"]))
+        raise UserError(f"path: every group is dead at all of {len(shares)} strengths; go further down")
+    return points, min(living, key=lambda point: rank(point.row, data.metric))
 
 
-class _State:
-    """All weights, and the gradient there, on the whole data; between two strengths."""
+def _critical(probe: StageResult) -> float:
+    """The critical strength, where a path begins."""
+    critical = probe.figures.strengths.critical
+    if critical is None and any(notes_of(p).grows is not None for p in probe.module.parameters()):
+        raise UserError(
+            "path: the critical strength of a growing table is not known; choose a model that is not growing"
+        )
+    if critical is None:
+        raise UserError("path: no strength of this penalty makes every weight zero, so there is none to begin at")
+    return critical
 
-    def __init__(self, task: Task, start: Outcome) -> None:
-        self.task = task
-        self.outcome, self.strength = start, start.figures["critical_strength"]
-        self.gradients = start.at_zero
-        index = getattr(start.data, "index", None)  # without one, no part of the data can be left out
-        self.count = 1 if index is None else len(index)
-        self.table = None if index is None else taggers.table_name(start.penalties)
-        self.kept: int | None = 0
 
-    def advance(self, stage: Stage, strength: float, folder: Folder, resume: bool) -> Outcome:
+class _Walker:
+    """The state of a path between two strengths: all weights, and the gradient there, on the full data."""
+
+    def __init__(self, task: Task, probe: StageResult) -> None:
+        self.task, self.full, self.screen = task, probe, task.screen(probe)
+        self.strength, self.gradients = probe.figures.strengths.critical, probe.at_zero
+        self.rows_kept: int | None = None
+
+    def advance(self, stage: Stage, strength: float, folder: Folder, resume: bool) -> StageResult:
         """Solve at a lower strength, on the rows that may live there."""
-        rows = self._may_live(2 * strength - self.strength)
+        if self.screen is None:
+            result = self._solve(stage, None, folder / stage.name, resume)
+        else:
+            result = self._solve_screened(stage, self._may_live(2 * strength - self.strength), folder, resume)
+        self.strength = strength
+        return result
+
+    def _solve_screened(self, stage: Stage, rows: Tensor, folder: Folder, resume: bool) -> StageResult:
+        """Solve on these rows (bool [rows]), and again with those that turn out to be missing."""
         for again in range(ROUNDS):
             name = stage.name if again == 0 else f"{stage.name}-{again + 1}"
-            found = self._solve(stage, rows, folder / name, resume)
-            self._take(found, rows)
-            missed = self._rows(lambda name, p: certificate.violated(p, self._weights()[name], self.gradients[name]))
-            missed &= ~rows
-            if not missed.any():
+            result = self._solve(stage, rows, folder / name, resume)
+            missing = self._would_wake() & ~rows
+            if not missing.any():
                 break
-            rows |= missed
-        self.strength, self.kept = strength, int(rows.sum()) if hasattr(found.data, "index") else None
-        return found
+            rows = rows | missing
+        self.rows_kept = int(rows.sum())
+        return result
 
-    def _solve(self, stage: Stage, rows: np.ndarray, folder: Folder, resume: bool) -> Outcome:
-        data = self.outcome.data
-        table = self.table
-        start = {name: value.clone() for name, value in self._weights().items()}
-        if not rows.all():
-            data = data.keep(rows)
-            start[table] = start[table][self._entries(rows)]
-        found = recipe.run(stage, self.task, data, None, folder, resume, start)
-        for name, penalty in found.penalties.items():
-            self.outcome.penalties[name].strength = float(penalty.strength)
-        whole = {"critical_strength": self.outcome.figures["critical_strength"]}  # not what was left of it
-        own = found.figures["residual_at_zero"]
-        if own is not None:
-            whole["residual_at_zero"] = recipe.residual_at_zero(self.outcome.penalties, self.outcome.at_zero)
-            if found.figures["stationarity"] is not None:
-                found.figures["stationarity"] *= own / whole["residual_at_zero"]
-        if not rows.all():
-            found.figures |= {"duality_gap": None, "near_gap": None}  # a bound for these rows bounds nothing else
-        found.figures |= whole
-        found.at_zero = {
-            name: value[self._entries(rows)] if name == table else value for name, value in self.outcome.at_zero.items()
-        }
-        return found
+    def _solve(self, stage: Stage, rows: Tensor | None, folder: Folder, resume: bool) -> StageResult:
+        """Fit the stage, narrowed to some rows (bool [rows]), from the present weights; take over its weights."""
+        narrowed = rows is not None and not bool(rows.all())
+        entries = self.screen.entries_of_rows(rows) if narrowed else None
+        data = self.full.data.keep(rows.cpu().numpy()) if narrowed else self.full.data
+        start = self._narrow({name: value.clone() for name, value in self.full.weights.items()}, entries)
+        result = fit.run(stage, self.task, data, None, folder, resume, start)
+        for name, penalty in result.penalties.items():
+            self.full.penalties[name].strength = float(penalty.strength)
+        result = replace(
+            result, figures=self._figures(result.figures, narrowed), at_zero=self._narrow(self.full.at_zero, entries)
+        )
+        self._take(result, entries)
+        return result
+
+    def _narrow(self, values: Mapping[str, Tensor], entries: Tensor | None) -> dict[str, Tensor]:
+        """Values of all parameters, those of the table on some entries (None: on all)."""
+        if entries is None:
+            return dict(values)
+        return {name: v[entries.to(v.device)] if name == self.screen.table else v for name, v in values.items()}
+
+    def _figures(self, figures: StageFigures, narrowed: bool) -> StageFigures:
+        """The figures of a fit, relative to zero on the full table. A bound for some rows bounds nothing else."""
+        proven, critical = figures.certificate, self.full.figures.strengths.critical
+        if figures.residual_at_zero is not None:
+            residual = residual_at_zero(self.full.penalties, self.full.at_zero)
+            if proven.stationarity is not None:
+                stationarity = proven.stationarity * (figures.residual_at_zero / residual)
+                proven = replace(proven, stationarity=stationarity)
+            figures = replace(figures, residual_at_zero=residual)
+        if narrowed:
+            proven = replace(proven, duality_gap=None, near_gap=None)
+        return replace(figures, strengths=replace(figures.strengths, critical=critical), certificate=proven)
 
     @torch.no_grad()
-    def _take(self, found: Outcome, rows: np.ndarray) -> None:
-        """The weights found, and the gradient of everything there."""
-        table = self.table
-        new = dict(found.module.named_parameters())
-        for name, parameter in self.outcome.module.named_parameters():
-            if name == table:
+    def _take(self, result: StageResult, entries: Tensor | None) -> None:
+        """Take over the weights of a result, and compute the gradient of all parameters there."""
+        weights = result.weights
+        for name, parameter in self.full.module.named_parameters():
+            if entries is not None and name == self.screen.table:
                 parameter.zero_()
-                parameter[self._entries(rows)] = new[name]
+                parameter[entries] = weights[name]
             else:
-                parameter.copy_(new[name])
+                parameter.copy_(weights[name])
+        batches = self.full.data.whole("train")
         with torch.enable_grad():
-            self.gradients = recipe.gradients(self.outcome, self.outcome.module)
+            _, self.gradients = certificate.mean_gradient(self.full.module, batches, list(self.full.penalties))
 
-    def _may_live(self, strength: float) -> np.ndarray:
-        """Rows of groups that live, or that the gradient pulls from zero at this strength. Bool [rows]"""
+    def _may_live(self, strength: float) -> Tensor:
+        """The rows of groups that live, or that the gradient pulls from zero at this strength: bool [rows]"""
+        penalty, weights, gradient = self._table()
+        before = float(penalty.strength)
+        penalty.strength = max(0.0, strength)
+        pulled = penalty.gap(torch.zeros_like(weights), gradient) > 0
+        penalty.strength = before
+        return self.screen.rows_of_groups(pulled | certificate.living(penalty, weights))
 
-        def wanted(name: str, penalty: Penalty) -> Tensor:
-            before, weights = float(penalty.strength), self._weights()[name]
-            penalty.strength = max(0.0, strength)
-            pulled = penalty.gap(torch.zeros_like(weights), self.gradients[name]) > 0
-            penalty.strength = before
-            return pulled | certificate.living(penalty, weights)
+    def _would_wake(self) -> Tensor:
+        """The rows of dead groups that the gradient would wake at the present strength: bool [rows]"""
+        return self.screen.rows_of_groups(certificate.violated(*self._table()))
 
-        return self._rows(wanted)
-
-    @torch.no_grad()
-    def _rows(self, mark: Callable[[str, Penalty], Tensor]) -> np.ndarray:
-        """The rows of the table whose group is marked; all of them where groups are not made of rows."""
-        count, table = self.count, self.table
-        if table is None:
-            return np.ones(count, dtype=bool)
-        penalty, scorer = self.outcome.penalties[table], self.outcome.module.tagger.scorer
-        groups, pairs = penalty.groups, pairs_of(scorer)
-        if groups is None and _by_entry(penalty):
-            return rows_of(scorer, mark(table, penalty).cpu()).numpy()
-        if pairs is not None and isinstance(groups, Partition) and pairs.whole(groups.ids):
-            return rows_of(scorer, groups.expand(mark(table, penalty), fill=True).cpu()).numpy()
-        if not isinstance(groups, Partition) or groups.ids.shape != (count, 1) or groups.whole:
-            return np.ones(count, dtype=bool)
-        return groups.expand(mark(table, penalty), fill=True).expand(count, 1)[:, 0].cpu().numpy().copy()
-
-    def _entries(self, rows: np.ndarray) -> Tensor:
-        return entries_of(self.outcome.module.tagger.scorer, torch.from_numpy(rows))
-
-    def _weights(self) -> dict[str, Tensor]:
-        return {name: parameter.detach() for name, parameter in self.outcome.module.named_parameters()}
+    def _table(self) -> tuple[Penalty, Tensor, Tensor]:
+        """The penalty of the screened table, its weights, and the gradient there."""
+        name = self.screen.table
+        return self.full.penalties[name], self.full.weights[name], self.gradients[name]
 
 
-def _by_entry(penalty: Penalty) -> bool:
-    """Whether an entry's share of the penalty does not depend on which others there are."""
-    penalty = penalty.penalty if isinstance(penalty, Nonnegative) else penalty
-    return isinstance(penalty, L0 | LogSum | GroupMCP) or (isinstance(penalty, ElasticNet) and penalty.weights is None)
-
-
-@torch.no_grad()
-def _row(task: Task, share: float, outcomes: Sequence[Outcome], kept: int | None) -> dict[str, float | int | None]:
+def _row(
+    task: Task, share: float, results: Sequence[StageResult], rows_kept: int | None
+) -> dict[str, float | int | None]:
     """One line of the table. The metric is that of the last stage on dev; `selected` that of the first one."""
-    first, last = outcomes[0], outcomes[-1]
+    first, last = results[0], results[-1]
     metric, living = first.data.metric, task.alive(first)
-
-    def weights(outcome: Outcome) -> int:
-        named = dict(outcome.module.named_parameters())
-        return sum(int((named[name] != 0).sum()) for name in outcome.penalties)
-
-    def on_dev(outcome: Outcome) -> float | None:
-        return outcome.module.evaluate(outcome.data.batches("dev", 256)).result()[metric] if living else None
-
-    named = dict(first.module.named_parameters())
-    grouped = {name: p for name, p in first.penalties.items() if p.groups is not None}
+    groups = first.group_count()
     return {
         "share": share,
-        "strength": first.figures["strength"],
-        "objective": first.figures["objective"],
-        "stationarity": first.figures["stationarity"],
-        "groups": sum(int(p.groups.alive(named[name]).sum()) for name, p in grouped.items()) if grouped else None,
-        "rows kept": kept,
-        "selected weights": weights(first),
-        f"selected {metric}": on_dev(first),
-        "weights": weights(last) if living else 0,
-        metric: on_dev(last),
-        "seconds": sum(outcome.figures["seconds_fit"] for outcome in outcomes),
+        "strength": first.figures.strengths.first,
+        "objective": first.figures.certificate.objective,
+        "stationarity": first.figures.certificate.stationarity,
+        "groups": None if groups is None else groups.groups_alive,
+        "rows kept": rows_kept,
+        "selected weights": first.nonzero_weights(),
+        f"selected {metric}": first.score("dev")[metric] if living else None,
+        "weights": last.nonzero_weights() if living else 0,
+        metric: last.score("dev")[metric] if living else None,
+        "seconds": sum(result.figures.record.seconds for result in results),
     }
 
 
 def _line(point: Point, k: int, count: int, metric: str) -> str:
+    """The console line of a point."""
     row = point.row
     groups = "" if row["groups"] is None else f"  groups {row['groups']:,}"
     score = "" if row[metric] is None else f"  dev {metric} {row[metric]:.4f}"
@@ -242,24 +213,20 @@ def _line(point: Point, k: int, count: int, metric: str) -> str:
 
 
 def write(folder: Folder, points: Sequence[Point], best: Point, metric: str) -> None:
-    """path.tsv, path.md, path.png"""
-    header = (*points[0].row, "best")
-    rows = [(*point.row.values(), "yes" if point is best else "") for point in points]
-    table = report.Table(header, rows)
-    write_text(folder / "path.tsv", report.tsv(table))
-    write_text(folder / "path.md", report.markdown(table))
+    """Write path.tsv, path.md and path.png."""
+    write_rows(folder / "path", [point.row for point in points], best.row)
     with atomic_file(folder / "path.png") as file:
         picture(points, best, metric).savefig(file, format="png", dpi=150)
 
 
 def picture(points: Sequence[Point], best: Point, metric: str) -> Figure:
-    """Metric on dev and what lives, against strength."""
+    """The score on dev, and how many groups or weights live, against the strength."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for key, label in ((metric, "after all stages"), (f"selected {metric}", "as selected")):
-        shown = [(p.row["share"], p.row[key]) for p in points if p.row[key] is not None]
-        axes.plot(*zip(*shown, strict=True), marker="o", label=label)
-        if key == metric and all(len(p.outcomes) == 1 for p in points):
+        scored = [(p.row["share"], p.row[key]) for p in points if p.row[key] is not None]
+        axes.plot(*zip(*scored, strict=True), marker="o", label=label)
+        if key == metric and all(len(p.results) == 1 for p in points):
             break
     axes.axvline(best.share, color="0.8", zorder=0)
     axes.set(xscale="log", xlabel="strength, as a share of the critical one", ylabel=f"{metric} on dev")

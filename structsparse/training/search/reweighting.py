@@ -1,8 +1,8 @@
-"""A stage that is gone through again and again: groups are weighed anew until no more than so many live."""
+"""Reweighted rounds: a stage is repeated with new group weights until no more than so many groups live."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,70 +10,87 @@ import torch
 from torch import Tensor
 
 from structsparse.base.errors import UserError
-from structsparse.training import certificate
-from structsparse.training import stage as recipe
-from structsparse.training.stage import Outcome, Stage
-from structsparse.training.task import Data, Task
+from structsparse.solvers.base import Proof
+from structsparse.training import certificate, fit
+from structsparse.training.data import Data
+from structsparse.training.stage import FitRecord, Stage, StageResult
+from structsparse.training.task import Task
 
 
-def run(stage: Stage, task: Task, data: Data, before: Outcome | None, folder: Path, resume: bool) -> Outcome:
-    """`recipe.run`, and under `reg.reweight: {rounds, until, growth, ...}` the last of at most `rounds` rounds, each
-    from the one before and with its groups pulled `growth` times more. It is the first that leaves no more than `until`
-    groups; where that is less, the largest groups of the round before fill it up."""
+def run(stage: Stage, task: Task, data: Data, before: StageResult | None, folder: Path, resume: bool) -> StageResult:
+    """Fit a stage, in several rounds where `reg.reweight: {rounds, until, growth, ...}` asks for them.
+
+    Each round starts from the one before and pulls its groups `growth` times more. The result is that of the first
+    round that leaves no more than `until` groups; where it leaves fewer, the largest groups of the round before fill it
+    up."""
     options = dict(stage.reweight or {})
     most, until = options.pop("rounds", None), options.pop("until", None)
     if most is None and until is None:
-        return recipe.run(stage, task, data, before, folder, resume)
-    _check(stage, before)
-    growth, now = options.pop("growth", 1.0), before
-    spent: dict[str, object] = {"seconds_fit": 0.0, "epochs": 0, "counts": [], "cuts": []}
+        return fit.run(stage, task, data, before, folder, resume)
+    _check_rounds(stage, before)
+    growth, latest = options.pop("growth", 1.0), before
+    records: list[FitRecord] = []
     for k in range(1, most + 1):
-        if _living(now) <= until:
+        if _living(latest) <= until:
             break
         weighed = replace(stage, name=f"{stage.name}_{k}", reweight={**options, "growth": growth**k})
-        after = recipe.run(weighed, task, data, now, folder / str(k), resume)
-        spent |= {key: spent[key] + after.figures[key] for key in ("seconds_fit", "epochs", "counts", "cuts")}
-        if _living(after) < until:
-            fill_up_(now, _alive(after), until)
-            batches = now.data.whole("train")
-            spent |= certificate.prove(now.module, batches, now.penalties, now.penalties, {}, now.figures)[0]
+        result = fit.run(weighed, task, data, latest, folder / str(k), resume)
+        records.append(result.figures.record)
+        if _living(result) < until:
+            fill_up_(latest, result.living_groups(), until)
+            latest = _certified_anew(latest)
             break
-        now = after
-    if _living(now) > until:
+        latest = result
+    if _living(latest) > until:
         raise UserError(
-            f"reg.reweight: {_living(now)} groups live after {most} rounds, {until} are wanted; raise rounds or growth"
+            f"reg.reweight: {_living(latest)} groups live after {most} rounds, {until} are wanted; "
+            "raise rounds or growth"
         )
-    return Outcome(
-        now.data, now.module, now.penalties, {**now.figures, **spent, "stage": stage.name}, now.at_zero, now.at_end
+    figures = replace(latest.figures, stage=stage.name, record=_total(latest.figures.record, records))
+    return replace(latest, figures=figures, support={})
+
+
+def _total(last: FitRecord, rounds: Sequence[FitRecord]) -> FitRecord:
+    """The record of the last round, with the time, the epochs and the tables of all rounds."""
+    return replace(
+        last,
+        seconds=float(sum(record.seconds for record in rounds)),
+        epochs=sum(record.epochs for record in rounds),
+        cuts=[line for record in rounds for line in record.cuts],
+        counts=[line for record in rounds for line in record.counts],
     )
 
 
+def _certified_anew(result: StageResult) -> StageResult:
+    """A result whose weights have changed, with a certificate for them."""
+    batches, figures = result.data.whole("train"), result.figures
+    proven, _ = certificate.prove(
+        result.module, batches, result.penalties, result.penalties, {}, figures.residual_at_zero, Proof()
+    )
+    return replace(result, figures=replace(figures, certificate=proven))
+
+
 @torch.no_grad()
-def fill_up_(outcome: Outcome, alive: Mapping[str, Tensor], count: int) -> None:
-    """Leave `count` groups: those that are alive, and of the others the largest, by norm over weight."""
-    weights = dict(outcome.module.named_parameters())
+def fill_up_(result: StageResult, alive: Mapping[str, Tensor], count: int) -> None:
+    """Leave `count` groups: those that are alive (bool [groups] of one parameter), and of the others the largest, by
+    norm over weight."""
     ((name, mask),) = alive.items()
-    penalty, parameter = outcome.penalties[name], weights[name]
+    penalty, parameter = result.penalties[name], dict(result.module.named_parameters())[name]
     order = penalty.sizes(parameter.detach()) / penalty.groups.weight
     order = torch.where(penalty.groups.alive(parameter.detach()), order, -1.0).masked_fill(mask, torch.inf)
     dead = torch.ones_like(mask).index_fill_(0, order.topk(count).indices, False)
     parameter.masked_fill_(penalty.groups.expand(dead, fill=False), 0.0)
 
 
-def _alive(outcome: Outcome) -> dict[str, Tensor]:
-    """Of each parameter with groups: bool [groups]"""
-    weights = dict(outcome.module.named_parameters())
-    grouped = {name: p.groups for name, p in outcome.penalties.items() if p.groups is not None}
-    return {name: groups.alive(weights[name].detach()) for name, groups in grouped.items()}
+def _living(result: StageResult) -> int:
+    """The number of living groups."""
+    count = result.group_count()
+    return 0 if count is None else count.groups_alive
 
 
-def _living(outcome: Outcome) -> int:
-    return sum(int(alive.sum()) for alive in _alive(outcome).values())
-
-
-def foresee(stage: Stage, task: Task, data: Data) -> None:
-    """`recipe.foresee`, and what is wrong with `reg.reweight`."""
-    recipe.foresee(stage, task, data)
+def validate(stage: Stage, task: Task, data: Data) -> None:
+    """Refuse what is wrong with a later stage, `reg.reweight` included, before the stages ahead of it are fitted."""
+    fit.validate(stage, task, data)
     if stage.reweight is not None:
         _check_options(stage)
 
@@ -96,9 +113,10 @@ def _check_options(stage: Stage) -> None:
             raise UserError(f"{where}.{name} is {value}; rounds and until are numbers, both at least 1")
 
 
-def _check(stage: Stage, before: Outcome | None) -> None:
+def _check_rounds(stage: Stage, before: StageResult | None) -> None:
     _check_options(stage)
     if before is None:
         raise UserError("reg.reweight is for a stage after another one, whose groups it weighs; see recipe=reweighted")
-    if len(_alive(before)) != 1:
-        raise UserError(f"reg.reweight.until is for one parameter with groups, there are {len(_alive(before))}")
+    grouped = len(before.living_groups())
+    if grouped != 1:
+        raise UserError(f"reg.reweight.until is for one parameter with groups, there are {grouped}")

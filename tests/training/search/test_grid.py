@@ -16,7 +16,7 @@ from structsparse.training.search import grid
 from tests.support.runs import PLANTED, SMALL, asks_to_stop, at_step, run_here
 from tests.tasks.textcat.test_task import TEXTCAT
 
-PLAIN = ("reg=l1", "solver=fista", "trainer.max_epochs=40")
+PLAIN = ("reg=l1", "reg.relative=true", "solver=fista", "trainer.max_epochs=40")
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from structsparse.base.errors import UserError
 from structsparse.tasks.tagging.data import table_name
 from structsparse.tasks.tagging.task import TaggingTask
 from structsparse.training.search import path as paths
+from structsparse.training.search.strengths import shares
 from tests.support.runs import asks_to_stop, at_step, run_here
 
 GROUPED = ("reg=group_lasso", "groups.weights=sqrt_size", "solver=adam", "solver.lr=0.05", "batch=null")
@@ -37,8 +38,8 @@ def test_rows_that_cannot_live_are_left_out_and_come_back_if_wanted(run, monkeyp
     rows = table(found)
     assert int(rows[0]["rows kept"]) < found.metrics["features"]
     assert [int(row["rows kept"]) for row in rows] == sorted(int(row["rows kept"]) for row in rows)
-    screen = paths._State._may_live
-    monkeypatch.setattr(paths._State, "_may_live", lambda self, strength: screen(self, 1e9))  # forgets all but living
+    screen = paths._Walker._may_live
+    monkeypatch.setattr(paths._Walker, "_may_live", lambda self, strength: screen(self, 1e9))  # forgets all but living
     again = run(*WHOLE, "path=3", "reg.strength=0.3")
     assert sorted(p.name for p in (again.folder / "checkpoints" / "path-00").iterdir()) == ["fit", "fit-2"]
     for row, other in zip(rows, table(again), strict=True):
@@ -120,19 +121,19 @@ def test_a_path_needs_a_critical_strength(run):
 
 
 def test_a_path_on_which_nothing_lives_says_so(run, monkeypatch):
-    monkeypatch.setattr(TaggingTask, "alive", lambda task, outcome: False)
+    monkeypatch.setattr(TaggingTask, "alive", lambda task, result: False)
     found = run("reg=l1", "path=[0.9,0.8]", "trainer.max_epochs=1")
     assert found.status == 2
     assert "every group is dead at all of 2 strengths; go further down" in found.errors
 
 
 def test_so_many_strengths_fall_in_equal_ratios():
-    found = torch.tensor(paths.shares(5, 0.01), dtype=torch.float64)
+    found = torch.tensor(shares(5, 0.01), dtype=torch.float64)
     assert float(found[-1]) == pytest.approx(0.01)
     torch.testing.assert_close(found[1:] / found[:-1], torch.full((4,), 0.01 ** (1 / 5), dtype=torch.float64))
-    assert paths.shares([0.5, 0.1], 3.0) == [0.5, 0.1]
+    assert shares([0.5, 0.1], 3.0) == [0.5, 0.1]
     with pytest.raises(UserError, match=r"goes down to reg\.strength=3"):
-        paths.shares(5, 3.0)
+        shares(5, 3.0)
     assert table_name(["tagger.start"]) is None
 
 

@@ -1,0 +1,250 @@
+"""The fit of a stage: build its module, set the strengths, train, load the chosen checkpoint, certify."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import lightning
+import torch
+from torch import Tensor, nn
+
+from structsparse.base.errors import UserError
+from structsparse.base.files import write_text
+from structsparse.penalties.discrete import recall, settle
+from structsparse.solvers.base import Proof, solver_of
+from structsparse.training import certificate, legality
+from structsparse.training.callbacks.budget import Budget
+from structsparse.training.callbacks.checkpoints import LAST, Checkpoints, StopAtNaN, same_model
+from structsparse.training.callbacks.converged import StopWhenConverged
+from structsparse.training.callbacks.online import Counts, Mean
+from structsparse.training.callbacks.outer import Admm, OuterIterations
+from structsparse.training.callbacks.proximal import ProximalStep
+from structsparse.training.certificate import Certificate
+from structsparse.training.data import Data
+from structsparse.training.search import strengths
+from structsparse.training.stage import FitRecord, Objective, Stage, StageFigures, StageResult, Strengths
+from structsparse.training.task import Task
+
+FINISHED = "finished.json"  # in a folder of checkpoints: the record of a fit that has come to its end
+
+
+def run(
+    stage: Stage,
+    task: Task,
+    data: Data,
+    before: StageResult | None,
+    folder: Path,
+    resume: bool,
+    start: Mapping[str, Tensor] | None = None,
+) -> StageResult:
+    """Fit one stage, from the survivors of the stage before or from the weights in `start`.
+
+    `folder` holds its checkpoints; with `resume` it continues from them."""
+    data, support = _survivors(stage, task, data, before)
+    lightning.seed_everything(stage.seed, verbose=False)
+    optimizer = make_optimizer(stage)
+    begin = time.perf_counter()
+    legality.check(task, stage)
+    module, terms = task.build(stage, data)
+    seconds = time.perf_counter() - begin
+    if not terms:  # the model is complete once it is built
+        return StageResult(data, module, {}, StageFigures(stage.name, record=FitRecord(seconds, epochs=1)))
+    task.check_solver(stage, module, optimizer, support)
+    warm = before is not None and stage.warm
+    if warm:
+        task.inherit(module, before, support)
+    if start is not None:
+        module.load_state_dict(start)
+    objective = Objective(stage, data, module, terms, support)
+    found, at_zero = _set_strengths(objective, before, cold=not warm and start is None)
+    checkpoints = Checkpoints(folder, f"dev/{data.metric}", stage.choose, stage.patience)
+    record = _trained(objective, checkpoints, resume, solver_of(optimizer).needs_sentences)
+    _load_chosen(objective, checkpoints, record)
+    found = replace(found, first=float(next(iter(objective.penalties.values())).strength))
+    figures = StageFigures(stage.name, seconds, found, record=record)
+    return _certified(objective, StageResult(data, module, objective.penalties, figures, at_zero, {}, support))
+
+
+def probe(stage: Stage, task: Task, data: Data) -> StageResult:
+    """The model at zero, its free parameters at their optimum: where a path of falling strengths begins."""
+    lightning.seed_everything(stage.seed, verbose=False)
+    legality.check(task, stage)
+    module, terms = task.build(stage, data)
+    objective = Objective(stage, data, module, terms, {})
+    found, at_zero = strengths.set_strengths(objective, cold=True)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if name in at_zero:
+                parameter.zero_()
+    return StageResult(data, module, objective.penalties, StageFigures(stage.name, strengths=found), at_zero)
+
+
+def validate(stage: Stage, task: Task, data: Data) -> None:
+    """Refuse what is wrong with a later stage before the stages ahead of it have taken their time."""
+    try:
+        legality.check(task, stage)
+        for term in stage.terms:
+            term.foresee()
+        if stage.reweight is not None:
+            stage.terms[0].foresee_reweighting()
+        if stage.admm is not None:
+            Admm.of(stage.admm)
+        task.validate(stage, data, make_optimizer(stage))
+    except UserError as error:
+        raise UserError(f"recipe.{stage.name}: {error}") from None
+
+
+def make_optimizer(stage: Stage) -> torch.optim.Optimizer:
+    """The optimizer of a stage over one number, to learn early what is wrong with its options."""
+    try:
+        optimizer = stage.optimizer([nn.Parameter(torch.zeros(1))])
+        solver_of(optimizer).check_prox([])
+    except (TypeError, ValueError) as error:
+        raise UserError(f"solver: {error}") from error
+    return optimizer
+
+
+def refuse_dead(task: Task, result: StageResult) -> StageResult:
+    """The result of a stage, if any weight of it lives."""
+    if not task.alive(result):
+        known = result.figures.strengths
+        raise UserError(
+            f"every group is dead: at strength {known.first:.4g} (critical {known.critical or float('nan'):.4g}) "
+            "no weight survives; lower reg.strength"
+        )
+    return result
+
+
+# --- before training
+
+
+def _survivors(stage: Stage, task: Task, data: Data, before: StageResult | None) -> tuple[Data, dict[str, Tensor]]:
+    """The data that the stage before leaves, and which entries of its parameters may live."""
+    if before is None:
+        return data, {}
+    if stage.survivors:
+        return task.narrow(before, before.survivors())
+    return before.data, before.support
+
+
+def _set_strengths(objective: Objective, before: StageResult | None, cold: bool) -> tuple[Strengths, dict[str, Tensor]]:
+    """Make strengths absolute, and penalties ready for the weights; also the gradients at zero, where needed."""
+    stage = objective.stage
+    if stage.proven or any(term.relative is True for term in stage.terms):
+        found, at_zero = strengths.set_strengths(objective, cold)
+    else:
+        found, at_zero = strengths.set_absolute_strengths(objective), {}
+    for _, penalties in objective.terms:
+        settle(penalties, dict(objective.module.named_parameters()))
+    if stage.reweight is not None:
+        found = replace(strengths.reweight_groups(objective, before), terms=found.terms)
+    return found, at_zero
+
+
+# --- training
+
+
+def _trained(objective: Objective, checkpoints: Checkpoints, resume: bool, one_by_one: bool) -> FitRecord:
+    """The record of the fit, which may have come to its end in an earlier run."""
+    finished, last = checkpoints.folder / FINISHED, checkpoints.folder / LAST
+    if resume and finished.is_file():
+        same_model(checkpoints.chosen, objective.module.fingerprint)
+        return FitRecord.of(json.loads(finished.read_text()))
+    record = _train(objective, checkpoints, last if resume and last.is_file() else None, one_by_one)
+    write_text(finished, json.dumps(asdict(record)))
+    return record
+
+
+def _train(objective: Objective, checkpoints: Checkpoints, last: Path | None, one_by_one: bool) -> FitRecord:
+    """Train until the trainer stops; from the checkpoint `last`, if there is one."""
+    stage, module = objective.stage, objective.module
+    proximal, counts = _proximal_steps(objective), Counts()
+    steps = [StopAtNaN(), *proximal, Mean(), counts, StopWhenConverged()]
+    trainer = stage.trainer(before=steps, after=[checkpoints], penalties=objective.penalties)
+    sharing = {"rank": trainer.global_rank, "world": trainer.world_size}
+    train, dev = _batches(objective, one_by_one, sharing), objective.data.batches("dev", 256, **sharing)
+    if last is not None:
+        same_model(last, module.fingerprint)
+    if trainer.precision == "64-true":
+        module.double()  # before a checkpoint is read into it, not after, as Lightning would
+    begin = time.perf_counter()
+    trainer.fit(module, train, dev, ckpt_path=last, weights_only=True)
+    for penalty in objective.penalties.values():
+        penalty.to(module.device)  # which Lightning has left
+    (optimizer,) = trainer.optimizers
+    return FitRecord(
+        seconds=time.perf_counter() - begin,
+        epochs=trainer.current_epoch,
+        strengths={name: float(penalty.strength) for name, penalty in objective.penalties.items()},
+        cuts=proximal[0].sequence if isinstance(proximal[0], Budget) else (),
+        counts=counts.history,
+        outer=[tuple(line) for line in proximal[0].history] if isinstance(proximal[0], OuterIterations) else (),
+        proof=solver_of(optimizer).proof(),
+    )
+
+
+def _batches(objective: Objective, one_by_one: bool, sharing: Mapping[str, int]) -> Iterable:
+    """The train part in random order: batches, or passages for a solver that goes from sentence to sentence."""
+    stage, data = objective.stage, objective.data
+    if not one_by_one:
+        return data.batches("train", stage.batch, shuffle=True, seed=stage.seed, **sharing)
+    if sharing["world"] > 1:
+        raise UserError(f"trainer.devices={sharing['world']}: a solver that goes from sentence to sentence has one")
+    return data.passages("train", stage.batch, stage.seed)
+
+
+def _proximal_steps(objective: Objective) -> list[ProximalStep]:
+    """The callbacks that apply the penalties. A budget, and copies, are for the first term; others keep their
+    strengths."""
+    stage, support = objective.stage, objective.support
+    if stage.admm is not None:
+        if stage.budget is not None:
+            raise UserError("reg.admm and reg.budget both change the penalty while it is trained under: choose one")
+        options, items = Admm.of(stage.admm), objective.data.items
+        return [
+            OuterIterations(objective.penalties, objective.main, options, items, stage.every, stage.warmup, support)
+        ]
+    if stage.budget is None:
+        return [ProximalStep(objective.penalties, stage.every, stage.warmup, support)]
+    if stage.warmup:
+        raise UserError(f"reg.warmup={stage.warmup} is for a strength, which reg.budget={stage.budget} does without")
+    main = objective.main
+    further = {name: penalty for name, penalty in objective.penalties.items() if name not in main}
+    of_main, of_further = ({n: m for n, m in support.items() if (n in main) == first} for first in (True, False))
+    budget = Budget(main, stage.budget, stage.every, stage.freeze, of_main)
+    return [budget, ProximalStep(further, stage.every, 0, of_further)] if further else [budget]
+
+
+# --- after training
+
+
+def _load_chosen(objective: Objective, checkpoints: Checkpoints, record: FitRecord) -> None:
+    """Give the module the weights of the chosen checkpoint, and the penalties the strengths of the end."""
+    module, penalties = objective.module, objective.penalties
+    for name, strength in record.strengths.items():
+        penalties[name].strength = strength
+    saved = torch.load(same_model(checkpoints.chosen, module.fingerprint), weights_only=True)
+    module.to(next(value.dtype for value in saved["state_dict"].values() if value.is_floating_point()))
+    module.load_state_dict(saved["state_dict"])
+    recall(penalties, dict(module.named_parameters()))
+
+
+def _certified(objective: Objective, result: StageResult) -> StageResult:
+    """The result with its certificate, or with the objective alone where none is wanted."""
+    stage, figures = objective.stage, result.figures
+    if not stage.proven:
+        value = certificate.objective(result.module, result.data.whole("train"), result.penalties)
+        return replace(result, figures=replace(figures, certificate=Certificate(objective=value)))
+    proof = figures.record.proof if stage.choose == "last" else Proof()  # it is of the last model
+    if result.at_zero and proof.kkt is None:
+        residual = strengths.residual_at_zero(result.penalties, result.at_zero)
+        figures = replace(figures, residual_at_zero=residual)
+    proven, at_end = certificate.prove(
+        result.module, result.data.whole("train"), result.penalties, objective.main, result.support,
+        figures.residual_at_zero, proof, bounded=stage.budget is None,
+    )  # fmt: skip
+    return replace(result, figures=replace(figures, certificate=proven), at_end=at_end)

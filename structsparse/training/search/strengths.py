@@ -1,0 +1,118 @@
+"""Strengths of penalties: the critical one from the gradient at zero, relative ones made absolute, those of a path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from structsparse.base.errors import UserError
+from structsparse.penalties import Discrete, ElasticNet, NoPenalty, Penalty, Reweighting
+from structsparse.training import certificate
+from structsparse.training.stage import Objective, StageResult, Strengths
+from structsparse.training.terms import ITEMS, critical_strength, set_strength
+from structsparse.weights.notes import notes_of
+
+
+def set_strengths(objective: Objective, cold: bool) -> tuple[Strengths, dict[str, Tensor]]:
+    """Make the strengths of all terms absolute; returns them, and the gradients of penalised parameters at zero.
+
+    At zero are the first term's parameters and those of terms that can make theirs zero. All others are at their
+    optimum meanwhile (from a `cold` start), under squares if those are their penalty."""
+    module = objective.module
+    if _needs_no_critical(objective):
+        return set_absolute_strengths(objective), {}
+    ridges = _ridges(objective)
+    parameters = dict(module.named_parameters())
+    zeroed = [name for name in objective.penalties if name not in ridges]
+    start = {name: parameters[name].detach().clone() for name in zeroed}
+    with torch.no_grad():
+        for name in zeroed:
+            parameters[name].zero_()
+    batches = objective.data.whole("train")
+    if cold and module.loss.smooth:
+        certificate.fit_free(module, batches, {n: p for n, p in parameters.items() if n not in zeroed}, ridges)
+    _, at_zero = certificate.mean_gradient(module, batches, list(objective.penalties))
+    at_zero = certificate.masked(at_zero, objective.support)
+    criticals = []
+    for term, penalties in objective.terms:
+        criticals.append(critical_strength(penalties, at_zero))
+        set_strength(term, penalties, criticals[-1], objective.data.items)
+    with torch.no_grad():
+        for name, value in start.items():
+            parameters[name].copy_(value)
+    return _strengths(objective, criticals[0]), at_zero
+
+
+def set_absolute_strengths(objective: Objective) -> Strengths:
+    """Make the strengths of all terms absolute without a gradient at zero: a growing table holds no features yet, or
+    no critical strength is asked for."""
+    for k, (term, penalties) in enumerate(objective.terms):
+        if term.relative == ITEMS:
+            set_strength(term, penalties, None, objective.data.items)
+        elif term.relative and (k > 0 or objective.stage.budget is None):
+            raise UserError(
+                f"{term.name}.relative=true: the critical strength is not known of a growing table, nor where nothing "
+                f"is penalised or values are few; set it to false{'' if k else ', or give reg.budget'}"
+            )
+    return _strengths(objective, None)
+
+
+def _needs_no_critical(objective: Objective) -> bool:
+    """Whether the critical strength cannot be computed, or decides nothing."""
+    penalties, module = objective.penalties.values(), objective.module
+    unpenalised = all(isinstance(penalty, NoPenalty) for penalty in penalties)
+    discrete = all(isinstance(penalty, Discrete) for penalty in penalties)
+    growing = any(notes_of(parameter).grows is not None for parameter in module.parameters())
+    without_strength = unpenalised or objective.stage.budget is not None
+    return growing or discrete or (without_strength and not module.loss.smooth)
+
+
+def _ridges(objective: Objective) -> dict[str, Penalty]:
+    """The penalties of further terms that are squares, which make no parameter zero."""
+    further = [item for _, penalties in objective.terms[1:] for item in penalties.items()]
+    return {name: penalty for name, penalty in further if isinstance(penalty, ElasticNet) and penalty.mix == 0}
+
+
+def _strengths(objective: Objective, critical: float | None) -> Strengths:
+    terms = {term.name: _strength_of(penalties) for term, penalties in objective.terms}
+    return Strengths(critical, next(iter(terms.values())), terms)
+
+
+def _strength_of(penalties: Mapping[str, Penalty]) -> float:
+    """The strength of a term, which its penalties share."""
+    return float(next(iter(penalties.values())).strength)
+
+
+def reweight_groups(objective: Objective, before: StageResult | None) -> Strengths:
+    """Give the first term the strength of the stage before, and group weights from the norms of its groups."""
+    if before is None or not objective.stage.warm:
+        raise UserError("reg.reweight is for a stage (warm=true) after another one, whose groups it weighs")
+    parameters = dict(objective.module.named_parameters())
+    for name, penalty in objective.main.items():
+        penalty.strength = float(before.penalties[name].strength)
+        Reweighting(penalty, **objective.stage.reweight).update(parameters[name])
+    return before.figures.strengths
+
+
+def residual_at_zero(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Tensor]) -> float:
+    """How far zero is from stationary, at the present strengths."""
+    return certificate.residual(penalties, {name: torch.zeros_like(g) for name, g in at_zero.items()}, at_zero)
+
+
+def shares(path: int | Sequence[float], last: float) -> list[float]:
+    """Falling strengths as shares of the critical one: those listed, or so many in equal ratios down to `last`."""
+    if isinstance(path, int) and not isinstance(path, bool):
+        if path < 1:
+            raise UserError(f"path={path}: expected a number of strengths, at least 1, or a list of them")
+        if not 0 < last < 1:
+            raise UserError(f"path={path} goes down to reg.strength={last}: expected a share of the critical one")
+        return [last ** (k / path) for k in range(1, path + 1)]
+    try:
+        listed = [float(share) for share in path]
+    except (TypeError, ValueError):
+        listed = []
+    if not listed or any(not 0 < share < 1 for share in listed) or sorted(set(listed), reverse=True) != listed:
+        raise UserError(f"path={path}: expected a number of strengths, or falling shares of the critical one")
+    return listed
