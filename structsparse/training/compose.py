@@ -6,8 +6,8 @@ from functools import cache, partial
 from pathlib import Path
 
 import lightning
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
-from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.plugins import Plugins
 from hydra.utils import instantiate
 from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
@@ -29,7 +29,9 @@ BASE = "_"  # files and folders of conf/ that begin with it are shared by severa
 @cache
 def hide_bases() -> None:
     """Leave the bases of conf/ out of the choices that `--help`, completion and error messages list."""
-    for source in (FileConfigSource, ImportlibResourcesConfigSource):
+    Plugins.instance()  # registers the kinds of sources
+    for scheme in ("file", "pkg"):
+        source = SourcesRegistry.instance().resolve(scheme)
         source.list = _without_bases(source.list)
 
 

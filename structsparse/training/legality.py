@@ -10,11 +10,11 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 
+from structsparse.base.configuration import configuration_folder
 from structsparse.base.errors import UserError
 from structsparse.groups import Cover, Forest, Partition
 from structsparse.groups.layouts import ANY, Declared, declared
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from structsparse.training.task import Task
     from structsparse.training.terms import Term
 
-PACKAGE = Path(__file__).parents[1]
 WORDS = {Partition: "disjoint groups", Forest: "nested groups", Cover: "overlapping groups", None: "no groups"}
 
 
@@ -43,22 +42,32 @@ def check_groups(term: Term, kind: str) -> None:
     penalty, prefix = made(term.penalty), "" if term.name == "reg" else f"{term.name}."
     if not (isinstance(penalty, type) and issubclass(penalty, Penalty)):
         return
-    if term.groups is None:
-        if None not in penalty.takes:
-            raise UserError(f"{penalty.__name__} needs {_forms(penalty)}: {_choices(prefix, penalty, kind)}")
-        return
-    maker = declared(term.groups)
-    typed = f"{prefix}groups={option('groups', term.groups) or made(term.groups).__name__}"
-    if not maker.fits(kind):
-        raise UserError(
-            f"{typed} is for a table of {' or '.join(maker.kinds)}, the table of this task is one of {kind}: "
-            f"{_choices(prefix, penalty, kind)}"
-        )
-    if not set(maker.forms) & set(penalty.takes):
+    reason = _mismatch(penalty, term.groups, kind, prefix)
+    if reason is not None:
+        raise UserError(reason)
+
+
+def refusal(task: str, reg: str, groups: str) -> str | None:
+    """Why the options task=, reg= and groups= do not fit each other, None if they do; reads the yaml files alone."""
+    layout, penalty = resolved(contents("task", task)["_target_"]).layout, contents("reg", reg)
+    maker = None if penalty.get("groups") is None else resolved(contents("groups", groups)["_target_"])
+    return _mismatch(resolved(penalty["_target_"]), maker, layout.kind)
+
+
+def _mismatch(penalty: type[Penalty], groups: Callable | None, kind: str, prefix: str = "") -> str | None:
+    """Why groups do not fit a kind of table or a penalty, and what fits; `prefix` is the term that they belong to."""
+    maker = Declared() if groups is None else declared(groups)
+    typed = f"{prefix}groups={option('groups', groups) or made(groups).__name__}" if groups else ""
+    if groups is None:
+        problem = None if None in penalty.takes else f"{penalty.__name__} needs {_forms(penalty)}"
+    elif not maker.fits(kind):
+        problem = f"{typed} is for a table of {' or '.join(maker.kinds)}, the table of this task is one of {kind}"
+    elif not _taken(maker, penalty):
         makes = " or ".join(WORDS[form] for form in maker.forms)
-        raise UserError(
-            f"{typed} makes {makes}, {penalty.__name__} takes {_forms(penalty)}: {_choices(prefix, penalty, kind)}"
-        )
+        problem = f"{typed} makes {makes}, {penalty.__name__} takes {_forms(penalty)}"
+    else:
+        problem = None
+    return problem and f"{problem}: {_choices(prefix, penalty, kind)}"
 
 
 def made(chosen: Callable) -> Callable:
@@ -76,21 +85,35 @@ def option(part: str, chosen: Callable) -> str | None:
 @cache
 def targets(part: str) -> dict[str, str]:
     """What each option of a part of the configuration makes: {option: dotted path of a class or function}."""
-    contents = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(_folder(part))}
-    found = {name: (content or {}).get(part) or content or {} for name, content in contents.items()}
-    return {name: content["_target_"] for name, content in found.items() if "_target_" in content}
+    found = {path.stem: _own_keys(part, path.stem) for path in sorted((configuration_folder() / part).glob("*.yaml"))}
+    return {name: keys["_target_"] for name, keys in found.items() if "_target_" in keys}
+
+
+@cache
+def contents(part: str, name: str) -> dict[str, object]:
+    """The keys of one option of a part, those of its bases in the same folder included."""
+    keys: dict[str, object] = {}
+    for base in _read(part, name).get("defaults", ()):
+        if isinstance(base, str) and not base.startswith(("_self_", "/", "override ")):
+            keys |= contents(part, base.partition("@")[0])
+    return keys | _own_keys(part, name)
+
+
+def _own_keys(part: str, name: str) -> dict[str, object]:
+    """The keys that an option writes itself: under the name of its part, if it sets other parts as well."""
+    content = _read(part, name)
+    return content.get(part) or {key: value for key, value in content.items() if key != "defaults"}
+
+
+@cache
+def _read(part: str, name: str) -> dict:
+    return yaml.safe_load((configuration_folder() / part / f"{name}.yaml").read_text(encoding="utf-8")) or {}
 
 
 @cache
 def resolved(target: str) -> Callable:
     """The class or function of a dotted path."""
     return pkgutil.resolve_name(target)
-
-
-def _folder(part: str) -> Sequence[Path]:
-    """The options of one part: conf lies in the package where it is installed, beside it in a checkout."""
-    conf = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
-    return list((conf / part).glob("*.yaml"))
 
 
 def _check_part(part: str, chosen: Callable, fitting: Sequence[Callable], kind: str) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from structsparse.artifacts.quantization import Small
 from structsparse.base.errors import UserError
-from structsparse.training import fit
+from structsparse.training import fit, legality
 from structsparse.training.compose import stages_of
 from structsparse.training.data import Data
 from structsparse.training.finish import RunLabels, finish
@@ -32,6 +32,8 @@ def train(cfg: DictConfig, choices: Mapping[str, str], folder: Path, console: Co
     the run folder, which all results are written to."""
     begin = time.perf_counter()
     task: Task = instantiate(cfg.task, _convert_="all")
+    for stage in stages_of(cfg, "", folder, console):
+        legality.check(task, stage)  # before any data are read
     small = Small.of(OmegaConf.to_container(cfg.artifact, resolve=True))
     task.check_rounding(small)
     features = instantiate(cfg.features, _convert_="all")
