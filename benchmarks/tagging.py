@@ -28,7 +28,9 @@ from timing import print_table, set_threads, write_json
 
 from structsparse import load
 from structsparse.artifacts.quantization import Small
+from structsparse.base.configuration import configuration_folder
 from structsparse.base.errors import UserError
+from structsparse.cli.train import silence_lightning
 from structsparse.corpora.columns import Column, Sentences
 from structsparse.corpora.known.catalog import locate
 from structsparse.features.attributes import attribute
@@ -37,11 +39,7 @@ from structsparse.tasks.tagging import data as tagging
 from structsparse.tasks.tagging.model import Tagger
 from structsparse.tasks.tagging.task import TaggingTask
 from structsparse.training import fit
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-import train  # noqa: E402  the program itself: what it makes of options
-from structsparse.training.compose import stages_of  # noqa: E402
+from structsparse.training.compose import stages_of
 
 QUICK = 1500  # sentences to train on
 ITERATIONS = 1000  # of ours at most
@@ -72,7 +70,7 @@ class Row:
 
 
 def options_of(*options):
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    with initialize_config_dir(str(configuration_folder()), version_base="1.3"):
         return compose("config", overrides=[*COMMON, *options])
 
 
@@ -402,7 +400,7 @@ def main():
     parser.add_argument("--more", action="store_true", help="crfsuite under squares and under both, too: minutes more")
     given = parser.parse_args()
     set_threads(1)
-    train.quiet()
+    silence_lightning()
     torch.manual_seed(0)
     corpus, name = corpus_options()
     whole = (*corpus, "data.join_dev=true") if name == "conll2000" else corpus
