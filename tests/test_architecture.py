@@ -77,7 +77,6 @@ def at_start(module: str) -> set[str]:
     return seen
 
 
-@rebuilding
 def test_a_room_imports_only_rooms_below_it():
     doors = [(a, b) for a, targets in IMPORTS.items() for b in targets if room(a) != room(b)]
     assert [f"{a} imports {b or 'structsparse'}" for a, b in doors if level(a) <= level(b)] == []
@@ -85,13 +84,14 @@ def test_a_room_imports_only_rooms_below_it():
 
 @rebuilding
 def test_no_two_modules_need_each_other():
+    circle = []
     try:
         TopologicalSorter(IMPORTS).prepare()
     except CycleError as error:
-        pytest.fail(" -> ".join(error.args[1]))
+        circle = error.args[1]
+    assert circle == []
 
 
-@rebuilding
 def test_every_module_lies_in_a_room():
     assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py"}
 
@@ -100,7 +100,6 @@ def test_imports_are_absolute():
     assert [module for module, libraries in LIBRARIES.items() if "" in libraries] == []
 
 
-@rebuilding
 def test_lightning_starts_at_training_and_hydra_is_for_the_configuration_alone():
     assert [m for m in TREES if LIBRARIES[m] & LIGHTNING and level(m) < LAYERS.index("training")] == []
     assert {m for m in TREES if LIBRARIES[m] & HYDRA} - READS_CONFIGURATION == set()
@@ -112,7 +111,6 @@ def test_a_trained_model_is_used_without_lightning_and_hydra(file):
     assert [module for module in needed if LIBRARIES[module] & (LIGHTNING | HYDRA)] == []
 
 
-@rebuilding
 def test_only_the_registry_names_the_tasks():
     strings = {m: {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)} for m, tree in TREES.items()}
     assert [module for module in TREES if strings[module] >= TASKS] == ["tasks.registry"]
