@@ -15,10 +15,10 @@ import numpy as np
 from structsparse.artifacts.coding import decode_symbols, encode_symbols
 from structsparse.artifacts.folder import each_is, take_bytes
 from structsparse.base.errors import UserError
-from structsparse.features.keys import WORD, FeatureRows
+from structsparse.features.keys import WORD, FeatureIndex
 from structsparse.kernels.artifacts import bits as packing
 
-Index = TypeVar("Index", bound=FeatureRows)
+Index = TypeVar("Index", bound=FeatureIndex)
 GUARD = 32  # bits: an unknown feature is mistaken for a known one once in 2^32, unless the index has shorter keys
 LEAST_GUARD = 4
 EXPECTED_KEYS = "counts of features and bits of their keys"  # what `are_keys` accepts, for errors
@@ -37,7 +37,7 @@ def _possible(count: object, bits: object) -> bool:
 
 
 def keep_living_(
-    state: dict[str, np.ndarray], tables: Collection[str], index: FeatureRows
+    state: dict[str, np.ndarray], tables: Collection[str], index: FeatureIndex
 ) -> tuple[dict[str, list[int]], np.ndarray]:
     """Restrict the tables of `state` to rows with a weight, in the order of their keys, and encode these keys.
 
@@ -52,7 +52,7 @@ def keep_living_(
     return {name: [count, bits] for name, count, bits in sizes if count}, encode_keys(short)
 
 
-def encode_keys(index: FeatureRows) -> np.ndarray:
+def encode_keys(index: FeatureIndex) -> np.ndarray:
     """The keys of all templates as bytes: the low bits of all keys, then the coded high bits."""
     sizes = [(int(count), int(bits)) for count, bits in zip(np.diff(index.offsets), index.lengths, strict=True)]
     if len(index.keys) == 0:

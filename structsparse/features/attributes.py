@@ -1,4 +1,4 @@
-"""What can be said of one token: functions of its word, or another column of the corpus taken as it is."""
+"""Attributes of tokens: functions of the word (shape, case, affixes), or columns of the corpus as they are."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ _RUNS = re.compile(r"(.)\1+")
 
 
 def shape(word: str) -> str:
-    """Characters replaced by their types, repeated types deleted, repeated digits marked: the two examples of
-    Martins et al. (2011) are `Confidence` -> `Aa` and `2,664,098` -> `0,0+,0+`."""
+    """Shape of a word: characters become their types, repeated types one, repeated digits a mark.
+
+    `Confidence` -> `Aa` and `2,664,098` -> `0,0+,0+`, as in Martins et al. (2011)."""
     types = "".join("A" if c.isupper() else "a" if c.isalpha() else "0" if c.isdigit() else c for c in word)
     return _DIGITS.sub("0+", _RUNS.sub(lambda run: "00" if run[1] == "0" else run[1], types))
 
 
 def case(word: str) -> str:
+    """Case of the letters of a word: `lower`, `upper`, `title`, `mixed`, `initial` (one capital) or `none`."""
     letters = [c for c in word if c.isalpha()]
     if not letters:
         return "none"
@@ -33,7 +35,7 @@ def case(word: str) -> str:
 
 
 def digit(word: str) -> str:
-    """Where the digits are: `none`, `some`, `all` (a year, 4 digits, stands apart)."""
+    """How many characters of a word are digits: `none`, `some`, `all`, or `year` for exactly 4 digits."""
     digits = sum(c.isdigit() for c in word)
     if digits == 0:
         return "none"
@@ -43,12 +45,13 @@ def digit(word: str) -> str:
 
 
 def punctuation(word: str) -> str:
+    """How many characters of a word are punctuation: `none`, `some` or `all`."""
     marks = sum(not c.isalnum() for c in word)
     return "none" if marks == 0 else "all" if marks == len(word) else "some"
 
 
 def _affix(size: int, first: bool) -> Callable[[str], str]:
-    """The first or last `size` characters; a word that is too short is marked as whole, so it collides with none."""
+    """A function for the first or last `size` characters; shorter words get a mark, so that they are no affix."""
 
     def affix(word: str) -> str:
         if len(word) < size:
@@ -70,14 +73,14 @@ OF_WORD: dict[str, Callable[[str], str]] = {
 
 
 def attribute(sentences: Sentences, name: str) -> Column:
-    """The attribute as a column. Functions run once per distinct word, never per token."""
+    """An attribute of all tokens as a column. Functions are evaluated once for each distinct word."""
     if name in sentences.columns:
         return sentences.columns[name]
     if name not in OF_WORD or "word" not in sentences.columns:
-        known = [*sentences.columns, *(OF_WORD if "word" in sentences.columns else ())]
+        available = [*sentences.columns, *(OF_WORD if "word" in sentences.columns else ())]
         raise UserError(
             f"{sentences.source}: attribute {name!r} is neither a column nor made from the word; "
-            f"there are {', '.join(known)}"
+            f"there are {', '.join(available)}"
         )
     words = sentences.columns["word"]
     derived = Column.from_strings([OF_WORD[name](word) for word in words.values])
@@ -85,27 +88,27 @@ def attribute(sentences: Sentences, name: str) -> Column:
 
 
 def numbers(sentences: Sentences, names: Sequence[str]) -> np.ndarray:
-    """Numeric columns: float32 [tokens, names]"""
-    found = np.empty((sentences.tokens, len(names)), np.float32)
+    """Numeric attributes as an array: float32 [tokens, names]"""
+    result = np.empty((sentences.tokens, len(names)), np.float32)
     for k, name in enumerate(names):
         column = attribute(sentences, name)
         try:
             values = np.array([float(value) for value in column.values])
         except ValueError as error:
             raise UserError(f"{sentences.source}: column {name!r} (features.dense) is not numeric: {error}") from None
-        fits = np.abs(values) <= np.finfo(np.float32).max  # not so for NaN
+        fits = np.abs(values) <= np.finfo(np.float32).max  # false for NaN
         if not fits.all():
             value = column.values[int(np.argmin(fits))]
             where = f"{sentences.source}: column {name!r} (features.dense)"
             raise UserError(f"{where} holds {value}, expected finite numbers")
-        found[:, k] = values[column.codes]
-    return found
+        result[:, k] = values[column.codes]
+    return result
 
 
 def codes(sentences: Sentences, vocabularies: Mapping[str, Mapping[str, int]]) -> np.ndarray:
-    """Attributes as codes of their vocabularies, 0 for values these do not know: int64 [tokens, attributes]"""
-    found = np.empty((sentences.tokens, len(vocabularies)), np.int64)
-    for k, (name, known) in enumerate(vocabularies.items()):
+    """Attributes as codes of given vocabularies, 0 for unknown values: int64 [tokens, attributes]"""
+    result = np.empty((sentences.tokens, len(vocabularies)), np.int64)
+    for k, (name, vocabulary) in enumerate(vocabularies.items()):
         column = attribute(sentences, name)
-        found[:, k] = np.array([known.get(value, 0) for value in column.values], np.int64)[column.codes]
-    return found
+        result[:, k] = np.array([vocabulary.get(value, 0) for value in column.values], np.int64)[column.codes]
+    return result

@@ -1,9 +1,9 @@
-"""Which row of the weight table a feature owns.
+"""Index from features to rows of a weight table, by 64-bit keys, and the bags of rows that are active at each token.
 
-A feature is a template with values filled in. It is never a string on the way: each attribute value has a 64-bit
-hash, a template folds the hashes of its atoms into one 64-bit key, and the keys of a template are a sorted array.
-The rows of a template are contiguous, the most frequent feature first, of equals that which is met first. What is done
-for every token is compiled (`kernels/keys.py`); sorting, for the largest corpora the most of the work, is numpy's.
+A feature is a template with values filled in. No string is made of it: each attribute value has a 64-bit hash, a
+template combines the hashes of its atoms into one 64-bit key, and the keys of a template are a sorted array. The rows
+of a template are contiguous, by falling frequency, then by first appearance. Loops over tokens are compiled
+(`kernels/features/keys.py`); for the largest corpora most of the time goes into numpy's sort.
 """
 
 from __future__ import annotations
@@ -23,53 +23,57 @@ from structsparse.corpora.columns import Sentences
 from structsparse.features import attributes
 from structsparse.kernels.features import keys as kernels
 
-WORD = 64  # bits of a whole key
+WORD = 64  # bits of a full key
 
 
-@lru_cache(1 << 16)  # a stream asks for the same words again and again
+@lru_cache(1 << 16)  # a stream repeats its words
 def _digest(text: str) -> bytes:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
-def hashes(texts: Iterable[str]) -> np.ndarray:  # uint64 [texts]
+def hashes(texts: Iterable[str]) -> np.ndarray:
+    """The 64-bit hashes of these texts: uint64 [texts]"""
     return np.frombuffer(b"".join(map(_digest, texts)), "<u8").astype(np.uint64)
 
 
 @dataclass(frozen=True)
 class Bags:
-    """The rows that are active at each token: `ids[offsets[t] : offsets[t + 1]]`, in the order of the templates."""
+    """Bags of active rows: those of place (token or arc) t are `ids[offsets[t] : offsets[t + 1]]`, by template."""
 
     ids: np.ndarray  # int32 [occurrences]
-    offsets: np.ndarray  # int64 [tokens + 1]
+    offsets: np.ndarray  # int64 [places + 1]
 
     def renumber(self, new_row: np.ndarray) -> Bags:
-        """Rows renumbered; those whose new number is -1 are dropped. Bags may be most of the memory there is: nothing
-        else is made of their size."""
+        """The bags with new row numbers; rows with the number -1 are dropped.
+
+        Bags may fill most of the memory, so no temporary array of their size is made."""
         offsets = np.empty_like(self.offsets)
-        kernels.count_kept(self.ids, self.offsets, new_row, offsets)
+        kernels.kept_offsets(self.ids, self.offsets, new_row, offsets)
         ids = np.empty(offsets[-1], np.int32)
         kernels.renumber(self.ids, new_row, ids)
         return Bags(ids, offsets)
 
     def counts(self, rows: int) -> np.ndarray:
-        """How often each row occurs: int32 [rows]"""
-        found = np.zeros(rows, np.int32)
-        kernels.occurrences(self.ids, found)
-        return found
+        """The number of occurrences of each row: int32 [rows]"""
+        counts = np.zeros(rows, np.int32)
+        kernels.count_rows(self.ids, counts)
+        return counts
 
 
 @dataclass(frozen=True)
-class FeatureRows(ABC):
-    """Templates, and for each of them the features that own a row: block k is `offsets[k] : offsets[k + 1]`."""
+class FeatureIndex(ABC):
+    """Index from features to rows of a weight table: template k owns the rows `offsets[k]` to `offsets[k + 1]`.
+
+    A task derives a class that hashes its own templates, of tokens or of arcs."""
 
     templates: tuple
     offsets: np.ndarray  # int64 [templates + 1]
-    keys: np.ndarray  # uint64 [rows], ascending inside each block
+    keys: np.ndarray  # uint64 [rows], ascending within each template
     rows: np.ndarray  # int32 [rows], the row of each key
-    lengths: np.ndarray | None = None  # int64 [templates], how many of its high bits make a key; None: all of them
+    lengths: np.ndarray | None = None  # int64 [templates], the number of high bits that count; None: all
 
     @classmethod
-    def gathered(
+    def collect(
         cls,
         templates: Sequence,
         places: int,
@@ -78,19 +82,21 @@ class FeatureRows(ABC):
         source: str,
         bits: int = WORD,
     ) -> Self:
-        """All features that occur at least `min_count` times; keys_of(k) are those of template k at so many places.
-        Features of a template whose keys have the same first `bits` are one."""
+        """The index of all features that occur at least `min_count` times.
+
+        keys_of(k): the keys of template k at all places, uint64 [places]. Features of a template whose keys have the
+        same first `bits` bits become one."""
         if min_count < 1:
             raise UserError(f"features.min_count is {min_count}; it counts occurrences and must be at least 1")
         if not templates:
             raise UserError("no feature template is left; name some in features.templates")
         blocks, orders, offsets = [], [], [0]
-        known, rows = np.empty(places, np.uint64), np.empty(places, np.int32)
+        distinct, rows = np.empty(places, np.uint64), np.empty(places, np.int32)
         for k in range(len(templates)):
             keys = keys_of(k)
             keys &= _mask(bits)
-            size = kernels.group(keys, np.sort(keys), min_count, offsets[-1], known, rows)
-            blocks.append(known[:size].copy())
+            size = kernels.select_frequent(keys, np.sort(keys), min_count, offsets[-1], distinct, rows)
+            blocks.append(distinct[:size].copy())
             orders.append(rows[:size].copy())
             offsets.append(offsets[-1] + size)
         if offsets[-1] == 0:
@@ -104,7 +110,7 @@ class FeatureRows(ABC):
     @staticmethod
     @abstractmethod
     def places(sentences: Sentences) -> int:
-        """How many places these sentences have where each template has one feature: tokens, or arcs."""
+        """The number of places (tokens or arcs) of these sentences; every template has one feature at each."""
 
     @staticmethod
     @abstractmethod
@@ -114,15 +120,15 @@ class FeatureRows(ABC):
     @classmethod
     @abstractmethod
     def fit(cls, sentences: Sentences, templates: Sequence, min_count: int = 1) -> Self:
-        """All features of these sentences that occur at least `min_count` times."""
+        """The index of all features of these sentences that occur at least `min_count` times."""
 
     @abstractmethod
     def bags(self, sentences: Sentences) -> Bags:
-        """The rows active at each place; features that own no row are dropped."""
+        """The active rows at each place; features without a row are dropped."""
 
     @classmethod
     def code_files(cls) -> tuple[Path, ...]:
-        """The source files that decide which features there are; cached features depend on their text."""
+        """The source files that decide which features there are; the key of cached features depends on their text."""
         return tuple(Path(file) for file in (__file__, attributes.__file__, kernels.__file__))
 
     def __len__(self) -> int:
@@ -130,25 +136,26 @@ class FeatureRows(ABC):
 
     @property
     def names(self) -> list[str]:
+        """The names of the templates."""
         return [template.name for template in self.templates]
 
     @cached_property
-    def _places(self) -> tuple[np.ndarray, ...]:
-        """The table that keys are looked up in, with a directory of at most one key a place."""
+    def lookup(self) -> tuple[np.ndarray, ...]:
+        """The arrays for `kernels.look_up`: keys and rows by template, and directories of the keys' high bits."""
         blocks = [self.keys[begin:end] for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
         bits = np.array([max(1, len(block).bit_length()) for block in blocks], np.int64)
-        places = [kernels.directory(block, size) for block, size in zip(blocks, bits, strict=True)]
-        begins, none = np.cumsum([0, *map(len, places)]), np.empty(0, np.int32)
-        return self.offsets, self.keys, self.rows, bits, begins, np.concatenate([none, *places]), self.masks
+        directories = [kernels.directory(block, size) for block, size in zip(blocks, bits, strict=True)]
+        begins, none = np.cumsum([0, *map(len, directories)]), np.empty(0, np.int32)
+        return self.offsets, self.keys, self.rows, bits, begins, np.concatenate([none, *directories]), self.masks
 
     @property
     def masks(self) -> np.ndarray:
-        """What of a key counts: uint64 [templates]"""
+        """The bits of a key that count: uint64 [templates]"""
         lengths = np.full(len(self.templates), WORD) if self.lengths is None else self.lengths
         return np.array([_mask(length) for length in lengths.tolist()], np.uint64)
 
     def keep(self, alive: np.ndarray) -> tuple[Self, np.ndarray]:
-        """Only the rows that are alive, and the new number of every old row (-1 for the dead ones)."""
+        """The index of the living rows, renumbered, and the new number of every old row (-1 for dead ones)."""
         new_row = np.cumsum(alive, dtype=np.int32)
         new_row[alive] -= 1
         new_row[~alive] = -1
@@ -159,42 +166,45 @@ class FeatureRows(ABC):
         return smaller, new_row
 
     def only(self, alive: np.ndarray) -> Self:
-        """The rows that are alive, under their old numbers."""
+        """The index of the living rows, with their old numbers."""
         kept = alive[self.rows]
         offsets = np.r_[0, np.cumsum(kept)][self.offsets]
         return replace(self, offsets=offsets, keys=self.keys[kept], rows=self.rows[kept])
 
     def shortened(self, guard: int, occurring: Callable[[int], np.ndarray] | None = None) -> Self:
-        """Keys of fewer bits, so few that a feature without a row is taken for one that has a row once in 2^guard, and
-        no fewer than tell the rows apart. `occurring(k)`: the keys of template k at all places of a text, of which no
-        larger share may be mistaken either."""
+        """The index with keys of as few bits as possible.
+
+        They still tell all rows apart, and an unknown feature is mistaken for a known one once in 2^guard. That
+        holds for the unknown features of a text too, if `occurring(k)` gives the keys of template k at its places."""
         keys = self.keys.copy()
         lengths = np.full(len(self.templates), WORD) if self.lengths is None else self.lengths.copy()
         for k, (begin, end) in enumerate(zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)):
             if begin == end:
                 continue
-            own, seen, most = self.keys[begin:end], None, int(lengths[k])
+            block, unknown, most = self.keys[begin:end], None, int(lengths[k])
             if occurring is not None:
-                found, counts = np.unique(occurring(k) & _mask(most), return_counts=True)
-                unknown = ~np.isin(found, own)
-                seen = found[unknown], counts[unknown], counts.sum() >> guard
-            lengths[k] = _shortest(own, min(most, len(own).bit_length() + guard), most, seen)
-            keys[begin:end] = own & _mask(int(lengths[k]))
+                distinct, counts = np.unique(occurring(k) & _mask(most), return_counts=True)
+                new = ~np.isin(distinct, block)
+                unknown = distinct[new], counts[new], counts.sum() >> guard
+            lengths[k] = _shortest(block, min(most, len(block).bit_length() + guard), most, unknown)
+            keys[begin:end] = block & _mask(int(lengths[k]))
         return replace(self, keys=keys, lengths=lengths)
 
 
 def _mask(length: int) -> np.uint64:
-    """So many ones, then zeros."""
+    """A 64-bit number whose first `length` bits are ones."""
     return np.uint64(((1 << length) - 1) << (WORD - length))
 
 
-def _shortest(own: np.ndarray, length: int, most: int, seen: tuple[np.ndarray, np.ndarray, int] | None) -> int:
-    """The bits, so many to so many, that tell these keys apart, and from all but a few occurrences of others."""
+def _shortest(keys: np.ndarray, length: int, most: int, unknown: tuple[np.ndarray, np.ndarray, int] | None) -> int:
+    """The fewest bits, from `length` to `most`, that tell these keys apart.
+
+    unknown: other keys, their counts, and how many of their occurrences may be mistaken for one of the keys."""
     while length < most:
         mask = _mask(length)
-        short = own & mask
+        short = keys & mask
         apart = bool((short[1:] != short[:-1]).all())
-        if apart and (seen is None or seen[1][np.isin(seen[0] & mask, short)].sum() <= seen[2]):
+        if apart and (unknown is None or unknown[1][np.isin(unknown[0] & mask, short)].sum() <= unknown[2]):
             break
         length += 1
     return length

@@ -8,7 +8,7 @@ import numpy as np
 
 from structsparse.base import cache
 from structsparse.corpora.columns import Sentences
-from structsparse.features.keys import Bags, FeatureRows
+from structsparse.features.keys import Bags, FeatureIndex
 
 WORTH = 10_000_000  # occurrences below which preparing again is as fast as reading the cache: a tenth of a second
 
@@ -18,9 +18,9 @@ def indexed(
     templates: Sequence,
     min_count: int,
     megabytes: int,
-    kind: type[FeatureRows],
+    kind: type[FeatureIndex],
     **options: int,
-) -> tuple[FeatureRows, dict[str, Bags], list[str]]:
+) -> tuple[FeatureIndex, dict[str, Bags], list[str]]:
     """Features of the part `train`, the active rows of all parts, and notes for the user.
 
     `kind` is the index class, of tokens or of arcs; its `fit` gets the `options`. Large results are cached, up to so
@@ -40,13 +40,13 @@ def indexed(
 
 
 def _made(
-    parts: Mapping[str, Sentences], templates: Sequence, min_count: int, kind: type[FeatureRows], options: Mapping
-) -> tuple[FeatureRows, dict[str, Bags]]:
+    parts: Mapping[str, Sentences], templates: Sequence, min_count: int, kind: type[FeatureIndex], options: Mapping
+) -> tuple[FeatureIndex, dict[str, Bags]]:
     index = kind.fit(parts["train"], templates, min_count, **options)
     return index, {part: index.bags(sentences) for part, sentences in parts.items()}
 
 
-def _as_arrays(index: FeatureRows, bags: Mapping[str, Bags]) -> dict[str, np.ndarray]:
+def _as_arrays(index: FeatureIndex, bags: Mapping[str, Bags]) -> dict[str, np.ndarray]:
     """Index and bags as the arrays of a cache entry."""
     arrays = {"offsets": index.offsets, "keys": index.keys, "rows": index.rows}
     if index.lengths is not None:
@@ -57,8 +57,8 @@ def _as_arrays(index: FeatureRows, bags: Mapping[str, Bags]) -> dict[str, np.nda
 
 
 def _from_arrays(
-    arrays: Mapping[str, np.ndarray], parts: Mapping[str, Sentences], templates: Sequence, kind: type[FeatureRows]
-) -> tuple[FeatureRows, dict[str, Bags]]:
+    arrays: Mapping[str, np.ndarray], parts: Mapping[str, Sentences], templates: Sequence, kind: type[FeatureIndex]
+) -> tuple[FeatureIndex, dict[str, Bags]]:
     """Index and bags from the arrays of a cache entry."""
     index = kind(tuple(templates), arrays["offsets"], arrays["keys"], arrays["rows"], arrays.get("lengths"))
     return index, {part: Bags(arrays[f"{part}.ids"], arrays[f"{part}.offsets"]) for part in parts}
@@ -68,7 +68,7 @@ def _key(
     parts: Mapping[str, Sentences],
     templates: Sequence,
     min_count: int,
-    kind: type[FeatureRows],
+    kind: type[FeatureIndex],
     options: Mapping[str, int] | None = None,
 ) -> str:
     """Cache key: a hash of the corpus, the templates, the options and the code that prepares them."""

@@ -1,9 +1,8 @@
-"""Keys of features of arcs on the CPU: a sum of what is said of the head, of the modifier, of what is between and of
-where the two stand to each other, each a 64-bit hash, and a finaliser that spreads all its bits.
+"""Kernels for keys of features of arcs: a sum of hashes of the head, the modifier, the words between and the distance.
 
-What is said of a token is summed up once for each token, so a template costs an arc three additions however many
-atoms it has. Tokens of a sentence follow a root; the arcs of a sentence of n words go by modifier, then by head:
-n * n of them, the root's own and a word's to itself left out.
+A finaliser spreads the bits of the sum. The hashes of a token are summed once for each token, so a template costs three
+additions an arc, however many atoms it has. The tokens of a sentence follow its root. The arcs of a sentence of n words
+are sorted by modifier, then by head: n * n of them, without arcs to the root and from a word to itself.
 """
 
 from __future__ import annotations
@@ -11,25 +10,26 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from structsparse.kernels.features.keys import PLAIN, TOGETHER, lay_down, look_up
+from structsparse.kernels.features.keys import BLOCK, PLAIN, look_up, write_block
 
 SPREAD = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
 BINS = 7  # of distance: 1, 2, 3, 4, 5, 6 to 10, more
 NEAR, FAR = 5, 10  # up to NEAR each distance is a bin
-WANTED = -2
+REQUESTED = -2  # marks a row whose first place is asked for
 
 
 @njit(inline="always")
-def _final(key):
+def finalized(key):
+    """A key with all bits spread."""
     key = (key ^ (key >> _HALF)) * SPREAD
     key = (key ^ (key >> _HALF)) * SPREAD
     return key ^ (key >> _HALF)
 
 
 @njit(inline="always")
-def _place(head, modifier):
-    """Side and distance as one number, below 2 * BINS."""
+def side_and_distance(head, modifier):
+    """Side of the head and bin of the distance as one number below 2 * BINS."""
     apart = abs(head - modifier)
     bin = apart - 1 if apart <= NEAR else NEAR + (apart > FAR)
     return BINS * (head > modifier) + bin
@@ -39,49 +39,50 @@ def _place(head, modifier):
 def fold(starts, arcs, heads, modifiers, between, places, keys):
     """keys [arcs] of one template.
 
-    Sentence s has its root at place starts[s] and its first arc at arcs[s]; heads, modifiers [places] are what the
-    template says of a token as either end; between [arcs], or [0] if it says nothing of that; places [2 * BINS]."""
+    Sentence s has its root at place starts[s] and its first arc at arcs[s]; heads, modifiers [places]: hashes of a
+    token as either end; between [arcs], or [0] without hashes of the words between; places [2 * BINS]."""
     for s in range(len(starts) - 1):
         root, tokens, k = starts[s], starts[s + 1] - starts[s], arcs[s]
         for m in range(1, tokens):
-            own = modifiers[root + m]
+            modifier = modifiers[root + m]
             for h in range(tokens):
                 if h != m:
-                    keys[k] = own + heads[root + h] + places[_place(h, m)]
+                    keys[k] = modifier + heads[root + h] + places[side_and_distance(h, m)]
                     k += 1
     if len(between):
         for k in range(len(keys)):
             keys[k] += between[k]
     for k in range(len(keys)):
-        keys[k] = _final(keys[k])
+        keys[k] = finalized(keys[k])
 
 
 @njit(**PLAIN)
 def find(templates, starts, arcs, values, between, index, ids):
     """ids [arcs, templates] = the row of each arc's feature, -1 for unknown ones.
 
-    templates: (atoms, bounds [templates + 1, 2], gaps, places) as features/arcs.py makes them; values
-    [atoms, places]; between [kinds, arcs]; index as in kernels.keys.find."""
+    templates: (atoms, bounds [templates, 3], gaps, places) as in tasks/parsing/features/index.py; values
+    [atoms, places]; between [kinds, arcs]; index as in `keys.find`."""
     atoms, bounds, gaps, places = templates
-    offsets, known, rows, bits, begins, directories, masks = index
+    offsets, index_keys, rows, bits, begins, directories, masks = index
     count, size = len(gaps), len(ids)
     keys, ends = np.empty(size, np.uint64), np.empty((2, values.shape[1]), np.uint64)
-    found = np.empty((min(TOGETHER, count), size), np.int32)
-    for first in range(0, count, TOGETHER):
-        last = min(first + TOGETHER, count)
+    block = np.empty((min(BLOCK, count), size), np.int32)
+    for first in range(0, count, BLOCK):
+        last = min(first + BLOCK, count)
         for k in range(first, last):
-            sums(atoms, bounds[k], values, ends)
+            token_sums(atoms, bounds[k], values, ends)
             fold(starts, arcs, ends[0], ends[1], between[gaps[k]] if gaps[k] >= 0 else keys[:0], places[k], keys)
-            own = slice(offsets[k], offsets[k + 1])
-            where = directories[begins[k] : begins[k + 1]]
-            look_up(keys, known[own], rows[own], where, bits[k], masks[k], found[k - first])
-        lay_down(found[: last - first], first, ids)
+            features = slice(offsets[k], offsets[k + 1])
+            entries = directories[begins[k] : begins[k + 1]]
+            look_up(keys, index_keys[features], rows[features], entries, bits[k], masks[k], block[k - first])
+        write_block(block[: last - first], first, ids)
 
 
 @njit(**PLAIN)
-def sums(atoms, bounds, values, ends):
-    """ends [2, places] = what a template says of each token as head and as modifier: atoms[bounds[0] : bounds[1]] and
-    atoms[bounds[1] : bounds[2]] are its rows of values."""
+def token_sums(atoms, bounds, values, ends):
+    """ends [2, places] = sums of the hashes of each token as head and as modifier.
+
+    atoms[bounds[0] : bounds[1]] and atoms[bounds[1] : bounds[2]] are the rows of values [atoms, places] to add."""
     ends[:] = 0
     for end in range(2):
         for a in range(bounds[end], bounds[end + 1]):
@@ -91,26 +92,26 @@ def sums(atoms, bounds, values, ends):
 
 
 @njit(**PLAIN)
-def between(starts, arcs, parts, classes, salts, found):
-    """found [kinds, arcs]: hashes of what stands between the ends of each arc, of five kinds (BETWEEN).
+def between(starts, arcs, parts, classes, salts, hashes):
+    """hashes [kinds, arcs] = hashes of the words between the ends of each arc, of five kinds (BETWEEN).
 
-    parts [places]: one bit for each part of speech; classes [places]: bits for verb, punctuation, conjunction; salts
-    [kinds]. Walks away from each modifier, on either side."""
+    parts [places]: a bit for each part of speech; classes [places]: bits for verb, punctuation, conjunction; salts
+    [kinds]. The loop walks away from each modifier, on either side."""
     for s in range(len(starts) - 1):
         root, tokens = starts[s], starts[s + 1] - starts[s]
         for m in range(1, tokens):
             first = arcs[s] + (m - 1) * (tokens - 1)
             for side in (-1, 1):
-                seen, verbs, marks, links = np.uint64(0), 0, 0, 0
+                tags, verbs, marks, links = np.uint64(0), 0, 0, 0
                 h = m + side
                 while 0 <= h < tokens:
                     k = first + h - (h > m)
-                    found[0, k] = _final(salts[0] + seen)
-                    found[1, k] = _final(salts[1] + np.uint64(min(verbs, 2)))
-                    found[2, k] = _final(salts[2] + np.uint64(min(marks, 2)))
-                    found[3, k] = _final(salts[3] + np.uint64(3 * min(verbs, 2) + min(marks, 2)))
-                    found[4, k] = _final(salts[4] + np.uint64(min(links, 1)))
-                    seen |= parts[root + h]
+                    hashes[0, k] = finalized(salts[0] + tags)
+                    hashes[1, k] = finalized(salts[1] + np.uint64(min(verbs, 2)))
+                    hashes[2, k] = finalized(salts[2] + np.uint64(min(marks, 2)))
+                    hashes[3, k] = finalized(salts[3] + np.uint64(3 * min(verbs, 2) + min(marks, 2)))
+                    hashes[4, k] = finalized(salts[4] + np.uint64(min(links, 1)))
+                    tags |= parts[root + h]
                     verbs += classes[root + h] & 1
                     marks += (classes[root + h] >> 1) & 1
                     links += (classes[root + h] >> 2) & 1
@@ -118,12 +119,12 @@ def between(starts, arcs, parts, classes, salts, found):
 
 
 @njit(**PLAIN)
-def first_places(ids, offsets, place, wanted):
-    """place [rows]: the first bag that has a row, of those, `wanted` many, where WANTED stands."""
+def first_places(ids, offsets, place, count):
+    """place [rows] = the first bag with the row, for the `count` rows that are marked REQUESTED."""
     for bag in range(len(offsets) - 1):
-        if wanted == 0:
+        if count == 0:
             return
         for row in ids[offsets[bag] : offsets[bag + 1]]:
-            if place[row] == WANTED:
+            if place[row] == REQUESTED:
                 place[row] = bag
-                wanted -= 1
+                count -= 1

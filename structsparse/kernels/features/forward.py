@@ -1,8 +1,8 @@
-"""Heads of words, each chosen by a softmax over the arcs to its word: what features would add to their scores.
+"""Kernels for forward selection of arc templates: gains in likelihood of a softmax over the heads of each word.
 
-Two models go side by side, each fitted to one half of the sentences and judged on the other. Their state [arcs, 4] is
-slope and curvature of the log-likelihood along each arc's score, of the first model and of the second. Sums of it by
-feature, [features, 2, 4], are taken of the arcs of each half apart.
+Two models are fitted side by side, each to one half of the sentences and validated on the other. Their state [arcs, 4]
+is slope and curvature of the log-likelihood along each arc's score, of the first model and of the second. Its sums by
+feature, [features, 2, 4], are separate for the arcs of each half.
 """
 
 from __future__ import annotations
@@ -17,38 +17,39 @@ _SPREAD, _WORD = np.uint64(0x9E3779B97F4A7C15), np.uint64(64)
 
 
 @njit(**PLAIN)
-def number(keys, bits, slots, known, ids):
-    """Number the features from 0 on, as they come: ids [arcs] of keys [arcs]; how many there are.
+def number_features(keys, bits, slots, distinct, ids):
+    """ids [arcs] = numbers of the features with these keys [arcs], by first appearance; returns their count.
 
-    slots: int32 [2^bits], more than there are arcs; known: uint64 [arcs]."""
+    slots: int32 [2^bits], more than arcs; distinct: uint64 [arcs], filled with the key of each feature."""
     slots[:] = -1
     shift, mask, count = _WORD - np.uint64(bits), (1 << bits) - 1, 0
     for a in range(len(keys)):
         key = keys[a]
         i = np.int64((key * _SPREAD) >> shift)
-        while slots[i] >= 0 and known[slots[i]] != key:
+        while slots[i] >= 0 and distinct[slots[i]] != key:
             i = (i + 1) & mask
         if slots[i] < 0:
-            slots[i], known[count] = count, key
+            slots[i], distinct[count] = count, key
             count += 1
         ids[a] = slots[i]
     return count
 
 
 @njit(**SUMS)
-def look(scores, gold, begins, arcs, state):
-    """state [arcs, 4] of scores [2, arcs]. Sentence s has the words begins[s] : begins[s + 1], whose heads are gold,
-    and the arcs from arcs[s] on."""
+def differentiate(scores, gold, begins, arcs, state):
+    """state [arcs, 4] = slopes and curvatures at scores [2, arcs].
+
+    Sentence s has the words begins[s] : begins[s + 1] with the heads gold, and the arcs from arcs[s] on."""
     for s in range(len(begins) - 1):
         words = begins[s + 1] - begins[s]
         for m in range(words):
             first, head = arcs[s] + m * words, gold[begins[s] + m]
             right = head - (head > m + 1)
             for model in range(2):
-                own = scores[model, first : first + words]
-                most, total = own.max(), np.float32(0)
+                word_scores = scores[model, first : first + words]
+                most, total = word_scores.max(), np.float32(0)
                 for j in range(words):
-                    share = np.exp(own[j] - most)
+                    share = np.exp(word_scores[j] - most)
                     state[first + j, 2 * model] = share
                     total += share
                 for j in range(words):
@@ -58,37 +59,38 @@ def look(scores, gold, begins, arcs, state):
 
 
 @njit(**SUMS)
-def add_up(ids, half, state, sums):
-    """sums [features, 2, 4] of the state by feature and half: ids [arcs], half [arcs]"""
+def sum_by_feature(ids, half, state, sums):
+    """sums [features, 2, 4] = sums of the state by feature and half: ids [arcs], half [arcs]"""
     sums[:] = 0
     for a in range(len(ids)):
-        own = sums[ids[a], half[a]]
+        total = sums[ids[a], half[a]]
         for k in range(4):
-            own[k] += state[a, k]
+            total[k] += state[a, k]
 
 
 @njit(**SUMS)
 def gain(sums, ridge, rate):
-    """By how much the log-likelihood of the halves that the models are not fitted to would rise, to second order, if
-    each feature took a step of `rate` towards what fits the other half, ridge / 2 times squares added."""
+    """Gain in log-likelihood of the validation halves, to second order, by a step of each feature's weight.
+
+    The step is `rate` times a Newton step on the half that the model is fitted to, with ridge / 2 times squares."""
     total = 0.0
     for f in range(len(sums)):
         for model in range(2):
             fitted, held = sums[f, model], sums[f, 1 - model]
-            step = rate * fitted[2 * model] / (fitted[2 * model + 1] + ridge)
-            total += step * (held[2 * model] - 0.5 * step * held[2 * model + 1])
+            change = rate * fitted[2 * model] / (fitted[2 * model + 1] + ridge)
+            total += change * (held[2 * model] - 0.5 * change * held[2 * model + 1])
     return total
 
 
 @njit(**SUMS)
-def move(sums, ids, ridge, rate, weights, scores):
-    """Take that step, from weights [2, features] on: they and scores [2, arcs] change; sums are lost."""
+def step(sums, ids, ridge, rate, weights, scores):
+    """Take that step from weights [2, features]: updates them and scores [2, arcs]; overwrites sums."""
     for f in range(len(sums)):
         for model in range(2):
             fitted = sums[f, model]
-            step = rate * (fitted[2 * model] - ridge * weights[model, f]) / (fitted[2 * model + 1] + ridge)
-            weights[model, f] += step
-            fitted[2 * model] = step
+            change = rate * (fitted[2 * model] - ridge * weights[model, f]) / (fitted[2 * model + 1] + ridge)
+            weights[model, f] += change
+            fitted[2 * model] = change
     for a in range(len(ids)):
         for model in range(2):
             scores[model, a] += sums[ids[a], model, 2 * model]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from structsparse.kernels.features.arc_keys import _final, _place, between
+from structsparse.kernels.features.arc_keys import between, finalized, side_and_distance
 from structsparse.kernels.logspace import PLAIN
 from structsparse.kernels.solvers.online_trees import add_cost, tree_score
 from structsparse.kernels.structures.best_trees import room, solve
@@ -114,9 +114,9 @@ def _keys_of(says, sums, head, modifier, tokens, keys):
         arc = (modifier - 1) * (tokens - 1) + head - (head > modifier)
         for b in range(len(bases)):
             bases[b] += sums.between[says.gaps[b], arc]
-    places = says.places[_place(head, modifier)]
+    places = says.places[side_and_distance(head, modifier)]
     for k in range(len(keys)):
-        keys[k] = _final(bases[says.bases[k]] + places[k])
+        keys[k] = finalized(bases[says.bases[k]] + places[k])
 
 
 @njit(**PLAIN)

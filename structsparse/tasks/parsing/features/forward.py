@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from structsparse.corpora.treebank import Treebank
-from structsparse.kernels.features import forward as heads
+from structsparse.kernels.features import forward as kernels
 from structsparse.tasks.parsing.features.index import Looks
 from structsparse.tasks.parsing.features.templates import ArcTemplate
 
@@ -39,7 +39,7 @@ class Forward:
     def gain(self, k: int) -> float:
         """What the sentences that are held out would gain by template k, in nats."""
         ids, count = self._numbered(k)
-        return heads.gain(self._sums(ids, count), self.ridge, self.rate)
+        return kernels.gain(self._sums(ids, count), self.ridge, self.rate)
 
     def take(self, k: int) -> None:
         ids, count = self._numbered(k)
@@ -49,22 +49,22 @@ class Forward:
     def fit(self, k: int) -> None:
         """A step of template k, which has been taken."""
         ids, weights = self.ids[k], self.weights[k]
-        heads.move(self._sums(ids, weights.shape[1]), ids, self.ridge, self.rate, weights, self.scores)
+        kernels.step(self._sums(ids, weights.shape[1]), ids, self.ridge, self.rate, weights, self.scores)
         self._update()
 
     def _update(self) -> None:
-        heads.look(self.scores, self.gold, self.begins, self.look.first_arcs, self.state)
+        kernels.differentiate(self.scores, self.gold, self.begins, self.look.first_arcs, self.state)
 
     def _sums(self, ids: np.ndarray, count: int) -> np.ndarray:
         sums = self._room[3][:count]
-        heads.add_up(ids, self.half, self.state, sums)
+        kernels.sum_by_feature(ids, self.half, self.state, sums)
         return sums
 
     def _numbered(self, k: int) -> tuple[np.ndarray, int]:
         """The feature of template k on each arc, until the next call, and how many there are."""
         slots, known, ids, _ = self._room
         bits = len(slots).bit_length() - 1
-        return ids, heads.number(self.look.keys(k), bits, slots, known, ids)
+        return ids, kernels.number_features(self.look.keys(k), bits, slots, known, ids)
 
     @cached_property
     def _room(self) -> tuple[np.ndarray, ...]:

@@ -20,7 +20,7 @@ from structsparse.base.large_arrays import empty_array, shrunk
 from structsparse.corpora.columns import Sentences
 from structsparse.corpora.treebank import COLUMNS, Treebank
 from structsparse.features.attributes import OF_WORD, attribute
-from structsparse.features.keys import WORD, Bags, FeatureRows, hashes
+from structsparse.features.keys import WORD, Bags, FeatureIndex, hashes
 from structsparse.kernels.features import arc_keys, keys
 from structsparse.kernels.solvers.online_trees_by_keys import TemplateAtoms
 from structsparse.tasks.parsing.features import templates as arc_templates
@@ -35,7 +35,7 @@ ENDS = "hm"
 PREDICTED = "deprel"
 
 
-class ArcIndex(FeatureRows):
+class ArcIndex(FeatureIndex):
     """Templates of arcs, and for each of them the features that own a row."""
 
     templates: tuple[ArcTemplate, ...]
@@ -61,15 +61,15 @@ class ArcIndex(FeatureRows):
     ) -> ArcIndex:
         """All features that are on at least `min_count` arcs, told apart by so many bits of their keys."""
         look = Looks(sentences, templates)
-        return cls.gathered(templates, look.arcs, look.keys, min_count, sentences.source, bits)
+        return cls.collect(templates, look.arcs, look.keys, min_count, sentences.source, bits)
 
     def bags(self, sentences: Sentences) -> Bags:
         """The rows of every arc; features that own no row are dropped."""
         look, count = Looks(sentences, self.templates), len(self.templates)
         ids, offsets = empty_array(look.arcs * count, np.int32, cache_folder()), np.empty(look.arcs + 1, np.int64)
         table = ids.reshape(look.arcs, count)
-        arc_keys.find(look.patterns, look.starts, look.first_arcs, look.values, look.between, self._places, table)
-        keys.squeeze(table, offsets)
+        arc_keys.find(look.patterns, look.starts, look.first_arcs, look.values, look.between, self.lookup, table)
+        keys.compact(table, offsets)
         del table
         return Bags(shrunk(ids, offsets[-1]), offsets)
 
@@ -87,18 +87,18 @@ class ArcIndex(FeatureRows):
         """All features that are on at least `min_count` of the arcs to each word from its head: heads [tokens]"""
         look = Looks(sentences, templates)
         chosen = look.chosen(heads)
-        return cls.gathered(templates, len(chosen), lambda k: look.keys(k)[chosen], min_count, sentences.source)
+        return cls.collect(templates, len(chosen), lambda k: look.keys(k)[chosen], min_count, sentences.source)
 
     def bags_chosen(self, sentences: Sentences, heads: np.ndarray) -> Bags:
         """The rows of the arc to each word from its head: heads [tokens]"""
-        look, (bounds, known, rows, bits, begins, places, masks) = Looks(sentences, self.templates), self._places
+        look, (bounds, known, rows, bits, begins, places, masks) = Looks(sentences, self.templates), self.lookup
         chosen = look.chosen(heads)
         found, offsets = np.empty((len(self.templates), len(chosen)), np.int32), np.empty(len(chosen) + 1, np.int64)
         for k in range(len(found)):
             own, where = slice(bounds[k], bounds[k + 1]), places[begins[k] : begins[k + 1]]
             keys.look_up(look.keys(k)[chosen], known[own], rows[own], where, bits[k], masks[k], found[k])
         table = np.ascontiguousarray(found.T)
-        keys.squeeze(table, offsets)
+        keys.compact(table, offsets)
         return Bags(table.reshape(-1)[: offsets[-1]].copy(), offsets)
 
     def describe(
@@ -111,7 +111,7 @@ class ArcIndex(FeatureRows):
             arcs = self._first_arcs(look, rows)
         else:
             place = np.full(len(self), -1)
-            place[rows] = arc_keys.WANTED
+            place[rows] = arc_keys.REQUESTED
             arc_keys.first_places(bags.ids, bags.offsets, place, len(rows))
             arcs = place[rows] if heads is None else look.chosen(heads)[place[rows]]
         template_of, spell = np.searchsorted(self.offsets, rows, side="right") - 1, Speller(look)
@@ -244,7 +244,7 @@ class Looks:
         """Of template k: uint64 [arcs]"""
         atoms, bounds, gaps, places = self.patterns
         ends, found = np.empty((2, int(self.starts[-1])), np.uint64), np.empty(self.arcs, np.uint64)
-        arc_keys.sums(atoms, bounds[k], self.values, ends)
+        arc_keys.token_sums(atoms, bounds[k], self.values, ends)
         between = self.between[gaps[k]] if gaps[k] >= 0 else found[:0]
         arc_keys.fold(self.starts, self.first_arcs, *ends, between, places[k], found)
         return found

@@ -14,13 +14,13 @@ import numpy as np
 
 from structsparse.corpora.columns import Column, Sentences
 from structsparse.features.attributes import attribute
-from structsparse.features.keys import Bags, FeatureRows, hashes
+from structsparse.features.keys import Bags, FeatureIndex, hashes
 from structsparse.kernels.features import keys as kernels
 from structsparse.tasks.tagging.features import templates as language
 from structsparse.tasks.tagging.features.templates import Template
 
 
-class TokenIndex(FeatureRows):
+class TokenIndex(FeatureIndex):
     """Index from token features to rows of a weight table."""
 
     templates: tuple[Template, ...]
@@ -44,7 +44,7 @@ class TokenIndex(FeatureRows):
     def fit(cls, sentences: Sentences, templates: Sequence[Template], min_count: int = 1) -> TokenIndex:
         """Index of all features that occur on at least `min_count` tokens of these sentences."""
         arrays, hashed = _TemplateArrays(templates), AttributeHashes(sentences, templates)
-        return cls.gathered(templates, sentences.tokens, lambda k: arrays.keys(k, hashed), min_count, sentences.source)
+        return cls.collect(templates, sentences.tokens, lambda k: arrays.keys(k, hashed), min_count, sentences.source)
 
     def bags(self, sentences: Sentences) -> Bags:
         """Active rows of each token; features without a row are dropped."""
@@ -60,8 +60,8 @@ class TokenIndex(FeatureRows):
         tokens, templates = int(lengths.sum()), len(self.templates)
         ids, offsets = np.empty(tokens * templates, np.int32), np.empty(tokens + 1, np.int64)
         table = ids.reshape(tokens, templates)
-        kernels.find(self._arrays.all, hashed.values, starts, lengths, self._places, table)
-        kernels.squeeze(table, offsets)
+        kernels.find(self._arrays.all, hashed.values, starts, lengths, self.lookup, table)
+        kernels.compact(table, offsets)
         del table
         ids.resize(offsets[-1], refcheck=False)  # frees the unused end without a copy
         return Bags(ids, offsets)

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.treebanks import planted
-from structsparse.kernels.features import forward as heads
+from structsparse.kernels.features import forward as kernels
 from structsparse.tasks.parsing.features.filters import ArcCandidates, by_addition
 from structsparse.tasks.parsing.features.forward import Forward, forward
 from structsparse.tasks.parsing.features.templates import expand
@@ -53,7 +53,7 @@ def test_features_are_numbered_as_they_come():
     keys = np.concatenate([values, values[draw.integers(0, 50, 400)]])
     slots, known, ids = np.empty(1024, np.int32), np.empty(450, np.uint64), np.empty(450, np.int32)
     for some in (keys, keys[::-1].copy(), np.zeros(450, np.uint64)):
-        count = heads.number(some, 10, slots, known, ids)
+        count = kernels.number_features(some, 10, slots, known, ids)
         order = {}
         assert ids.tolist() == [order.setdefault(key, len(order)) for key in some.tolist()]
         assert count == len(order)
