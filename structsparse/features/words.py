@@ -1,7 +1,7 @@
-"""Bags of words: which words are features, and what a document weighs on them.
+"""Bags of words: which words are the features of documents, and the values of the features.
 
-A row of a classifier's table stands for a word. The rows are chosen on train (or on all parts, as some papers count
-them), the weights on train alone.
+Each row of a classifier's table stands for a word. The words are those of train (or of all parts, as in some papers);
+weightings such as tf-idf are estimated on train alone.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class WordLayout(TableLayout):
 
     kind = "words"
 
-    words: tuple[str, ...]  # [rows], the last `extra` of them names of features made of groups of words
+    words: tuple[str, ...]  # [rows], the last `extra` of them names of groups of words
     train: Documents
-    row_of: np.ndarray  # int32 [word types of the corpus], the row of each, -1 where it is no feature
-    counts: np.ndarray  # int64 [rows], tokens in train
-    documents: np.ndarray  # int64 [rows], documents of train that have it
+    row_of: np.ndarray  # int32 [word types of the corpus], the row of each, -1 if it is not a feature
+    counts: np.ndarray  # int64 [rows], occurrences in train
+    documents: np.ndarray  # int64 [rows], documents of train with the word
     classes: tuple[str, ...] | None
     extra: int = 0
-    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of a planted corpus: its word groups by name
-    unlabelled: tuple[str, ...] = ()  # further texts, for word classes
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # groups of words of a planted corpus, by name
+    unlabelled: tuple[str, ...] = ()  # texts without labels, for clusters of words
     reading: Reading = field(default_factory=Reading)
 
     def __len__(self) -> int:
@@ -52,57 +52,57 @@ class WordLayout(TableLayout):
 
     @property
     def plain(self) -> int:
-        """How many rows are words."""
+        """The number of rows that are single words."""
         return len(self.words) - self.extra
 
 
 @dataclass(frozen=True, eq=False)
 class Weighting:
-    """What a count becomes.
+    """The weighting of word counts: from a count c to the value of a feature.
 
     counts: c; log: log(1 + c); tfidf: c (1 + log((1 + N) / (1 + documents))), with N documents in train, as in
-    scikit-learn. `normalize`: after that each document is scaled to l2 norm 1."""
+    scikit-learn. `normalize` then scales each document to l2 norm 1."""
 
     kind: str
     normalize: bool
-    factors: np.ndarray  # float64 [rows], ones but for tfidf
+    factors: np.ndarray  # float64 [rows], ones except for tfidf
 
     def __call__(self, counts: sparse.csr_array) -> sparse.csr_array:
-        """float64 [documents, rows] of counts, weighed"""
-        weighed = counts.astype(np.float64)
+        """The values of features from their counts: float64 [documents, rows]"""
+        values = counts.astype(np.float64)
         if self.kind == "log":
-            np.log1p(weighed.data, out=weighed.data)
-        weighed.data *= self.factors[weighed.indices]
+            np.log1p(values.data, out=values.data)
+        values.data *= self.factors[values.indices]
         if self.normalize:
-            sizes = np.diff(weighed.indptr)
+            sizes = np.diff(values.indptr)
             owner = np.repeat(np.arange(len(sizes)), sizes)
-            norms = np.sqrt(np.bincount(owner, weighed.data**2, minlength=len(sizes)))
-            weighed.data /= norms[owner]
-        return weighed
+            norms = np.sqrt(np.bincount(owner, values.data**2, minlength=len(sizes)))
+            values.data /= norms[owner]
+        return values
 
 
 @dataclass(frozen=True, eq=False)
 class Bag:
-    """Documents as rows of weights, a column for each row of the table."""
+    """A bag of words: turns documents into sparse vectors of feature values."""
 
     layout: WordLayout
     weighting: Weighting
-    members: sparse.csr_array | None = None  # [words, extra]: what the further features are sums of
+    members: sparse.csr_array | None = None  # [words, extra]: the words that each extra feature sums over
 
     def matrix(self, documents: Documents) -> sparse.csr_array:
-        """float64 [documents, rows]; words that are no features are left out"""
+        """The feature values of documents: float64 [documents, rows]; other words are ignored"""
         counts = self.count(documents)
         if self.members is not None:
             counts = sparse.hstack([counts, counts @ self.members], format="csr")
         return self.weighting(counts)
 
     def count(self, documents: Documents) -> sparse.csr_array:
-        """int64 [documents, words], how often each word is in each document"""
+        """The count of each word in each document: int64 [documents, words]"""
         return count(documents, rows_of(documents, self.layout), self.layout.plain)
 
 
 def rows_of(documents: Documents, layout: WordLayout) -> np.ndarray:
-    """The row of each word type of these documents, -1 where it is no feature: int32 [word types]"""
+    """The row of each word type of documents, -1 if it is not a feature: int32 [word types]"""
     if documents.words is layout.train.words:
         return layout.row_of
     rows = {word: row for row, word in enumerate(layout.words[: layout.plain])}
@@ -110,7 +110,7 @@ def rows_of(documents: Documents, layout: WordLayout) -> np.ndarray:
 
 
 def count(documents: Documents, row_of: np.ndarray, rows: int) -> sparse.csr_array:
-    """int64 [documents, rows], how often the words of each row are in each document"""
+    """The count of the words of each row in each document: int64 [documents, rows]"""
     owner = np.repeat(np.arange(len(documents), dtype=np.int32), documents.lengths)
     row = row_of[documents.tokens]
     known = row >= 0
@@ -125,7 +125,7 @@ def bag(
     min_count: int = 1,
     vocabulary: str = "train",
 ) -> Bag:
-    """The features of a corpus: words that are in so many documents of train, in alphabetical order."""
+    """Make the bag of words of a corpus: words in at least `min_count` documents of train, in alphabetical order."""
     _one_of("features.weighting", weighting, WEIGHTINGS)
     _one_of("features.vocabulary", vocabulary, VOCABULARIES)
     if min_count < 1:
@@ -133,12 +133,12 @@ def bag(
     train = documents.train
     parts = [train] if vocabulary == "train" else [*documents.parts.values()]
     types = len(train.words)
-    every = count(train, np.arange(types, dtype=np.int32), types)
-    frequency = np.bincount(every.indices, minlength=types)  # documents of train
+    counts = count(train, np.arange(types, dtype=np.int32), types)
+    frequency = np.bincount(counts.indices, minlength=types)  # document frequency in train
     chosen = np.zeros(types, bool)
     for part in parts:
         chosen[part.tokens] = True
-    chosen &= frequency >= (min_count if min_count > 1 else 0)  # 1: also what is in no document of train, if asked for
+    chosen &= frequency >= (min_count if min_count > 1 else 0)  # 1: includes words of dev and test
     codes = np.flatnonzero(chosen)
     if not len(codes):
         raise UserError(f"no word is in {min_count} documents of train; lower features.min_count")
@@ -162,7 +162,7 @@ def bag(
 
 
 def extended(bag: Bag, names: Sequence[str], members: sparse.sparray) -> Bag:
-    """Further features after the words, each a sum over words: members [words, features]."""
+    """A bag of words with extra features, each the sum of the counts of some words: members [words, features]"""
     layout = bag.layout
     members = sparse.csr_array(members)
     if members.shape != (layout.plain, len(names)) or layout.extra:
@@ -183,6 +183,7 @@ def extended(bag: Bag, names: Sequence[str], members: sparse.sparray) -> Bag:
     return Bag(layout, weighting, members)
 
 
-def _one_of(key: str, seen: str, expected: tuple[str, ...]) -> None:
-    if seen not in expected:
-        raise UserError(f"{key} is {seen!r}, expected one of {', '.join(expected)}")
+def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
+    """Check an option that has a fixed set of values."""
+    if value not in choices:
+        raise UserError(f"{key} is {value!r}, expected one of {', '.join(choices)}")

@@ -1,4 +1,4 @@
-"""Groups of words against plain sets, and what their controls leave as it was."""
+"""Groups of words against Python sets, and what their random controls preserve."""
 
 import json
 from collections import Counter, defaultdict
@@ -13,15 +13,15 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.documents import Constituents, Labelled, tokenize
 from structsparse.features import word_groups as groups
 from structsparse.features import words
-from structsparse.features.clusters.brown import brown as brown_tree
-from structsparse.features.clusters.ward import ward as ward_tree
+from structsparse.features.clusters.brown import brown_tree
+from structsparse.features.clusters.ward import ward_tree
 from structsparse.features.words import bag
 
-SENTENCES = 3  # to a document, at most
+SENTENCES = 3  # per document, at most
 
 
 def corpus(seed: int = 0, documents: int = 12, words: int = 25):
-    """Drawn documents of which sentences and constituents are known; some words are in no document of train."""
+    """Random documents with known sentences and constituents; some words are not in train."""
     random = np.random.default_rng(seed)
     texts, cuts, phrases = [], [0], []
     for number in range(documents):
@@ -34,18 +34,18 @@ def corpus(seed: int = 0, documents: int = 12, words: int = 25):
             begin += length
             cuts.append(cuts[-1] + length)
         texts.append(" ".join(f"w{k}" for k in np.minimum(random.zipf(1.3, begin) - 1, words - 1)))
-    found = tokenize([f"d{k}.txt" for k in range(documents)], texts, np.arange(documents) % 2, ("no", "yes"))
+    result = tokenize([f"d{k}.txt" for k in range(documents)], texts, np.arange(documents) % 2, ("no", "yes"))
     document, begin, end, value = np.array([p for p in phrases if p[2] > p[1]], np.int64).T
     kinds = np.zeros(len(value), np.int16)
     constituents = Constituents(document.astype(np.int32), begin.astype(np.int32), end.astype(np.int32),
                                 value.astype(np.int16), kinds)  # fmt: skip
-    return replace(found, sentence_offsets=np.array(cuts), constituents=constituents)
+    return replace(result, sentence_offsets=np.array(cuts), constituents=constituents)
 
 
 def layout_of(documents, min_count: int = 1):
     half = len(documents) // 2
     train, rest = documents.select(range(half)), documents.select(range(half, len(documents)))
-    return bag(Labelled("drawn", train, rest, rest), min_count=min_count, vocabulary="all").layout
+    return bag(Labelled("random", train, rest, rest), min_count=min_count, vocabulary="all").layout
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def layout():
 
 
 def texts_of(layout, begins, ends):
-    """The features of each stretch of tokens."""
+    """The set of features in each span of tokens."""
     words, known = layout.train.words, set(layout.words)
     return [
         {words[code] for code in layout.train.tokens[begin:end].tolist()} & known
@@ -63,30 +63,32 @@ def texts_of(layout, begins, ends):
 
 
 def naive(sets, weigh) -> dict[frozenset, float]:
-    """What each set of words weighs, equal ones together, single words left out."""
-    kept = [frozenset(own) for own in sets if len(own) > 1]
-    lies_in = Counter(word for own in kept for word in own)
-    found = defaultdict(float)
-    for own in kept:
-        found[own] += weigh(own, lies_in)
-    return found
+    """The weight of each set of words; equal sets are added, single words left out."""
+    groups = [frozenset(words) for words in sets if len(words) > 1]
+    groups_of_word = Counter(word for group in groups for word in group)
+    weights = defaultdict(float)
+    for group in groups:
+        weights[group] += weigh(group, groups_of_word)
+    return weights
 
 
 WEIGHTS = {
-    "one": lambda own, lies_in: 1.0,
-    "sqrt_size": lambda own, lies_in: len(own) ** 0.5,
-    "overlap": lambda own, lies_in: len(own) / sum(lies_in[word] for word in own),
+    "one": lambda group, groups_of_word: 1.0,
+    "sqrt_size": lambda group, groups_of_word: len(group) ** 0.5,
+    "overlap": lambda group, groups_of_word: len(group) / sum(groups_of_word[word] for word in group),
 }
 
 
 def as_sets(cover, layout) -> dict[frozenset, float]:
+    """The weights of groups by their sets of words."""
     bounds, members = cover.offsets.tolist(), cover.members.tolist()
     sets = [frozenset(layout.words[row] for row in members[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
     assert len(set(sets)) == len(sets)
     return dict(zip(sets, cover.weight.tolist(), strict=True))
 
 
-def stretches(kind, layout):
+def spans(kind, layout):
+    """Where the units of a kind begin and end among the tokens."""
     train = layout.train
     if kind == "sentences":
         return train.sentences()[:-1], train.sentences()[1:]
@@ -100,38 +102,38 @@ def stretches(kind, layout):
 @pytest.mark.parametrize("kind", ["sentences", "documents", "constituents"])
 def test_groups_are_the_sets_of_their_words(kind, weights, layout):
     cover = groups.KINDS[kind]((len(layout.words),), layout, weights=weights)
-    expected = naive(texts_of(layout, *stretches(kind, layout)), WEIGHTS[weights])
+    expected = naive(texts_of(layout, *spans(kind, layout)), WEIGHTS[weights])
     assert as_sets(cover, layout) == pytest.approx(expected)
     assert len(expected) > 10
 
 
-def test_neutral_constituents_alone(layout):
+def test_only_neutral_constituents(layout):
     cover = groups.constituents((len(layout.words),), layout, neutral=True)
-    begins, ends = stretches("constituents", layout)
+    begins, ends = spans("constituents", layout)
     neutral = layout.train.constituents.value == 2
     expected = naive(texts_of(layout, begins[neutral], ends[neutral]), WEIGHTS["sqrt_size"])
     assert as_sets(cover, layout) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("kind", "made"), [(groups.brown, brown_tree), (groups.ward, ward_tree)])
-def test_clusters_are_the_nodes_of_the_tree(layout, kind, made):
+@pytest.mark.parametrize(("kind", "make_tree"), [(groups.brown, brown_tree), (groups.ward, ward_tree)])
+def test_clusters_are_the_nodes_of_the_tree(layout, kind, make_tree):
     cover = kind((len(layout.words),), layout, weights="one", classes=6)
-    tree, known = made(layout.train, 6), set(layout.words)
+    tree, known = make_tree(layout.train, 6), set(layout.words)
     sets = [{layout.train.words[c] for c in tree.codes(node).tolist()} & known for node in range(tree.nodes)]
     assert as_sets(cover, layout) == pytest.approx(naive(sets, WEIGHTS["one"]))
     assert all(name.startswith("cluster ") for name in cover.names)
 
 
-def test_several_columns_count_as_entries(layout):
+def test_the_entries_of_several_columns_count(layout):
     one = groups.sentences((len(layout.words),), layout, weights="sqrt_size")
     many = groups.sentences((len(layout.words), 4), layout, weights="sqrt_size")
     assert torch.allclose(many.weight, 2 * one.weight)
     assert torch.equal(many.size, 4 * one.size)
 
 
-def test_sources_and_names_say_where_a_group_is_from(layout):
+def test_sources_and_names_tell_the_units_of_a_group(layout):
     cover = groups.sentences((len(layout.words),), layout)
-    sets = texts_of(layout, *stretches("sentences", layout))
+    sets = texts_of(layout, *spans("sentences", layout))
     bounds = layout.train.sentences()
     assert len(cover.source) == len(sets)
     named = set()
@@ -141,13 +143,13 @@ def test_sources_and_names_say_where_a_group_is_from(layout):
             continue
         members = cover.members[cover.offsets[group] : cover.offsets[group + 1]].tolist()
         assert {layout.words[row] for row in members} == sets[sentence]
-        if group not in named:  # the first of its kind gives the name
+        if group not in named:  # the first unit gives the name
             named.add(group)
             document = int(np.searchsorted(layout.train.offsets, bounds[sentence], side="right")) - 1
             place = sum(layout.train.offsets[document] <= b < bounds[sentence] for b in bounds) + 1
             name = f"sentence {place} of {layout.train.names[document]}"
-            others = int((cover.source == group).sum()) - 1
-            assert cover.names[group] == name + (f" (and {others:,} like it)" if others else "")
+            more = int((cover.source == group).sum()) - 1
+            assert cover.names[group] == name + (f" (and {more:,} like it)" if more else "")
     assert (cover.source == -1).any()
     assert len(cover.names[2:5]) == 3
 
@@ -156,15 +158,15 @@ def test_sources_and_names_say_where_a_group_is_from(layout):
 
 
 @pytest.mark.parametrize("kind", ["frequency", "all"])
-def test_permuted_groups_overlap_alike(kind, layout):
-    real, drawn = (groups.sentences((len(layout.words),), layout, permute=p, seed=3) for p in ("none", kind))
+def test_permuted_groups_have_the_same_sizes_and_overlaps(kind, layout):
+    real, permuted = (groups.sentences((len(layout.words),), layout, permute=p, seed=3) for p in ("none", kind))
     place = groups.permutation(layout, kind, 3)
     assert sorted(place.tolist()) == list(range(len(layout.words)))
     assert (place != np.arange(len(place))).any()
-    assert torch.equal(drawn.offsets, real.offsets)
-    assert torch.equal(drawn.weight, real.weight)
-    assert torch.equal(drawn.multiplicity[place], real.multiplicity)
-    assert drawn.members.tolist() == place[real.members.numpy()].tolist()
+    assert torch.equal(permuted.offsets, real.offsets)
+    assert torch.equal(permuted.weight, real.weight)
+    assert torch.equal(permuted.multiplicity[place], real.multiplicity)
+    assert permuted.members.tolist() == place[real.members.numpy()].tolist()
     unseen = layout.counts == 0
     assert unseen.any() or layout.documents.min() > 0
     assert (place[unseen] == np.flatnonzero(unseen)).all()
@@ -175,7 +177,7 @@ def test_permuted_groups_overlap_alike(kind, layout):
     assert (other != place).any()
 
 
-def test_words_that_training_lacks_stay_where_they_are():
+def test_words_that_are_not_in_training_are_not_permuted():
     layout = layout_of(corpus(4), min_count=1)
     unseen = np.flatnonzero(layout.counts == 0)
     assert len(unseen)
@@ -183,13 +185,13 @@ def test_words_that_training_lacks_stay_where_they_are():
         assert (groups.permutation(layout, kind, 0)[unseen] == unseen).all()
 
 
-# --- groups that somebody wrote down
+# --- groups from a file
 
 
 def test_groups_of_a_file(tmp_path, layout):
     path = tmp_path / "groups.json"
     path.write_text(json.dumps({"few": ["w0", "W1", "w0"], "more": ["w2", "w1", "zebra"], "none": ["w1"]}))
-    with pytest.warns(UserWarning, match=r"1 words are no features and were left out: zebra"):
+    with pytest.warns(UserWarning, match=r"1 words are not features and were left out: zebra"):
         cover = groups.words_file((len(layout.words),), layout, path=path)
     assert as_sets(cover, layout) == {frozenset(["w0", "w1"]): 1.0, frozenset(["w1", "w2"]): 1.0}
     assert [*cover.names] == ["few", "more"]
@@ -204,18 +206,18 @@ def test_weights_of_a_file(tmp_path, layout):
 
 
 @pytest.mark.parametrize("text", ['{"a": ["w0"]}', '{"a": []}', "{}", '{"a": ["horse", "cow"]}'])
-@pytest.mark.filterwarnings("ignore:.*are no features")
+@pytest.mark.filterwarnings("ignore:.*are not features")
 def test_a_file_without_a_group_is_refused(tmp_path, text, layout):
     path = tmp_path / "groups.json"
     path.write_text(text)
-    with pytest.raises(UserError, match="there is no group"):
+    with pytest.raises(UserError, match="there are no groups"):
         groups.words_file((len(layout.words),), layout, path=path)
 
 
-# --- several kinds together
+# --- several kinds combined
 
 
-def test_several_kinds_together(layout):
+def test_several_kinds_are_combined(layout):
     shape = (len(layout.words),)
     cover = groups.combined(
         shape, layout, parts={"documents": 2, "brown": {"factor": 0.5, "classes": 5}}, weights="one"
@@ -232,7 +234,7 @@ def test_several_kinds_together(layout):
 
 
 @pytest.mark.parametrize("parts", [None, {}, {"horses": 1}])
-def test_kinds_that_there_are_not(parts, layout):
+def test_unknown_kinds_are_refused(parts, layout):
     with pytest.raises(UserError, match=r"groups\.parts"):
         groups.combined((len(layout.words),), layout, parts=parts)
 
@@ -254,7 +256,7 @@ def test_topics_are_their_most_probable_words(layout):
 
 
 def test_planted_topics_are_found():
-    """Documents of two kinds that share no word."""
+    """Two kinds of documents without common words."""
     pytest.importorskip("tomotopy")
     random = np.random.default_rng(0)
     sides = [["sun", "moon", "star"], ["bread", "milk", "egg"]]
@@ -265,20 +267,21 @@ def test_planted_topics_are_found():
     assert set(as_sets(cover, layout)) == {frozenset(side) for side in sides}
 
 
-# --- further features
+# --- extra features
 
 
-def test_further_features_are_sums_of_words(layout):
+def test_extra_features_are_sums_of_words(layout):
     documents = layout.train
     cover = groups.brown((len(layout.words),), layout, classes=6)
     names, members = groups.extra_columns(cover)
     assert names == list(cover.names)
-    assert np.allclose((members**2).sum(axis=0), 1)  # as long as the column of a word
+    assert np.allclose((members**2).sum(axis=0), 1)  # the length of a word's column
     features = words.count(documents, layout.row_of, len(layout.words)) @ members
     for group in range(len(cover)):
-        own = {layout.words[row] for row in cover.members[cover.offsets[group] : cover.offsets[group + 1]].tolist()}
-        counted = [sum(word in own for word in text.split()) for text in documents.texts]
-        assert np.allclose(features[:, [group]].toarray()[:, 0], np.array(counted) / len(own) ** 0.5)
+        rows = cover.members[cover.offsets[group] : cover.offsets[group + 1]].tolist()
+        members = {layout.words[row] for row in rows}
+        counts = [sum(word in members for word in text.split()) for text in documents.texts]
+        assert np.allclose(features[:, [group]].toarray()[:, 0], np.array(counts) / len(members) ** 0.5)
 
 
 def test_clusters_up_to_a_size(layout):
@@ -291,16 +294,16 @@ def test_clusters_up_to_a_size(layout):
     assert {name.split(" (and")[0] for name in names} <= {tree.name(k) for k in np.flatnonzero(tree.sizes <= 4)}
 
 
-# --- what is refused
+# --- errors
 
 
 @pytest.mark.parametrize("wrong", [{"weights": "size"}, {"permute": "words"}])
-def test_options_that_there_are_not(wrong, layout):
+def test_unknown_options_are_refused(wrong, layout):
     with pytest.raises(UserError, match=f"groups.{next(iter(wrong))} is"):
         groups.sentences((len(layout.words),), layout, **wrong)
 
 
-def test_trees_and_sentiments_are_needed(layout):
+def test_missing_trees_and_sentiments_are_refused(layout):
     bare = replace(layout, train=replace(layout.train, constituents=None))
     with pytest.raises(UserError, match="parse trees"):
         groups.constituents((len(layout.words),), bare)
@@ -315,8 +318,8 @@ def test_a_table_of_other_rows_is_refused(layout):
         groups.documents((len(layout.words) + 1,), layout)
 
 
-def test_groups_by_the_million_have_names_when_asked():
-    """No list of names, no loop over groups: a million of them in less memory than their names would take."""
+def test_many_groups_are_made_without_spelling_their_names():
+    """No list of names and no Python loop over groups."""
     documents, words = 200_000, 50
     random = np.random.default_rng(0)
     tokens = random.integers(0, words, 4 * documents).astype(np.int32)
@@ -329,13 +332,14 @@ def test_groups_by_the_million_have_names_when_asked():
         counts=np.bincount(tokens), documents=np.bincount(tokens),
     )  # fmt: skip
     cover = groups.documents((words,), layout)
-    sets = {frozenset(own) for own in tokens.reshape(-1, 4).tolist()} - {frozenset([k]) for k in range(words)}
+    rows = tokens.reshape(-1, 4).tolist()
+    sets = {frozenset(row) for row in rows} - {frozenset([k]) for k in range(words)}
     assert len(cover) == len(sets)
-    assert float(cover.weight.sum()) == sum(len(set(own)) > 1 for own in tokens.reshape(-1, 4).tolist())
+    assert float(cover.weight.sum()) == sum(len(set(row)) > 1 for row in rows)
     assert not isinstance(cover.names, list)
 
 
-def test_classes_are_made_of_texts_without_labels_as_well(layout):
+def test_clusters_use_texts_without_labels(layout):
     shape, words = (len(layout.words),), layout.words
     text = " ".join(f"{word} {word} {other}" for word, other in zip(words, reversed(words), strict=True))
     more = replace(layout, unlabelled=(text * 20,))

@@ -1,3 +1,5 @@
+"""Bags of words against scikit-learn and against loops over words."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,7 +30,7 @@ def corpus(train, dev=(), test=()) -> Labelled:
     normalize=st.sampled_from([None, True, False]),
     min_count=st.integers(1, 3),
 )
-def test_weights_are_those_of_scikit_learn(train, test, weighting, normalize, min_count):
+def test_feature_values_equal_those_of_scikit_learn(train, test, weighting, normalize, min_count):
     peer = (TfidfVectorizer if weighting == "tfidf" else CountVectorizer)(
         token_pattern=PATTERN, min_df=min_count, **({"norm": None} if weighting == "tfidf" else {})
     )
@@ -38,9 +40,9 @@ def test_weights_are_those_of_scikit_learn(train, test, weighting, normalize, mi
         with pytest.raises(UserError, match="no word is in"):
             bag(corpus(train), weighting, normalize, min_count)
         return
-    made = bag(corpus(train, test=test), weighting, normalize, min_count)
-    assert list(made.layout.words) == sorted(peer.get_feature_names_out())
-    documents = corpus(train, test=test)  # other arrays, and another row of words than the layout's
+    words = bag(corpus(train, test=test), weighting, normalize, min_count)
+    assert list(words.layout.words) == sorted(peer.get_feature_names_out())
+    documents = corpus(train, test=test)  # other arrays, and other codes of words than the layout's
     for part, texts in (("train", train), ("test", test)):
         if not texts:
             continue
@@ -50,10 +52,10 @@ def test_weights_are_those_of_scikit_learn(train, test, weighting, normalize, mi
         if normalize or (normalize is None and weighting == "tfidf"):
             norms = np.linalg.norm(expected, axis=1, keepdims=True)
             expected = np.divide(expected, norms, out=expected, where=norms > 0)
-        found = made.matrix(documents.parts[part])
-        assert found.dtype == np.float64
-        assert found.has_canonical_format
-        np.testing.assert_allclose(found.toarray(), expected, atol=1e-12)
+        matrix = words.matrix(documents.parts[part])
+        assert matrix.dtype == np.float64
+        assert matrix.has_canonical_format
+        np.testing.assert_allclose(matrix.toarray(), expected, atol=1e-12)
 
 
 def test_a_layout_counts_tokens_and_documents_of_train_alone():
@@ -65,19 +67,19 @@ def test_a_layout_counts_tokens_and_documents_of_train_alone():
     assert len(layout) == layout.plain == 3
 
 
-def test_a_vocabulary_of_all_parts_has_words_that_train_lacks():
+def test_a_vocabulary_of_all_parts_has_words_that_are_not_in_train():
     documents = corpus(["b a b", "a"], dev=["e"], test=["a d d", "c"])
-    made = bag(documents, vocabulary="all")
-    assert made.layout.words == ("a", "b", "c", "d", "e")
-    assert made.layout.documents.tolist() == [2, 1, 0, 0, 0]
-    assert made.matrix(documents.test).toarray().tolist() == [[1, 0, 0, 2, 0], [0, 0, 1, 0, 0]]
+    words = bag(documents, vocabulary="all")
+    assert words.layout.words == ("a", "b", "c", "d", "e")
+    assert words.layout.documents.tolist() == [2, 1, 0, 0, 0]
+    assert words.matrix(documents.test).toarray().tolist() == [[1, 0, 0, 2, 0], [0, 0, 1, 0, 0]]
     assert bag(documents, vocabulary="all", min_count=2).layout.words == ("a",)
 
 
-def test_documents_of_another_corpus_are_weighed_by_their_words():
-    made = bag(corpus(["b a b", "a c"]), "tfidf")
+def test_documents_of_another_corpus_are_matched_by_their_words():
+    words = bag(corpus(["b a b", "a c"]), "tfidf")
     same, other = corpus(["c zebra b"]).train, corpus(["b c"], test=["aardvark"]).train
-    np.testing.assert_array_equal(made.matrix(same).toarray(), made.matrix(other).toarray())
+    np.testing.assert_array_equal(words.matrix(same).toarray(), words.matrix(other).toarray())
 
 
 @pytest.mark.parametrize("weighting", ["counts", "log", "tfidf"])
@@ -85,24 +87,24 @@ def test_features_made_of_groups_are_sums_over_their_words(weighting):
     documents = corpus(["b a b", "a c", "c", ""], test=["a b c c", "d"])
     plain = bag(documents, weighting)
     members = sparse.csr_array(np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0]]))
-    made = extended(plain, ["ab", "bc", "none"], members)
-    assert made.layout.words == ("a", "b", "c", "ab", "bc", "none")
-    assert made.layout.extra == 3
-    assert made.layout.plain == 3
-    counts = {part: plain.count(own).toarray() @ members.toarray() for part, own in documents.parts.items()}
-    assert made.layout.counts[3:].tolist() == counts["train"].sum(axis=0).tolist()
-    assert made.layout.documents[3:].tolist() == (counts["train"] > 0).sum(axis=0).tolist()
-    for part, own in documents.parts.items():
-        every = np.hstack([plain.count(own).toarray(), counts[part]]).astype(float)
+    words = extended(plain, ["ab", "bc", "none"], members)
+    assert words.layout.words == ("a", "b", "c", "ab", "bc", "none")
+    assert words.layout.extra == 3
+    assert words.layout.plain == 3
+    counts = {part: plain.count(of_part).toarray() @ members.toarray() for part, of_part in documents.parts.items()}
+    assert words.layout.counts[3:].tolist() == counts["train"].sum(axis=0).tolist()
+    assert words.layout.documents[3:].tolist() == (counts["train"] > 0).sum(axis=0).tolist()
+    for part, of_part in documents.parts.items():
+        expected = np.hstack([plain.count(of_part).toarray(), counts[part]]).astype(float)
         if weighting == "log":
-            every = np.log1p(every)
+            expected = np.log1p(expected)
         if weighting == "tfidf":
-            every = every * (1 + np.log(5 / (1 + made.layout.documents)))
-            norms = np.linalg.norm(every, axis=1, keepdims=True)
-            every = np.divide(every, norms, out=every, where=norms > 0)
-        np.testing.assert_allclose(made.matrix(own).toarray(), every, atol=1e-12)
+            expected = expected * (1 + np.log(5 / (1 + words.layout.documents)))
+            norms = np.linalg.norm(expected, axis=1, keepdims=True)
+            expected = np.divide(expected, norms, out=expected, where=norms > 0)
+        np.testing.assert_allclose(words.matrix(of_part).toarray(), expected, atol=1e-12)
     with pytest.raises(UserError, match="of a bag of words alone"):
-        extended(made, ["x"], members[:, :1])
+        extended(words, ["x"], members[:, :1])
 
 
 @pytest.mark.parametrize(

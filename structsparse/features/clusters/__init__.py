@@ -1,1 +1,1 @@
-"""Classes of words and topics, found in the documents of training without their labels."""
+"""Clusters and topics of the words of the training documents, made without labels."""

@@ -1,8 +1,9 @@
-"""Topics of documents by latent Dirichlet allocation (Blei et al. 2003), with collapsed Gibbs sampling by tomotopy."""
+"""Topics of documents by latent Dirichlet allocation (Blei et al. 2003), by the Gibbs sampler of tomotopy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,34 +11,34 @@ import numpy as np
 from structsparse.base import cache
 from structsparse.base.errors import UserError
 
-SOME = 3  # words that the name of a topic shows
+NAMED = 3  # words in the name of a topic
 
 
 @dataclass(frozen=True)
 class Topics:
-    """The most probable words of each topic, the most probable first."""
+    """The most probable words of each topic, in order of probability."""
 
     words: tuple[str, ...]
     codes: np.ndarray  # int32, topic after topic
-    sizes: np.ndarray  # int64 [topics]: fewer than asked for where a topic has no more words
+    sizes: np.ndarray  # int64 [topics], words of each topic; fewer than requested if it has no more
 
     def name(self, topic: int) -> str:
-        """`topic 17: space orbit launch ...`."""
+        """The name of a topic: `topic 17: space orbit launch ...`"""
         begin = int(self.sizes[:topic].sum())
-        some = self.codes[begin : begin + min(SOME, int(self.sizes[topic]))]
-        rest = " ..." if self.sizes[topic] > SOME else ""
-        return f"topic {topic}: " + " ".join(self.words[c] for c in some.tolist()) + rest
+        first = self.codes[begin : begin + min(NAMED, int(self.sizes[topic]))]
+        rest = " ..." if self.sizes[topic] > NAMED else ""
+        return f"topic {topic}: " + " ".join(self.words[c] for c in first.tolist()) + rest
 
 
 def lda(
     documents, topics: int = 1000, top: int = 10, iterations: int = 100, seed: int = 0, megabytes: int = 0
 ) -> Topics:
-    """The topics of these documents after so many sweeps, and of each the `top` most probable words that it was drawn
-    for. The same seed gives the same topics.
+    """The topics of documents, each with its `top` most probable words, after some iterations of the Gibbs sampler.
 
-    Up to so many megabytes of results are kept for the next run that asks for the same."""
-    given = {"topics": topics, "top": top, "iterations": iterations}
-    for name, number in given.items():
+    The same seed gives the same topics. Words that were never drawn for a topic are not in it. `megabytes` limits the
+    cache of results."""
+    options = {"topics": topics, "top": top, "iterations": iterations}
+    for name, number in options.items():
         if type(number) is not int or number < 1:
             raise UserError(f"groups.{name} is {number!r}, expected a whole number of at least 1")
     if type(seed) is not int or seed < 0:
@@ -45,11 +46,13 @@ def lda(
     tomotopy = _tomotopy()
     about = ["lda", tomotopy.__version__, topics, top, iterations, seed]
     key = cache.key(about, [documents.tokens, documents.offsets], [Path(__file__)])
-    found = cache.load_or_make(key, lambda: _drawn(tomotopy, documents, topics, top, iterations, seed), megabytes)
-    return Topics(tuple(documents.words), found["codes"], found["sizes"])
+    make = partial(_sampled, tomotopy, documents, topics, top, iterations, seed)
+    arrays = cache.load_or_make(key, make, megabytes)
+    return Topics(tuple(documents.words), arrays["codes"], arrays["sizes"])
 
 
 def _tomotopy():
+    """The package tomotopy; an error that says how to install it."""
     try:
         import tomotopy
     except ImportError as error:
@@ -57,21 +60,23 @@ def _tomotopy():
     return tomotopy
 
 
-def _drawn(tomotopy, documents, topics: int, top: int, iterations: int, seed: int) -> dict[str, np.ndarray]:
-    """Words go in as the digits of their codes, so that none is an empty text or one that tomotopy takes apart."""
+def _sampled(tomotopy, documents, topics: int, top: int, iterations: int, seed: int) -> dict[str, np.ndarray]:
+    """Train a topic model: codes of the top words, topic after topic, and the number of each topic's words.
+
+    Words are passed as the digits of their codes, so that none is empty or split by tomotopy."""
     model = tomotopy.LDAModel(k=topics, seed=seed)
-    model.optim_interval = 0  # priors stay alike for all topics; fitted, they would leave half of a thousand empty
+    model.optim_interval = 0  # equal priors for all topics; fitted ones would leave half of a thousand topics empty
     digits = [str(code) for code in range(len(documents.words))]
     offsets = documents.offsets.tolist()
     for begin, end in zip(offsets[:-1], offsets[1:], strict=True):
         if end > begin:
             model.add_doc([digits[code] for code in documents.tokens[begin:end].tolist()])
     if not len(model.docs):
-        raise UserError("topics: the documents of training have no words")
-    model.train(iterations, workers=1)  # several would draw by who comes first
+        raise UserError("topics: the training documents have no words")
+    model.train(iterations, workers=1)  # more workers make the result depend on timing
     codes, sizes = [], []
     vocabulary = np.array([int(word) for word in model.used_vocabs])
-    least = model.eta * 1.5  # of a word that was never drawn for the topic the count is eta
+    least = model.eta * 1.5  # a word that was never drawn for the topic has count eta
     for topic in range(model.k):
         share = np.asarray(model.get_topic_word_dist(topic, normalize=False))
         order = np.lexsort((vocabulary, -share))[:top]

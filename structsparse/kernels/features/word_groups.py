@@ -1,4 +1,4 @@
-"""Groups of words by the million: which words are in each, and which groups are the same."""
+"""Kernels for millions of groups of words: the distinct words of each group, and groups with the same words."""
 
 import numpy as np
 from numba import njit
@@ -10,7 +10,9 @@ _HALF = np.uint64(32)
 
 @njit(**PLAIN)
 def count_distinct(rows, begins, ends, table):
-    """How many different rows, of 0 to table - 1, are in rows[begins[g] : ends[g]]: int64 [groups]. -1 is no row."""
+    """The number of distinct rows (0 to table - 1) of each group of words: int64 [groups]
+
+    The rows of group g are rows[begins[g] : ends[g]]; -1 is ignored."""
     seen, sizes = np.full(table, -1, np.int64), np.zeros(len(begins), np.int64)
     for g in range(len(begins)):
         for t in range(begins[g], ends[g]):
@@ -23,7 +25,9 @@ def count_distinct(rows, begins, ends, table):
 
 @njit(**PLAIN)
 def distinct(rows, begins, ends, table, offsets):
-    """Those rows in rising order: int32 [offsets[-1]], of which group g has offsets[g] : offsets[g + 1]."""
+    """The distinct rows of each group of words in ascending order: int32 [offsets[-1]]
+
+    Those of group g are at offsets[g] : offsets[g + 1]."""
     seen, members = np.full(table, -1, np.int64), np.empty(offsets[-1], np.int32)
     for g in range(len(begins)):
         place = offsets[g]
@@ -39,24 +43,25 @@ def distinct(rows, begins, ends, table, offsets):
 
 @njit(**PLAIN)
 def same_as(members, offsets):
-    """The first group with the same members in the same order as each: int64 [groups]."""
+    """The first group of words with the same members in the same order as each group: int64 [groups]"""
     groups = len(offsets) - 1
     slots = 1
     while slots < 2 * groups:
         slots *= 2
-    table, found = np.full(slots, -1, np.int64), np.empty(groups, np.int64)
+    table, first = np.full(slots, -1, np.int64), np.empty(groups, np.int64)
     for g in range(groups):
         slot = np.int64(_hash(members, offsets, g) & np.uint64(slots - 1))
         while table[slot] >= 0 and not _equal(members, offsets, table[slot], g):
             slot = (slot + 1) % slots
         if table[slot] < 0:
             table[slot] = g
-        found[g] = table[slot]
-    return found
+        first[g] = table[slot]
+    return first
 
 
 @njit(**PLAIN)
 def _hash(members, offsets, g):
+    """A hash of the members of a group of words."""
     key = np.uint64(0)
     for m in range(offsets[g], offsets[g + 1]):
         key = (key ^ np.uint64(members[m])) * _ODD
@@ -66,4 +71,5 @@ def _hash(members, offsets, g):
 
 @njit(**PLAIN)
 def _equal(members, offsets, one, other):
+    """Whether two groups of words have the same members."""
     return np.array_equal(members[offsets[one] : offsets[one + 1]], members[offsets[other] : offsets[other + 1]])

@@ -1,4 +1,4 @@
-"""Trees over word vectors, held against loops over all pairs."""
+"""Ward's tree over word vectors against loops over all pairs."""
 
 from collections import Counter
 from itertools import combinations
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from structsparse.base.errors import UserError
-from structsparse.features.clusters import ward as vectors
-from structsparse.features.clusters.ward import company, nearest, ward, word_vectors
+from structsparse.features.clusters import ward as clusters
+from structsparse.features.clusters.ward import nearest, neighbour_information, ward_tree, word_vectors
 from tests.features.clusters.test_brown import documents_of, weeks
 
 
@@ -21,7 +21,7 @@ def text(seed: int, words: int = 12, sizes: tuple = (30, 1, 17, 40)):
 
 @pytest.mark.parametrize("window", [1, 3, 60])
 @pytest.mark.parametrize("contexts", [5, 12])
-def test_information_of_a_window_is_that_of_all_pairs(window, contexts):
+def test_information_in_a_window_equals_a_loop_over_pairs(window, contexts):
     ranks, offsets = text(window)
     counts = Counter()
     for begin, end in zip(offsets[:-1], offsets[1:], strict=True):
@@ -37,40 +37,40 @@ def test_information_of_a_window_is_that_of_all_pairs(window, contexts):
     expected = np.zeros((12, contexts))
     for (word, context), count in counts.items():
         expected[word, context] = max(0, log(count * sum(smooth.values()) / (rows[word] * smooth[context])))
-    assert company(ranks, offsets, 12, contexts, window).toarray() == pytest.approx(expected, abs=1e-12)
+    assert neighbour_information(ranks, offsets, 12, contexts, window).toarray() == pytest.approx(expected, abs=1e-12)
 
 
-def test_vectors_are_those_of_the_whole_decomposition():
-    """Their inner products: signs of singular vectors mean nothing."""
+def test_vectors_are_those_of_the_full_decomposition():
+    """Compared by inner products, because signs of singular vectors are arbitrary."""
     ranks, offsets = text(0, 40, (300, 200, 500))
-    found = word_vectors(ranks, offsets, 40, 30, 6, 4)
-    shares = company(ranks, offsets, 40, 30, 4).toarray()
-    left, values, right = np.linalg.svd(shares[:30])
+    vectors = word_vectors(ranks, offsets, 40, 30, 6, 4)
+    weights = neighbour_information(ranks, offsets, 40, 30, 4).toarray()
+    left, values, right = np.linalg.svd(weights[:30])
     frequent = left[:, :6] * np.sqrt(values[:6])
-    rare = shares[30:] @ right[:6].T / np.sqrt(values[:6])
+    rare = weights[30:] @ right[:6].T / np.sqrt(values[:6])
     expected = np.concatenate([frequent, rare])
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    assert found @ found.T == pytest.approx(expected @ expected.T, abs=1e-8)
+    assert vectors @ vectors.T == pytest.approx(expected @ expected.T, abs=1e-8)
 
 
-def test_words_of_like_company_are_below_one_node():
+def test_words_with_similar_neighbours_are_below_one_node():
     documents, kinds = weeks(0, 2000)
-    tree = ward(documents, dimensions=6, window=1)
+    tree = ward_tree(documents, dimensions=6, window=1)
     below = {frozenset(documents.words[c] for c in tree.codes(node).tolist()) for node in range(tree.nodes)}
     assert {frozenset(kind) for kind in kinds} <= below
 
 
-def test_merges_add_least_to_the_squares_within():
-    """Ward's criterion by trying all pairs."""
+def test_each_merge_adds_least_to_the_squares_within_classes():
+    """Ward's criterion by a search of all pairs."""
     documents, _ = weeks(1, 300)
-    tree = ward(documents, dimensions=4, window=2)
+    tree = ward_tree(documents, dimensions=4, window=2)
     ranked = np.argsort(-tree.frequency, kind="stable")
     rank = np.argsort(ranked)
     points = word_vectors(rank[documents.tokens], documents.offsets, len(ranked), len(ranked), 4, 2)
-    members = {leaf: [leaf] for leaf in range(tree.classes)}  # a word each, by rank
+    members = {leaf: [leaf] for leaf in range(tree.classes)}  # one word per class, by rank
 
-    def within(some):
-        return float(((points[some] - points[some].mean(0)) ** 2).sum())
+    def within(ranks):
+        return float(((points[ranks] - points[ranks].mean(0)) ** 2).sum())
 
     for k, (left, right) in enumerate(tree.children.tolist()):
         costs = {
@@ -86,7 +86,7 @@ def test_merges_add_least_to_the_squares_within():
 def test_rare_words_join_the_nearest_frequent_one():
     random = np.random.default_rng(3)
     documents = documents_of([" ".join(random.choice([f"w{k}" for k in range(30)], 400))])
-    tree = ward(documents, classes=10, dimensions=5, window=3)
+    tree = ward_tree(documents, classes=10, dimensions=5, window=3)
     assert (tree.classes, tree.nodes) == (10, 19)
     ranked = np.argsort(-tree.frequency, kind="stable")
     points = word_vectors(np.argsort(ranked)[documents.tokens], documents.offsets, 30, 10, 5, 3)
@@ -95,47 +95,47 @@ def test_rare_words_join_the_nearest_frequent_one():
         assert tree.leaf[code] == expected
 
 
-def test_nearest_in_blocks(monkeypatch):
+def test_nearest_does_not_depend_on_the_block_size(monkeypatch):
     random = np.random.default_rng(1)
-    points, among = random.standard_normal((11, 3)), random.standard_normal((4, 3))
-    monkeypatch.setattr(vectors, "MANY", 3)
-    assert nearest(points, among).tolist() == [int((among @ point).argmax()) for point in points]
-    assert nearest(points[:0], among).tolist() == []
+    points, candidates = random.standard_normal((11, 3)), random.standard_normal((4, 3))
+    monkeypatch.setattr(clusters, "BLOCK", 3)
+    assert nearest(points, candidates).tolist() == [int((candidates @ point).argmax()) for point in points]
+    assert nearest(points[:0], candidates).tolist() == []
 
 
 @pytest.mark.parametrize("words", ["a", "a b", "a a a b", "a b c a b c"])
-def test_few_words_are_a_class_each(words):
-    tree = ward(documents_of([words]))
+def test_with_few_words_each_word_is_a_class(words):
+    tree = ward_tree(documents_of([words]))
     count = len(set(words.split()))
     assert (tree.classes, tree.nodes) == (count, 2 * count - 1)
     assert sorted(tree.codes(tree.nodes - 1).tolist()) == list(range(count))
 
 
-def test_other_parts_of_the_corpus_add_nothing():
-    tree = ward(documents_of(["a b a b", "c d c"]).select([0]))
+def test_words_outside_training_have_no_class():
+    tree = ward_tree(documents_of(["a b a b", "c d c"]).select([0]))
     assert tree.leaf.tolist().count(-1) == 2
     assert len(tree.order) == 2
 
 
-def test_results_are_found_again(tmp_path, monkeypatch):
+def test_results_are_cached(tmp_path, monkeypatch):
     monkeypatch.setenv("STRUCTSPARSE_CACHE", str(tmp_path))
     documents, _ = weeks(4, 40)
-    first = ward(documents, 10, 4, megabytes=10)
-    monkeypatch.setattr(vectors, "_tree", lambda *_, **__: pytest.fail("made anew"))
-    again = ward(documents, 10, 4, megabytes=10)
+    first = ward_tree(documents, 10, 4, megabytes=10)
+    monkeypatch.setattr(clusters, "_tree", lambda *_, **__: pytest.fail("computed again"))
+    again = ward_tree(documents, 10, 4, megabytes=10)
     for name in ("leaf", "children", "losses", "order", "begins"):
         assert np.array_equal(getattr(first, name), getattr(again, name))
     for options in ((11, 4), (10, 3), (10, 4, 2)):
-        with pytest.raises(pytest.fail.Exception, match="made anew"):
-            ward(documents, *options, megabytes=10)
+        with pytest.raises(pytest.fail.Exception, match="computed again"):
+            ward_tree(documents, *options, megabytes=10)
 
 
 @pytest.mark.parametrize("options", [{"classes": 0}, {"dimensions": 1.5}, {"window": True}])
-def test_whole_numbers_are_expected(options):
+def test_options_must_be_whole_numbers(options):
     with pytest.raises(UserError, match=f"groups.{next(iter(options))}"):
-        ward(weeks()[0], **options)
+        ward_tree(weeks()[0], **options)
 
 
 def test_documents_without_words_are_refused():
     with pytest.raises(UserError, match="no words"):
-        ward(documents_of(["", "..."]))
+        ward_tree(documents_of(["", "..."]))

@@ -152,7 +152,8 @@ def test_entry_by_entry_the_product_is_the_same(monkeypatch):
     places, columns, values = models._entries(rows)
     found.index_add_(0, places, models._scaled(dense[columns], values))
     torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(models._spread(rows, expected), torch.from_numpy(matrix.toarray()).T @ expected)
+    dense = torch.from_numpy(matrix.toarray())
+    torch.testing.assert_close(models._transposed_product(rows, expected), dense.T @ expected)
 
 
 # --- data and scores
@@ -241,9 +242,9 @@ def test_the_report_explains_the_documents_that_are_asked_for(textcat):
     found = textcat("task.shown={test: [3, 0], train: [5]}")
     assert found.status == 0, found.errors
     page, plain = ((found.folder / "report" / f"explanation.{end}").read_text() for end in ("html", "txt"))
-    shown = [line for line in plain.splitlines() if "taken for" in line]
+    shown = [line for line in plain.splitlines() if ", predicted " in line]
     assert [line.split(":")[0].split()[0] for line in shown] == ["test", "test", "train"]
-    assert re.search(r"groups \(groups\): \d+ live, \d+ are dead", plain)
+    assert re.search(r"groups \(groups\): \d+ living, \d+ dead", plain)
     living = [line.split()[2] for line in plain.splitlines() if line.startswith("lives ")]
     assert living
     assert all(name.rstrip(":") in page for name in living)

@@ -1,4 +1,4 @@
-"""Phrases of a document as trees of which some branches are dead."""
+"""The phrases of a document as trees with living and dead branches."""
 
 from __future__ import annotations
 
@@ -13,58 +13,59 @@ SENTIMENTS = {0: "\N{MINUS SIGN}\N{MINUS SIGN}", 1: "\N{MINUS SIGN}", 3: "+", 4:
 
 
 class Phrase(NamedTuple):
-    """A constituent, or a word (which has no children)."""
+    """A constituent of a parse tree, or a single word, which has no children."""
 
     words: tuple[str, ...]
     lives: bool
     label: str  # its kind, or its sentiment
-    weight: float  # of a word
+    weight: float  # of a single word, else 0
     children: tuple[Phrase, ...] = ()
 
 
 def phrases_of(
     documents: Documents, document: int, weights: np.ndarray, lives: Callable[[int, int], bool]
 ) -> tuple[Phrase, ...]:
-    """The trees of a document of which the constituents are known. weights: [tokens of the document]; `lives` of the
-    first token and the token after the last, counted within the document."""
+    """The parse trees of a document, if its constituents are known.
+
+    weights: [tokens of the document]; lives(first token, token after the last), counted within the document."""
     if documents.constituents is None:
         return ()
-    found = documents.constituents.select(np.array([document]), len(documents))
-    labels = [SENTIMENTS.get(value, "") for value in found.value.tolist()]
-    if found.kind is not None:
-        labels = [found.kinds[kind] for kind in found.kind.tolist()]
+    constituents = documents.constituents.select(np.array([document]), len(documents))
+    labels = [SENTIMENTS.get(value, "") for value in constituents.value.tolist()]
+    if constituents.kind is not None:
+        labels = [constituents.kinds[kind] for kind in constituents.kind.tolist()]
     first = int(documents.offsets[document])
     text = documents.texts[document]
     places = zip(
         *(part[first : first + len(weights)].tolist() for part in (documents.begins, documents.ends)), strict=True
     )
     words = [text[begin:end] for begin, end in places]
-    known: dict[tuple[int, int], str] = {}
-    for begin, end, label in zip(found.begin.tolist(), found.end.tolist(), labels, strict=True):
-        known.setdefault((begin, end), label)  # a phrase of one phrase is that phrase
-    order = sorted(known, key=lambda span: (span[0], -span[1]))
+    label_of: dict[tuple[int, int], str] = {}
+    for begin, end, label in zip(constituents.begin.tolist(), constituents.end.tolist(), labels, strict=True):
+        label_of.setdefault((begin, end), label)  # a constituent with a single child is the same phrase
+    spans = sorted(label_of, key=lambda span: (span[0], -span[1]))
     roots, at = [], 0
-    while at < len(order):
-        phrase, at = _grown(order, at, known, words, weights, lives)
+    while at < len(spans):
+        phrase, at = _subtree(spans, at, label_of, words, weights, lives)
         roots.append(phrase)
     return tuple(roots)
 
 
-def _grown(
-    order: list, at: int, known: dict, words: list[str], weights: np.ndarray, lives: Callable
+def _subtree(
+    spans: list, at: int, label_of: dict, words: list[str], weights: np.ndarray, lives: Callable
 ) -> tuple[Phrase, int]:
-    """The phrase at a place of the order, and the place after all that is below it."""
-    begin, end = order[at]
+    """The phrase of the span at a place in `spans`, and the place after all spans inside it."""
+    begin, end = spans[at]
     place, children, at = begin, [], at + 1
     while end - begin > 1 and place < end:
-        if at < len(order) and order[at][0] == place and order[at][1] <= end:
-            child, below = None, order[at][1]
-            child, at = _grown(order, at, known, words, weights, lives)
-        else:  # a word that is no constituent of its own
-            below = place + 1
+        if at < len(spans) and spans[at][0] == place and spans[at][1] <= end:
+            child, after = None, spans[at][1]
+            child, at = _subtree(spans, at, label_of, words, weights, lives)
+        else:  # a word that is not a constituent by itself
+            after = place + 1
             child = Phrase((words[place],), bool(weights[place] != 0), "", float(weights[place]))
         children.append(child)
-        place = below
+        place = after
     weight = float(weights[begin]) if end - begin == 1 else 0.0
     alive = bool(weight != 0) if end - begin == 1 else lives(begin, end)
-    return Phrase(tuple(words[begin:end]), alive, known[begin, end], weight, tuple(children)), at
+    return Phrase(tuple(words[begin:end]), alive, label_of[begin, end], weight, tuple(children)), at

@@ -1,4 +1,15 @@
-"""How the page of an explanation looks, and the little that moves in it."""
+"""The style sheet of the page of an explanation, the shades of its weights, and its one script."""
+
+from __future__ import annotations
+
+LEVELS = 4  # shades of a weight
+
+
+def shade(weight: float, scale: float) -> str:
+    """The CSS class that colours a weight; `scale` is the size of a weight in full colour."""
+    level = min(LEVELS, 1 + int(LEVELS * abs(weight) / scale))
+    return f"{'p' if weight > 0 else 'n'}{level}"
+
 
 STYLE = """
 :root {
@@ -62,9 +73,9 @@ thead th.number, td.number { text-align: right; }
 .sentences tr.lives td:first-child { border-left: 3px solid var(--accent); }
 .sentences tr.dead td:first-child { border-left: 3px solid transparent; }
 .sentences tr + tr td { border-top: 1px solid var(--line); }
-mark.kept { background: none; color: var(--ink); }
-p mark.kept { border-left: 3px solid var(--accent); padding-left: .35em; }
-.left { color: var(--soft); }
+mark.selected { background: none; color: var(--ink); }
+p mark.selected { border-left: 3px solid var(--accent); padding-left: .35em; }
+.unselected { color: var(--soft); }
 td.number { width: 7.25rem; white-space: nowrap; padding-top: .55rem; }
 .number { font-variant-numeric: tabular-nums lining-nums; color: var(--soft); }
 tr.lives td.number { color: var(--ink); }
@@ -142,7 +153,7 @@ details.dead td, details.dead tbody th { color: var(--soft); }
 }
 """
 
-# a field that leaves only the groups with a word; made here, because without scripts there is nothing it could do
+# a search field for groups; the script makes it, because it is useless without scripts
 SCRIPT = """
 "use strict";
 const groups = document.querySelector("#groups h2");
@@ -151,9 +162,9 @@ if (groups) {
     placeholder: "groups with a word or name"});
   field.setAttribute("aria-label", "Show only groups with this word or name");
   field.addEventListener("input", () => {
-    const wanted = field.value.trim().toLowerCase();
+    const query = field.value.trim().toLowerCase();
     for (const row of document.querySelectorAll("table.groups tbody tr"))
-      row.hidden = !row.textContent.toLowerCase().includes(wanted);
+      row.hidden = !row.textContent.toLowerCase().includes(query);
   });
   groups.after(field);
 }

@@ -1,33 +1,40 @@
-"""A tree of phrases as a drawing: its words on a line, dead branches grey and broken."""
+"""A parse tree as an SVG drawing: its words on a line, dead branches grey and dashed."""
 
 from __future__ import annotations
 
 from html import escape
 
+from structsparse.tasks.textcat.explain.phrases import Phrase
+from structsparse.tasks.textcat.explain.style import shade
 from structsparse.tasks.textcat.explain.text import bracketed, clean
 
-LETTER, GAP, LEVEL, MARGIN = 7.3, 14.0, 30.0, 14.0  # pixels: a letter, between words, between levels, around all
+LETTER, GAP, LEVEL, MARGIN = (
+    7.3,
+    14.0,
+    30.0,
+    14.0,
+)  # pixels: a letter, between words, between levels, around all
 
 
-def drawing(phrase, scale: float) -> str:
-    """phrase: a phrases.Phrase with children"""
+def drawing(phrase: Phrase, scale: float) -> str:
+    """The SVG drawing of a parse tree; `scale` is the size of a weight in full colour."""
     height = MARGIN + LEVEL * levels(phrase)
     marks: list[str] = []
     _, width = _draw(phrase, MARGIN, height, scale, marks)
-    marks.sort(key=lambda mark: not mark.startswith("<path"))  # what is named stands before the lines
+    marks.sort(key=lambda mark: not mark.startswith("<path"))  # edges first, so that nodes lie above them
     width, height = width - GAP + MARGIN, height + LEVEL
-    said = escape(f"Parse tree; brackets are around dead phrases: {bracketed(phrase)}")
+    label = escape(f"Parse tree with dead phrases in brackets: {bracketed(phrase)}")
     size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
-    return f'<svg {size} role="img" aria-label="{said}">' + "".join(marks) + "</svg>"
+    return f'<svg {size} role="img" aria-label="{label}">' + "".join(marks) + "</svg>"
 
 
-def levels(phrase) -> int:
-    """How many edges there are at most from it to a word."""
+def levels(phrase: Phrase) -> int:
+    """The largest number of edges from a phrase to one of its words."""
     return 1 + max(map(levels, phrase.children)) if phrase.children else 0
 
 
-def _draw(phrase, left: float, floor: float, scale: float, marks: list[str]) -> tuple[float, float]:
-    """Draws what is below from `left` on; the middle of it, and where the next one begins."""
+def _draw(phrase: Phrase, left: float, floor: float, scale: float, marks: list[str]) -> tuple[float, float]:
+    """Draw a phrase from `left` on; its middle, and where the next one begins."""
     state = "lives" if phrase.lives else "dead"
     if not phrase.children:
         width = LETTER * max(len(phrase.words[0]), 1)
@@ -41,8 +48,8 @@ def _draw(phrase, left: float, floor: float, scale: float, marks: list[str]) -> 
     for child, middle in zip(phrase.children, middles, strict=True):
         below = floor - LEVEL * levels(child)
         marks.append(f'<path class="{"lives" if child.lives else "dead"}" d="{_edge(x, y, middle, below)}"/>')
-    said = escape(clean(" ".join(phrase.words)))
-    marks.append(f'<circle class="{state}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{said}</title></circle>')
+    words = escape(clean(" ".join(phrase.words)))
+    marks.append(f'<circle class="{state}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{words}</title></circle>')
     if phrase.label:
         label = escape(clean(phrase.label))
         marks.append(f'<text class="label {state}" x="{x + 7:.1f}" y="{y - 4:.1f}">{label}</text>')
@@ -50,14 +57,13 @@ def _draw(phrase, left: float, floor: float, scale: float, marks: list[str]) -> 
 
 
 def _edge(x: float, y: float, to: float, below: float) -> str:
-    """Falls from a node in a curve, then straight down to what is below."""
+    """The path of an edge: a curve down from a node, then straight down to its child."""
     bend = min(y + 26, below - 3.5)
     return f"M{x:.1f} {y + 3.5:.1f}C{x:.1f} {y + 16:.1f} {to:.1f} {y + 10:.1f} {to:.1f} {bend:.1f}V{below - 3.5:.1f}"
 
 
-def _leaf(phrase, x: float, width: float, floor: float, scale: float) -> str:
-    from structsparse.tasks.textcat.explain.page import shade
-
+def _leaf(phrase: Phrase, x: float, width: float, floor: float, scale: float) -> str:
+    """The drawing of a word, coloured by its weight."""
     word, state = escape(clean(phrase.words[0])), "lives" if phrase.lives else "dead"
     back = ""
     if phrase.weight:
