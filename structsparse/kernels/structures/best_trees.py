@@ -1,9 +1,9 @@
-"""The best and the k best dependency trees of a batch on the CPU; parallel over sentences.
+"""The best and the k best dependency trees of a batch, projective or not; parallel over sentences.
 
-The k best are found by branching (Lawler 1972): the trees other than the best one part in n sets, the m-th of which
-has the heads of the best for the tokens before m and another one for m. The best of every set is looked for at once,
-and the best of all sets is the next tree, whose set parts in the same way. Of k trees those that are still wanted are
-kept; a set whose tokens, each with its best head, would not make up for the last of them is not looked at.
+The k best are found by branching (Lawler 1972). The trees other than the best one are partitioned into n sets: those of
+set m have the heads of the best tree for the tokens before m and another head for m. The best tree of every set is
+computed, the best of all sets is the next tree, and its set is partitioned in the same way. A pool keeps as many trees
+as are still needed. A set is skipped if even the best head of each token cannot beat the last tree of the pool.
 """
 
 import numpy as np
@@ -19,42 +19,43 @@ from structsparse.kernels.structures.eisner import room as nested_room
 
 @njit(**PLAIN)
 def room(size, projective):
-    """A matrix to work on, and what either search needs."""
+    """Work memory of `solve` for up to size - 1 tokens: a matrix, and that of either algorithm."""
     crossing, nested = (0, size) if projective else (size, 0)
     return np.empty((size, size)), crossing_room(crossing), nested_room(nested)
 
 
 @njit(**PLAIN)
 def solve(work, projective, single, heads, crossing, nested):
-    """Fill heads [n + 1]; whether there is a tree."""
+    """Fill heads [n + 1] with the best tree of the scores in `work`; returns whether there is one."""
     if projective:
         return best_nested(work, single, heads, nested)
     return best_crossing(work, single, heads, crossing)
 
 
 @njit(**PLAIN)
-def _best_chunk(mine, scores, lengths, projective, single, heads, found):
+def _best_chunk(sentences, scores, lengths, projective, single, heads, exists):
+    """`best` for some sentences of the batch."""
     work, crossing, nested = room(scores.shape[1], projective)
     tree = np.empty(scores.shape[1], np.int64)
-    for b in mine:
+    for b in sentences:
         size = lengths[b] + 1
-        own = work[:size, :size]
-        own[:] = scores[b, :size, :size]
+        arcs = work[:size, :size]
+        arcs[:] = scores[b, :size, :size]
         heads[b] = 0
-        found[b] = solve(own, projective, single, tree[:size], crossing, nested)
-        if found[b]:
+        exists[b] = solve(arcs, projective, single, tree[:size], crossing, nested)
+        if exists[b]:
             heads[b, : size - 1] = tree[1:size]
 
 
 @njit(parallel=True, **PLAIN)
-def best(scores, lengths, projective, single, heads, found):
-    """Fill heads [batch, n] with the best trees, 0 beyond the length; found [batch] says whether there is one."""
+def best(scores, lengths, projective, single, heads, exists):
+    """Fill heads [batch, n] with the best trees, 0 beyond the length; exists [batch] says whether there is one."""
     chunks = chunk_count(len(lengths))
-    if chunks == 1:  # waking the threads would cost more than they save
-        _best_chunk(range(len(lengths)), scores, lengths, projective, single, heads, found)
+    if chunks == 1:  # starting threads would cost more than it saves
+        _best_chunk(range(len(lengths)), scores, lengths, projective, single, heads, exists)
         return
     for c in prange(chunks):
-        _best_chunk(range(c, len(lengths), chunks), scores, lengths, projective, single, heads, found)
+        _best_chunk(range(c, len(lengths), chunks), scores, lengths, projective, single, heads, exists)
 
 
 # --- the k best
@@ -62,7 +63,8 @@ def best(scores, lengths, projective, single, heads, found):
 
 @njit(**PLAIN)
 def _restrict(scores, tree, place, barred, work):
-    """The scores with all heads forbidden but the tree's for tokens before `place`, and those barred for it."""
+    """work = the scores of a set: tokens before `place` are fixed to the heads of the tree, `place` must not take a
+    barred head."""
     work[:] = scores
     for m in range(1, place):
         work[m] = -np.inf
@@ -73,7 +75,8 @@ def _restrict(scores, tree, place, barred, work):
 
 
 @njit(**PLAIN)
-def _worth(scores, tree):
+def _tree_score(scores, tree):
+    """The score of a tree."""
     total = 0.0
     for m in range(1, len(tree)):
         total += scores[m, tree[m]]
@@ -81,21 +84,21 @@ def _worth(scores, tree):
 
 
 @njit(**PLAIN)
-def _hopes(scores):
-    """What the tokens from m on are worth together, each with its best head [n + 2]."""
+def _bounds(scores):
+    """Upper bounds [n + 2] of the score of the tokens from m on: each with its best head."""
     size = len(scores)
-    hopes = np.zeros(size + 1)
+    bounds = np.zeros(size + 1)
     for m in range(size - 1, 0, -1):
         best = -np.inf
         for h in range(size):
             best = scores[m, h] if h != m and scores[m, h] > best else best
-        hopes[m] = hopes[m + 1] + best
-    return hopes
+        bounds[m] = bounds[m + 1] + best
+    return bounds
 
 
 @njit(**PLAIN)
-def _hope(row, place, barred):
-    """What the best head of a token is worth that is not barred."""
+def _bound(row, place, barred):
+    """The score of the best head of a token that is not barred."""
     best = -np.inf
     for h in range(len(row)):
         best = row[h] if h != place and not barred[h] and row[h] > best else best
@@ -103,11 +106,11 @@ def _hope(row, place, barred):
 
 
 @njit(**PLAIN)
-def _keep(tree, total, place, barred, count, wanted, pool):
-    """Put the best tree of a set into the pool, if it is full for the last one there; returns how many are in it."""
+def _add_to_pool(tree, total, place, barred, count, needed, pool):
+    """Add the best tree of a set to the pool; a full pool drops its worst tree. Returns the size of the pool."""
     trees, totals, places, bars = pool
     slot = count
-    if count == wanted:
+    if count == needed:
         slot = np.argmin(totals[:count])
         if not total > totals[slot]:
             return count
@@ -116,17 +119,17 @@ def _keep(tree, total, place, barred, count, wanted, pool):
 
 
 @njit(**PLAIN)
-def _part(scores, hopes, first, parent, barred, count, wanted, projective, single, rooms, pool):
-    """Part the set of a tree, of which the heads from `first` on are free; returns how many are in the pool."""
+def _partition(scores, bounds, first, parent, barred, count, needed, projective, single, rooms, pool):
+    """Partition the set of a tree whose heads from `first` on are free; returns the size of the pool."""
     work, crossing, nested = rooms
-    tree, fixed = np.empty(len(parent), np.int64), _worth(scores, parent[:first])
+    tree, fixed = np.empty(len(parent), np.int64), _tree_score(scores, parent[:first])
     for place in range(first, len(parent)):
         barred[parent[place]] = True
-        hope = fixed + _hope(scores[place], place, barred) + hopes[place + 1]
-        if count < wanted or hope > pool[1][:count].min():
+        bound = fixed + _bound(scores[place], place, barred) + bounds[place + 1]
+        if count < needed or bound > pool[1][:count].min():
             _restrict(scores, parent, place, barred, work)
             if solve(work, projective, single, tree, crossing, nested):
-                count = _keep(tree, _worth(scores, tree), place, barred, count, wanted, pool)
+                count = _add_to_pool(tree, _tree_score(scores, tree), place, barred, count, needed, pool)
         barred[:] = False
         fixed += scores[place, parent[place]]
     return count
@@ -134,44 +137,50 @@ def _part(scores, hopes, first, parent, barred, count, wanted, projective, singl
 
 @njit(**PLAIN)
 def _best_k(scores, projective, single, rooms, pool, heads, totals):
-    """Fill heads [k, n] and totals [k]; the pool holds the best trees of the sets, as many as are still wanted."""
+    """Fill heads [k, n] and totals [k] of one sentence; the pool holds the best trees of the sets still needed."""
     work, crossing, nested = rooms
-    trees, worths, places, bars = pool
-    size, hopes = len(scores), _hopes(scores)
+    trees, pool_totals, places, bars = pool
+    size, bounds = len(scores), _bounds(scores)
     parent, barred = np.empty(size, np.int64), np.zeros(size, np.bool_)
     work[:] = scores
     count = 0
     if solve(work, projective, single, parent, crossing, nested):
-        count = _keep(parent, _worth(scores, parent), 1, barred, 0, 1, pool)
+        count = _add_to_pool(parent, _tree_score(scores, parent), 1, barred, 0, 1, pool)
     for rank in range(len(totals)):
         if count == 0:
             break
-        slot = np.argmax(worths[:count])
+        slot = np.argmax(pool_totals[:count])
         parent[:], first, barred[:] = trees[slot, :size], places[slot], bars[slot, :size]
-        heads[rank], totals[rank] = parent[1:], worths[slot]
+        heads[rank], totals[rank] = parent[1:], pool_totals[slot]
         count -= 1
-        trees[slot], worths[slot], places[slot], bars[slot] = trees[count], worths[count], places[count], bars[count]
-        wanted = len(totals) - rank - 1
-        if wanted > 0:
-            count = _part(scores, hopes, first, parent, barred, count, wanted, projective, single, rooms, pool)
+        trees[slot], pool_totals[slot], places[slot], bars[slot] = (
+            trees[count],
+            pool_totals[count],
+            places[count],
+            bars[count],
+        )
+        needed = len(totals) - rank - 1
+        if needed > 0:
+            count = _partition(scores, bounds, first, parent, barred, count, needed, projective, single, rooms, pool)
 
 
 @njit(**PLAIN)
-def _best_k_chunk(mine, scores, lengths, projective, single, heads, totals):
+def _best_k_chunk(sentences, scores, lengths, projective, single, heads, totals):
+    """`best_k` for some sentences of the batch."""
     size, k = scores.shape[1], totals.shape[1]
     work, crossing, nested = room(size, projective)
     pool = np.empty((k, size), np.int64), np.empty(k), np.empty(k, np.int64), np.empty((k, size), np.bool_)
-    for b in mine:
+    for b in sentences:
         n = lengths[b]
         rooms = work[: n + 1, : n + 1], crossing, nested
         heads[b], totals[b] = 0, -np.inf
-        own = scores[b, : n + 1, : n + 1].astype(np.float64)
-        _best_k(own, projective, single, rooms, pool, heads[b, :, :n], totals[b])
+        arcs = scores[b, : n + 1, : n + 1].astype(np.float64)
+        _best_k(arcs, projective, single, rooms, pool, heads[b, :, :n], totals[b])
 
 
 @njit(parallel=True, **PLAIN)
 def best_k(scores, lengths, projective, single, heads, totals):
-    """Fill heads [batch, k, n] with the best trees and totals [batch, k], minus infinity where there are fewer."""
+    """Fill heads [batch, k, n] with the k best trees and totals [batch, k], minus infinity if there are fewer."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:
         _best_k_chunk(range(len(lengths)), scores, lengths, projective, single, heads, totals)

@@ -1,20 +1,20 @@
-"""Linear chains on the CPU: forward and backward recursions, best path; parallel over sentences.
+"""Linear-chain recursions: forward, backward, Viterbi and the k best paths; parallel over sentences.
 
-The recursions run in float64 probabilities, each step scaled to sum to one. A sentence whose scores could
-leave the range of a float64 unnoticed is done again in log-space: slower, and right for any scores. What
-makes the fast way safe:
+The recursions run in float64 probabilities, each step scaled to sum to one. A sentence whose scores could leave the
+range of float64 unnoticed is computed again in log-space, which is slower and right for any scores. The fast recursions
+are safe because
 
-* allowed transition, start and end scores spread over at most REACH each, and emissions lie within REACH of
-  the emission of label 0: one step shrinks an entry, beside the largest, by exp(3 * REACH) at most;
-* forward, without forbidden transitions, what came before is never worth more than REACH: no entry is below
-  exp(-3 * REACH) = 1e-261 of the largest. With them entries may sink step by step: a positive one below
+* allowed transition, start and end scores spread over at most REACH each, and emissions lie within REACH of the
+  emission of label 0: one step shrinks an entry, relative to the largest, by exp(3 * REACH) at most;
+* forward, without forbidden transitions, the earlier steps contribute at most REACH: no entry is below
+  exp(-3 * REACH) = 1e-261 of the largest. With forbidden ones entries may shrink step by step: a positive one below
   TRACE sends the sentence to log-space before the next step could lose it;
-* a sum that is below FLOOR, zero or not a number does so as well;
-* backward, what falls out of range under sums above FLOOR has less than 1e-28 of the probability.
+* a sum below FLOOR, zero or NaN does so as well;
+* backward, under sums above FLOOR, what underflows has less than 1e-28 of the probability.
 
-Sentences are dealt to chunks, whose number depends on the batch alone, and chunks are summed in order:
-results do not depend on the number of threads. `width` is the number of labels rounded up to fill vector
-registers; the labels that fill it are forbidden.
+Sentences are distributed over chunks, whose number depends on the batch alone, and chunks are summed in order: results
+do not depend on the number of threads. `width` is the number of labels, padded by forbidden labels to fill vector
+registers.
 """
 
 import math
@@ -26,7 +26,7 @@ from structsparse.kernels.logspace import EXACT, PLAIN, SUMS, exp, exp_below, lo
 
 REACH, TRACE, FLOOR = 200.0, 1e-40, 1e-280
 LANES = 8
-MOST_CHUNKS, LEAST_SENTENCES = 64, 8  # a chunk of fewer sentences is not worth a thread
+MOST_CHUNKS, LEAST_SENTENCES = 64, 8  # a smaller chunk is not worth a thread
 
 
 # --- scores shared by all sentences
@@ -34,6 +34,7 @@ MOST_CHUNKS, LEAST_SENTENCES = 64, 8  # a chunk of fewer sentences is not worth 
 
 @njit(**PLAIN)
 def _widen(transitions, start, end):
+    """Transitions, start and end scores padded to `width` labels."""
     labels = len(start)
     width = (labels + LANES - 1) // LANES * LANES
     steps, ends = np.full((width, width), -np.inf), np.full((2, width), -np.inf)
@@ -46,7 +47,7 @@ def _widen(transitions, start, end):
 
 @njit(**PLAIN)
 def _exponentials(scores):
-    """exp(scores - peak), the peak, and whether the allowed scores spread over at most REACH."""
+    """exp(scores - peak), the peak, and whether all allowed scores lie within REACH of each other."""
     flat, tame = scores.reshape(scores.size), True
     peak, lowest = -np.inf, np.inf
     for score in flat:
@@ -54,7 +55,7 @@ def _exponentials(scores):
             peak, lowest = max(peak, score), min(lowest, score)
     out = np.empty(flat.size)
     for k in range(flat.size):
-        # written so that NaN, infinity and the lack of any allowed score are not tame
+        # this form makes NaN, infinity and the lack of allowed scores untame
         tame &= peak > -np.inf and (flat[k] == -np.inf or flat[k] - lowest <= REACH)
         out[k] = math.exp(flat[k] - peak)
     return out.reshape(scores.shape), peak, tame
@@ -62,9 +63,9 @@ def _exponentials(scores):
 
 @njit(**PLAIN)
 def _tables(shared, labels):
-    """What the scaled recursions multiply with: exponentials, each table divided by its largest.
+    """Exponentials of the shared scores, each table divided by its largest entry.
 
-    Steps from -> to and to -> from [width, width], start and end [width]; the logarithms of the divisors of a
+    Returns steps from -> to and to -> from [width, width], start and end [width]; the logarithms of the divisors of a
     step and of both ends; whether any step is forbidden; whether all spreads are within REACH.
     """
     step, step_peak, step_tame = _exponentials(shared[0])
@@ -80,7 +81,7 @@ def _tables(shared, labels):
 
 @njit(**SUMS)
 def _dots(matrix, vector, out):  # [width, width], [width] -> [width]
-    """out = matrix @ vector, eight rows at a time so that eight sums are under way at once."""
+    """out = matrix @ vector, eight rows at a time, so that eight independent sums are in flight."""
     for i in range(0, len(vector), LANES):
         r0, r1, r2, r3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
         r4, r5, r6, r7 = matrix[i + 4], matrix[i + 5], matrix[i + 6], matrix[i + 7]
@@ -101,6 +102,7 @@ def _dots(matrix, vector, out):  # [width, width], [width] -> [width]
 
 @njit(**SUMS)
 def _dot(xs, ys):
+    """The dot product of two vectors."""
     total = 0.0
     for j in range(len(xs)):
         total += xs[j] * ys[j]
@@ -109,7 +111,7 @@ def _dot(xs, ys):
 
 @njit(**SUMS)
 def _normalise(row):
-    """Scale the row to sum to one; returns what it summed to."""
+    """Scale a row to sum to one; returns its sum."""
     total = 0.0
     for j in range(len(row)):
         total += row[j]
@@ -121,6 +123,7 @@ def _normalise(row):
 
 @njit(**SUMS)
 def _sunk(row):
+    """Whether a positive entry of a normalised row is below TRACE."""
     count = 0
     for j in range(len(row)):
         count += (row[j] > 0.0) & (row[j] < TRACE)
@@ -129,25 +132,25 @@ def _sunk(row):
 
 @njit(**SUMS)
 def _lift(emissions, lifted):  # [time, labels] -> [time, width]
-    """lifted = exp(emissions - emission of label 0); returns the sum of the latter, NaN outside REACH."""
-    base, wild = 0.0, 0
+    """lifted = exp(emissions - emission of label 0); returns the sum of the latter, NaN if one is outside REACH."""
+    base, out_of_reach = 0.0, 0
     for t in range(len(emissions)):
-        row, wide = emissions[t], lifted[t]
-        zero = np.float64(row[0])
-        base += zero
+        row, lifted_row = emissions[t], lifted[t]
+        reference = np.float64(row[0])
+        base += reference
         for j in range(len(row)):
-            wide[j] = row[j] - zero
-            wild += not abs(wide[j]) <= REACH
-        wide[len(row) :] = 0.0
+            lifted_row[j] = row[j] - reference
+            out_of_reach += not abs(lifted_row[j]) <= REACH
+        lifted_row[len(row) :] = 0.0
     flat = lifted.reshape(lifted.size)
     for k in range(flat.size):
         flat[k] = exp(flat[k])
-    return base if wild == 0 else np.nan
+    return base if out_of_reach == 0 else np.nan
 
 
 @njit(**SUMS)
 def _forward(emissions, tables, lifted, alphas):
-    """Fill alphas [time, width], rows summing to one; returns log Z, or NaN where this range does not do."""
+    """Scaled forward recursion: fill alphas [time, width], rows summing to one; returns log Z, NaN if out of range."""
     _, step_back, first, last, step_peak, ends_peak, forbids, tame = tables
     if not tame:
         return np.nan
@@ -170,10 +173,10 @@ def _forward(emissions, tables, lifted, alphas):
 
 @njit(**SUMS)
 def _outer_sum(lefts, rights, sums):  # [time, width], [time, width] -> [width, width]
-    """sums = lefts^T @ rights, eight time steps at a time."""
+    """sums = lefts^T @ rights, the expected steps, eight time steps at a time."""
     sums[:] = 0.0
-    whole = len(lefts) // 8 * 8
-    for t in range(0, whole, 8):
+    full = len(lefts) // 8 * 8
+    for t in range(0, full, 8):
         b0, b1, b2, b3 = rights[t], rights[t + 1], rights[t + 2], rights[t + 3]
         b4, b5, b6, b7 = rights[t + 4], rights[t + 5], rights[t + 6], rights[t + 7]
         for i in range(len(sums)):
@@ -184,7 +187,7 @@ def _outer_sum(lefts, rights, sums):  # [time, width], [time, width] -> [width, 
                 row[j] += ((a0 * b0[j] + a1 * b1[j]) + (a2 * b2[j] + a3 * b3[j])) + (
                     (a4 * b4[j] + a5 * b5[j]) + (a6 * b6[j] + a7 * b7[j])
                 )
-    for t in range(whole, len(lefts)):
+    for t in range(full, len(lefts)):
         right = rights[t]
         for i in range(len(sums)):
             a, row = lefts[t, i], sums[i]
@@ -194,9 +197,9 @@ def _outer_sum(lefts, rights, sums):  # [time, width], [time, width] -> [width, 
 
 @njit(**SUMS)
 def _backward(emissions, tables, weight, alphas, lifted, nodes, edges):
-    """Fill nodes [time, labels] and edges [width, width] with weighted expected labels and transitions.
+    """Scaled backward recursion: fill nodes [time, labels] and edges [width, width] with weighted expected counts.
 
-    Returns False where this range does not do; `lifted` is overwritten.
+    Returns False if out of range; `lifted` is overwritten.
     """
     step, last = tables[0], tables[3]
     _lift(emissions, lifted)
@@ -234,7 +237,7 @@ def _backward(emissions, tables, weight, alphas, lifted, nodes, edges):
 
 @njit(**EXACT)
 def _log_forward(emissions, shared, lifted, alphas):
-    """Fill alphas [time, width] with logarithms; returns log Z."""
+    """Forward recursion in log-space: fill alphas [time, width] with logarithms; returns log Z."""
     steps, start, end = shared
     peaks = lifted[0]
     for t in range(len(emissions)):
@@ -250,7 +253,7 @@ def _log_forward(emissions, shared, lifted, alphas):
 
 @njit(**EXACT)
 def _log_backward(emissions, shared, weight, alphas, nodes, edges):
-    """As `_backward`, from the logarithms that `_log_forward` left."""
+    """Backward recursion in log-space, from the alphas of `_log_forward`; fills the same as `_backward`."""
     steps, _, end = shared
     total = log_total(alphas[-1], end)
     edges[:] = 0.0
@@ -269,9 +272,9 @@ def _log_backward(emissions, shared, weight, alphas, nodes, edges):
         if t == 0:
             break
         for i in range(len(beta)):
-            left, row, edge = alphas[t - 1, i] - total, steps[i], edges[i]
+            arrived, row, edge = alphas[t - 1, i] - total, steps[i], edges[i]
             for j in range(len(beta)):
-                edge[j] += weight * exp_below(left + row[j] + right[j])
+                edge[j] += weight * exp_below(arrived + row[j] + right[j])
         log_step(right, back, peaks, beta)
 
 
@@ -280,13 +283,15 @@ def _log_backward(emissions, shared, weight, alphas, nodes, edges):
 
 @njit(**PLAIN)
 def chunk_count(sentences):
+    """The number of chunks that a batch is split into."""
     return max(1, min(MOST_CHUNKS, sentences // LEAST_SENTENCES))
 
 
 @njit(**PLAIN)
-def _forward_chunk(mine, emissions, lengths, shared, tables, alphas, in_logs, totals):
+def _forward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_logs, totals):
+    """`forward` for some sentences of the batch."""
     lifted = np.empty(alphas.shape[1:])
-    for b in mine:
+    for b in sentences:
         size = lengths[b]
         sentence, work, alpha = emissions[b, :size], lifted[:size], alphas[b, :size]
         totals[b] = _forward(sentence, tables, work, alpha)
@@ -297,24 +302,26 @@ def _forward_chunk(mine, emissions, lengths, shared, tables, alphas, in_logs, to
 
 @njit(parallel=True, **PLAIN)
 def forward(emissions, lengths, transitions, start, end, alphas, in_logs, totals):
-    """Fill totals [batch] with log Z, and alphas [batch, time, width] and in_logs [batch] for `backward`."""
+    """Forward recursion of a batch: fill totals [batch] with log Z; alphas [batch, time, width] and in_logs [batch]
+    are for `backward`."""
     shared = _widen(transitions, start, end)
     tables = _tables(shared, len(start))
     chunks = chunk_count(len(lengths))
-    if chunks == 1:  # waking the threads would cost more than they save
+    if chunks == 1:  # starting threads would cost more than it saves
         _forward_chunk(range(len(lengths)), emissions, lengths, shared, tables, alphas, in_logs, totals)
         return
     for c in prange(chunks):
-        mine = range(c, len(lengths), chunks)
-        _forward_chunk(mine, emissions, lengths, shared, tables, alphas, in_logs, totals)
+        sentences = range(c, len(lengths), chunks)
+        _forward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_logs, totals)
 
 
 @njit(**PLAIN)
-def _backward_chunk(mine, emissions, lengths, shared, tables, alphas, in_logs, weights, nodes, steps, ends):
+def _backward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_logs, weights, nodes, steps, ends):
+    """`backward` for some sentences of the batch."""
     lifted = np.empty(alphas.shape[1:])
     edges = np.empty(shared[0].shape)
     labels = len(steps)
-    for b in mine:
+    for b in sentences:
         size, weight = lengths[b], weights[b]
         sentence, work, alpha, node = emissions[b, :size], lifted[:size], alphas[b, :size], nodes[b, :size]
         if not in_logs[b] and not _backward(sentence, tables, weight, alpha, work, node, edges):
@@ -332,7 +339,7 @@ def _backward_chunk(mine, emissions, lengths, shared, tables, alphas, in_logs, w
 
 @njit(parallel=True, **PLAIN)
 def backward(emissions, lengths, transitions, start, end, alphas, in_logs, weights, nodes, steps, ends):
-    """Gradient of sum_b weights[b] log Z_b.
+    """Backward recursion of a batch: the gradient of sum_b weights[b] log Z_b.
 
     Fills nodes [batch, time, labels], zero beyond the length; adds to steps [chunks, labels, labels] and to
     ends [chunks, 2, labels], whose sums over the chunks belong to the transitions, the start and the end.
@@ -351,7 +358,7 @@ def backward(emissions, lengths, transitions, start, end, alphas, in_logs, weigh
 
 @njit(**PLAIN)
 def _best(emissions, transitions, start, end, scores, arrivals, origins, path):
-    """Fill path [time] with the best labels; of equals the lowest."""
+    """Viterbi: fill path [time] with the best labels; among equals the lowest."""
     for j in range(len(end)):
         scores[j] = start[j] + emissions[0, j]
     for t in range(1, len(emissions)):
@@ -378,10 +385,11 @@ def _best(emissions, transitions, start, end, scores, arrivals, origins, path):
 
 
 @njit(**PLAIN)
-def _best_chunk(mine, emissions, lengths, transitions, start, end, paths):
+def _best_chunk(sentences, emissions, lengths, transitions, start, end, paths):
+    """`best` for some sentences of the batch."""
     scores, arrivals = np.empty(len(start)), np.empty(len(start))
     origins = np.empty(emissions.shape[1:], np.int64)
-    for b in mine:
+    for b in sentences:
         size = lengths[b]
         sentence, path = emissions[b, :size], paths[b, :size]
         _best(sentence, transitions, start, end, scores, arrivals, origins, path)
@@ -390,7 +398,7 @@ def _best_chunk(mine, emissions, lengths, transitions, start, end, paths):
 
 @njit(parallel=True, **PLAIN)
 def best(emissions, lengths, transitions, start, end, paths):
-    """Fill paths [batch, time] with the best label sequences, 0 beyond the length."""
+    """Viterbi of a batch: fill paths [batch, time] with the best label sequences, 0 beyond the length."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:
         _best_chunk(range(len(lengths)), emissions, lengths, transitions, start, end, paths)
@@ -404,9 +412,10 @@ def best(emissions, lengths, transitions, start, end, paths):
 
 @njit(**PLAIN)
 def _merge(before, steps, heads, scores, origins):
-    """The highest of before[i, rank] + steps[i], falling, and where each comes from: i * ranks + rank.
+    """Merge sorted lists: scores [ranks] get the highest of before[i, rank] + steps[i], in descending order.
 
-    Every row of before [labels, ranks] falls; of equals the lowest label goes first, then the lowest rank."""
+    origins [ranks]: where each comes from, i * ranks + rank, -1 if nothing allowed is left. Each row of before
+    [labels, ranks] is descending; among equals the lowest label goes first, then the lowest rank."""
     labels, ranks = before.shape
     heads[:] = 0
     for rank in range(ranks):
@@ -415,7 +424,7 @@ def _merge(before, steps, heads, scores, origins):
             if heads[i] < ranks and before[i, heads[i]] + steps[i] > highest:
                 highest, origin = before[i, heads[i]] + steps[i], i
         scores[rank], origins[rank] = highest, -1
-        if origin >= 0:  # else nothing that is allowed is left
+        if origin >= 0:
             origins[rank] = origin * ranks + heads[origin]
             heads[origin] += 1
 
@@ -445,22 +454,23 @@ def _best_k(emissions, back, start, end, before, after, heads, origins, paths, t
 
 
 @njit(**PLAIN)
-def _best_k_chunk(mine, emissions, lengths, back, start, end, paths, totals):
+def _best_k_chunk(sentences, emissions, lengths, back, start, end, paths, totals):
+    """`best_k` for some sentences of the batch."""
     labels, ranks = len(end), totals.shape[1]
     before, after = np.empty((labels, ranks)), np.empty((labels, ranks))
     heads, origins = np.empty(labels, np.int64), np.empty((emissions.shape[1], labels, ranks), np.int32)
-    for b in mine:
+    for b in sentences:
         size = lengths[b]
-        own = emissions[b, :size], back, start, end
-        _best_k(*own, before, after, heads, origins, paths[b, :, :size], totals[b])
+        sentence = emissions[b, :size], back, start, end
+        _best_k(*sentence, before, after, heads, origins, paths[b, :, :size], totals[b])
         paths[b, :, size:] = 0
 
 
 @njit(parallel=True, **PLAIN)
 def best_k(emissions, lengths, transitions, start, end, paths, totals):
-    """Fill paths [batch, ranks, time] with the best label sequences, 0 beyond the length, and totals [batch, ranks].
+    """Fill paths [batch, ranks, time] with the k best label sequences, 0 beyond the length, and totals [batch, ranks].
 
-    Where there are fewer sequences than ranks, the totals left over are minus infinity and their paths 0."""
+    If there are fewer sequences than ranks, the remaining totals are minus infinity and their paths 0."""
     back = transitions.T.copy()
     chunks = chunk_count(len(lengths))
     if chunks == 1:

@@ -1,13 +1,13 @@
-"""The CRF loss of many sentences on the CPU, its gradient on the way: 16 sentences of like length side by side.
+"""CRF loss and gradient of many sentences in SIMD: 16 sentences of similar length side by side.
 
-All arithmetic runs along the sentences, so a step of the recursions fills the vector registers whatever the number of
-labels, and nothing is padded but the ends of the shorter ones of 16. Everything is in float32 probabilities, each
-step scaled to sum to one. With transitions that spread over at most REACH, and emissions of a token that do, no entry
-of a step is below exp(-2 * REACH) of the largest, which float32 holds to full precision. Sentences beyond that are
-told of and left to the kernels of `chain`. Totals are summed in float64.
+All arithmetic runs across the sentences, so a step of the recursions fills the vector registers whatever the number of
+labels, and only the ends of the shorter sentences of 16 are padded. Probabilities are float32, each step scaled to sum
+to one. If transitions and the emissions of each token spread over at most REACH, no entry of a step is below
+exp(-2 * REACH) of the largest, which float32 represents at full precision. Sentences beyond that are reported and left
+to the kernels of `chain`. Totals are summed in float64.
 
-Groups are dealt to chunks, whose number depends on the batch alone, and chunks are summed in order: results do not
-depend on the number of threads.
+Groups of 16 are distributed over chunks, whose number depends on the batch alone, and chunks are summed in order:
+results do not depend on the number of threads.
 """
 
 import math
@@ -34,7 +34,7 @@ from structsparse.kernels.simd import (
 
 REACH = 40.0  # exp(-2 * REACH) = 2e-35
 MOST_CHUNKS = 16
-_DEEP = 8  # scales that are multiplied before a logarithm is taken: exp(-8 * 2 * REACH) is still a float64
+_DEEP = 8  # scales multiplied before a logarithm is taken: exp(-8 * 2 * REACH) is within float64
 
 _one, _zero = np.float32(1.0), np.float32(0.0)
 _TO_BINARY = np.float32(1.4426950408889634)  # 1 / log 2
@@ -45,7 +45,7 @@ _TAYLOR = tuple(np.float32(1.0 / math.factorial(k)) for k in range(7, -1, -1))
 
 @njit(**PLAIN)
 def _exp(flat, place):
-    """flat[place : place + LANES] becomes its exp, to some units in the last place, for numbers from -87 to 0."""
+    """Replace flat[place : place + LANES], numbers from -87 to 0, by their exp, to a few units in the last place."""
     x, rounder = load(flat, place), spread(_ROUNDER)
     shifted = multiply_add(x, spread(_TO_BINARY), rounder)
     power = subtract(shifted, rounder)
@@ -57,15 +57,17 @@ def _exp(flat, place):
     store(flat, place, multiply(value, power_of_two(shifted)))
 
 
-# --- what all sentences share
+# --- scores shared by all sentences
 
 
 @njit(**PLAIN)
 def _tables(transitions, start, end):
-    """Exponentials of the shared scores, each over its largest, in float32: to <- from and from <- to [width, width],
-    start and end [width]; the logarithms of the divisors of a step and of both ends; whether all lie within REACH."""
+    """Exponentials of the shared scores in float32, each table divided by its largest entry.
+
+    Returns steps to <- from and from <- to [width, width], start and end [width]; the logarithms of the divisors of a
+    step and of both ends; whether all scores lie within REACH."""
     labels = len(start)
-    width = (labels + 7) // 8 * 8  # what fills it stays zero
+    width = (labels + 7) // 8 * 8  # the padding stays zero
     step, back = np.zeros((width, width), np.float32), np.zeros((width, width), np.float32)
     first, last = np.zeros(width, np.float32), np.zeros(width, np.float32)
     peak, first_peak, last_peak = transitions.max(), start.max(), end.max()
@@ -79,17 +81,18 @@ def _tables(transitions, start, end):
 
 @njit(**PLAIN)
 def _near(scores, peak):
-    return peak < np.inf and peak - scores.min() <= REACH  # not so for NaN
+    """Whether all scores lie within REACH of the peak; false for NaN."""
+    return peak < np.inf and peak - scores.min() <= REACH
 
 
-# --- 16 sentences; arrays [width, LANES] are flat, row after row
+# --- a group of 16 sentences; arrays [width, LANES] are flat, row after row
 
 
 @njit(**PLAIN)
 def _lift(flat, labels, begins, lengths, t, weights, peaks):
-    """weights [labels, LANES] = exp(emission - largest of the token), ones beyond the end; peaks [LANES] the largest.
+    """weights [labels, LANES] = exp(emission - peak), ones beyond the end; peaks [LANES] = largest of each token.
 
-    Returns whether all of them lie within REACH."""
+    Returns whether the emissions of every token lie within REACH."""
     for lane in range(LANES):
         place = (begins[lane] + t) * labels
         if t < lengths[lane]:
@@ -104,7 +107,7 @@ def _lift(flat, labels, begins, lengths, t, weights, peaks):
         peak, lowest = largest(values, peak), smallest(values, lowest)
     store(peaks, 0, subtract(peak, lowest))
     for lane in range(LANES):
-        if not peaks[lane] <= REACH:  # NaN is far too
+        if not peaks[lane] <= REACH:  # or NaN
             return False
     store(peaks, 0, peak)
     for j in range(labels):
@@ -142,17 +145,18 @@ def _mix(matrix, values, labels, out):
 
 @njit(**PLAIN)
 def _product(left, right, labels, out, sums):
-    """out = left * right, entry by entry; sums [LANES] of it over the labels."""
-    found = spread(_zero)
+    """out = left * right, entry by entry; sums [LANES] = its sum over the labels."""
+    sums_of_labels = spread(_zero)
     for j in range(labels):
         value = multiply(load(left, j * LANES), load(right, j * LANES))
         store(out, j * LANES, value)
-        found = add(found, value)
-    store(sums, 0, found)
+        sums_of_labels = add(sums_of_labels, value)
+    store(sums, 0, sums_of_labels)
 
 
 @njit(**PLAIN)
 def _divide(values, labels, sums):
+    """values /= sums, for each lane."""
     factor = divide(spread(_one), load(sums, 0))
     for j in range(labels):
         store(values, j * LANES, multiply(load(values, j * LANES), factor))
@@ -160,7 +164,9 @@ def _divide(values, labels, sums):
 
 @njit(**PLAIN)
 def _forward(flat, labels, begins, lengths, shared, lifted, alphas, totals):
-    """Fill lifted [time, width * LANES], alphas likewise, and totals [LANES] with log Z; False beyond REACH."""
+    """Forward recursion: fill lifted and alphas [time, width * LANES], and totals [LANES] with log Z.
+
+    Returns False if a token is beyond REACH."""
     back, _, first, last, step_peak, ends_peak, _ = shared
     peaks, sums, products = np.empty(LANES, np.float32), np.empty(LANES, np.float32), np.ones(LANES)
     for lane in range(LANES):
@@ -195,8 +201,9 @@ def _forward(flat, labels, begins, lengths, shared, lifted, alphas, totals):
 
 @njit(**PLAIN)
 def _backward(flat, labels, begins, lengths, shared, lifted, alphas, rights):
-    """Fill flat with the probability of each label at each token, and rights [time, width * LANES] so that
-    step[i, j] * sum over times and lanes of alphas[t, i] * rights[t, j] is the expected number of steps i -> j."""
+    """Backward recursion: fill flat with the probability of each label at each token, and rights
+    [time, width * LANES] so that step[i, j] * sum over times and lanes of alphas[t, i] * rights[t, j] is the expected
+    number of steps i -> j."""
     step = shared[1]
     beta, node = np.zeros(len(step) * LANES, np.float32), np.empty(len(step) * LANES, np.float32)
     sums = np.empty(LANES, np.float32)
@@ -270,19 +277,19 @@ def _outer_sum(lefts, rights, time, width, sums):  # [time, width * LANES] twice
             )
 
 
-# --- all of them
+# --- the batch
 
 
 @njit(**PLAIN)
-def _gold(emissions, begin, gold, transitions, start, end, nodes, steps, ends, wanted):
-    """The score of the gold labels of one sentence; its counts are taken off the gradient."""
+def _gold(emissions, begin, gold, transitions, start, end, nodes, steps, ends, with_gradient):
+    """The score of the gold labels of one sentence; subtracts their counts from the gradient."""
     last = len(gold) - 1
     total = start[gold[0]] + end[gold[last]]
     for t in range(len(gold)):
         total += emissions[begin + t, gold[t]]
         if t > 0:
             total += transitions[gold[t - 1], gold[t]]
-    if wanted:
+    if with_gradient:
         for t in range(len(gold)):
             nodes[begin + t, gold[t]] -= _one
             if t > 0:
@@ -294,47 +301,50 @@ def _gold(emissions, begin, gold, transitions, start, end, nodes, steps, ends, w
 
 
 @njit(**PLAIN)
-def _chunk(mine, order, emissions, begins, lengths, gold, scores, shared, losses, nodes, steps, ends, wanted):
+def _chunk(groups, order, emissions, begins, lengths, gold, scores, shared, losses, nodes, steps, ends, with_gradient):
+    """`crf` for some groups of 16 sentences."""
     labels, width, longest = emissions.shape[1], len(shared[0]), lengths[order[0]]
     transitions, start, end = scores
     flat, gradient = emissions.reshape(emissions.size), nodes.reshape(nodes.size)
     lifted, alphas, rights = np.zeros((3, longest, width * LANES), np.float32)
     totals, edges = np.empty(LANES), np.empty((width, width))
     group_begins, group_lengths = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
-    for group in mine:
+    for group in groups:
         first = group * LANES
-        many = min(LANES, len(order) - first)
+        size = min(LANES, len(order) - first)
         for lane in range(LANES):
-            group_lengths[lane] = lengths[order[first + lane]] if lane < many else 0
-            group_begins[lane] = begins[order[first + lane]] if lane < many else 0
+            group_lengths[lane] = lengths[order[first + lane]] if lane < size else 0
+            group_begins[lane] = begins[order[first + lane]] if lane < size else 0
         if not _forward(flat, labels, group_begins, group_lengths, shared, lifted, alphas, totals):
-            for b in order[first : first + many]:
+            for b in order[first : first + size]:
                 losses[b] = np.nan
             continue
-        if wanted:
+        if with_gradient:
             _backward(gradient, labels, group_begins, group_lengths, shared, lifted, alphas, rights)
             _outer_sum(alphas, rights, group_lengths[0] - 1, width, edges)
             for i in range(labels):
                 for j in range(labels):
                     steps[i, j] += edges[i, j] * shared[1][i, j]
-        for lane in range(many):
+        for lane in range(size):
             b = order[first + lane]
-            own = gold[b, : lengths[b]]
-            score = _gold(emissions, begins[b], own, transitions, start, end, nodes, steps, ends, wanted)
+            labels_of_gold = gold[b, : lengths[b]]
+            score = _gold(
+                emissions, begins[b], labels_of_gold, transitions, start, end, nodes, steps, ends, with_gradient
+            )
             losses[b] = totals[lane] - score
 
 
 def chunk_count(sentences):
+    """The number of chunks that the sentences are split into."""
     return max(1, min(MOST_CHUNKS, sentences // (8 * LANES)))
 
 
 @njit(parallel=True, **PLAIN)
-def crf(order, emissions, begins, lengths, gold, transitions, start, end, losses, nodes, steps, ends, wanted):
-    """losses [sentences] = log Z - score(gold), NaN for a sentence that these kernels cannot do; if wanted, the
-    gradient of their sum: nodes [tokens, labels], and what is added to steps [chunks, labels, labels] and to ends
-    [chunks, 2, labels].
+def crf(order, emissions, begins, lengths, gold, transitions, start, end, losses, nodes, steps, ends, with_gradient):
+    """CRF losses [sentences] = log Z - score(gold), NaN for a sentence out of range; with `with_gradient`, the gradient
+    of their sum: fills nodes [tokens, labels], adds to steps [chunks, labels, labels] and ends [chunks, 2, labels].
 
-    order: the sentences by falling length; emissions float32 [tokens, labels], of sentence b from begins[b] on;
+    order: the sentences by descending length; emissions float32 [tokens, labels], of sentence b from begins[b] on;
     gold int64 [sentences, time]; transitions, start and end in float64."""
     chunks, groups = len(steps), (len(order) + LANES - 1) // LANES
     scores, shared = (transitions, start, end), _tables(transitions, start, end)
@@ -342,9 +352,37 @@ def crf(order, emissions, begins, lengths, gold, transitions, start, end, losses
         losses[:] = np.nan
         return
     if chunks == 1:
-        mine = range(groups)
-        _chunk(mine, order, emissions, begins, lengths, gold, scores, shared, losses, nodes, steps[0], ends[0], wanted)
+        groups_of_chunk = range(groups)
+        _chunk(
+            groups_of_chunk,
+            order,
+            emissions,
+            begins,
+            lengths,
+            gold,
+            scores,
+            shared,
+            losses,
+            nodes,
+            steps[0],
+            ends[0],
+            with_gradient,
+        )
         return
     for c in prange(chunks):
-        mine = range(c, groups, chunks)
-        _chunk(mine, order, emissions, begins, lengths, gold, scores, shared, losses, nodes, steps[c], ends[c], wanted)
+        groups_of_chunk = range(c, groups, chunks)
+        _chunk(
+            groups_of_chunk,
+            order,
+            emissions,
+            begins,
+            lengths,
+            gold,
+            scores,
+            shared,
+            losses,
+            nodes,
+            steps[c],
+            ends[c],
+            with_gradient,
+        )

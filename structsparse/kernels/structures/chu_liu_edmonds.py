@@ -1,15 +1,15 @@
-"""The best dependency tree whose arcs may cross: Edmonds' contractions, on a dense matrix in time n^2.
+"""Chu-Liu-Edmonds: the best dependency tree whose arcs may cross, on a dense matrix in time n^2.
 
-A path is grown from token to best head (Gabow, Galil, Spencer and Tarjan 1986). If it reaches the root, or what was
-linked to the root before, all of it is linked. If it meets itself, the cycle becomes one node, whose arcs are the
-best of its members', less what the member's own arc in the cycle is worth. At the end the cycles are opened from the
-last one made to the first: each loses the arc of the member where the arc from outside enters.
+A path is grown from a token to its best head, and so on (Gabow, Galil, Spencer and Tarjan 1986). If it reaches the
+root, or a node linked to the root before, all of it is linked. If it meets itself, the cycle is contracted to one node,
+whose arcs are the best of its members', minus the score of the member's own arc in the cycle. At the end the cycles are
+expanded from the last one made to the first: each loses the arc of the member at which the arc from outside enters.
 
-With a single root every arc from the root has rank 1, all others 0, and a lower rank goes before any score: the tree
-has the fewest arcs from the root that it can have, and of those trees it is the best. Ranks are integers that are
-subtracted beside the scores: a penalty without a size, which no score outweighs and no digit is lost to.
+With a single root, arcs from the root have rank 1, all others rank 0, and a lower rank precedes any score: the tree has
+as few arcs from the root as possible, and is the best of these trees. Ranks are integers that are subtracted beside the
+scores: an infinite penalty that costs no precision.
 
-Of equal arcs the one from the lowest node is taken.
+Among equal arcs the one from the lowest node is taken.
 """
 
 from typing import NamedTuple
@@ -22,28 +22,29 @@ from structsparse.kernels.logspace import PLAIN
 FRESH, ON_PATH, LINKED, MERGED, IN_CYCLE = range(5)
 
 
-class Room(NamedTuple):
-    """Work space. Nodes are known by their place, cycles by that of their first member; names tell all apart."""
+class Contractions(NamedTuple):
+    """Work memory. A node is at a place, a cycle at that of its first member; names are unique over both."""
 
     ranks: np.ndarray  # [n + 1, n + 1] of the best arc between two nodes
     arcs: np.ndarray  # [n + 1, n + 1] which arc of tokens that is: modifier * (n + 1) + head
-    state: np.ndarray  # [n + 1] of the node at a place
+    state: np.ndarray  # [n + 1] state of the node at a place
     path: np.ndarray  # [n + 1] places
-    names: np.ndarray  # [n + 1] of the node at a place
+    names: np.ndarray  # [n + 1] name of the node at a place
     above: np.ndarray  # [names] the cycle that a node became part of
     enters: np.ndarray  # [names] the arc that enters a node
 
 
 @njit(**PLAIN)
 def room(size):
-    """For `best` of up to size - 1 tokens."""
+    """Work memory of `best` for up to size - 1 tokens."""
     ranks, arcs = np.empty((size, size), np.int64), np.empty((size, size), np.int64)
     state, path, names = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
-    return Room(ranks, arcs, state, path, names, np.empty(2 * size, np.int64), np.empty(2 * size, np.int64))
+    return Contractions(ranks, arcs, state, path, names, np.empty(2 * size, np.int64), np.empty(2 * size, np.int64))
 
 
 @njit(**PLAIN)
 def _start(size, single, space):
+    """Initialise the work memory: every token is a node of its own."""
     for m in range(size):
         for h in range(size):
             space.ranks[m, h] = 1 if single and h == 0 else 0
@@ -55,7 +56,7 @@ def _start(size, single, space):
 
 @njit(**PLAIN)
 def _best_head(v, size, scores, ranks, state):
-    """The node of the best arc into v, -1 where all are forbidden."""
+    """The head of the best arc into node v, -1 if all are forbidden."""
     best = -1
     for u in range(size):
         if u == v or state[u] == MERGED or not scores[v, u] > -np.inf:
@@ -71,7 +72,7 @@ def _best_head(v, size, scores, ranks, state):
 
 @njit(**PLAIN)
 def _take(to, at, scores, ranks, arcs):
-    """Let the arc at place `at` stand for that at place `to`, if it is better."""
+    """Replace the arc at place `to` by that at place `at`, if that is better."""
     if not scores[at] > -np.inf:
         return
     better = ranks[at] < ranks[to] or (ranks[at] == ranks[to] and scores[at] > scores[to])
@@ -81,7 +82,7 @@ def _take(to, at, scores, ranks, arcs):
 
 @njit(**PLAIN)
 def _contract(cycle, name, size, scores, space):
-    """Merge the nodes of a cycle, each followed by its head, into the first of them."""
+    """Contract a cycle of nodes, each followed by its head, into the first of them."""
     ranks, arcs, state, r = space.ranks, space.arcs, space.state, cycle[0]
     for v in cycle:
         state[v] = IN_CYCLE
@@ -104,7 +105,9 @@ def _contract(cycle, name, size, scores, space):
 
 @njit(**PLAIN)
 def _grow(start, name, size, scores, space):
-    """Link `start` to the root; returns the name for the next cycle, -1 where there is no way."""
+    """Grow a path from `start` until it is linked to the root.
+
+    Returns the name for the next cycle, -1 if there is no path."""
     state, path = space.state, space.path
     path[0], count = start, 1
     state[start] = ON_PATH
@@ -131,7 +134,9 @@ def _grow(start, name, size, scores, space):
 
 @njit(**PLAIN)
 def best(scores, single, heads, space):
-    """Fill heads [n + 1] with the best tree of scores [n + 1, n + 1], which are spoiled; whether there is one."""
+    """Fill heads [n + 1] with the best tree of scores [n + 1, n + 1], which are overwritten.
+
+    Returns whether there is a tree."""
     size = len(heads)
     enters, name = space.enters, size
     _start(size, single, space)

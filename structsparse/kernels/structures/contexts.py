@@ -1,29 +1,29 @@
-"""The loss of a softmax over trees of contexts on the CPU, and its gradient; parallel over subtrees.
+"""Softmax loss of a language model over a tree of contexts, and its gradient; parallel over subtrees.
 
 Entries e are (context, word) pairs; S[e], the score of the word after the context, is S[above[e]] + d[e] with the
 increment d = features * weights (+ base for the first V, which are all words after the empty context). The mass of a
-context grows out of that of the context above it,
+context follows from that of the context above it,
 
     Z[n] = Z[above n] + sum over the entries e of n of (exp S[e] - exp S[above e]),
 
-so that a pass costs the number of entries, whatever the number of words. With ends N[n] (targets whose deepest context
+so a pass costs the number of entries, whatever the number of words. With ends N[n] (targets whose deepest context
 is n) and M[e] (targets whose deepest entry is e)
 
     loss = sum_n N[n] log Z[n] - sum_e M[e] S[e] = sum_n N[n] log Z[n] - sum_e C[e] d[e]
 
 where C[e], `below`, is M summed over e and all below it. In its gradient, c[n], the sum of N / Z over n and all below
-it, stands for all targets that see an entry of n: dloss/dS[e] = c[n] exp S[e] - sum over the entries e' right below e
-of c[n'] exp S[e] - M[e].
+it, is the weight of all targets that see an entry of n: dloss/dS[e] = c[n] exp S[e] - sum over the entries e' right
+below e of c[n'] exp S[e] - M[e].
 
-The quick way keeps exp S relative to the best word of the empty context, as a product along the path. It gives up
-(and says so) where one of these leaves MOST, or where a context has less than WORTH of the mass of one above it: the
-difference would then have lost more than twelve bits, and the gradient likewise. Then `kernels.careful_contexts` takes
-over. So either way Z is right to about 2^12 units in the last place, and the gradient to as much of the number of
-targets, for any finite scores.
+The fast algorithm keeps exp S relative to the best word of the empty context, as a product along the path. It reports
+failure if one of these exceeds MOST, or if a context has less than WORTH of the mass of one above it: the difference
+would then lose more than twelve bits, and so would the gradient. `contexts_stable` then takes over. Either way Z is
+right to about 2^12 units in the last place, and the gradient to as much of the number of targets, for any finite
+scores.
 
-Nodes are walked in runs (`plan`): whole subtrees of nearly TILE entries together, level by level, which keeps what is
-looked up again in the cache. Parts of the runs go to threads; they share nothing but the empty context, whose gradient
-each part sums for itself. Parts depend on the tree alone, so results do not depend on the number of threads.
+Nodes are processed in runs (`plan`): whole subtrees with about TILE entries together, level by level, so that repeated
+look-ups stay in the CPU cache. Parts of the runs go to threads. They share only the empty context, whose gradient each
+part sums separately. Parts depend on the tree alone, so results do not depend on the number of threads.
 """
 
 import math
@@ -33,19 +33,20 @@ from numba import njit, prange
 
 from structsparse.kernels.logspace import EXACT, PLAIN, SUMS, exp
 
-TILE = 1 << 15  # entries of a tile: what it looks up again stays in a second-level cache
-PARTS, PART = 8, 1 << 17  # parts at most; entries of one at least
-STEEP, MOST = 300.0, 1e150  # increments and exp S that the quick way takes
-WORTH = 2.0**-12
-FULL = 1e140  # a product of masses up to which another one may be multiplied to it
+TILE = 1 << 15  # entries of a tile, which fit a second-level CPU cache
+PARTS, PART = 8, 1 << 17  # parts, at most; entries of a part, at least
+STEEP, MOST = 300.0, 1e150  # largest increment and exp S of the fast algorithm
+WORTH = 2.0**-12  # least share of the mass above
+FULL = 1e140  # largest product of masses before its logarithm is taken
 
 
-# --- in which order nodes are walked
+# --- the order of nodes
 
 
 @njit(**PLAIN)
 def plan(above, starts):
-    """Runs int64 [runs, 2] of nodes from : to, all but node 0, and the first run of each part, int64 [parts + 1]."""
+    """Plan the order of nodes: runs int64 [runs, 2] of nodes from : to, without node 0, and the first run of each part,
+    int64 [parts + 1]."""
     nodes = len(above)
     sizes, tile = np.zeros(nodes, np.int64), np.zeros(nodes, np.int32)
     top = np.empty(nodes, np.int32)  # the context of one word that a context lies below
@@ -84,7 +85,7 @@ def plan(above, starts):
 
 @njit(**PLAIN)
 def _by_tile(tile, tiles):
-    """All nodes but 0 by tile, ascending within it, and where each tile begins."""
+    """All nodes except 0 ordered by tile, ascending within it; and where each tile begins."""
     offsets = np.zeros(tiles + 1, np.int64)
     for n in range(1, len(tile)):
         offsets[tile[n] + 1] += 1
@@ -99,18 +100,18 @@ def _by_tile(tile, tiles):
 
 @njit(**PLAIN)
 def add_upwards(values, above):
-    """values[above] += values, from the last on."""
+    """Sum over subtrees: values[above] += values, from the last on."""
     for k in range(len(values) - 1, -1, -1):
         if above[k] >= 0:
             values[above[k]] += values[k]
 
 
-# --- the quick way
+# --- the fast algorithm
 
 
 @njit(**EXACT)
 def _exponentials(weights, features, out):
-    """out = exp(features * weights); returns how many increments are too steep."""
+    """out = exp(features * weights); returns the number of increments above STEEP."""
     steep = 0
     if features.size == 0:
         for e in range(out.size):
@@ -140,7 +141,8 @@ def _gain(weights, features, below):
 
 @njit(**EXACT)
 def _root(weights, features, base, below, exps, masses):
-    """exps of the empty context relative to its best word; (shift, how much of the loss, how many are too steep)."""
+    """exps of the empty context relative to its best word; returns the shift, the gain, and the number of scores too
+    low."""
     words = below.size
     shift, gain = -np.inf, 0.0
     for e in range(words):
@@ -160,6 +162,7 @@ def _root(weights, features, base, below, exps, masses):
 
 @njit(**EXACT)
 def increment(weights, features, base, e):
+    """The increment of entry e: features * weights + base."""
     d = np.float64(weights[e])
     if features.size > 0:
         d *= np.float64(features[e])
@@ -172,7 +175,7 @@ def increment(weights, features, base, e):
 def _multiply(a, b, node, above, exps, masses):
     """exps of entries a : b, and what they add to the masses of their nodes; how many are beyond the quick way.
 
-    Along the entries: a loop over the few entries of each node would often end where the processor does not guess."""
+    Along the entries: a loop over the few entries of each node would often end in a mispredicted branch."""
     wild, last, gained = 0, -1, 0.0
     for e in range(a, b):
         n, x = node[e], exps[above[e]]
@@ -187,7 +190,7 @@ def _multiply(a, b, node, above, exps, masses):
 
 @njit(**EXACT)
 def _gather(begin, end, above, node_ends, masses):
-    """masses of nodes begin : end; their sum of N log Z, and how many are beyond the quick way."""
+    """Compute the masses of nodes begin : end; returns their sum of N log Z, and the number that is out of range."""
     total, product, wild = 0.0, 1.0, 0
     for n in range(begin, end):
         p = above[n]
@@ -195,7 +198,7 @@ def _gather(begin, end, above, node_ends, masses):
         wild += 0 if mass >= WORTH * most else 1
         masses[n, 0], masses[n, 1] = mass, mass if mass > most else most
         count = node_ends[n]
-        if count <= 1.0:  # the logarithm of a product of many
+        if count <= 1.0:  # one logarithm for a product of many masses
             product *= mass if count == 1.0 else 1.0
             if product > FULL or product < 1 / FULL:
                 total += math.log(product)
@@ -207,26 +210,27 @@ def _gather(begin, end, above, node_ends, masses):
 
 @njit(**PLAIN)
 def _forward_part(first, last, runs, tree, weights, features, below, node_ends, exps, masses):
+    """`forward` for some runs; returns their loss and the number of values out of range."""
     node_above, starts, above, node = tree
     loss, wild = 0.0, 0
     for r in range(first, last):
         begin, end = runs[r]
         a, b = starts[begin], starts[end]
-        own = features[a:b] if features.size > 0 else features
-        wild += _exponentials(weights[a:b], own, exps[a:b])
+        part_features = features[a:b] if features.size > 0 else features
+        wild += _exponentials(weights[a:b], part_features, exps[a:b])
         wild += _multiply(a, b, node, above, exps, masses)
-        found, more = _gather(begin, end, node_above, node_ends, masses)
-        wild += more
-        loss += found - _gain(weights[a:b], own, below[a:b])
+        log_mass, extra = _gather(begin, end, node_above, node_ends, masses)
+        wild += extra
+        loss += log_mass - _gain(weights[a:b], part_features, below[a:b])
     return loss, wild
 
 
 @njit(parallel=True, **PLAIN)
 def forward(runs, parts, tree, weights, features, base, below, node_ends, total, words, exps, masses):
-    """(loss, whether the quick way could take it).
+    """The loss, and whether all values are in the range of the fast algorithm.
 
     `tree` is (above of nodes, starts, above and node of entries); `total` the number of targets. Fills exps [entries]
-    and masses [nodes, 2] (Z, and the most on its path) for `backward`."""
+    and masses [nodes, 2] (Z, and the largest on its path) for `backward`."""
     shift, gain, steep = _root(weights, features, base, below[:words], exps, masses)
     loss = total * shift + node_ends[0] * math.log(masses[0, 0]) - gain
     count = len(parts) - 1
@@ -243,23 +247,26 @@ def forward(runs, parts, tree, weights, features, base, below, node_ends, total,
 
 @njit(**EXACT)
 def _climb(begin, end, above, shares, place):
-    """Add the shares of nodes begin : end to those above them; what belongs to node 0 goes to `place`."""
+    """Add the shares of nodes begin : end to those above them; that of node 0 is shares[place]."""
     for n in range(end - 1, begin - 1, -1):
         p = above[n]
         shares[p if p > 0 else place] += shares[n]
 
 
 @njit(**EXACT)
-def _spread(a, b, words, node, above, exps, shares, slopes, own, first):
-    """Add the slopes of entries a : b to those above them, all below them done. Those of the entries of node 0 lie
-    from `own` on, one behind the other, those of all others e at first + e and without their own share."""
+def _spread(a, b, words, node, above, exps, shares, slopes, root, first):
+    """Add the slopes of entries a : b to those of the entries above them.
+
+    The slopes of the entries of node 0 begin at `own`; that of any other entry e is at first + e, without its own
+    share."""
     for e in range(b - 1, a - 1, -1):
         q = above[e]
-        slopes[q + (own if q < words else first)] += slopes[first + e] + shares[node[e]] * (exps[e] - exps[q])
+        slopes[q + (root if q < words else first)] += slopes[first + e] + shares[node[e]] * (exps[e] - exps[q])
 
 
 @njit(**EXACT)
 def _finish(node, exps, shares, slopes, below, features, scale, out):
+    """The gradient with respect to the weights of some entries, from slopes and shares."""
     if features.size == 0:
         for e in range(out.size):
             out[e] = scale * (slopes[e] + shares[node[e]] * exps[e] - below[e])
@@ -270,6 +277,7 @@ def _finish(node, exps, shares, slopes, below, features, scale, out):
 
 @njit(**SUMS)
 def _divide(counts, masses, out):
+    """out = counts / masses[:, 0]"""
     for n in range(out.size):
         out[n] = counts[n] / masses[n, 0]
 
@@ -278,10 +286,11 @@ def _divide(counts, masses, out):
 def _backward_part(
     part, parts, runs, tree, features, below, node_ends, scale, exps, masses, shares, slopes, words, out
 ):
+    """`backward` for the runs of one part."""
     node_above, starts, above, node = tree
     count = len(parts) - 1
-    own, first, place = part * words, (count - 1) * words, len(node_above) + part
-    slopes[own : own + words], shares[place] = 0.0, 0.0
+    root, first, place = part * words, (count - 1) * words, len(node_above) + part
+    slopes[root : root + words], shares[place] = 0.0, 0.0
     for r in range(parts[part], parts[part + 1]):
         begin, end = runs[r]
         _divide(node_ends[begin:end], masses[begin:end], shares[begin:end])
@@ -290,14 +299,15 @@ def _backward_part(
         begin, end = runs[r]
         a, b = starts[begin], starts[end]
         _climb(begin, end, node_above, shares, place)
-        _spread(a, b, words, node, above, exps, shares, slopes, own, first)
-        some = features[a:b] if features.size > 0 else features
-        _finish(node[a:b], exps[a:b], shares, slopes[first + a : first + b], below[a:b], some, scale, out[a:b])
+        _spread(a, b, words, node, above, exps, shares, slopes, root, first)
+        part_features = features[a:b] if features.size > 0 else features
+        _finish(node[a:b], exps[a:b], shares, slopes[first + a : first + b], below[a:b], part_features, scale, out[a:b])
 
 
 @njit(parallel=True, **PLAIN)
 def backward(runs, parts, tree, features, below, node_ends, scale, exps, masses, shares, slopes, words, out):
-    """out [entries] = scale * gradient. shares [nodes + parts] and slopes [entries + (parts - 1) * V]: scratch."""
+    """Gradient: out [entries] = scale * dloss/dweights. shares [nodes + parts] and slopes [entries + (parts - 1) * V]
+    are work memory."""
     count = len(parts) - 1
     if count == 1:
         _backward_part(
@@ -314,6 +324,7 @@ def backward(runs, parts, tree, features, below, node_ends, scale, exps, masses,
 
 @njit(**PLAIN)
 def _finish_root(count, features, below, share, scale, exps, shares, slopes, words, out):
+    """The gradient of the entries of the empty context, summed over the parts."""
     nodes = len(shares) - count
     for k in range(count):
         share += shares[nodes + k]

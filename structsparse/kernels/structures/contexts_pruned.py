@@ -1,4 +1,7 @@
-"""Scores and normalisers of a language model's living contexts, laid out as `structsparse.tasks.lm.trie.Trie` says."""
+"""Scores, normalisers and proposals of pruned language models: tries of the contexts with nonzero weights.
+
+The entries of a context are those of starts[node] : starts[node + 1], sorted by word; node 0 has all words.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ from numba import njit
 from structsparse.kernels.features.suffixes import search
 
 PLAIN = {"cache": True, "nogil": True}
-_MOST = 1e150  # what a difference may come to
-_WORTH = 2.0**-12  # the share of the mass above that a context must keep for a difference to be precise
+_MOST = 1e150  # largest relative change of a mass
+_WORTH = 2.0**-12  # least share of the mass above at which a difference is precise
 
 
 @njit(**PLAIN)
 def entries_above(above, starts, entry_word, entry_above):
-    """Fill in, for every entry, the one of the same word after the nearest context above that has one.
+    """Find the entry above each entry: that of the same word after the nearest context above that has one.
 
-    above [nodes]; of the entries of node 0, which are all words, there are none above."""
+    above [nodes]; entries of node 0 have none above: -1."""
     for entry in range(starts[1]):
         entry_above[entry] = -1
     for node in range(1, len(above)):
@@ -30,7 +33,7 @@ def entries_above(above, starts, entry_word, entry_above):
 
 @njit(**PLAIN)
 def spread(own, same, entry_above, values):
-    """values [entries]: that above where `same` says so, else the next of own."""
+    """values [entries] = the value of the entry above if `same`, else the next of `own`."""
     taken = 0
     for entry in range(len(values)):
         if same[entry]:
@@ -42,7 +45,7 @@ def spread(own, same, entry_above, values):
 
 @njit(**PLAIN)
 def score(increments, entry_above, scores):
-    """scores [entries], sums of the increments from node 0 on."""
+    """scores [entries] = sums of the increments along the path from node 0."""
     for entry in range(len(scores)):
         over = entry_above[entry]
         scores[entry] = increments[entry] + (scores[over] if over >= 0 else 0.0)
@@ -50,7 +53,7 @@ def score(increments, entry_above, scores):
 
 @njit(**PLAIN)
 def scores_after(node, above, starts, entry_word, scores, words):
-    """words [V] becomes the score of every word after this context."""
+    """words [V] = the score of every word after a context."""
     words[:] = scores[: starts[1]]
     depth, place = 0, node
     while place > 0:
@@ -65,11 +68,10 @@ def scores_after(node, above, starts, entry_word, scores, words):
 
 @njit(**PLAIN)
 def normalise(scores, above, starts, entry_word, entry_above, log_z):
-    """log_z [nodes] = log sum over all words of exp score, at the cost of the entries.
+    """log_z [nodes] = log of the sum of exp(score) over all words, at the cost of the entries.
 
-    Z of a context is that above and what its own entries change of it. Where too small a share would be left of the
-    largest Z on the way, negative increments having taken mass away, or all others would be nothing beside the new
-    ones, it is added up over all words instead."""
+    Z of a context is that of the context above plus the change by its own entries. If that would leave too small a
+    share of the largest Z on the path, or the change is too large, Z is summed over all words instead."""
     words, shares = np.empty(starts[1]), np.ones(len(above))
     for node in range(len(above)):
         change = 0.0  # relative to Z above
@@ -88,10 +90,10 @@ def normalise(scores, above, starts, entry_word, entry_above, log_z):
 
 @njit(**PLAIN)
 def propose(scores, above, starts, entry_above, shift, cooling, bound, gain, gains):
-    """What a draw after every context needs, the mass of an entry being exp((score - shift) * cooling).
+    """Proposal masses for sampling, the mass of an entry being exp((score - shift) * cooling).
 
-    gain [entries], what each adds to the mass of its word above it, never negative, as running sums within a node;
-    gains [nodes], their totals; bound [entries], the sum of what an entry and those above it add, at least its mass."""
+    gain [entries]: the nonnegative increase of mass over the entry above, as running sums within a node; gains [nodes]:
+    their totals; bound [entries]: the sum of increases of an entry and those above it, at least its mass."""
     for node in range(len(above)):
         total = 0.0
         for entry in range(starts[node], starts[node + 1]):

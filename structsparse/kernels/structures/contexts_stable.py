@@ -1,9 +1,9 @@
-"""The careful way of `kernels.contexts`: the same loss over trees of contexts for any finite scores.
+"""Numerically stable softmax loss over a tree of contexts, for any finite scores; twin of the fast `contexts`.
 
-Scores S themselves are kept, and every context has a shift of its own, that of the context above it. Where a context
-has less than WORTH of the mass of one above it, or more than MOST, a sum over all words begins anew, with the best of
-their scores as the shift; the gradient of the targets below it goes to these words and not further up. Each new
-beginning costs V more.
+Scores S are kept instead of their exponentials, and every context has a shift, by default that of the context above it.
+If a context has less than WORTH of the mass of one above it, or more than MOST, its mass is summed anew over all words,
+with their best score as the shift. The gradient of the targets below it then goes to these words and not further up.
+Each new sum costs V operations.
 """
 
 import math
@@ -17,7 +17,7 @@ from structsparse.kernels.structures.contexts import MOST, WORTH, add_upwards, i
 
 @njit(**EXACT)
 def path_sums(weights, features, base, above, out):
-    """out [entries] = S"""
+    """out [entries] = S, the sums of increments along the path."""
     for e in range(out.size):
         d = increment(weights, features, base, e)
         out[e] = d if above[e] < 0 else out[above[e]] + d
@@ -25,7 +25,8 @@ def path_sums(weights, features, base, above, out):
 
 @njit(**PLAIN)
 def deepest_entries(n, tree, entry_word, path, out):
-    """out [V] = the deepest entry of each word on the way to node n; path: scratch, as many as there are levels."""
+    """out [V] = the deepest entry of each word on the path to node n; path: work memory, as long as there are
+    levels."""
     node_above, starts = tree[0], tree[1]
     for e in range(out.size):
         out[e] = e
@@ -41,7 +42,7 @@ def deepest_entries(n, tree, entry_word, path, out):
 
 @njit(**EXACT)
 def masses(S, tree, entry_word, levels, words, masses, shifts, anew):
-    """log Z = shifts + log masses[:, 0]; anew [nodes]: where a sum over all words began."""
+    """Compute log Z = shifts + log masses[:, 0]; anew [nodes] marks contexts summed over all words."""
     node_above, starts, above, _ = tree
     path, deepest = np.empty(levels, np.int64), np.empty(words, np.int64)
     for n in range(len(node_above)):
@@ -68,6 +69,7 @@ def masses(S, tree, entry_word, levels, words, masses, shifts, anew):
 
 @njit(**SUMS)
 def loss(S, node_ends, entry_ends, masses, shifts):
+    """sum N log Z - sum M S"""
     loss = 0.0
     for n in range(len(node_ends)):
         if node_ends[n] != 0.0:
@@ -80,6 +82,7 @@ def loss(S, node_ends, entry_ends, masses, shifts):
 
 @njit(**EXACT)
 def gradient(S, tree, entry_word, levels, features, below, node_ends, scale, masses, shifts, anew, out):
+    """Gradient: out [entries] = scale * dloss/dweights."""
     node_above, starts, above, _ = tree
     words = starts[1]
     path, deepest = np.empty(levels, np.int64), np.empty(words, np.int64)

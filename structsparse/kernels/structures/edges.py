@@ -1,10 +1,9 @@
-"""Linear chains whose steps are scored anew at every token: forward, backward, best path on the CPU; parallel over
-sentences.
+"""Recursions of chains over observed label pairs with scores per token: forward, backward, Viterbi.
 
-A step is a pair of neighbouring labels; only the steps that are listed may be taken, those to the same label one after
-the other. Sums are taken in log-space: each score has an exponential of its own anyway. Forward leaves, for each step,
-the share of the sequences now at its second label that came by it; backward deals the probabilities out by these
-shares, without another exponential, so no score is too large for it.
+A step is a pair of neighbouring labels. Only listed steps are allowed; those to the same label are adjacent in the
+list. Sums are in log-space, as every score needs an exponential of its own anyway. Forward stores, for each step, its
+share in the probability of its second label. Backward distributes the probabilities by these shares, without
+exponentials, so no score is too large for it. Parallel over sentences.
 
 Arrays: emissions [batch, time, labels]; edges [tokens, steps], sentences end to end, of which a sentence's first row is
 ignored; begins, lengths [batch]; origins, targets [steps]; arrivals [labels + 1], the steps to label j are
@@ -19,9 +18,10 @@ from structsparse.kernels.structures.chain import chunk_count
 
 
 @njit(**EXACT)
-def _arrive(alpha, edge, transitions, way, work, out):
-    """work = each step's share in its target, out = log of the sums over the steps to each label."""
-    origins, targets, arrivals = way
+def _arrive(alpha, edge, transitions, step_list, work, out):
+    """One forward step: work = the share of each step in its target, out = log of the sums over the steps to a
+    label."""
+    origins, targets, arrivals = step_list
     peaks, sums = out, np.zeros(len(out))
     for k in range(len(work)):
         work[k] = alpha[origins[k]] + (edge[k] + transitions[k])
@@ -36,20 +36,20 @@ def _arrive(alpha, edge, transitions, way, work, out):
         for k in range(arrivals[j], arrivals[j + 1]):
             sums[j] += work[k]
         out[j] = peaks[j] + np.log(sums[j])
-        sums[j] = 1.0 / sums[j] if sums[j] != 0.0 else 0.0  # nothing arrives: no shares
+        sums[j] = 1.0 / sums[j] if sums[j] != 0.0 else 0.0  # no step arrives: no shares
     for k in range(len(work)):
         work[k] *= sums[targets[k]]
 
 
 @njit(**EXACT)
-def _forward(emissions, edges, shared, way, shares, last):
-    """Fill shares [time, steps] and last [labels], the probabilities at the end; returns log Z."""
+def _forward(emissions, edges, shared, step_list, shares, last):
+    """Forward recursion: fill shares [time, steps] and last [labels], the probabilities at the end; returns log Z."""
     transitions, start, end = shared
     labels = len(start)
     alpha, arrived, work = np.empty(labels), np.empty(labels), np.empty(len(transitions))
     for t in range(len(emissions)):
         if t > 0:
-            _arrive(alpha, edges[t], transitions, way, work, arrived)
+            _arrive(alpha, edges[t], transitions, step_list, work, arrived)
         share = shares[t]
         for k in range(len(work)):
             share[k] = work[k] if t > 0 else 0.0
@@ -69,28 +69,30 @@ def _forward(emissions, edges, shared, way, shares, last):
 
 
 @njit(**PLAIN)
-def _forward_chunk(mine, emissions, edges, begins, lengths, shared, way, shares, last, totals):
-    for b in mine:
-        size, here = lengths[b], slice(begins[b], begins[b] + lengths[b])
-        totals[b] = _forward(emissions[b, :size], edges[here], shared, way, shares[here], last[b])
+def _forward_chunk(sentences, emissions, edges, begins, lengths, shared, step_list, shares, last, totals):
+    """`forward` for some sentences of the batch."""
+    for b in sentences:
+        size, tokens = lengths[b], slice(begins[b], begins[b] + lengths[b])
+        totals[b] = _forward(emissions[b, :size], edges[tokens], shared, step_list, shares[tokens], last[b])
 
 
 @njit(parallel=True, **PLAIN)
-def forward(emissions, edges, begins, lengths, shared, way, shares, last, totals):
-    """Fill totals [batch] with log Z, and shares [tokens, steps] and last [batch, labels] for `backward`."""
+def forward(emissions, edges, begins, lengths, shared, step_list, shares, last, totals):
+    """Forward recursion of a batch: fill totals [batch] with log Z; shares [tokens, steps] and last [batch, labels] are
+    for `backward`."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:
-        _forward_chunk(range(len(lengths)), emissions, edges, begins, lengths, shared, way, shares, last, totals)
+        _forward_chunk(range(len(lengths)), emissions, edges, begins, lengths, shared, step_list, shares, last, totals)
         return
     for c in prange(chunks):
-        mine = range(c, len(lengths), chunks)
-        _forward_chunk(mine, emissions, edges, begins, lengths, shared, way, shares, last, totals)
+        sentences = range(c, len(lengths), chunks)
+        _forward_chunk(sentences, emissions, edges, begins, lengths, shared, step_list, shares, last, totals)
 
 
 @njit(**EXACT)
-def _backward(weight, way, shares, last, nodes, taken, steps, ends):
-    """Fill nodes [time, labels] and taken [time, steps], add to steps [steps] and ends [2, labels]."""
-    origins, targets, _ = way
+def _backward(weight, step_list, shares, last, nodes, taken, steps, ends):
+    """Backward recursion: fill nodes [time, labels] and taken [time, steps]; add to steps [steps], ends [2, labels]."""
+    origins, targets, _ = step_list
     node, before = weight * last, np.empty(len(last))
     for j in range(len(node)):
         ends[1, j] += node[j]
@@ -99,7 +101,7 @@ def _backward(weight, way, shares, last, nodes, taken, steps, ends):
         for j in range(len(node)):
             nodes[t, j], before[j] = node[j], 0.0
         for k in range(len(share)):
-            count = share[k] * node[targets[k]]  # zero at the first token, whose shares are
+            count = share[k] * node[targets[k]]  # zero at the first token, as its shares are
             before[origins[k]] += count
             steps[k] += count
             take[k] = count
@@ -110,34 +112,35 @@ def _backward(weight, way, shares, last, nodes, taken, steps, ends):
 
 
 @njit(**PLAIN)
-def _backward_chunk(mine, begins, lengths, weights, way, shares, last, nodes, taken, steps, ends):
-    for b in mine:
-        size, here = lengths[b], slice(begins[b], begins[b] + lengths[b])
+def _backward_chunk(sentences, begins, lengths, weights, step_list, shares, last, nodes, taken, steps, ends):
+    """`backward` for some sentences of the batch."""
+    for b in sentences:
+        size, tokens = lengths[b], slice(begins[b], begins[b] + lengths[b])
         nodes[b, size:] = 0.0
-        _backward(weights[b], way, shares[here], last[b], nodes[b, :size], taken[here], steps, ends)
+        _backward(weights[b], step_list, shares[tokens], last[b], nodes[b, :size], taken[tokens], steps, ends)
 
 
 @njit(parallel=True, **PLAIN)
-def backward(begins, lengths, weights, way, shares, last, nodes, taken, steps, ends):
-    """Gradient of sum_b weights[b] log Z_b.
+def backward(begins, lengths, weights, step_list, shares, last, nodes, taken, steps, ends):
+    """Backward recursion of a batch: the gradient of sum_b weights[b] log Z_b.
 
     Fills nodes [batch, time, labels], zero beyond the length, and taken [tokens, steps]; adds to steps [chunks, steps]
     and ends [chunks, 2, labels], whose sums over the chunks belong to the transitions, the start and the end."""
     chunks = len(steps)
     if chunks == 1:
-        mine = range(len(lengths))
-        _backward_chunk(mine, begins, lengths, weights, way, shares, last, nodes, taken, steps[0], ends[0])
+        sentences = range(len(lengths))
+        _backward_chunk(sentences, begins, lengths, weights, step_list, shares, last, nodes, taken, steps[0], ends[0])
         return
     for c in prange(chunks):
-        mine = range(c, len(lengths), chunks)
-        _backward_chunk(mine, begins, lengths, weights, way, shares, last, nodes, taken, steps[c], ends[c])
+        sentences = range(c, len(lengths), chunks)
+        _backward_chunk(sentences, begins, lengths, weights, step_list, shares, last, nodes, taken, steps[c], ends[c])
 
 
 @njit(**PLAIN)
-def _best(emissions, edges, shared, way, path):
-    """Fill path [time] with the best labels; of equals the lowest."""
+def _best(emissions, edges, shared, step_list, path):
+    """Viterbi: fill path [time] with the best labels; among equals the lowest."""
     transitions, start, end = shared
-    sources, _, arrivals = way
+    sources, _, arrivals = step_list
     labels = len(start)
     scores, arrived = np.empty(labels), np.empty(labels)
     origins = np.zeros((len(emissions), labels), np.int64)
@@ -163,19 +166,20 @@ def _best(emissions, edges, shared, way, path):
 
 
 @njit(**PLAIN)
-def _best_chunk(mine, emissions, edges, begins, lengths, shared, way, paths):
-    for b in mine:
-        size, here = lengths[b], slice(begins[b], begins[b] + lengths[b])
-        _best(emissions[b, :size], edges[here], shared, way, paths[b, :size])
+def _best_chunk(sentences, emissions, edges, begins, lengths, shared, step_list, paths):
+    """`best` for some sentences of the batch."""
+    for b in sentences:
+        size, tokens = lengths[b], slice(begins[b], begins[b] + lengths[b])
+        _best(emissions[b, :size], edges[tokens], shared, step_list, paths[b, :size])
         paths[b, size:] = 0
 
 
 @njit(parallel=True, **PLAIN)
-def best(emissions, edges, begins, lengths, shared, way, paths):
-    """Fill paths [batch, time] with the best label sequences, 0 beyond the length."""
+def best(emissions, edges, begins, lengths, shared, step_list, paths):
+    """Viterbi of a batch: fill paths [batch, time] with the best label sequences, 0 beyond the length."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:
-        _best_chunk(range(len(lengths)), emissions, edges, begins, lengths, shared, way, paths)
+        _best_chunk(range(len(lengths)), emissions, edges, begins, lengths, shared, step_list, paths)
         return
     for c in prange(chunks):
-        _best_chunk(range(c, len(lengths), chunks), emissions, edges, begins, lengths, shared, way, paths)
+        _best_chunk(range(c, len(lengths), chunks), emissions, edges, begins, lengths, shared, step_list, paths)

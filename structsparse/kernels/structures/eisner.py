@@ -1,19 +1,20 @@
-"""Projective dependency trees on the CPU: Eisner's charts over the positions 0 (root) to n.
+"""Eisner's algorithm for projective dependency trees: sums, marginals and the best tree.
 
-A span i..j is *complete* if one of its ends is the head of all the rest, and *joined* if an arc links its ends:
+Positions are 0 (root) to n. A span i..j is *complete* if one of its ends heads all the rest, and *joined* if an arc
+links its ends:
 
     gap[i, j]      = sum over k in i..j-1 of right[i, k] * left[k + 1, j]
     arc i -> j     = gap[i, j] * weight[j, i],  arc j -> i  = gap[i, j] * weight[i, j]
     right[i, j]    = sum over k in i+1..j of (arc i -> k) * right[k, j]          headed by i
     left[i, j]     = sum over k in i..j-1 of left[i, k] * (arc j -> k)           headed by j
 
-Every tree is put together in one way. With a single root its first arc must be its last: gap[0, j] has k = 0 alone.
-The left ends i go down, and for each of them k goes up: what is complete at [i, k] is added to all [i, j] that it is
-a part of at once, along rows, so that no loop reduces.
+Every tree has exactly one derivation. With a single root, the root's first arc must be its last: gap[0, j] has k = 0
+alone. The loop over left ends i descends and, for each of them, k ascends: a complete chart entry [i, k] is added to
+all [i, j] that it is part of at once, along rows, so that no loop is a reduction.
 
-Sums are in float64 weights, those of a token divided by the largest. What falls out of range below is less than
-1e-307 each time, and there are fewer than 7^n trees that it could have been a part of: it is lost beside a total of
-FLOOR * 7^n or more. A sentence with less is answered with NaN and left to log-space: slower, and right for any scores.
+Sums are in float64 weights, those of a token divided by the largest. An underflow loses less than 1e-307, in fewer than
+7^n trees: it is negligible beside a total of FLOOR * 7^n or more. A sentence with a smaller total gets NaN and is left
+to log-space, which is slower and right for any scores.
 """
 
 import math
@@ -27,19 +28,19 @@ from structsparse.kernels.structures.matrix_tree import load
 
 RIGHT, LEFT, RIGHTWARD, LEFTWARD, GAP = range(5)  # the charts
 CHARTS = 5
-FLOOR, MOST_TREES = 1e-280, 7.0  # and no gradient of log Z by a chart is above 1 / FLOOR
+FLOOR, MOST_TREES = 1e-280, 7.0  # also bounds the gradients of log Z with respect to charts by 1 / FLOOR
 
 
 @njit(**SUMS)
 def _add(factor, terms, k, sums, i, low):
-    """sums[i, j] += factor * terms[k, j] from j = low on. To cut the rows out first would take longer."""
+    """sums[i, j] += factor * terms[k, j] from j = low on; slicing the rows first would take longer."""
     for j in range(low, sums.shape[1]):
         sums[i, j] += factor * terms[k, j]
 
 
 @njit(**SUMS)
 def _add_back(factor, terms, k, by_terms, by_sums, i, low):
-    """The same for gradients: adds to those by the terms, returns that by the factor."""
+    """The gradient of `_add`: adds to that with respect to the terms, returns that with respect to the factor."""
     total = 0.0
     for j in range(low, by_sums.shape[1]):
         by_terms[k, j] += factor * by_sums[i, j]
@@ -49,7 +50,7 @@ def _add_back(factor, terms, k, by_terms, by_sums, i, low):
 
 @njit(**PLAIN)
 def _inside(n, weights, single, charts):
-    """Fill the charts [5, n + 1, n + 1]; returns the total weight of all trees."""
+    """Inside recursion: fill the charts [5, n + 1, n + 1]; returns the total weight of all trees."""
     right, left, rightward, leftward, gap = charts
     charts[:] = 0.0
     for i in range(n, -1, -1):
@@ -70,7 +71,7 @@ def _inside(n, weights, single, charts):
 
 @njit(**PLAIN)
 def _outside(n, weights, single, charts, gradients, marginals):
-    """Fill marginals [n + 1, n + 1] from the gradients of log Z by the charts: every step of `_inside`, backwards."""
+    """Outside recursion: fill marginals [n + 1, n + 1] by the steps of `_inside` in reverse, as gradients of log Z."""
     right, left, rightward, leftward, _ = charts
     by_right, by_left, by_rightward, by_leftward, by_gap = gradients
     gradients[:] = 0.0
@@ -92,29 +93,30 @@ def _outside(n, weights, single, charts, gradients, marginals):
 
 
 @njit(**PLAIN)
-def _sum_chunk(mine, scores, lengths, single, wanted, totals, marginals):
+def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, marginals):
+    """`sums` for some sentences of the batch."""
     space = np.empty((1 + 2 * CHARTS) * scores.shape[1] ** 2)
-    for b in mine:
+    for b in sentences:
         n = lengths[b]
-        room = space[: (1 + 2 * CHARTS) * (n + 1) ** 2].reshape(-1, n + 1, n + 1)  # without gaps: it goes in vectors
-        weights, charts = room[0], room[1 : 1 + CHARTS]
+        tables = space[: (1 + 2 * CHARTS) * (n + 1) ** 2].reshape(-1, n + 1, n + 1)  # contiguous, for vectorisation
+        weights, charts = tables[0], tables[1 : 1 + CHARTS]
         scale = load(scores[b], single, weights[1:, 1:], weights[1:, 0])
         total = _inside(n, weights, single, charts)
         totals[b] = scale + math.log(total) if FLOOR * MOST_TREES**n <= total < np.inf else np.nan
-        if wanted and totals[b] > -np.inf:
-            _outside(n, weights, single, charts, room[1 + CHARTS :], marginals[b])
+        if with_marginals and totals[b] > -np.inf:
+            _outside(n, weights, single, charts, tables[1 + CHARTS :], marginals[b])
 
 
 @njit(parallel=True, **PLAIN)
-def sums(scores, lengths, single, wanted, totals, marginals):
-    """Fill totals [batch] with log Z, NaN where it has to be looked for in log-space; and, where `wanted`, the
-    marginals [batch, n + 1, n + 1], which come as zeros."""
+def sums(scores, lengths, single, with_marginals, totals, marginals):
+    """Fill totals [batch] with log Z, NaN if it must be computed in log-space; with `with_marginals` also the marginals
+    [batch, n + 1, n + 1], zero before."""
     chunks = chunk_count(len(lengths))
-    if chunks == 1:  # waking the threads would cost more than they save
-        _sum_chunk(range(len(lengths)), scores, lengths, single, wanted, totals, marginals)
+    if chunks == 1:  # starting threads would cost more than it saves
+        _sum_chunk(range(len(lengths)), scores, lengths, single, with_marginals, totals, marginals)
         return
     for c in prange(chunks):
-        _sum_chunk(range(c, len(lengths), chunks), scores, lengths, single, wanted, totals, marginals)
+        _sum_chunk(range(c, len(lengths), chunks), scores, lengths, single, with_marginals, totals, marginals)
 
 
 # --- the best tree
@@ -122,7 +124,7 @@ def sums(scores, lengths, single, wanted, totals, marginals):
 
 @njit(**PLAIN)
 def room(size):
-    """Work space for `best` of up to size - 1 tokens: charts, and spans to be opened."""
+    """Work memory of `best` for up to size - 1 tokens: charts, and a stack of spans."""
     return np.empty(CHARTS * size**2), np.empty((4 * size, 3), np.int64)
 
 
@@ -136,7 +138,9 @@ def _raise(score, terms, k, highest, i, low):
 
 @njit(**PLAIN)
 def best(scores, single, heads, space):
-    """Fill heads [n + 1] with the best tree of scores [n + 1, n + 1]; whether there is one. Of equals, split early."""
+    """Fill heads [n + 1] with the best projective tree of scores [n + 1, n + 1]; returns whether there is one.
+
+    Among equals the earliest split is taken."""
     n = len(heads) - 1
     charts = space[0][: CHARTS * (n + 1) ** 2].reshape(CHARTS, n + 1, n + 1)
     right, left, rightward, leftward, gap = charts
@@ -154,15 +158,15 @@ def best(scores, single, heads, space):
                 leftward[i, j] = gap[i, j] + scores[i, j]
             for k in range(i, n):
                 _raise(left[i, k], leftward, k, left, i, k + 1)
-    found = right[0, n] > -np.inf
-    if found:
-        _open(n, charts, space[1], heads)
-    return found
+    exists = right[0, n] > -np.inf
+    if exists:
+        _backtrack(n, charts, space[1], heads)
+    return exists
 
 
 @njit(**PLAIN)
 def _first(highest, xs, i, ys, j, low, shift):
-    """The first k where xs[i, k] + ys[k + shift, j] is the highest."""
+    """The first k from `low` on where xs[i, k] + ys[k + shift, j] is the highest."""
     k = low
     while xs[i, k] + ys[k + shift, j] != highest:
         k += 1
@@ -170,8 +174,8 @@ def _first(highest, xs, i, ys, j, low, shift):
 
 
 @njit(**PLAIN)
-def _open(n, charts, spans, heads):
-    """Read off the heads, from the whole to its parts."""
+def _backtrack(n, charts, spans, heads):
+    """Backtracking: read the heads off the charts, from the whole span to its parts."""
     right, left, rightward, leftward, gap = charts
     heads[0], count = 0, 1
     spans[0] = RIGHT, 0, n

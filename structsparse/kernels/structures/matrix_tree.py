@@ -1,22 +1,22 @@
-"""Sums over all dependency trees of a sentence on the CPU: tokens are eliminated one after the other.
+"""Matrix-tree theorem: sums over all dependency trees of a sentence by an elimination without subtraction.
 
-The total weight of the trees is a determinant (the matrix-tree theorem), and a determinant of this kind is the
-product of the pivots of an elimination that only ever adds, multiplies and divides what is not negative: a token e
-goes, and whoever took it as head takes, in the same shares, the heads that e would have taken. Nothing is
-subtracted, so nothing cancels: every pivot is right to almost its last digit, however close to singular the matrix
-is. A factorisation that subtracts is not: with scores of scale 50 it keeps no digit of the marginals.
+The total weight of the trees is a determinant, and a determinant of this kind is the product of the pivots of an
+elimination that only adds, multiplies and divides nonnegative numbers. When token e is eliminated, every token that
+could take e as its head takes the possible heads of e instead, in proportion to their weights. Nothing is subtracted,
+so nothing cancels: every pivot is right to almost its last digit, however close to singular the matrix is. Ordinary
+factorisations cancel: with scores of scale 50 they keep no digit of the marginals.
 
-The marginals of a token k are its weights times the probability that a walk from the head, by those shares, ends at
-the root before it comes by k (Wilson). They want an elimination in which k remains: half of the tokens are
-eliminated, then those of the other half are looked at in the same way, and the same for the first half. All n take
-together as many steps as about four eliminations do.
+The marginals of a token k are its weights times the probability that a random walk from the head, by those shares, ends
+at the root before it visits k (Wilson). They need an elimination in which k is the last token. So half of the tokens
+are eliminated and the other half is treated recursively, and vice versa. For all n tokens this costs about four
+eliminations.
 
-With a single root, arcs from the root count as infinitely small: what remains are the trees that have the fewest. As
-long as a token has another way to go, the shares of the heads leave the root out; the first that has none `closes`
-the sum: it is below the root, and all others have to reach it.
+With a single root, arcs from the root count as infinitely small: only the trees with the fewest of them remain. As long
+as a token has another head, the shares leave the root out. The first token that has none `closes` the sum: it is the
+one below the root, and all others must reach it.
 
-Arithmetic is on float64 weights, those of a token divided by the largest. A sentence in which a product could fall
-out of range is answered with NaN and left to log-space: slower, and right for any scores.
+Arithmetic is on float64 weights, those of a token divided by the largest. A sentence in which a product could underflow
+gets NaN and is left to log-space, which is slower and right for any scores.
 """
 
 import math
@@ -31,23 +31,24 @@ from structsparse.kernels.structures.chain import chunk_count
 TRACE, FLOOR, REACH = 1e-300, 1e-280, 690.0  # smallest product, smallest sum, largest difference of scores
 
 
-class Room(NamedTuple):
-    """Work space for a sentence of n tokens. Depth is how often they were halved."""
+class Elimination(NamedTuple):
+    """Work memory for a sentence of n tokens; depth counts how often they were halved."""
 
-    tables: np.ndarray  # [depth, n, n] weights of the heads of each token, without the root; those at depth 0 stay
+    tables: np.ndarray  # [depth, n, n] weights of the heads of each token, without the root; kept at depth 0
     exits: np.ndarray  # [depth, n] weights of the root
-    steps: np.ndarray  # [n, n] shares of the heads of the tokens removed so far, the first one first
+    steps: np.ndarray  # [n, n] shares of the heads of the tokens removed so far, in order
     outs: np.ndarray  # [n] shares of the root
-    removed: np.ndarray  # [n, 3] which token it was, and from where to where the tokens that remained
+    removed: np.ndarray  # [n, 3] the token, and the range of tokens that remained
     reach: np.ndarray  # [n] probability that a walk from a token ends at the root
-    tasks: np.ndarray  # [depth + 1, 6] what is still to be halved: see _sum
+    tasks: np.ndarray  # [depth + 1, 6] a stack of ranges still to be halved, see `_sum`
 
 
 @njit(**PLAIN)
 def load(scores, single, table, exits):
-    """Weights of the heads of each token [n, n] and of the root [n]; the logarithm of what they were divided by.
+    """Compute the weights of the heads of each token [n, n] and of the root [n].
 
-    NaN if they are more than REACH apart. With a single root its weights have a scale of their own: there is one."""
+    Returns the logarithm of their divisors, NaN if weights are more than REACH apart. With a single root the weights of
+    the root have one scale of their own, as exactly one is used."""
     n = len(exits)
     scale, tame, top = 0.0, True, -np.inf
     for m in range(n):
@@ -70,10 +71,10 @@ def load(scores, single, table, exits):
 
 @njit(**SUMS)
 def _remove(e, low, high, table, exits, step, opened):
-    """Eliminate token e, low..high remain: the pivot, and the share of the root.
+    """Eliminate token e; low..high remain. Returns the pivot and the share of the root.
 
-    Fills step[low:high] with the shares of the heads. A pivot of zero says that there is no tree, NaN that a product
-    could fall out of range."""
+    Fills step[low:high] with the shares of the heads. A pivot of zero means that there is no tree, NaN that a product
+    could underflow."""
     total = 0.0 if opened else exits[e]
     for h in range(low, high):
         total += table[e, h]
@@ -100,20 +101,21 @@ def _remove(e, low, high, table, exits, step, opened):
 
 
 @njit(**SUMS)
-def _expect(k, done, closer, room, row):
-    """Fill row [n + 1] with the marginals of the heads of token k, which alone remains; whether all is in range."""
-    reach = room.reach
+def _expect(k, done, closer, memory, row):
+    """Fill row [n + 1] with the marginals of the heads of token k, the last one left; returns whether all is in
+    range."""
+    reach = memory.reach
     reach[k] = 0.0
     for d in range(done - 1, -1, -1):
-        e, low, high = room.removed[d]
-        total, step = room.outs[d] if d >= closer else 0.0, room.steps[d]
+        e, low, high = memory.removed[d]
+        total, step = memory.outs[d] if d >= closer else 0.0, memory.steps[d]
         for h in range(low, high):
             total += step[h] * reach[h]
         reach[e] = total
-    row[0] = room.exits[0, k] if closer < 0 else 0.0
-    total, own = row[0], room.tables[0, k]
-    for h in range(len(own)):
-        row[h + 1] = own[h] * reach[h]
+    row[0] = memory.exits[0, k] if closer < 0 else 0.0
+    total, weights = row[0], memory.tables[0, k]
+    for h in range(len(weights)):
+        row[h + 1] = weights[h] * reach[h]
         total += row[h + 1]
     for h in range(len(row)):
         row[h] /= total
@@ -121,47 +123,48 @@ def _expect(k, done, closer, room, row):
 
 
 @njit(**PLAIN)
-def _halve(low, high, second, depth, done, closer, single, room):
-    """Of low..high eliminate the second half, or the first: log of the product of the pivots, and the closer."""
-    table, exits = room.tables[depth + 1], room.exits[depth + 1]
-    table[low:high, low:high] = room.tables[depth, low:high, low:high]
-    exits[low:high] = room.exits[depth, low:high]
+def _halve(low, high, second, depth, done, closer, single, memory):
+    """Eliminate the second or the first half of low..high; returns the log of the product of pivots, and the closer."""
+    table, exits = memory.tables[depth + 1], memory.exits[depth + 1]
+    table[low:high, low:high] = memory.tables[depth, low:high, low:high]
+    exits[low:high] = memory.exits[depth, low:high]
     middle, pivots = (low + high + 1) // 2, 0.0
     for i in range(high - middle if second else middle - low):
         e, left, right = (high - 1 - i, low, high - 1 - i) if second else (low + i, low + i + 1, high)
         opened = single and closer < 0
-        step = room.steps[done + i]
-        pivot, room.outs[done + i] = _remove(e, left, right, table, exits, step, opened)
+        step = memory.steps[done + i]
+        pivot, memory.outs[done + i] = _remove(e, left, right, table, exits, step, opened)
         if not pivot > 0.0:
             return np.log(pivot), closer
         if opened and not step[left:right].any():
             closer = done + i
-        room.removed[done + i] = e, left, right
+        memory.removed[done + i] = e, left, right
         pivots += math.log(pivot)
     return pivots, closer
 
 
 @njit(**PLAIN)
-def _finish(k, depth, done, closer, wanted, room, marginals):
-    """Token k alone remains: the logarithm of its pivot, NaN if something is out of range; fills its marginals."""
-    last = room.exits[depth, k]
-    if wanted and last > 0.0 and not _expect(k, done, closer, room, marginals[k]):
+def _finish(k, depth, done, closer, with_marginals, memory, marginals):
+    """The log of the pivot of token k, the last one left, NaN if out of range; fills its marginals."""
+    last = memory.exits[depth, k]
+    if with_marginals and last > 0.0 and not _expect(k, done, closer, memory, marginals[k]):
         return np.nan
     return np.log(last) if last < np.inf else np.nan
 
 
 @njit(**PLAIN)
-def _sum(n, single, wanted, room, marginals):
-    """log of the total weight of the trees; fills marginals [n, n + 1], each token's when it alone remains."""
+def _sum(n, single, with_marginals, memory, marginals):
+    """The log of the total weight of the trees; fills marginals [n, n + 1], a row when its token is the last one
+    left."""
     if n == 1:
-        return _finish(0, 0, 0, -1, wanted, room, marginals)
-    tasks = room.tasks
+        return _finish(0, 0, 0, -1, with_marginals, memory, marginals)
+    tasks = memory.tasks
     tasks[0], tasks[1] = (0, n, 0, 0, 0, -1), (0, n, 1, 0, 0, -1)
     count, total, summed = 2, 0.0, False
     while count > 0:
         count -= 1
         low, high, second, depth, done, closer = tasks[count]
-        pivots, closer = _halve(low, high, second == 1, depth, done, closer, single, room)
+        pivots, closer = _halve(low, high, second == 1, depth, done, closer, single, memory)
         if not pivots > -np.inf:
             return pivots
         middle = (low + high + 1) // 2
@@ -172,54 +175,56 @@ def _sum(n, single, wanted, room, marginals):
             count += 2
             pivot = 0.0
         else:
-            pivot = _finish(low, depth, done, closer, wanted, room, marginals)
+            pivot = _finish(low, depth, done, closer, with_marginals, memory, marginals)
         if not pivot > -np.inf:
             return pivot
         if not summed:
             total += pivots + pivot
             summed = high - low == 1
-            if summed and not wanted:
+            if summed and not with_marginals:
                 return total
     return total
 
 
 @njit(**PLAIN)
 def _depths(n):
+    """The number of tables that halving n tokens needs."""
     return 2 + int(np.ceil(np.log2(max(n, 1))))
 
 
 @njit(**PLAIN)
-def _room(n, space):
-    """Cut from a flat space without gaps, so that rows go in vectors."""
+def _memory_for(n, space):
+    """Work memory for n tokens, in contiguous pieces of a flat array, for vectorisation."""
     depths = _depths(n)
     steps, end = depths * n * n, (depths + 1) * n * n
     tables, exits = space[:steps].reshape(depths, n, n), np.empty((depths, n))
     removed, tasks = np.empty((n, 3), np.int64), np.empty((depths + 1, 6), np.int64)
-    return Room(tables, exits, space[steps:end].reshape(n, n), np.empty(n), removed, np.empty(n), tasks)
+    return Elimination(tables, exits, space[steps:end].reshape(n, n), np.empty(n), removed, np.empty(n), tasks)
 
 
 @njit(**PLAIN)
-def _sum_chunk(mine, scores, lengths, single, wanted, totals, marginals):
+def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, marginals):
+    """`sums` for some sentences of the batch."""
     longest = scores.shape[1] - 1
     space = np.empty((_depths(longest) + 1) * longest**2)
-    for b in mine:
+    for b in sentences:
         n = lengths[b]
-        room = _room(n, space)
-        own = marginals[b, 1 : n + 1, : n + 1] if wanted else marginals[0]
-        totals[b] = load(scores[b], single, room.tables[0], room.exits[0])
+        memory = _memory_for(n, space)
+        rows = marginals[b, 1 : n + 1, : n + 1] if with_marginals else marginals[0]
+        totals[b] = load(scores[b], single, memory.tables[0], memory.exits[0])
         if not np.isnan(totals[b]):
-            totals[b] += _sum(n, single, wanted, room, own)
-        if wanted and not totals[b] > -np.inf:
-            own[:] = 0.0  # no tree: no arc is expected
+            totals[b] += _sum(n, single, with_marginals, memory, rows)
+        if with_marginals and not totals[b] > -np.inf:
+            rows[:] = 0.0  # no tree: no marginals
 
 
 @njit(parallel=True, **PLAIN)
-def sums(scores, lengths, single, wanted, totals, marginals):
-    """Fill totals [batch] with log Z, NaN where it has to be looked for in log-space; and, where `wanted`, the
-    marginals [batch, n + 1, n + 1], which come as zeros."""
+def sums(scores, lengths, single, with_marginals, totals, marginals):
+    """Fill totals [batch] with log Z, NaN if it must be computed in log-space; with `with_marginals` also the marginals
+    [batch, n + 1, n + 1], zero before."""
     chunks = chunk_count(len(lengths))
-    if chunks == 1:  # waking the threads would cost more than they save
-        _sum_chunk(range(len(lengths)), scores, lengths, single, wanted, totals, marginals)
+    if chunks == 1:  # starting threads would cost more than it saves
+        _sum_chunk(range(len(lengths)), scores, lengths, single, with_marginals, totals, marginals)
         return
     for c in prange(chunks):
-        _sum_chunk(range(c, len(lengths), chunks), scores, lengths, single, wanted, totals, marginals)
+        _sum_chunk(range(c, len(lengths), chunks), scores, lengths, single, with_marginals, totals, marginals)
