@@ -1,4 +1,4 @@
-"""Linear chains: a label for every token, scored by itself and by its left neighbour's label."""
+"""Linear chains (first-order CRFs): a label for every token, scored by itself and with the label before it."""
 
 from typing import NamedTuple
 
@@ -14,22 +14,22 @@ from structsparse.structures.base import Structure
 
 
 class ChainScores(NamedTuple):
-    """What a chain is scored by. Minus infinity forbids."""
+    """The scores of a linear chain; minus infinity forbids a label or a transition."""
 
-    emissions: Tensor  # [batch, time, labels]; or [tokens, labels], sentences end to end: float32 on the CPU only
+    emissions: Tensor  # [batch, time, labels]; or [tokens, labels], sentences end to end, for float32 on the CPU
     transitions: Tensor  # [labels, labels] from -> to
     start: Tensor  # [labels]
     end: Tensor  # [labels]
 
 
 class Chain(Structure):
-    """Label sequences y of length n, scored by
+    """The structure of label sequences y of length n, scored by
 
         start[y_1] + sum_t emissions[t, y_t] + sum_{t>1} transitions[y_{t-1}, y_t] + end[y_n].
 
-    Lengths are int64 [batch], each from 1 to time; what emissions and gold labels hold beyond them is ignored.
-    Totals (`log_partition`, `score`) are float64 whatever the scores are, because a loss is a small difference of
-    two large totals. Scores on the CPU in float32 or float64 are summed by the compiled kernels, all others by torch.
+    Lengths are int64 [batch], each from 1 to time; emissions and gold labels beyond them are ignored.
+    Totals (`log_partition`, `score`) are float64 whatever the scores are, because a loss is a small difference
+    of two large totals. Scores on the CPU in float32 or float64 go to the compiled kernels, all others to torch.
     """
 
     def log_partition(self, scores: ChainScores, lengths: Tensor) -> Tensor:  # [batch]
@@ -46,7 +46,8 @@ class Chain(Structure):
 
     @torch.no_grad()
     def best(self, scores: ChainScores, lengths: Tensor) -> Tensor:  # [batch, time]
-        """Labels of the best sequence, 0 beyond the length; of equals the lowest label, from the last on."""
+        """Labels of the best sequence (Viterbi), 0 beyond the length; among equals the lowest label, from the last
+        on."""
         scores = _padded(scores, lengths)
         _check(scores, lengths)
         return self._route(scores).best(scores, lengths)
@@ -55,8 +56,8 @@ class Chain(Structure):
     def best_k(self, scores: ChainScores, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k best sequences, the best first: labels [batch, k, time], 0 beyond the length, and scores [batch, k].
 
-        Where fewer are allowed, the scores left over are minus infinity. Equals follow each other as `best` chooses:
-        the lowest label at the last token where they differ goes first."""
+        If fewer are allowed, the remaining scores are minus infinity. Equals are ordered as `best` chooses: the lowest
+        label at the last token where they differ goes first."""
         if k < 1:
             raise UserError(f"k is {k}, expected a number of sequences from 1 on")
         scores = _padded(scores, lengths)
@@ -64,6 +65,7 @@ class Chain(Structure):
         return self._route(scores).best_k(scores, lengths, k)
 
     def score(self, scores: ChainScores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
+        """The score of one label sequence per sentence."""
         scores = _padded(scores, lengths)
         _check(scores, lengths)
         emissions, transitions, start, end = scores
@@ -84,32 +86,34 @@ class Chain(Structure):
         return route.expect(scores, lengths, memory, torch.ones_like(totals)).emissions
 
     def add_cost(self, scores: ChainScores, gold: Tensor, lengths: Tensor, cost: float = 1.0) -> ChainScores:
-        """The scores with `cost` added to every wrong label, so that a sequence gains cost * its Hamming distance."""
+        """The scores with `cost` added to every wrong label: a sequence gains cost * its Hamming distance."""
         scores = _padded(scores, lengths)
         labels = torch.arange(scores.emissions.shape[2], device=gold.device)
         wrong = (labels != gold.unsqueeze(2)).to(scores.emissions.dtype)  # [batch, time, labels]
         return scores._replace(emissions=scores.emissions + cost * wrong)
 
     def _route(self, scores: ChainScores):
+        """The implementation for the device and type of the scores."""
         emissions = scores.emissions
         native = emissions.device.type == "cpu" and emissions.dtype in (torch.float32, torch.float64)
         return NativeRoute if native else TorchRoute
 
 
 def _check(scores: ChainScores, lengths: Tensor):
+    """Refuse scores whose shapes do not fit."""
     if scores.emissions.dim() != 3:
         raise UserError(f"emissions have shape {tuple(scores.emissions.shape)}, expected [batch, time, labels].")
     batch, _, labels = scores.emissions.shape
-    expected = {"transitions": (labels, labels), "start": (labels,), "end": (labels,)}
-    shapes = {name: tuple(getattr(scores, name).shape) for name in expected}
-    expected["lengths"], shapes["lengths"] = (batch,), tuple(lengths.shape)
-    for name, shape in expected.items():
-        if shapes[name] != shape:
-            raise UserError(f"{name} have shape {shapes[name]}, expected {shape} beside emissions of {labels} labels.")
+    expected = {"transitions": (labels, labels), "start": (labels,), "end": (labels,), "lengths": (batch,)}
+    for (name, shape), tensor in zip(expected.items(), (*scores[1:], lengths), strict=True):
+        if tuple(tensor.shape) != shape:
+            raise UserError(
+                f"{name} have shape {tuple(tensor.shape)}, expected {shape} beside emissions of {labels} labels."
+            )
 
 
 def _padded(scores: ChainScores, lengths: Tensor) -> ChainScores:
-    """Sentences that lie end to end as [batch, time, labels]."""
+    """Scores with emissions [batch, time, labels], padded if they lie end to end."""
     if scores.emissions.dim() != 2:
         return scores
     if len(scores.emissions) != int(lengths.sum()):
@@ -121,10 +125,13 @@ def _padded(scores: ChainScores, lengths: Tensor) -> ChainScores:
 
 
 def _inside(lengths: Tensor, time: int) -> Tensor:  # [batch, time]
+    """Mask of the tokens within the lengths."""
     return torch.arange(time, device=lengths.device) < lengths.unsqueeze(1)
 
 
 class _LogPartition(torch.autograd.Function):
+    """log Z of padded sentences; its gradient is the expected counts."""
+
     @staticmethod
     def forward(ctx, route, lengths, *scores):
         totals, memory = route.sum(ChainScores(*scores), lengths)
@@ -140,7 +147,7 @@ class _LogPartition(torch.autograd.Function):
 
 
 class _Surprise(torch.autograd.Function):
-    """Of sentences that lie end to end, by the kernels that take 16 at once; its gradient is made on the way."""
+    """The CRF loss of sentences that lie end to end, by SIMD kernels that compute the gradient on the way."""
 
     @staticmethod
     def forward(ctx, gold, lengths, *scores):
@@ -149,13 +156,13 @@ class _Surprise(torch.autograd.Function):
         begins, order = np.cumsum(sizes) - sizes, np.argsort(-sizes, kind="stable")
         if int(sizes.sum()) != len(emissions) or sizes.min() < 1 or sizes.max() > gold.shape[1]:
             raise UserError(f"lengths of 1 to {gold.shape[1]} that sum to {len(emissions)} expected, got {sizes}.")
-        wanted = any(ctx.needs_input_grad)
+        with_gradient = any(ctx.needs_input_grad)
         losses, nodes = np.empty(len(sizes)), np.empty_like(emissions.numpy())
         chunks = lanes.chunk_count(len(sizes))
         steps, ends = np.zeros((chunks, labels, labels)), np.zeros((chunks, 2, labels))
         arrays = emissions.numpy(), begins, sizes, gold.contiguous().numpy()
         shared = (score.double().numpy() for score in (transitions, start, end))
-        lanes.crf(order, *arrays, *shared, losses, nodes, steps, ends, wanted)
+        lanes.crf(order, *arrays, *shared, losses, nodes, steps, ends, with_gradient)
         counts = [nodes, steps.sum(0), *ends.sum(0)]
         _redo_(np.flatnonzero(np.isnan(losses)), losses, counts, ChainScores(*scores), gold, begins, sizes)
         ctx.kinds = [score.dtype for score in scores]
@@ -165,15 +172,17 @@ class _Surprise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, weights):  # [batch]
-        """All sentences must count alike, as those of a batch do."""
+        """All sentences must have the same weight, as in a mean over a batch."""
         if ctx.gradients is None or not bool((weights == weights[0]).all()):
-            raise RuntimeError("the gradient of sentences end to end is that of their sum, and taken once")
-        found, ctx.gradients = [count.mul_(weights[0]) for count in ctx.gradients], None
-        return None, None, *(count.to(kind) for count, kind in zip(found, ctx.kinds, strict=True))
+            raise RuntimeError(
+                "the gradient of sentences end to end is that of their plain sum, and can be taken only once"
+            )
+        gradients, ctx.gradients = [count.mul_(weights[0]) for count in ctx.gradients], None
+        return None, None, *(count.to(kind) for count, kind in zip(gradients, ctx.kinds, strict=True))
 
 
 def _redo_(again: np.ndarray, losses: np.ndarray, counts: list, scores: ChainScores, gold: Tensor, begins, sizes):
-    """Sentences whose scores spread too far, together: their losses, and what they add to the counts."""
+    """Recompute, in float64, sentences whose scores are out of range: their losses and counts, in place."""
     if len(again) == 0:
         return
     lengths = torch.from_numpy(np.ascontiguousarray(sizes[again], np.int64))
@@ -192,11 +201,11 @@ def _redo_(again: np.ndarray, losses: np.ndarray, counts: list, scores: ChainSco
 
 
 class NativeRoute:
-    """By the compiled kernels, on float32 or float64 in main memory."""
+    """The compiled kernels, for float32 or float64 scores on the CPU."""
 
     @staticmethod
     def sum(scores: ChainScores, lengths: Tensor):
-        """log Z [batch] in float64, and what `expect` wants to find again."""
+        """log Z [batch] in float64, and intermediate results for `expect`."""
         arrays = _arrays(scores, lengths)
         batch, time, labels = scores.emissions.shape
         width = -labels // kernels.LANES * -kernels.LANES
@@ -208,7 +217,7 @@ class NativeRoute:
 
     @staticmethod
     def expect(scores: ChainScores, lengths: Tensor, memory, weights: Tensor) -> ChainScores:
-        """Expected counts of every score, each sentence times its weight."""
+        """Expected counts of every score, each sentence times its weight: the gradient of sum weights * log Z."""
         alphas, in_logs = memory
         batch, _, labels = scores.emissions.shape
         chunks = kernels.chunk_count(batch)
@@ -234,7 +243,7 @@ class NativeRoute:
 
 
 def _arrays(scores: ChainScores, lengths: Tensor):
-    """numpy views: emissions as they are, lengths, shared scores in float64."""
+    """Arrays for the kernels: emissions as they are, lengths, shared scores in float64."""
     sizes = lengths.to(torch.int64).contiguous().numpy()
     time = scores.emissions.shape[1]
     if len(sizes) and not (sizes.min() >= 1 and sizes.max() <= time):
@@ -244,21 +253,21 @@ def _arrays(scores: ChainScores, lengths: Tensor):
 
 
 class TorchRoute:
-    """By torch in log-space and float64: any device, any scores, nothing read back to the host."""
+    """Torch operations in log-space and float64: any device, any scores, no synchronisation with the host."""
 
     @staticmethod
     def sum(scores: ChainScores, lengths: Tensor):
         emissions, transitions, start, end = (score.double() for score in scores)
         batch, time, labels = emissions.shape
-        # both recursions at once: [0] from the first token on, [1] from each sentence's own last token back
-        own = torch.stack([emissions, _reverse(emissions, lengths)]).transpose(1, 2)  # [2, time, batch, labels]
+        # both recursions at once: [0] forward, [1] backward from the last token of each sentence
+        both = torch.stack([emissions, _reverse(emissions, lengths)]).transpose(1, 2)  # [2, time, batch, labels]
         matrices = torch.stack([transitions.t(), transitions]).unsqueeze(1)  # [2, 1, labels to, labels from]
         message = torch.stack([start, end]).unsqueeze(1).expand(2, batch, labels)
         messages = [message]
         for t in range(time - 1):
-            message = torch.logsumexp((message + own[:, t]).unsqueeze(2) + matrices, 3)  # [2, batch, labels]
+            message = torch.logsumexp((message + both[:, t]).unsqueeze(2) + matrices, 3)  # [2, batch, labels]
             messages.append(message)
-        before, after = torch.stack(messages, 2)  # [batch, time, labels], the token's own emission left out
+        before, after = torch.stack(messages, 2)  # [batch, time, labels], without the emission of the token itself
         after = _reverse(after, lengths)
         return torch.logsumexp(start + emissions[:, 0] + after[:, 0], 1), (before, after)
 
@@ -269,7 +278,7 @@ class TorchRoute:
         inside = _inside(lengths, emissions.shape[1]).unsqueeze(2)
         left, right = before + emissions, after + emissions
         total = torch.logsumexp(left[:, :1] + after[:, :1], 2, keepdim=True)  # [batch, 1, 1]
-        left = left - torch.where(total == -torch.inf, 0.0, total)  # no sequence is allowed: all counts are zero
+        left = left - torch.where(total == -torch.inf, 0.0, total)  # if no sequence is allowed, all counts are zero
         weights = weights.double()
         nodes = torch.where(inside, torch.exp(left + after) * weights[:, None, None], 0.0)
         left, right = torch.where(inside, left, 0.0), torch.where(inside, right, -torch.inf)
@@ -309,12 +318,12 @@ class TorchRoute:
         score[:, :, 0] = start + emissions[:, 0]
         origins = []
         for t in range(1, time):
-            # [batch, labels to, labels from * k], so that a stable sort leaves equals in the order of their origins
+            # [batch, labels to, labels from * k]: a stable sort keeps equals in the order of their origins
             ways = (score.unsqueeze(1) + transitions.t()[:, :, None]).flatten(2)
-            arrival, origin = (found[:, :, :k] for found in ways.sort(dim=2, descending=True, stable=True))
-            here = inside[:, t, None, None]
-            score = torch.where(here, arrival + emissions[:, t, :, None], score)
-            origins.append(torch.where(here, origin, stay))
+            arrival, origin = (part[:, :, :k] for part in ways.sort(dim=2, descending=True, stable=True))
+            inside_now = inside[:, t, None, None]
+            score = torch.where(inside_now, arrival + emissions[:, t, :, None], score)
+            origins.append(torch.where(inside_now, origin, stay))
         totals, place = (score + end[:, None]).flatten(1).sort(dim=1, descending=True, stable=True)
         totals, place = totals[:, :k], place[:, :k]  # [batch, k]
         path = [place // k]
@@ -327,7 +336,7 @@ class TorchRoute:
 
 
 def _reverse(tokens: Tensor, lengths: Tensor) -> Tensor:  # [batch, time, labels]
-    """Each sentence back to front within its own length; beyond it, its first token."""
+    """Each sentence reversed within its own length; beyond it, its first token."""
     time = torch.arange(tokens.shape[1], device=tokens.device)
     index = (lengths.unsqueeze(1) - 1 - time).clamp_min(0)
     return tokens.gather(1, index.unsqueeze(2).expand_as(tokens))

@@ -1,4 +1,4 @@
-"""A softmax over all words after every context of a tree, at the cost of the tree's entries."""
+"""Tree-structured softmax of language models: p(word | context) for a tree of contexts, at the cost of its entries."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from torch.autograd.function import once_differentiable
 
 from structsparse.base.errors import UserError
 from structsparse.kernels.structures import contexts as kernels
-from structsparse.kernels.structures import contexts_stable as careful
+from structsparse.kernels.structures import contexts_stable as stable
 
 NOTHING = torch.empty(0)
-LOST = 2.0**-26  # of the mass of a context above: below it torch takes a mass for one of the context's own entries
+LOST = 2.0**-26  # share of the mass above; below it torch counts only the entries of the context itself
 
 
 class Increments(NamedTuple):
-    """What a tree of contexts is scored by: features * weights, plus base on the first V entries."""
+    """The increments of the scores in a tree of contexts: features * weights, plus base on the first V entries."""
 
     weights: Tensor  # [entries]
     features: Tensor | None = None  # [entries]; without them, ones
     base: Tensor | None = None  # [V]; without it, zeros
 
     def dense(self) -> Tensor:  # [entries], float64
+        """The increments as one tensor."""
         increments = self.weights.double() if self.features is None else self.weights.double() * self.features
         if self.base is None:
             return increments
@@ -48,17 +49,17 @@ class ContextArrays(Protocol):
 
 
 class Contexts(nn.Module):
-    """p(word | context) = exp S(word, context) / Z(context), with Z the sum over all V words.
+    """The structure p(word | context) = exp S(word, context) / Z(context), with Z the sum over all V words.
 
-    S(word, context) = S[e] of the deepest entry e of the word on the way from the empty context to this one, and S[e]
-    is the sum of the increments from the top of its tree of entries down to e. Increments are a tensor [entries] or
-    `Increments`. As Z of a context is that of the context above it, plus what its own entries change, nothing here
-    costs more than the number of entries.
+    S(word, context) is S[e] of the deepest entry e of the word on the path from the empty context to this one, and S[e]
+    is the sum of the increments along the entries above e, and of e. Increments are a tensor [entries] or `Increments`.
+    Z of a context is that of the context above it plus the change by its own entries, so everything here costs the
+    number of entries.
 
-    Float32 and float64 on the CPU go to the compiled kernels, which sum in float64 and are right for any finite
-    increments (`kernels.contexts` says how right). Elsewhere torch does the same in float64 and level by level,
-    without a look at any value: all S must lie within 600 of each other, and the fewer of the mass of one above it a
-    context keeps, the fewer digits are right; from 2^-26 of it on the words that have no entry there count for nothing.
+    Float32 and float64 on the CPU go to the compiled kernels, which sum in float64 and are accurate for any finite
+    increments (see `kernels.structures.contexts`). Elsewhere torch does the same in float64, level by level and without
+    reading values: all S must lie within 600 of each other. The smaller the share of the mass above that a context
+    keeps, the fewer digits are right; below 2^-26 of it, words without an entry there count for nothing.
     """
 
     def __init__(self, tree: ContextArrays) -> None:
@@ -89,7 +90,7 @@ class Contexts(nn.Module):
         """The sum over all targets of -log p(target | context): a float64 scalar.
 
         node_ends [nodes] counts the targets whose longest known context is a node, entry_ends [entries] those whose
-        deepest entry is an entry. Differentiable in the weights, once."""
+        deepest entry is an entry. It can be differentiated once, in the weights."""
         increments = self._checked(increments)
         for name, ends, size in (("node_ends", node_ends, self.nodes), ("entry_ends", entry_ends, self.entries)):
             if tuple(ends.shape) != (size,):
@@ -99,12 +100,12 @@ class Contexts(nn.Module):
 
     @torch.no_grad()
     def path_sums(self, increments: Tensor | Increments) -> Tensor:  # [entries], float64
-        """S, without a gradient."""
+        """The scores S, without a gradient."""
         increments = self._checked(increments)
         if not _native(increments.weights):
             return TorchRoute.path_sums(self, increments)
         sums = torch.empty(self.entries, dtype=torch.float64)
-        careful.path_sums(*_arrays(increments), self.entry_above.numpy(), sums.numpy())
+        stable.path_sums(*_arrays(increments), self.entry_above.numpy(), sums.numpy())
         return sums
 
     @torch.no_grad()
@@ -115,11 +116,11 @@ class Contexts(nn.Module):
         if not _native(sums):
             masses, shift, *_ = TorchRoute.masses(self, sums.double())
             return masses.log() + shift
-        masses, shifts, _ = NativeRoute.with_care(self, sums.double().contiguous().numpy())
+        masses, shifts, _ = NativeRoute.stable_masses(self, sums.double().contiguous().numpy())
         return torch.from_numpy(shifts + np.log(masses[:, 0]))
 
     def summed(self, ends: Tensor) -> Tensor:  # [entries], float64
-        """Of each entry, the sum over it and all entries below it."""
+        """The sum over each entry and all entries below it."""
         sums = ends.to(torch.float64, copy=True).contiguous()
         if sums.device.type == "cpu":
             kernels.add_upwards(sums.numpy(), self.entry_above.numpy())
@@ -129,18 +130,19 @@ class Contexts(nn.Module):
         return sums
 
     def counted(self, node_ends: Tensor, entry_ends: Tensor) -> tuple[np.ndarray, np.ndarray, float]:
-        """For the kernels: ends of nodes, ends of entries summed over each and all below it, the number of targets.
+        """Arrays for the kernels: ends of nodes, ends of entries summed over subtrees, the number of targets.
 
-        Kept from one call to the next for the same tensors, while nobody has changed them."""
-        given, versions = (node_ends, entry_ends), (node_ends._version, entry_ends._version)
-        known = self._counted
-        if known is None or known[0] is not node_ends or known[1] is not entry_ends or known[2] != versions:
+        Cached while the same unchanged tensors are passed."""
+        versions = node_ends._version, entry_ends._version
+        cached = self._counted
+        if cached is None or cached[0] is not node_ends or cached[1] is not entry_ends or cached[2] != versions:
             nodes = node_ends.detach().double().contiguous().numpy()
             below = self.summed(entry_ends.detach()).numpy()
-            known = self._counted = (*given, versions, (nodes, below, float(nodes.sum())))
-        return known[3]
+            cached = self._counted = (node_ends, entry_ends, versions, (nodes, below, float(nodes.sum())))
+        return cached[3]
 
     def _checked(self, increments: Tensor | Increments) -> Increments:
+        """The increments, checked to have the right shapes."""
         if not isinstance(increments, Increments):
             increments = Increments(increments)
         sizes = {"weights": self.entries, "features": self.entries, "base": self.words}
@@ -151,6 +153,8 @@ class Contexts(nn.Module):
 
 
 class _Surprise(torch.autograd.Function):
+    """The loss as a function of the weights, by one of the routes."""
+
     @staticmethod
     def forward(ctx, route, contexts, ends, *increments):
         increments = Increments(*(None if part is None else part.detach() for part in increments))
@@ -171,19 +175,19 @@ class _Surprise(torch.autograd.Function):
 
 
 def _versions(increments: Increments, ends) -> list[int]:
-    """How often each has been changed in place."""
+    """The version counters of the tensors, which change with every in-place operation."""
     return [part._version for part in (*increments[1:], *ends) if part is not None]
 
 
 class Memory:
-    """Arrays that are lent, and come back when nobody holds them any more: at every step of a large model the pages of
-    new ones would cost as much as the sums in them."""
+    """A pool of arrays that return to it when they are garbage: for a large model, the pages of newly allocated arrays
+    would cost as much as the sums in them."""
 
     def __init__(self) -> None:
         self.free: dict[tuple, list[np.ndarray]] = {}
 
     def borrow(self, *shape: int, dtype=np.float64) -> np.ndarray:
-        """Memory that nobody else has while this very array, or a tensor made of it, is alive."""
+        """An array for exclusive use while it, or a tensor made of it, is alive."""
         free = self.free.setdefault((*shape, np.dtype(dtype)), [])
         array = free.pop() if free else np.empty(shape, dtype)
         view = array.view()
@@ -191,7 +195,7 @@ class Memory:
         return view
 
     def tensor(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """The same as a tensor on the CPU."""
+        """A tensor on the CPU for exclusive use while it is alive."""
         return torch.from_numpy(self.borrow(*shape, dtype=torch.empty(0, dtype=dtype).numpy().dtype))
 
     def __deepcopy__(self, memo) -> Memory:
@@ -202,11 +206,11 @@ class Memory:
 
 
 class NativeRoute:
-    """By the compiled kernels, on float32 or float64 in main memory."""
+    """The compiled kernels, for float32 or float64 weights on the CPU."""
 
     @staticmethod
     def sum(contexts: Contexts, increments: Increments, node_ends: Tensor, entry_ends: Tensor):
-        """The loss, and what `slope` wants to find again."""
+        """The loss, and intermediate results for `slope`."""
         nodes, below, total = contexts.counted(node_ends, entry_ends)
         exps, masses = contexts.memory.borrow(contexts.entries), contexts.memory.borrow(contexts.nodes, 2)
         loss, tame = kernels.forward(
@@ -216,22 +220,24 @@ class NativeRoute:
         if tame:
             return torch.tensor(loss, dtype=torch.float64), (exps, masses)
         sums = contexts.path_sums(increments).numpy()
-        found = NativeRoute.with_care(contexts, sums)
+        arrays = NativeRoute.stable_masses(contexts, sums)
         ends = entry_ends.detach().double().contiguous().numpy()
-        loss = careful.loss(sums, nodes, ends, *found[:2])
-        return torch.tensor(loss, dtype=torch.float64), (sums, *found)
+        loss = stable.loss(sums, nodes, ends, *arrays[:2])
+        return torch.tensor(loss, dtype=torch.float64), (sums, *arrays)
 
     @staticmethod
-    def with_care(contexts: Contexts, sums: np.ndarray):
-        """masses [nodes, 2], shifts [nodes], anew [nodes]: log Z = shifts + log masses[:, 0]"""
+    def stable_masses(contexts: Contexts, sums: np.ndarray):
+        """The stable kernels: masses [nodes, 2], shifts [nodes], anew [nodes], with log Z = shifts + log masses[:,
+        0]."""
         masses, shifts = np.empty((contexts.nodes, 2)), np.empty(contexts.nodes)
         anew, levels = np.empty(contexts.nodes, np.bool_), len(contexts.node_levels)
         tree, entry_word = _tree(contexts), contexts.entry_word.numpy()
-        careful.masses(sums, tree, entry_word, levels, contexts.words, masses, shifts, anew)
+        stable.masses(sums, tree, entry_word, levels, contexts.words, masses, shifts, anew)
         return masses, shifts, anew
 
     @staticmethod
     def slope(contexts: Contexts, increments: Increments, node_ends, entry_ends, kept, scale: Tensor) -> Tensor:
+        """The gradient of the loss, times a scale."""
         nodes, below, _ = contexts.counted(node_ends, entry_ends)
         _, features, _ = _arrays(increments)
         gradient = contexts.memory.tensor(increments.weights.shape, increments.weights.dtype)
@@ -245,7 +251,7 @@ class NativeRoute:
                 *(shares, slopes, contexts.words, gradient.numpy()),
             )
         else:
-            careful.gradient(
+            stable.gradient(
                 *(kept[0], _tree(contexts), contexts.entry_word.numpy(), len(contexts.node_levels)),
                 *(features, below, nodes, float(scale), *kept[1:], gradient.numpy()),
             )
@@ -253,16 +259,17 @@ class NativeRoute:
 
 
 def _native(weights: Tensor) -> bool:
+    """Whether the compiled kernels can take these weights."""
     return weights.device.type == "cpu" and weights.dtype in (torch.float32, torch.float64)
 
 
 def _tree(contexts: Contexts) -> tuple[np.ndarray, ...]:
-    """Nodes above, starts, entries above, nodes of entries."""
+    """The tree as arrays for the kernels: nodes above, starts, entries above, nodes of entries."""
     return tuple(part.numpy() for part in (contexts.above, contexts.starts, contexts.entry_above, contexts.entry_node))
 
 
 def _arrays(increments: Increments) -> tuple[np.ndarray, ...]:
-    """weights; features in their kind, base in float64; nothing [0] for those that are not there."""
+    """Arrays for the kernels: weights, features of the same type, base in float64; empty for those that are None."""
     weights, features, base = increments
     features = NOTHING if features is None else features
     base = NOTHING if base is None else base
@@ -273,18 +280,22 @@ def _arrays(increments: Increments) -> tuple[np.ndarray, ...]:
 
 
 def _integers(array: np.ndarray) -> np.ndarray:
+    """The array as contiguous int32."""
     return np.ascontiguousarray(array, np.int32)
 
 
 def _listed(levels: np.ndarray) -> list[int]:
+    """The offsets as a list of Python integers."""
     return [int(level) for level in levels]
 
 
 class TorchRoute:
-    """By torch in float64, level by level: any device, any kind of weights, nothing read back to the host."""
+    """Torch operations in float64, level by level: any device, any type of weights, no synchronisation with the
+    host."""
 
     @staticmethod
     def sum(contexts: Contexts, increments: Increments, node_ends: Tensor, entry_ends: Tensor):
+        """The loss, and intermediate results for `slope`."""
         sums = TorchRoute.path_sums(contexts, increments)
         masses, shift, exps, lost = TorchRoute.masses(contexts, sums)
         loss = (node_ends.double() * (masses.log() + shift)).sum() - (entry_ends.double() * sums).sum()
@@ -292,6 +303,7 @@ class TorchRoute:
 
     @staticmethod
     def path_sums(contexts: Contexts, increments: Increments) -> Tensor:  # [entries]
+        """The scores S."""
         sums, above = increments.dense().clone(), contexts.entry_above
         for a, b in _levels(contexts.entry_levels):
             sums[a:b] += sums[:a].index_select(0, above[a:b])
@@ -299,22 +311,26 @@ class TorchRoute:
 
     @staticmethod
     def masses(contexts: Contexts, sums: Tensor) -> tuple[Tensor, ...]:
-        """Z [nodes] and exp S [entries], both relative to exp(shift): Z, shift, exp S, and where Z is but a guess."""
+        """Z [nodes] and exp S [entries], both relative to exp(shift): Z, shift, exp S, and where Z has lost its
+        precision."""
         V = contexts.words
         shift = sums.amax()
         exps = torch.exp(sums - shift)
-        own = torch.zeros(contexts.nodes, dtype=torch.float64, device=sums.device)
-        own = own.index_add_(0, contexts.entry_node, exps)
-        masses = own.index_add(0, contexts.entry_node[V:], exps.index_select(0, contexts.entry_above[V:]), alpha=-1)
+        entry_masses = torch.zeros(contexts.nodes, dtype=torch.float64, device=sums.device)
+        entry_masses = entry_masses.index_add_(0, contexts.entry_node, exps)
+        masses = entry_masses.index_add(
+            0, contexts.entry_node[V:], exps.index_select(0, contexts.entry_above[V:]), alpha=-1
+        )
         most = masses.clone()
         for (a, b), above in _node_levels(contexts):
             mass = masses[a:b] + masses[:a].index_select(0, above)
-            masses[a:b] = torch.maximum(mass, own[a:b])  # which rounding alone could deny
+            masses[a:b] = torch.maximum(mass, entry_masses[a:b])  # rounding alone could make it smaller
             most[a:b] = torch.maximum(mass, most[:a].index_select(0, above))
         return masses, shift, exps, masses < LOST * most
 
     @staticmethod
     def slope(contexts: Contexts, increments: Increments, node_ends, entry_ends, kept, scale: Tensor) -> Tensor:
+        """The gradient of the loss, times a scale."""
         masses, exps, lost = kept
         V, entry_node, entry_above = contexts.words, contexts.entry_node, contexts.entry_above
         shares = node_ends.double() / masses
@@ -332,9 +348,10 @@ class TorchRoute:
 
 
 def _levels(bounds: list[int]):
-    """All levels but the first."""
+    """The ranges of all levels except the first."""
     return zip(bounds[1:-1], bounds[2:], strict=True)
 
 
 def _node_levels(contexts: Contexts):
+    """The ranges of nodes of all levels except the first, with their parents."""
     return (((a, b), contexts.above[a:b]) for a, b in _levels(contexts.node_levels))

@@ -1,4 +1,5 @@
-"""Linear chains whose steps from label to label are scored anew at every token, and only those that are listed."""
+"""Chains over observed label pairs: linear chains with a score per token for each listed pair of neighbouring
+labels."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,17 +15,17 @@ from structsparse.structures.base import Structure
 
 
 class EdgeScores(NamedTuple):
-    """What such a chain is scored by. Minus infinity forbids."""
+    """The scores of an `EdgeChain`; minus infinity forbids."""
 
     emissions: Tensor  # [batch, time, labels]
-    edges: Tensor  # [tokens, steps] of the step to each token; sentences end to end, their first rows are ignored
+    edges: Tensor  # [tokens, steps] of the step to each token, sentences end to end; the first row of each is ignored
     transitions: Tensor  # [steps]
     start: Tensor  # [labels]
     end: Tensor  # [labels]
 
 
 class EdgeChain(nn.Module, Structure):
-    """Label sequences y of length n whose steps (y_{t-1}, y_t) are all among those given, scored by
+    """The structure of label sequences y of length n whose steps (y_{t-1}, y_t) are all listed, scored by
 
         start[y_1] + sum_t emissions[t, y_t] + sum_{t>1} (transitions[k_t] + edges[t, k_t]) + end[y_n],
 
@@ -51,23 +52,25 @@ class EdgeChain(nn.Module, Structure):
     def log_partition(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # [batch]
         """log of the sum of exp(score) over all sequences; its gradient, once, is the expected counts."""
         self._check(scores, lengths)
-        return _LogPartition.apply(self._route(scores), self._way(), lengths, *scores)
+        return _LogPartition.apply(self._route(scores), self._step_list(), lengths, *scores)
 
     @torch.no_grad()
     def best(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # [batch, time]
-        """Labels of the best sequence, 0 beyond the length; of equals the lowest label, from the last on."""
+        """Labels of the best sequence (Viterbi), 0 beyond the length; among equals the lowest label, from the last
+        on."""
         self._check(scores, lengths)
-        return self._route(scores).best(scores, self._way(), lengths)
+        return self._route(scores).best(scores, self._step_list(), lengths)
 
     def score(self, scores: EdgeScores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
+        """The score of one label sequence per sentence; minus infinity if it takes a step that is not listed."""
         self._check(scores, lengths)
         emissions, edges, transitions, start, end = scores
         inside = _inside(lengths, gold.shape[1])
         nodes = emissions.gather(2, gold.unsqueeze(2)).squeeze(2).double()  # [batch, time]
         taken = self.number[gold[:, :-1], gold[:, 1:]]  # [batch, time - 1]
-        known = taken.clamp_min(0)
+        listed = taken.clamp_min(0)
         rows = _rows(lengths, gold.shape[1], len(edges))[:, 1:]
-        steps = edges[rows, known].double() + transitions.double()[known]
+        steps = edges[rows, listed].double() + transitions.double()[listed]
         steps = torch.where(taken >= 0, steps, -torch.inf)
         inner = torch.where(inside, nodes, 0.0).sum(1) + torch.where(inside[:, 1:], steps, 0.0).sum(1)
         last = gold.gather(1, lengths.unsqueeze(1) - 1).squeeze(1)
@@ -77,25 +80,28 @@ class EdgeChain(nn.Module, Structure):
     def marginals(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # [batch, time, labels]
         """Probability of each label at each token, zero beyond the length."""
         self._check(scores, lengths)
-        route, way = self._route(scores), self._way()
-        totals, memory = route.sum(scores, way, lengths)
-        return route.expect(scores, way, lengths, memory, torch.ones_like(totals)).emissions
+        route, step_list = self._route(scores), self._step_list()
+        totals, memory = route.sum(scores, step_list, lengths)
+        return route.expect(scores, step_list, lengths, memory, torch.ones_like(totals)).emissions
 
     def add_cost(self, scores: EdgeScores, gold: Tensor, lengths: Tensor, cost: float = 1.0) -> EdgeScores:
-        """The scores with `cost` added to every wrong label, so that a sequence gains cost * its Hamming distance."""
+        """The scores with `cost` added to every wrong label: a sequence gains cost * its Hamming distance."""
         labels = torch.arange(self.labels, device=gold.device)
         wrong = (labels != gold.unsqueeze(2)).to(scores.emissions.dtype)  # [batch, time, labels]
         return scores._replace(emissions=scores.emissions + cost * wrong)
 
-    def _way(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _step_list(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The list of steps for the kernels."""
         return self.origins, self.targets, self.arrivals
 
     def _route(self, scores: EdgeScores):
+        """The implementation for the device and type of the scores."""
         kinds = {score.dtype for score in scores[:2]}
         native = scores.edges.device.type == "cpu" and kinds in ({torch.float32}, {torch.float64})
         return NativeRoute if native else TorchRoute
 
     def _check(self, scores: EdgeScores, lengths: Tensor) -> None:
+        """Refuse scores whose shapes do not fit."""
         batch, steps, labels = len(lengths), len(self.origins), self.labels
         tokens, time = scores.edges.shape[0], scores.emissions.shape[1]
         expected = (batch, time, labels), (tokens, steps), (steps,), (labels,), (labels,)
@@ -109,7 +115,7 @@ class EdgeChain(nn.Module, Structure):
 
 
 def observed(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The steps that sentences take: int64 [2, steps], (from, to), ascending by to, then from.
+    """The label pairs observed in sentences: int64 [2, steps], (from, to), ascending by to, then from.
 
     labels int64 [tokens], sentence s is offsets[s] : offsets[s + 1]"""
     inner = np.ones(len(labels), bool)
@@ -124,85 +130,89 @@ def numbers(steps: np.ndarray, labels: np.ndarray, offsets: np.ndarray) -> np.nd
     inner = np.ones(len(labels), bool)
     inner[offsets[:-1]] = False
     taken = np.flatnonzero(inner)
-    found = np.zeros(len(labels), np.int64)
-    found[taken] = np.searchsorted(steps[1] * count + steps[0], labels[taken] * count + labels[taken - 1])
-    return found
+    step_numbers = np.zeros(len(labels), np.int64)
+    step_numbers[taken] = np.searchsorted(steps[1] * count + steps[0], labels[taken] * count + labels[taken - 1])
+    return step_numbers
 
 
 def _inside(lengths: Tensor, time: int) -> Tensor:  # [batch, time]
+    """Mask of the tokens within the lengths."""
     return torch.arange(time, device=lengths.device) < lengths.unsqueeze(1)
 
 
 def _rows(lengths: Tensor, time: int, tokens: int) -> Tensor:
-    """Where each token lies when sentences are end to end; of what lies beyond a sentence, some row: [batch, time]"""
+    """The row of each token when sentences lie end to end, any row beyond a length: [batch, time]"""
     begins = lengths.cumsum(0) - lengths
     return (begins.unsqueeze(1) + torch.arange(time, device=lengths.device)).clamp_max(tokens - 1)
 
 
 class _LogPartition(torch.autograd.Function):
+    """log Z; its gradient is the expected counts."""
+
     @staticmethod
-    def forward(ctx, route, way, lengths, *scores):
-        totals, memory = route.sum(EdgeScores(*scores), way, lengths)
+    def forward(ctx, route, step_list, lengths, *scores):
+        totals, memory = route.sum(EdgeScores(*scores), step_list, lengths)
         ctx.route = route
-        ctx.save_for_backward(lengths, *way, *scores, *memory)
+        ctx.save_for_backward(lengths, *step_list, *scores, *memory)
         return totals
 
     @staticmethod
     @once_differentiable
     def backward(ctx, weights):  # [batch]
         lengths, *saved = ctx.saved_tensors
-        way, scores, memory = saved[:3], EdgeScores(*saved[3:8]), saved[8:]
-        return None, None, None, *ctx.route.expect(scores, way, lengths, memory, weights)
+        step_list, scores, memory = saved[:3], EdgeScores(*saved[3:8]), saved[8:]
+        return None, None, None, *ctx.route.expect(scores, step_list, lengths, memory, weights)
 
 
 class NativeRoute:
-    """By the compiled kernels, on float32 or float64 in main memory."""
+    """The compiled kernels, for float32 or float64 scores on the CPU."""
 
     @staticmethod
-    def sum(scores: EdgeScores, way: Sequence[Tensor], lengths: Tensor):
-        """log Z [batch] in float64, and what `expect` wants to find again."""
+    def sum(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
+        """log Z [batch] in float64, and intermediate results for `expect`."""
         totals = torch.empty(len(lengths), dtype=torch.float64)
         last = torch.empty(len(lengths), len(scores.end), dtype=torch.float64)
         shares = torch.empty_like(scores.edges, memory_format=torch.contiguous_format)
-        kernels.forward(*_arrays(scores, way, lengths), shares.numpy(), last.numpy(), totals.numpy())
+        kernels.forward(*_arrays(scores, step_list, lengths), shares.numpy(), last.numpy(), totals.numpy())
         return totals, (shares, last)
 
     @staticmethod
-    def expect(scores: EdgeScores, way: Sequence[Tensor], lengths: Tensor, memory, weights: Tensor) -> EdgeScores:
-        """Expected counts of every score, each sentence times its weight."""
-        shares, last = (kept.numpy() for kept in memory)
+    def expect(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor, memory, weights: Tensor) -> EdgeScores:
+        """Expected counts of every score, each sentence times its weight: the gradient of sum weights * log Z."""
+        shares, last = (part.numpy() for part in memory)
         chunks = kernels.chunk_count(len(lengths))
         nodes = torch.empty_like(scores.emissions, memory_format=torch.contiguous_format)
         taken = torch.empty_like(scores.edges, memory_format=torch.contiguous_format)
         steps, ends = np.zeros((chunks, len(scores.transitions))), np.zeros((chunks, 2, len(scores.end)))
-        sizes, numbers = lengths.contiguous().numpy(), tuple(part.numpy() for part in way)
-        given = np.cumsum(sizes) - sizes, sizes, weights.double().contiguous().numpy(), numbers, shares, last
-        kernels.backward(*given, nodes.numpy(), taken.numpy(), steps, ends)
+        sizes, numbers = lengths.contiguous().numpy(), tuple(part.numpy() for part in step_list)
+        inputs = np.cumsum(sizes) - sizes, sizes, weights.double().contiguous().numpy(), numbers, shares, last
+        kernels.backward(*inputs, nodes.numpy(), taken.numpy(), steps, ends)
         counts = nodes, taken, torch.from_numpy(steps.sum(0)), *torch.from_numpy(ends.sum(0))
         return EdgeScores(*(count.to(score.dtype) for count, score in zip(counts, scores, strict=True)))
 
     @staticmethod
-    def best(scores: EdgeScores, way: Sequence[Tensor], lengths: Tensor) -> Tensor:
+    def best(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor) -> Tensor:
         paths = torch.empty(scores.emissions.shape[:2], dtype=torch.int64)
-        kernels.best(*_arrays(scores, way, lengths), paths.numpy())
+        kernels.best(*_arrays(scores, step_list, lengths), paths.numpy())
         return paths
 
 
-def _arrays(scores: EdgeScores, way: Sequence[Tensor], lengths: Tensor):
-    """numpy views: emissions and edges as they are, where sentences begin, lengths, shared scores in float64."""
+def _arrays(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
+    """Arrays for the kernels: emissions and edges as they are, begins and lengths of sentences, shared scores in
+    float64."""
     sizes = lengths.contiguous().numpy()
     emissions, edges = (score.detach().contiguous().numpy() for score in scores[:2])
     shared = tuple(score.detach().double().contiguous().numpy() for score in scores[2:])
-    return emissions, edges, np.cumsum(sizes) - sizes, sizes, shared, tuple(part.numpy() for part in way)
+    return emissions, edges, np.cumsum(sizes) - sizes, sizes, shared, tuple(part.numpy() for part in step_list)
 
 
 class TorchRoute:
-    """By torch in log-space and float64: any device, any scores, nothing read back to the host."""
+    """Torch operations in log-space and float64: any device, any scores, no synchronisation with the host."""
 
     @staticmethod
-    def sum(scores: EdgeScores, way: Sequence[Tensor], lengths: Tensor):
+    def sum(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
         emissions, start, end = (score.double() for score in (scores.emissions, scores.start, scores.end))
-        steps = _steps(scores, way, lengths)
+        steps = _steps(scores, step_list, lengths)
         inside = _inside(lengths, emissions.shape[1])
         alpha, shares = start + emissions[:, 0], []  # [batch, labels]
         for t in range(1, emissions.shape[1]):
@@ -215,9 +225,9 @@ class TorchRoute:
         return total, (*shares, last)
 
     @staticmethod
-    def expect(scores: EdgeScores, way: Sequence[Tensor], lengths: Tensor, memory, weights: Tensor) -> EdgeScores:
+    def expect(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor, memory, weights: Tensor) -> EdgeScores:
         *shares, last = memory
-        origins, targets, _ = way
+        origins, targets, _ = step_list
         batch, time, _ = scores.emissions.shape
         inside = _inside(lengths, time)
         final = last = last * weights.double().unsqueeze(1)  # [batch, labels]
@@ -238,9 +248,9 @@ class TorchRoute:
         return EdgeScores(*(count.to(score.dtype) for count, score in zip(counts, scores, strict=True)))
 
     @staticmethod
-    def best(scores: EdgeScores, way: Sequence[Tensor], lengths: Tensor) -> Tensor:
+    def best(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor) -> Tensor:
         emissions, start, end = (score.double() for score in (scores.emissions, scores.start, scores.end))
-        steps = _steps(scores, way, lengths)
+        steps = _steps(scores, step_list, lengths)
         inside = _inside(lengths, emissions.shape[1])
         stay = torch.arange(emissions.shape[2], device=emissions.device)
         score, origins = start + emissions[:, 0], []
@@ -256,9 +266,9 @@ class TorchRoute:
         return torch.where(inside, torch.cat(path[::-1], 1), 0)
 
 
-def _steps(scores: EdgeScores, way: Sequence[Tensor], lengths: Tensor) -> Tensor:
-    """The scores of all pairs of labels, minus infinity for those that are no steps: [batch, time, from, to]"""
-    origins, targets, _ = way
+def _steps(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor) -> Tensor:
+    """The scores of all pairs of labels, minus infinity for those not listed: [batch, time, from, to]"""
+    origins, targets, _ = step_list
     (batch, time, labels), edges = scores.emissions.shape, scores.edges.double()
     listed = edges[_rows(lengths, time, len(edges))] + scores.transitions.double()  # [batch, time, steps]
     steps = torch.full((batch, time, labels * labels), -torch.inf, dtype=torch.float64, device=edges.device)

@@ -1,21 +1,22 @@
-"""Dependency trees whose arcs may cross."""
+"""Nonprojective dependency trees, whose arcs may cross: the matrix-tree theorem and Chu-Liu-Edmonds."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from structsparse.kernels.structures import matrix_tree as elimination
-from structsparse.structures import trees as dependency
+from structsparse.kernels.structures import matrix_tree
+from structsparse.structures import trees
 from structsparse.structures.trees import DependencyTree, tokens_inside
 
 
 class TorchRoute:
-    """The elimination of the kernels by torch in log-space and float64: any device, any scores; sums read nothing
-    back to the host. The best tree is looked for on the CPU."""
+    """The elimination of the matrix-tree kernels in torch operations, in log-space and float64.
+
+    Any device and any scores; sums need no synchronisation with the host. The best tree is computed on the CPU."""
 
     @staticmethod
-    def sum(scores: Tensor, lengths: Tensor, single_root: bool, wanted: bool):
-        """log Z [batch], and the marginals [batch, n + 1, n + 1] where they are `wanted`."""
+    def sum(scores: Tensor, lengths: Tensor, single_root: bool, with_marginals: bool):
+        """log Z [batch], and the marginals [batch, n + 1, n + 1] or None."""
         weights, exits = _weights(scores.double(), lengths)
         opened = torch.full(scores.shape[:1], single_root, device=scores.device)
         totals, table, out, still = 0.0, weights, exits, opened
@@ -23,40 +24,43 @@ class TorchRoute:
             pivot, _, _, table, out, still = _remove(table, out, still)
             totals = totals + pivot
         totals = totals + out[:, 0]
-        return totals, _marginals(weights, exits, opened, totals, lengths) if wanted else None
+        return totals, _marginals(weights, exits, opened, totals, lengths) if with_marginals else None
 
     @staticmethod
     def best(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
+        """Heads of the best trees."""
         return NativeRoute.best(scores.cpu(), lengths.cpu(), single_root).to(scores.device)
 
 
-class NativeRoute(dependency.NativeRoute):
+class NativeRoute(trees.NativeRoute):
+    """The compiled kernels."""
+
     projective, general = False, TorchRoute
-    kernel = staticmethod(elimination.sums)
+    kernel = staticmethod(matrix_tree.sums)
 
 
 class NonprojectiveTree(DependencyTree):
-    """Sums by the matrix-tree theorem, the best by contracting cycles, both in time that grows with n^3 at most."""
+    """Nonprojective trees: sums by the matrix-tree theorem, the best tree by Chu-Liu-Edmonds, in time n^3 at most."""
 
     native = NativeRoute
 
 
 def _weights(scores: Tensor, lengths: Tensor):
-    """Logarithms of the weights of heads [batch, n, n] and of the root [batch, n]; padding hangs on the first token."""
+    """Log weights of heads [batch, n, n] and of the root [batch, n]; padding tokens have the first token as head."""
     n = scores.shape[1] - 1
     inside = tokens_inside(lengths, n)
-    own = torch.eye(n, dtype=torch.bool, device=scores.device)
+    diagonal = torch.eye(n, dtype=torch.bool, device=scores.device)
     first = torch.arange(n, device=scores.device) == 0
-    allowed = inside.unsqueeze(1) & inside.unsqueeze(2) & ~own
+    allowed = inside.unsqueeze(1) & inside.unsqueeze(2) & ~diagonal
     weights = torch.where(allowed, scores[:, 1:, 1:], -torch.inf)
     weights = torch.where(~inside.unsqueeze(2) & first, 0.0, weights)
     return weights, torch.where(inside, scores[:, 1:, 0], -torch.inf)
 
 
 def _remove(weights: Tensor, exits: Tensor, opened: Tensor):
-    """Eliminate the last token: its pivot, its shares of the heads and of the root, and what remains.
+    """Eliminate the last token: its pivot, its shares of the heads and of the root, and the remaining system.
 
-    `opened` [batch] says where a single root is still to be found: see the kernels."""
+    `opened` [batch]: whether the single root is still to be found, see the kernels."""
     rows, columns, last = weights[:, :-1, :-1], weights[:, :-1, -1], exits[:, -1]
     step = weights[:, -1, :-1]  # [batch, remaining]
     inner = step.logsumexp(1)
@@ -65,26 +69,26 @@ def _remove(weights: Tensor, exits: Tensor, opened: Tensor):
     shift = torch.where(pivot == -torch.inf, 0.0, pivot)
     step, out = step - shift.unsqueeze(1), last - shift
     rows = torch.logaddexp(rows, columns.unsqueeze(2) + step.unsqueeze(1))
-    own = torch.eye(rows.shape[1], dtype=torch.bool, device=rows.device)
-    rows = rows.masked_fill(own, -torch.inf)
+    diagonal = torch.eye(rows.shape[1], dtype=torch.bool, device=rows.device)
+    rows = rows.masked_fill(diagonal, -torch.inf)
     exits = torch.where(closes.unsqueeze(1), -torch.inf, exits[:, :-1])
     exits = torch.logaddexp(exits, columns + out.unsqueeze(1))
     return pivot, step, out, rows, exits, opened & ~closes
 
 
 def _reach(weights: Tensor, exits: Tensor, opened: Tensor):
-    """log of the probability that a walk from token j ends at the root before it comes by token k [batch, k, j].
+    """The log probability that a random walk from token j ends at the root before it visits token k [batch, k, j].
 
-    And whether a single root was still to be found when k alone remained [batch, k]."""
+    And whether the single root was still to be found when k was the last token [batch, k]."""
     size = weights.shape[1]
     if size == 1:
         return torch.full_like(weights, -torch.inf), opened.unsqueeze(1)
-    if size % 2 == 1:  # halves are of one size: one token more, which hangs on the first
+    if size % 2 == 1:  # halves must be equal: add a token whose head is the first
         wide = F.pad(weights, (0, 1, 0, 1), value=-torch.inf)
         wide[:, size, 0] = 0.0
         reach, ends = _reach(wide, F.pad(exits, (0, 1), value=-torch.inf), opened)
         return reach[:, :size, :size], ends[:, :size]
-    table = torch.stack([weights, weights.flip(1, 2)], 1).flatten(0, 1)  # the first half is to remain, and the second
+    table = torch.stack([weights, weights.flip(1, 2)], 1).flatten(0, 1)  # once the first half remains, once the second
     out, still = torch.stack([exits, exits.flip(1)], 1).flatten(0, 1), opened.repeat_interleave(2)
     removed = []
     for _ in range(size // 2):
@@ -92,16 +96,17 @@ def _reach(weights: Tensor, exits: Tensor, opened: Tensor):
         removed.append((step, share, still))
     reach, ends = _reach(table, out, still)
     for step, share, open_then in reversed(removed):
-        late = open_then.unsqueeze(1) & ~ends  # the root was found later: this way to it would be a second
+        late = open_then.unsqueeze(1) & ~ends  # the root was found later: this path would use a second one
         direct = torch.where(late, -torch.inf, share.unsqueeze(1)).unsqueeze(2)
-        ways = torch.cat([reach + step.unsqueeze(1), direct], 2)  # [2 * batch, size / 2, remaining + 1]
-        reach = torch.cat([reach, ways.logsumexp(2, keepdim=True)], 2)
+        paths = torch.cat([reach + step.unsqueeze(1), direct], 2)  # [2 * batch, size / 2, remaining + 1]
+        reach = torch.cat([reach, paths.logsumexp(2, keepdim=True)], 2)
     first, second = reach.unflatten(0, (-1, 2)).unbind(1)
     ends = ends.unflatten(0, (-1, 2))
     return torch.cat([first, second.flip(1, 2)], 1), torch.cat([ends[:, 0], ends[:, 1].flip(1)], 1)
 
 
 def _marginals(weights: Tensor, exits: Tensor, opened: Tensor, totals: Tensor, lengths: Tensor) -> Tensor:
+    """The probability of each arc: [batch, n + 1, n + 1]"""
     reach, ends = _reach(weights, exits, opened)
     root = torch.where(opened.unsqueeze(1) & ~ends, -torch.inf, exits)
     arcs = torch.cat([root.unsqueeze(2), weights + reach], 2)  # [batch, n, n + 1]

@@ -1,4 +1,4 @@
-"""What dependency trees have in common, whether their arcs may cross or not."""
+"""Dependency trees: the base of projective and nonprojective trees over the tokens of a sentence."""
 
 import torch
 import torch.nn.functional as F
@@ -11,32 +11,33 @@ from structsparse.structures.base import Structure
 
 
 class DependencyTree(Structure):
-    """Trees over the tokens 1 to n of a sentence and the root 0. A tree gives every token m a head h, and scores
+    """The structure of trees over the tokens 1 to n of a sentence and the root 0. A tree gives every token m a head and
+    scores
 
         sum_m scores[m, heads[m]].
 
-    Scores are [batch, n + 1, n + 1], modifiers by heads; minus infinity forbids. The row of the root, the diagonal
-    and what lies beyond a length are ignored. Lengths are int64 [batch], each from 1 to n. Heads, gold ones too, are
-    int64 [batch, n], those of token 1 first. With `single_root` only one token has the root as its head.
+    Scores are [batch, n + 1, n + 1], modifiers by heads; minus infinity forbids. The row of the root, the diagonal and
+    scores beyond a length are ignored. Lengths are int64 [batch], each from 1 to n. Heads, gold ones too, are int64
+    [batch, n], beginning with token 1. With `single_root` only one token has the root as its head.
 
     Totals (`log_partition`, `score`) are float64 whatever the scores are, because a loss is a small difference of
-    two large totals. Scores on the CPU are summed by the compiled kernels, all others by torch.
+    two large totals. Scores on the CPU go to the compiled kernels, all others to torch.
     """
 
-    native: type  # its routes know how to `sum` and to find the `best`
+    native: type  # the compiled implementation of `sum` and `best`
 
     def __init__(self, single_root: bool = False):
         self.single_root = single_root
 
     def log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """log of the sum of exp(score) over all trees, minus infinity where there is none; its gradient, once, is
-        the marginals."""
+        """log of the sum of exp(score) over all trees, minus infinity if there is none; its gradient, once, is the
+        marginals."""
         _check(scores, lengths)
         return _LogPartition.apply(self._route(scores), self.single_root, lengths, scores)
 
     @torch.no_grad()
     def best(self, scores: Tensor, lengths: Tensor) -> Tensor:  # [batch, n]
-        """Heads of the best tree, 0 beyond the length; of equals always the same.
+        """Heads of the best tree, 0 beyond the length; the choice among equals is deterministic.
 
         A sentence without a tree is an error on the CPU; on other devices a projective one gets heads of 0."""
         _check(scores, lengths)
@@ -46,7 +47,7 @@ class DependencyTree(Structure):
     def best_k(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k best trees, the best first: heads [batch, k, n], 0 beyond the length, and scores [batch, k].
 
-        Where there are fewer, the scores left over are minus infinity. The search is done on the CPU."""
+        If there are fewer, the remaining scores are minus infinity. The search runs on the CPU."""
         if k < 1:
             raise UserError(f"k is {k}, expected a number of trees from 1 on")
         _check(scores, lengths)
@@ -57,32 +58,37 @@ class DependencyTree(Structure):
         return heads.to(scores.device), totals.to(scores.device)
 
     def score(self, scores: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
+        """The score of one tree per sentence."""
         _check(scores, lengths)
         arcs = scores[:, 1:].gather(2, gold.unsqueeze(2)).squeeze(2).double()  # [batch, n]
         return torch.where(tokens_inside(lengths, gold.shape[1]), arcs, 0.0).sum(1)
 
     @torch.no_grad()
     def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:  # [batch, n + 1, n + 1]
-        """Probability of each arc, zero where scores are ignored."""
+        """The probability of each arc, zero where scores are ignored."""
         _check(scores, lengths)
         return self._route(scores).sum(scores, lengths, self.single_root, True)[1].to(scores.dtype)
 
     def add_cost(self, scores: Tensor, gold: Tensor, lengths: Tensor, cost: float = 1.0) -> Tensor:
-        """The scores with `cost` added to every wrong arc, so that a tree gains cost * the heads that it has wrong."""
+        """The scores with `cost` added to every wrong arc: a tree gains cost * the number of its wrong heads."""
         _check(scores, lengths)
         heads = torch.arange(scores.shape[2], device=gold.device)
         wrong = (heads != gold.unsqueeze(2)).to(scores.dtype)  # [batch, n, n + 1]
         return scores + cost * F.pad(wrong, (0, 0, 1, 0))
 
     def _route(self, scores: Tensor):
+        """The implementation for the device of the scores."""
         return self.native if scores.device.type == "cpu" else self.native.general
 
 
 def tokens_inside(lengths: Tensor, n: int) -> Tensor:  # [batch, n]
+    """Mask of the tokens within the lengths."""
     return torch.arange(n, device=lengths.device) < lengths.unsqueeze(1)
 
 
 class _LogPartition(torch.autograd.Function):
+    """log Z; its gradient is the marginals."""
+
     @staticmethod
     def forward(ctx, route, single_root, lengths, scores):
         totals, marginals = route.sum(scores, lengths, single_root, ctx.needs_input_grad[3])
@@ -98,39 +104,42 @@ class _LogPartition(torch.autograd.Function):
 
 
 class NativeRoute:
-    """By the compiled kernels, on scores in main memory."""
+    """The compiled kernels, for scores on the CPU."""
 
     projective: bool
-    kernel = None  # (scores, lengths, single_root, wanted, totals, marginals), the last two to be filled
-    general: type  # takes over where weights are out of range
+    kernel = None  # (scores, lengths, single_root, with_marginals, totals, marginals); fills the last two
+    general: type  # the torch implementation, which takes over if weights are out of range
 
     @classmethod
-    def sum(cls, scores: Tensor, lengths: Tensor, single_root: bool, wanted: bool):
-        """log Z [batch] in float64, and the marginals where they are `wanted`."""
+    def sum(cls, scores: Tensor, lengths: Tensor, single_root: bool, with_marginals: bool):
+        """log Z [batch] in float64, and the marginals or None."""
         totals = torch.empty(len(scores), dtype=torch.float64)
-        marginals = torch.zeros(scores.shape if wanted else (1, 1, 1), dtype=torch.float64)
-        cls.kernel(*_arrays(scores, lengths), single_root, wanted, totals.numpy(), marginals.numpy())
+        marginals = torch.zeros(scores.shape if with_marginals else (1, 1, 1), dtype=torch.float64)
+        cls.kernel(*_arrays(scores, lengths), single_root, with_marginals, totals.numpy(), marginals.numpy())
         again = totals.isnan().nonzero()[:, 0]
         if len(again):
-            totals[again], found = cls.general.sum(scores[again], lengths[again], single_root, wanted)
-            if wanted:
-                marginals[again] = found
-        return totals, marginals if wanted else None
+            totals[again], more = cls.general.sum(scores[again], lengths[again], single_root, with_marginals)
+            if with_marginals:
+                marginals[again] = more
+        return totals, marginals if with_marginals else None
 
     @classmethod
     def best(cls, scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
+        """Heads of the best trees; an error if a sentence has none."""
         heads = torch.empty(len(scores), scores.shape[1] - 1, dtype=torch.int64)
-        found = torch.empty(len(scores), dtype=torch.bool)
-        parses.best(*_arrays(scores, lengths), cls.projective, single_root, heads.numpy(), found.numpy())
-        if not found.all():
+        exists = torch.empty(len(scores), dtype=torch.bool)
+        parses.best(*_arrays(scores, lengths), cls.projective, single_root, heads.numpy(), exists.numpy())
+        if not exists.all():
             kind = ("projective " if cls.projective else "") + "tree" + (" with a single root" if single_root else "")
-            none = int((~found).nonzero()[0])
-            raise UserError(f"Sentence {none} of the batch has no {kind}: too many arcs are forbidden or not a number.")
+            sentence = int((~exists).nonzero()[0])
+            raise UserError(
+                f"Sentence {sentence} of the batch has no {kind}: too many arcs are forbidden or not a number."
+            )
         return heads
 
 
 def _arrays(scores: Tensor, lengths: Tensor):
-    """numpy views of the scores, in float64 but for float32, and of the lengths."""
+    """Arrays for the kernels: scores in float32 or float64, and lengths."""
     sizes, n = lengths.to(torch.int64).contiguous().numpy(), scores.shape[1] - 1
     if len(sizes) and not (sizes.min() >= 1 and sizes.max() <= n):
         raise UserError(f"lengths run from {sizes.min()} to {sizes.max()}, expected from 1 to {n} (tokens).")
@@ -139,6 +148,7 @@ def _arrays(scores: Tensor, lengths: Tensor):
 
 
 def _check(scores: Tensor, lengths: Tensor):
+    """Refuse scores whose shapes do not fit."""
     shape = tuple(scores.shape)
     if len(shape) != 3 or shape[1] != shape[2] or shape[1] < 2:
         raise UserError(f"scores have shape {shape}, expected [batch, n + 1, n + 1] for sentences of n tokens.")

@@ -1,4 +1,6 @@
-"""The best and the k best dependency trees of a batch, projective or not; parallel over sentences.
+"""The best and the k best dependency trees of a batch, projective or not.
+
+Sentences are distributed over threads.
 
 The k best are found by branching (Lawler 1972). The trees other than the best one are partitioned into n sets: those of
 set m have the heads of the best tree for the tokens before m and another head for m. The best tree of every set is

@@ -1,4 +1,6 @@
-"""Chu-Liu-Edmonds: the best dependency tree whose arcs may cross, on a dense matrix in time n^2.
+"""Chu-Liu-Edmonds: the best dependency tree whose arcs may cross.
+
+The matrix of scores is dense, and the time grows with n^2.
 
 A path is grown from a token to its best head, and so on (Gabow, Galil, Spencer and Tarjan 1986). If it reaches the
 root, or a node linked to the root before, all of it is linked. If it meets itself, the cycle is contracted to one node,
