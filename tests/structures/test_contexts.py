@@ -1,4 +1,4 @@
-"""The softmax over trees of contexts beside a dense one with a feature for every entry, by both routes."""
+"""Softmax over trees of contexts: both implementations against a dense softmax with a feature for every entry."""
 
 import copy
 import dataclasses
@@ -11,7 +11,7 @@ import torch
 from structsparse.base.errors import UserError
 from structsparse.corpora.text import encode
 from structsparse.kernels.structures import contexts as kernels
-from structsparse.kernels.structures import contexts_stable as careful
+from structsparse.kernels.structures import contexts_stable as stable
 from structsparse.losses.softmax import SoftmaxLM
 from structsparse.structures.contexts import Contexts, Increments, NativeRoute, TorchRoute, _Surprise
 from structsparse.tasks.lm.contexts import ContextTree
@@ -46,7 +46,7 @@ def hand_made():
 
 
 def dense_scores(tree, increments):
-    """The score of every word after every context, [nodes, V]: features times weights, summed along the path."""
+    """The score of every word after every context, [nodes, V]: the increments summed along the path."""
     rows = []
     for node in range(len(tree.above)):
         own = torch.from_numpy(np.flatnonzero(tree.entry_node == node))
@@ -63,7 +63,7 @@ def dense_surprise(tree, increments):
 
 
 class TorchContexts(Contexts):
-    """By the route for other devices."""
+    """Contexts by the torch implementation, which other devices use."""
 
     def surprise(self, increments, node_ends, entry_ends):
         return _Surprise.apply(TorchRoute, self, (node_ends, entry_ends), *self._checked(increments))
@@ -72,7 +72,8 @@ class TorchContexts(Contexts):
 ROUTES = {"native": Contexts, "torch": TorchContexts}
 
 
-def own(structure, increments):
+def own_loss(structure, increments):
+    """The loss on the targets that the tree was built from."""
     return structure.surprise(increments, structure.node_ends, structure.entry_ends)
 
 
@@ -99,7 +100,7 @@ def test_gradients_are_finite_differences(route):
     structure = ROUTES[route](tree)
     features = draw(tree.entries, seed=1).abs()
     weights, base = draw(tree.entries).requires_grad_(), draw(tree.words, seed=2)
-    assert torch.autograd.gradcheck(lambda w: own(structure, Increments(w, features, base)), weights)
+    assert torch.autograd.gradcheck(lambda w: own_loss(structure, Increments(w, features, base)), weights)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -109,7 +110,7 @@ def test_features_multiply_and_the_base_is_added(route):
     features, base = draw(tree.entries, seed=1), draw(tree.words, seed=2)
     weights = draw(tree.entries).requires_grad_()
     plain = features * weights + torch.cat([base, torch.zeros(tree.entries - tree.words)])
-    expected, found = own(structure, plain), own(structure, Increments(weights, features, base))
+    expected, found = own_loss(structure, plain), own_loss(structure, Increments(weights, features, base))
     torch.testing.assert_close(found, expected, **EXACT)
     for scale in (1.0, -2.5):
         slopes = [torch.autograd.grad(scale * loss, weights, retain_graph=True)[0] for loss in (found, expected)]
@@ -118,11 +119,11 @@ def test_features_multiply_and_the_base_is_added(route):
 
 @pytest.mark.parametrize("scale", [10.0, 50.0, 300.0, 5000.0])
 @pytest.mark.parametrize("collapse", [False, True])
-def test_no_score_is_too_large_and_no_word_too_far_down(collapse, scale):
-    """Signed weights that make a word all of a context, and take it away again in the next."""
+def test_scores_of_any_size_are_right(collapse, scale):
+    """Signed weights that give a word all the mass of a context, and take it away again in the next."""
     tree = tree_of(5, collapse)
     structure, weights = Contexts(tree), draw(tree.entries, scale).requires_grad_()
-    expected, found = dense_surprise(tree, weights), own(structure, weights)
+    expected, found = dense_surprise(tree, weights), own_loss(structure, weights)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-9)
     slopes = [torch.autograd.grad(loss, weights)[0] for loss in (found, expected)]
     torch.testing.assert_close(*slopes, rtol=1e-10, atol=1e-9)
@@ -132,8 +133,8 @@ def test_no_score_is_too_large_and_no_word_too_far_down(collapse, scale):
 
 @pytest.mark.parametrize("size", [290.0, 340.0, 700.0, 710.0, 745.0, 1000.0, 1420.0, 2900.0])
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_one_increment_may_be_steep_alone(sign, size):
-    """And what lies below it may take it back."""
+def test_a_single_steep_increment_is_right(sign, size):
+    """Also if the entries below it cancel it."""
     tree = hand_made()
     for steep in range(8):
         weights = torch.full((8,), 0.1, dtype=torch.float64)
@@ -141,7 +142,7 @@ def test_one_increment_may_be_steep_alone(sign, size):
         for back in ([], [e for e in range(8) if tree.entry_above[e] == steep]):
             weights[back] = -sign * size
             table = weights.clone().requires_grad_()
-            expected, found = dense_surprise(tree, table), own(Contexts(tree), table)
+            expected, found = dense_surprise(tree, table), own_loss(Contexts(tree), table)
             torch.testing.assert_close(found, expected, **EXACT)
             slopes = [torch.autograd.grad(loss, table)[0] for loss in (found, expected)]
             torch.testing.assert_close(*slopes, **EXACT)
@@ -149,31 +150,31 @@ def test_one_increment_may_be_steep_alone(sign, size):
 
 @pytest.mark.parametrize("share", [2.0**-k for k in (6, 11, 13, 20, 40, 60)])
 def test_a_context_that_keeps_a_small_share_of_the_mass_above_it(share):
-    """All of the empty context is the word a, and after a it is next to nothing; then the other way round."""
+    """The word a has all the mass of the empty context and next to none after a; and vice versa."""
     tree = hand_made()
     down = np.log(share)
     weights = torch.tensor([0.0, down, down, down, 0.5, -down, -down, 1.0], dtype=torch.float64, requires_grad=True)
-    expected, found = dense_surprise(tree, weights), own(Contexts(tree), weights)
+    expected, found = dense_surprise(tree, weights), own_loss(Contexts(tree), weights)
     torch.testing.assert_close(found, expected, **EXACT)
     slopes = [torch.autograd.grad(loss, weights)[0] for loss in (found, expected)]
     torch.testing.assert_close(*slopes, **EXACT)
 
 
 def test_products_of_masses_do_not_overflow():
-    """Two contexts with a target each, of which one has all of the range that the quick way takes, and more."""
+    """Two contexts with a target each; the mass of one uses the range of the fast kernels, and more."""
     tree = dataclasses.replace(hand_made(), ends=np.array([2, 1, 0, 0, 1], np.int32))
     for size in (100.0, 200.0, 290.0):
         weights = torch.zeros(8, dtype=torch.float64)
         weights[[3, 7]] = size  # a, the second on top of the first
         weights.requires_grad_()
-        expected, found = dense_surprise(tree, weights), own(Contexts(tree), weights)
+        expected, found = dense_surprise(tree, weights), own_loss(Contexts(tree), weights)
         torch.testing.assert_close(found, expected, **EXACT)
         slopes = [torch.autograd.grad(loss, weights)[0] for loss in (found, expected)]
         torch.testing.assert_close(*slopes, **EXACT)
 
 
 def ladder(steps):
-    """Contexts one below the other; the k-th has an entry for word k - 1 alone, and all targets are in the last."""
+    """A chain of contexts; the k-th has one entry, for word k - 1, and all targets are in the last."""
     ends, numbers = np.zeros(steps + 1, np.int32), np.arange(steps + 1, dtype=np.int32)
     ends[-1] = 5
     return dataclasses.replace(
@@ -192,29 +193,29 @@ def ladder(steps):
 
 @pytest.mark.parametrize("share", [0.7 * 2.0**-k for k in (4, 8, 11, 13)])
 def test_a_mass_that_is_lost_step_by_step(share):
-    """Each context loses the best word of the one above it; what it keeps would do if that were the only step."""
+    """Each context loses the best word of the one above; the share that remains is fine for a single step."""
     tree = ladder(6)
     weights = torch.cat([np.log(share) * torch.arange(7.0, dtype=torch.float64), torch.full((6,), -80.0).double()])
     weights.requires_grad_()
-    expected, found = dense_surprise(tree, weights), own(Contexts(tree), weights)
+    expected, found = dense_surprise(tree, weights), own_loss(Contexts(tree), weights)
     torch.testing.assert_close(found, expected, **EXACT)
     slopes = [torch.autograd.grad(loss, weights)[0] for loss in (found, expected)]
     torch.testing.assert_close(*slopes, **EXACT)
 
 
-def test_the_quick_and_the_careful_way_agree():
-    """The quick way says where it cannot, and there alone the careful way is asked."""
+def test_the_fast_and_the_stable_kernels_agree():
+    """The fast kernels report when they are out of range, and only then the stable ones take over."""
     tree = tree_of(5, False)
     structure = Contexts(tree)
-    for scale, quick in ((0.5, True), (40.0, False)):
+    for scale, fast in ((0.5, True), (40.0, False)):
         weights = draw(tree.entries, scale)
-        loss, kept = NativeRoute.sum(structure, Increments(weights), structure.node_ends, structure.entry_ends)
-        assert (len(kept) == 2) == quick
+        loss, results = NativeRoute.sum(structure, Increments(weights), structure.node_ends, structure.entry_ends)
+        assert (len(results) == 2) == fast
         sums = structure.path_sums(weights).numpy()
-        masses, shifts, anew = NativeRoute.with_care(structure, sums)
+        masses, shifts, anew = NativeRoute.stable_masses(structure, sums)
         ends = (structure.node_ends.double().numpy(), structure.entry_ends.double().numpy())
-        assert careful.loss(sums, *ends, masses, shifts) == pytest.approx(float(loss), rel=1e-12)
-        assert (anew.sum() > 1) != quick
+        assert stable.loss(sums, *ends, masses, shifts) == pytest.approx(float(loss), rel=1e-12)
+        assert (anew.sum() > 1) != fast
 
 
 @pytest.mark.parametrize("scale", [10.0, 30.0, 60.0, 90.0])
@@ -222,7 +223,7 @@ def test_the_quick_and_the_careful_way_agree():
 def test_the_torch_route_stays_finite_where_it_loses_digits(route, scale):
     tree = tree_of(5, False)
     weights = draw(tree.entries, scale).requires_grad_()
-    loss = own(ROUTES[route](tree), weights)
+    loss = own_loss(ROUTES[route](tree), weights)
     (slope,) = torch.autograd.grad(loss, weights)
     assert bool(torch.isfinite(loss))
     assert bool(torch.isfinite(slope).all())
@@ -235,7 +236,7 @@ def test_float32_weights_are_summed_in_float64(route):
     tree = tree_of(4, False)
     structure, weights = ROUTES[route](tree), draw(tree.entries, dtype=torch.float32).requires_grad_()
     wide = weights.detach().double().requires_grad_()
-    found, expected = own(structure, weights), own(structure, wide)
+    found, expected = own_loss(structure, weights), own_loss(structure, wide)
     assert found.dtype == torch.float64
     torch.testing.assert_close(found, expected, **EXACT)
     slope, exact = torch.autograd.grad(found, weights)[0], torch.autograd.grad(expected, wide)[0]
@@ -243,16 +244,16 @@ def test_float32_weights_are_summed_in_float64(route):
     torch.testing.assert_close(slope, exact.float())
 
 
-def test_nothing_that_is_not_a_number_goes_unseen():
+def test_nan_shows_in_the_loss():
     tree = tree_of(3, False)
     for entry in (0, tree.entries - 1):
         weights = draw(tree.entries)
         weights[entry] = np.nan
-        assert bool(torch.isnan(own(Contexts(tree), weights)))
+        assert bool(torch.isnan(own_loss(Contexts(tree), weights)))
 
 
 def test_large_trees_are_cut_into_parts_that_cover_them(monkeypatch):
-    """The plan walks each context once, above before below within a part, and parts share node 0 alone."""
+    """The plan visits each context once, parents before children within a part; parts share node 0 only."""
     tree = tree_of(5, False, count=800, words=200)
     plans = {"whole": kernels.plan(tree.above, tree.starts.astype(np.int64))}
     small = kernels.plan.py_func
@@ -275,19 +276,19 @@ def test_large_trees_are_cut_into_parts_that_cover_them(monkeypatch):
         assert (part_of[tree.above[1:]][inner] == part_of[1:][inner]).all()
         structure = Contexts(tree)
         structure.runs, structure.parts = runs, parts
-        losses.append(own(structure, weights))
+        losses.append(own_loss(structure, weights))
         slopes.append(torch.autograd.grad(losses[-1], weights)[0])
     torch.testing.assert_close(*losses, **EXACT)
     torch.testing.assert_close(*slopes, **EXACT)
 
 
-@pytest.mark.parametrize("scale", [1.0, 40.0])  # by the quick way, and the careful one
-def test_graphs_that_live_side_by_side_do_not_share_memory(scale):
+@pytest.mark.parametrize("scale", [1.0, 40.0])  # by the fast and the stable kernels
+def test_graphs_alive_at_the_same_time_do_not_share_memory(scale):
     tree = tree_of(4, False)
     structure = Contexts(tree)
     tables = [draw(tree.entries, scale, seed).requires_grad_() for seed in range(3)]
-    alone = [torch.autograd.grad(own(Contexts(tree), table), table)[0] for table in tables]
-    losses = [own(structure, table) for table in tables]  # all alive before the first goes back
+    alone = [torch.autograd.grad(own_loss(Contexts(tree), table), table)[0] for table in tables]
+    losses = [own_loss(structure, table) for table in tables]  # all alive before the first backward pass
     slopes = [
         torch.autograd.grad(loss, table, retain_graph=True)[0] for loss, table in zip(losses, tables, strict=True)
     ]
@@ -296,8 +297,8 @@ def test_graphs_that_live_side_by_side_do_not_share_memory(scale):
         assert all(torch.equal(one, other) for one, other in zip(found, alone, strict=True))
 
 
-def test_memory_comes_back_when_nobody_holds_it():
-    """That of a gradient only with the gradient itself, whatever becomes of the graph."""
+def test_memory_returns_to_the_pool_when_it_is_garbage():
+    """That of a gradient returns with the gradient itself, not with the graph."""
     tree = tree_of(4, False)
     structure, weights = Contexts(tree), draw(tree.entries).requires_grad_()
 
@@ -305,15 +306,15 @@ def test_memory_comes_back_when_nobody_holds_it():
         gc.collect()
         return sorted(array.ctypes.data for arrays in structure.memory.free.values() for array in arrays)
 
-    own(structure, weights).backward()
+    own_loss(structure, weights).backward()
     gradient, copied = weights.grad, weights.grad.clone()
     weights.grad = None
     held = free()
     assert len(held) == 4
     assert gradient.data_ptr() not in held
     for scale in (1, 2, 3):
-        (scale * own(structure, weights)).backward()  # a second gradient is in the way of the first
-        own(structure, weights.detach())
+        (scale * own_loss(structure, weights)).backward()  # the first gradient still uses its memory
+        own_loss(structure, weights.detach())
         torch.testing.assert_close(weights.grad, scale * copied)
         weights.grad = None
     assert torch.equal(gradient, copied)
@@ -331,25 +332,25 @@ def test_ends_that_change_are_counted_anew():
     node_ends.mul_(2)
     entry_ends.mul_(2)
     torch.testing.assert_close(structure.surprise(weights, node_ends, entry_ends), 2 * first, **EXACT)
-    torch.testing.assert_close(own(structure, weights), first, **EXACT)
+    torch.testing.assert_close(own_loss(structure, weights), first, **EXACT)
 
 
-def test_what_the_loss_was_made_of_cannot_change_before_its_gradient():
+def test_inputs_changed_in_place_before_the_gradient_are_an_error():
     tree = tree_of(3, False)
     structure, features = Contexts(tree), torch.ones(tree.entries, dtype=torch.float64)
-    loss = own(structure, Increments(draw(tree.entries).requires_grad_(), features))
+    loss = own_loss(structure, Increments(draw(tree.entries).requires_grad_(), features))
     features.mul_(2)
     with pytest.raises(RuntimeError, match="changed in place"):
         loss.backward()
 
 
 def test_weights_may_change_between_loss_and_gradient():
-    """The gradient is that where the loss was taken: solvers move the weights under a graph that lives on."""
+    """The gradient is that at the weights of the loss: solvers move the weights while a graph is alive."""
     tree = tree_of(3, False)
     weights = torch.nn.Parameter(draw(tree.entries))
     structure = Contexts(tree)
-    expected = torch.autograd.grad(own(structure, weights), weights)[0]
-    loss = own(structure, weights)
+    expected = torch.autograd.grad(own_loss(structure, weights), weights)[0]
+    loss = own_loss(structure, weights)
     weights.data = weights.data * 2
     assert torch.equal(torch.autograd.grad(loss, weights)[0], expected)
 
@@ -373,9 +374,9 @@ def test_wrong_shapes_are_named():
     structure = Contexts(tree)
     weights = torch.zeros(tree.entries)
     wrong = [
-        (lambda: own(structure, weights[1:]), "weights of increments"),
-        (lambda: own(structure, Increments(weights, weights[1:])), "features of increments"),
-        (lambda: own(structure, Increments(weights, None, weights)), "base of increments"),
+        (lambda: own_loss(structure, weights[1:]), "weights of increments"),
+        (lambda: own_loss(structure, Increments(weights, weights[1:])), "features of increments"),
+        (lambda: own_loss(structure, Increments(weights, None, weights)), "base of increments"),
         (lambda: structure.surprise(weights, structure.entry_ends, structure.entry_ends), "node_ends"),
         (lambda: structure.log_partition(weights[1:]), "path sums"),
     ]
