@@ -1,16 +1,22 @@
-# make demo   set up .venv and run the main job on the embedded corpus
-# make test   set up .venv with the development extra and run all tests
+# make demo    set up .venv and train an entity tagger on a planted corpus
+# make test    set up .venv with the development extra and run all tests but the slow ones
+# make slow    run the slow tests
+# make lint    check style and formatting
+# make bench   compare with other packages
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test slow lint bench clean
 
 demo: $(VENV)/installed
-	$(BIN)/python train.py task=ner reg=group_lasso
+	$(BIN)/structsparse train task=ner reg=group_lasso
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n auto
+
+slow: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -n auto -m slow
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -40,4 +46,4 @@ $(VENV)/installed-dev: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs build *.egg-info

@@ -20,9 +20,6 @@ def sentence_begins(texts: Sequence[str], language: str = "en") -> list[np.ndarr
     try:
         from sentencex import get_sentence_boundaries
     except ImportError:
-        raise UserError(
-            "sentences are found by the library sentencex, which is not installed; "
-            "expected the extra `text`: pip install 'structsparse[text]'"
-        ) from None
+        raise UserError("sentences need the package sentencex: pip install sentencex") from None
     boundaries = (get_sentence_boundaries(language, text) for text in texts)
     return [np.array([sentence["start_index"] for sentence in sentences], np.int64) for sentences in boundaries]

@@ -56,7 +56,7 @@ def _tomotopy():
     try:
         import tomotopy
     except ImportError as error:
-        raise UserError("topics need the package tomotopy: pip install 'structsparse[text]'") from error
+        raise UserError("topics need the package tomotopy: pip install tomotopy") from error
     return tomotopy
 
 
