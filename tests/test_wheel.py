@@ -1,4 +1,4 @@
-"""The wheel, installed in an environment of its own: the program trains, predicts and answers far from any checkout."""
+"""The wheel in a new environment: the installed program trains and predicts outside the checkout."""
 
 import os
 import shutil
@@ -65,12 +65,12 @@ def run(installed, tmp_path):
     """Run a program of the new environment in an empty folder."""
     environment = {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR") if name in os.environ}
 
-    def run(program: str, *arguments: str, given: str = "") -> str:
+    def run(program: str, *arguments: str, stdin: str = "") -> str:
         finished = subprocess.run(
             [installed / "bin" / program, *arguments],
             cwd=tmp_path,
             env={**environment, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
-            input=given,
+            input=stdin,
             capture_output=True,
             text=True,
         )
@@ -102,5 +102,5 @@ def test_the_program_trains_and_predicts(run, tmp_path):
     arguments = ["task=ner", "reg=group_lasso", "data=small", "--config-dir", "mine", *TINY.split()]
     run("structsparse", "train", *arguments, "hydra.run.dir=first")
     assert (tmp_path / "first" / "metrics.json").exists()
-    lines = run("structsparse", "predict", "first/model", given=SENTENCES).splitlines()
+    lines = run("structsparse", "predict", "first/model", stdin=SENTENCES).splitlines()
     assert [line.split()[:-1] for line in lines] == [line.split() for line in SENTENCES.splitlines()]

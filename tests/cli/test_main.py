@@ -1,4 +1,4 @@
-"""The program: what it reads, writes, prints and answers, in this process and as one of its own."""
+"""`structsparse predict` and `structsparse evaluate` of a tagger: input, output, messages, exit status."""
 
 import io
 import json
@@ -39,16 +39,16 @@ def model(data, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def tags(data) -> list[str]:
-    """What the training model says of the test sentences."""
+    """The tags that the model predicted for the test sentences before it was saved."""
     return predicted(tagger_of(data, dead=0.3), data)
 
 
 @pytest.fixture
 def run(monkeypatch, capfdbinary):
-    """Run the program on these bytes; its status, output and messages."""
+    """Run the program in this process on these bytes; its status, output and messages."""
 
-    def run(*arguments, given: bytes = b"") -> tuple[int, bytes, str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+    def run(*arguments, stdin: bytes = b"") -> tuple[int, bytes, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         status = main([str(argument) for argument in arguments])
         output, messages = capfdbinary.readouterr()
         return status, output, messages.decode()
@@ -67,7 +67,7 @@ def sentences_of(output: bytes, *names: str) -> Sentences:
 
 
 def program(*arguments, **options) -> subprocess.Popen:
-    """The program as a process of its own."""
+    """Start the program as a separate process."""
     code = "import sys; from structsparse.cli.main import main; sys.exit(main())"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
@@ -79,72 +79,77 @@ def program(*arguments, **options) -> subprocess.Popen:
 
 def test_the_prediction_follows_the_columns_of_the_input(data, model, tags, run):
     test = data.splits.test
-    status, output, messages = run("predict", model, given=columns(test, *NAMES))
+    status, output, messages = run("predict", model, stdin=columns(test, *NAMES))
     assert (status, messages) == (0, "")
     expected = test.with_column("predicted", Column.from_strings(tags))
     assert output == columns(expected, *NAMES, "predicted")
 
 
+def test_the_folder_of_a_run_stands_for_its_model(data, model, run):
+    stdin = columns(data.splits.test, *NAMES)
+    assert run("predict", model.parent, stdin=stdin) == run("predict", model, stdin=stdin)
+
+
 def test_tags_need_not_be_there(data, model, tags, run):
-    status, output, _ = run("predict", model, given=columns(data.splits.test, "word", "pos"))
+    status, output, _ = run("predict", model, stdin=columns(data.splits.test, "word", "pos"))
     assert status == 0
     assert sentences_of(output, "word", "pos", "predicted").columns["predicted"].strings() == tags
 
 
-def test_last_columns_that_a_model_does_not_need_may_be_absent(data, tmp_path, run):
+def test_last_columns_that_a_model_does_not_need_may_be_missing(data, tmp_path, run):
     words = prepare(planted(3, 120, 20, 90), ["word[0]", "suffix2[0]"])
     tagger = tagger_of(words, dead=0.3)
     artifact.save(tmp_path / "model", tagger, words)
     for names in (["word"], ["word", "pos"], NAMES):
-        status, output, _ = run("predict", tmp_path / "model", given=columns(words.splits.test, *names))
+        status, output, _ = run("predict", tmp_path / "model", stdin=columns(words.splits.test, *names))
         assert status == 0
-        found = sentences_of(output, *names, "predicted").columns["predicted"].strings()
-        assert found == predicted(tagger, words)
+        tags = sentences_of(output, *names, "predicted").columns["predicted"].strings()
+        assert tags == predicted(tagger, words)
 
 
-def test_columns_may_stand_elsewhere(data, model, tags, run):
+def test_columns_may_come_in_another_order(data, model, tags, run):
     test = data.splits.test
-    given = columns(test, "tag", "pos", "tag", "word")
-    status, output, _ = run("predict", model, "--columns", "_,pos,_,word", given=given)
+    stdin = columns(test, "tag", "pos", "tag", "word")
+    status, output, _ = run("predict", model, "--columns", "_,pos,_,word", stdin=stdin)
     expected = test.with_column("predicted", Column.from_strings(tags))
     assert (status, output) == (0, columns(expected, "tag", "pos", "tag", "word", "predicted"))
 
 
 def test_windows_line_ends_change_nothing(data, model, run):
-    given = columns(data.splits.test, *NAMES)
-    plain = run("predict", model, given=given)
-    assert run("predict", model, given=given.replace(b"\n", b"\r\n")) == plain
+    stdin = columns(data.splits.test, *NAMES)
+    plain = run("predict", model, stdin=stdin)
+    assert run("predict", model, stdin=stdin.replace(b"\n", b"\r\n")) == plain
 
 
 def test_latin_1_is_read_and_utf_8_written(model, run):
     text = "Málaga NOUN\nestá VERB\n\n"
-    as_utf_8 = run("predict", model, given=text.encode())
-    status, output, messages = run("predict", model, given=text.encode("latin-1"))
+    as_utf_8 = run("predict", model, stdin=text.encode())
+    status, output, messages = run("predict", model, stdin=text.encode("latin-1"))
     assert (status, output) == as_utf_8[:2]
     assert "Málaga NOUN" in output.decode()
     assert "decoded as Latin-1" in messages
 
 
 @pytest.mark.parametrize(("choice", "tokens"), [("auto", 2), ("always", 2), ("never", 3)])
-def test_comments_are_skipped_as_told(choice, tokens, model, run):
+def test_comments_are_skipped_as_requested(choice, tokens, model, run):
     head = b"# NOUN\n" if choice != "auto" else b"# a comment line\n"
-    status, output, messages = run("predict", model, "--comments", choice, given=head + b"a NOUN\nb NOUN\n")
+    status, output, messages = run("predict", model, "--comments", choice, stdin=head + b"a NOUN\nb NOUN\n")
     assert (status, len(output.split(b"\n")) - 2) == (0, tokens)
     assert ("1 comment line skipped" in messages) == (tokens == 2)
 
 
 def test_files_instead_of_pipes(data, model, tmp_path, run):
-    given = columns(data.splits.test, *NAMES)
-    (tmp_path / "in.txt").write_bytes(given)
+    stdin = columns(data.splits.test, *NAMES)
+    (tmp_path / "in.txt").write_bytes(stdin)
     status, output, _ = run("predict", model, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt")
     assert (status, output) == (0, b"")
-    assert (tmp_path / "out.txt").read_bytes() == run("predict", model, given=given)[1]
+    assert (tmp_path / "out.txt").read_bytes() == run("predict", model, stdin=stdin)[1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
 
 
-def test_a_fault_leaves_the_old_output(model, tmp_path, run):
+def test_an_error_keeps_the_old_output(model, tmp_path, run):
     (tmp_path / "out.txt").write_text("from yesterday")
-    status, _, messages = run("predict", model, "--output", tmp_path / "out.txt", given=b"one two three four\n")
+    status, _, messages = run("predict", model, "--output", tmp_path / "out.txt", stdin=b"one two three four\n")
     assert status == 2
     assert "line 1: 4 columns, expected 2 or 3 (word pos tag)" in messages
     assert [path.read_text() for path in tmp_path.iterdir()] == ["from yesterday"]
@@ -152,16 +157,16 @@ def test_a_fault_leaves_the_old_output(model, tmp_path, run):
 
 def test_a_pipe_is_not_replaced_by_a_file(model, tmp_path, run):
     os.mkfifo(tmp_path / "pipe")
-    status, _, messages = run("predict", model, "--output", tmp_path / "pipe", given=b"a NOUN\n")
+    status, _, messages = run("predict", model, "--output", tmp_path / "pipe", stdin=b"a NOUN\n")
     assert status == 2
     assert f"{tmp_path / 'pipe'}: is not a regular file" in messages
     assert (tmp_path / "pipe").is_fifo()
 
 
-@pytest.mark.parametrize("given", [b"", b"\n\n \n", b"-DOCSTART- O\n\n"])
+@pytest.mark.parametrize("stdin", [b"", b"\n\n \n", b"-DOCSTART- O\n\n"])
 @pytest.mark.parametrize("command", ["predict", "evaluate"])
-def test_no_sentence_is_an_error(command, given, model, tmp_path, run):
-    (tmp_path / "empty.txt").write_bytes(given)
+def test_no_sentence_is_an_error(command, stdin, model, tmp_path, run):
+    (tmp_path / "empty.txt").write_bytes(stdin)
     arguments = ["--input"] if command == "predict" else []
     status, output, messages = run(command, model, *arguments, tmp_path / "empty.txt")
     assert (status, output) == (2, b"")
@@ -179,7 +184,7 @@ def test_no_sentence_is_an_error(command, given, model, tmp_path, run):
         (["evaluate", "MODEL", "nowhere.txt", "--columns", "word,pos"], "--columns word,pos lacks tag"),
     ],
 )
-def test_what_the_user_can_mend_is_one_line_and_status_2(arguments, message, model, run):
+def test_mistakes_of_the_user_give_one_line_and_status_2(arguments, message, model, run):
     status, output, messages = run(*[model if argument == "MODEL" else argument for argument in arguments])
     assert (status, output) == (2, b"")
     assert messages.startswith("error: ")
@@ -194,9 +199,9 @@ def test_unknown_options_are_refused_with_status_2(model, capsys):
     assert "--colums" in capsys.readouterr().err
 
 
-def test_a_reader_that_has_seen_enough_ends_it_quietly(data, model, tmp_path):
-    given = columns(data.splits.test, *NAMES) * 30  # more than a pipe holds
-    (tmp_path / "in.txt").write_bytes(given)
+def test_a_closed_pipe_ends_it_without_a_message(data, model, tmp_path):
+    stdin = columns(data.splits.test, *NAMES) * 30  # more than a pipe holds
+    (tmp_path / "in.txt").write_bytes(stdin)
     process = program("predict", model, "--input", tmp_path / "in.txt")
     assert process.stdout.read(1)
     process.stdout.close()
@@ -214,7 +219,7 @@ def test_a_full_disk_behind_standard_output_is_an_error(model):
     assert messages.count(b"\n") == 1
 
 
-def test_a_damaged_model_is_told_without_a_traceback(model, tmp_path):
+def test_a_damaged_model_gives_a_message_without_a_traceback(model, tmp_path):
     for name in ("model.json", "weights.safetensors"):
         (tmp_path / name).write_bytes((model / name).read_bytes()[:-1000])
     process = program("predict", tmp_path)
@@ -323,7 +328,7 @@ def test_tags_that_are_no_spans_are_scored_by_accuracy(tmp_path, run):
     assert f"accuracy {figures['accuracy']:.4f}" in output.decode()
 
 
-def test_the_table_says_what_the_json_says(data, model, tmp_path, run):
+def test_the_table_has_the_figures_of_the_json(data, model, tmp_path, run):
     path = written(tmp_path / "test.txt", data.splits.test)
     figures, _ = evaluation(run, model, path)
     status, output, _ = run("evaluate", model, path)
@@ -340,11 +345,11 @@ def test_the_table_says_what_the_json_says(data, model, tmp_path, run):
     assert f"{figures['tokens']:,} tokens" in last
 
 
-# --- itself
+# --- the program
 
 
 def test_help_and_version_answer_without_torch():
-    for arguments, said in (
+    for arguments, expected in (
         (["--version"], __version__),
         (["--help"], "predict"),
         (["predict", "--help"], "structsparse predict runs/ner/model < sentences.txt"),
@@ -359,9 +364,9 @@ finally:
     assert not {{"torch", "numpy", "numba"}} & set(sys.modules), "heavy"
 """
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert said in done.stdout
+        finished = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+        assert (finished.returncode, finished.stderr) == (0, "")
+        assert expected in finished.stdout
 
 
 def test_prediction_loads_neither_lightning_nor_hydra(model):
@@ -372,8 +377,8 @@ status = main(sys.argv[1:])
 sys.exit("heavy" if {"lightning", "hydra", "matplotlib"} & set(sys.modules) else status)
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, "-c", code, "predict", str(model)], input=b"a NOUN\n", env=environment, capture_output=True
     )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.startswith(b"a NOUN ")
+    assert (finished.returncode, finished.stderr) == (0, b"")
+    assert finished.stdout.startswith(b"a NOUN ")

@@ -33,7 +33,7 @@ COMMANDS = ModelCommands(
 
 @pytest.fixture(autouse=True)
 def _forget_packages():
-    """The packages are found once per process; each test here finds them anew."""
+    """The list of packages is cached per process; each test here starts without it."""
     registry.packages.cache_clear()
     yield
     registry.packages.cache_clear()
