@@ -2,6 +2,7 @@
 
 from structsparse.groups.cover import Cover, cover_entries, cover_families, cover_rows
 from structsparse.groups.forest import Forest, by_parents
+from structsparse.groups.layouts import over
 from structsparse.groups.partition import Partition, by_column, by_row, by_row_blocks
 
 __all__ = [
@@ -15,4 +16,5 @@ __all__ = [
     "cover_entries",
     "cover_families",
     "cover_rows",
+    "over",
 ]
