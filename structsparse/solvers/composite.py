@@ -1,4 +1,5 @@
-"""Optimizers that carry the penalties themselves: they compare values of loss + penalty within a step."""
+"""Composite objectives: the base of full-batch solvers that minimise loss + penalty and compare its values in a
+step."""
 
 from __future__ import annotations
 
@@ -16,24 +17,24 @@ from structsparse.penalties.base import takes_a_metric
 from structsparse.solvers.base import Solver
 from structsparse.weights.notes import notes_of
 
-NOISE = 8  # units in the last place by which two evaluations of one loss may differ
-CALM = 3  # steps in a row that gain next to nothing before it counts as converged
+NOISE = 8  # units in the last place by which two evaluations of the same loss may differ
+CALM = 3  # steps without gain, in a row, after which a solver has converged
 
 
 class Composite(Solver):
     """Minimises  loss(W) + sum over penalised parameters of value(W), where the closure gives loss and gradient.
 
-    The loss must be of the same items each time. `step(closure)` evaluates it several times, and after each step loss
-    plus penalty is no higher than before. `converged` says that the last steps each gained less than `tolerance`
-    times the objective, or that no step gains anything.
+    The loss must be of the same items each time. `step(closure)` evaluates it several times, and no step raises loss
+    plus penalty. `converged`: the last steps each gained less than `tolerance` times the objective, or no step gains
+    anything.
 
-    `notes_of(parameter).curvature`, where a parameter has it, broadcasts to it: an estimate of the second derivative
-    of the loss in each entry up to one factor, as how often a feature occurs; without it, all entries count alike."""
+    `notes_of(parameter).curvature`, if set, estimates the second derivative of the loss in each entry up to one factor,
+    such as how often a feature occurs. Without it all entries are treated alike."""
 
     needs_closure = True
     needs_full_batch = True
     carries_penalties = True
-    accuracy = 0.0  # share of a penalty's value by which its prox may err at first, if it is one that is iterated
+    accuracy = 0.0  # share of its value by which an iterated prox may err at first
 
     def __init__(self, params, lr: float, tolerance: float, **defaults) -> None:
         if not (lr > 0 and math.isfinite(lr)):
@@ -45,7 +46,7 @@ class Composite(Solver):
         self.support: dict[Tensor, Tensor] = {}
         self.iterated: list[Penalty] = []
         for parameter in self.members:
-            notes_of(parameter).pending = None  # the whole gradient is wanted
+            notes_of(parameter).pending = None  # this solver needs dense gradients
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
         """The penalty of each penalised parameter; entries of a parameter outside its support stay zero."""
@@ -59,7 +60,7 @@ class Composite(Solver):
         self._allow(self.accuracy)
 
     def _allow(self, accuracy: float) -> None:
-        """How much of its value the prox of a penalty may err by, if it is one that is iterated."""
+        """Set the accuracy of iterated proxes."""
         for part in self.iterated:
             part.accuracy = accuracy
 
@@ -69,7 +70,7 @@ class Composite(Solver):
 
     @property
     def shared(self) -> dict:
-        """What concerns all parameters together; it travels with the state of the first."""
+        """The state that all parameters share; it is stored with that of the first."""
         return self.state[self.members[0]].setdefault("shared", {})
 
     @torch.no_grad()
@@ -80,18 +81,19 @@ class Composite(Solver):
             self._begin(closure)
         before = self.shared["objective"]
         self._step(closure)
-        self._note(before)
-        if self.shared["objective"] == before:  # the last evaluation was of a step not taken, or there was none
+        self._count_calm(before)
+        if self.shared["objective"] == before:  # the last evaluation was of a rejected step, or there was none
             self._evaluate(closure, slopes=False)
         return self.shared["loss"]
 
     @torch.no_grad()
     def renew(self) -> None:
-        """The penalties have become others, as those that remember do: the objective of where the weights are."""
+        """Compute the objective anew after the penalties have changed."""
         if "loss" in self.shared:
             self.shared.update(objective=self.shared["loss"] + self._penalty(), calm=0)
 
     def _begin(self, closure: Callable) -> None:
+        """Evaluate the starting point."""
         self._mask()
         loss, gradients = self._evaluate(closure)
         if not math.isfinite(loss):
@@ -99,69 +101,75 @@ class Composite(Solver):
         self._accept(loss, gradients)
 
     def _step(self, closure: Callable) -> None:
+        """One step, which ends with `_accept`, or with the weights of before."""
         raise NotImplementedError
 
     def _accept(self, loss: float, gradients: list[Tensor]) -> None:
-        """The parameters are where the step ends."""
+        """The step ends at the current parameters: store their loss and gradients."""
         self.shared.update(loss=loss, objective=loss + self._penalty())
-        self._keep(gradients)
+        self._store(gradients)
 
-    def _keep(self, gradients: list[Tensor]) -> None:
+    def _store(self, gradients: list[Tensor]) -> None:
+        """Store the gradients of the loss at the end of a step."""
         for parameter, gradient in zip(self.members, gradients, strict=True):
             self.state[parameter]["gradient"] = gradient
 
     def _gradients(self) -> list[Tensor]:
-        """Those of the loss where the last step ended."""
+        """The gradients of the loss at the end of the last step."""
         return [self.state[parameter]["gradient"] for parameter in self.members]
 
-    def _note(self, before: float) -> None:
+    def _count_calm(self, before: float) -> None:
+        """Count the steps in a row that gained next to nothing."""
         gained, shared = before - self.shared["objective"], self.shared
         small = self.param_groups[0]["tolerance"] * abs(shared["objective"])
         shared["calm"] = shared.get("calm", 0) + 1 if gained <= small else 0
 
     def _stall(self) -> None:
-        """No step gains anything that the precision of the loss can show."""
+        """Converged: no step gains more than the rounding of the loss."""
         self.shared["calm"] = CALM
 
     def _evaluate(self, closure: Callable, slopes: bool = True) -> tuple[float, list[Tensor] | None]:
-        """Loss and gradients where the parameters are; the gradients are taken away from them. Without slopes they are
-        not asked for, and None if none are told."""
+        """Loss and gradients at the current parameters; their `.grad` is cleared. Without `slopes` the closure need not
+        compute gradients, and they are None if it does not."""
         self.slopes = slopes
         try:
             with torch.enable_grad():
                 loss = torch.as_tensor(closure(), dtype=torch.float64).detach()
         finally:
             self.slopes = True
-        if torch.distributed.is_initialized():  # gradients are means over the processes already
+        if torch.distributed.is_initialized():  # gradients are already means over the processes
             torch.distributed.all_reduce(loss)
             loss = loss / torch.distributed.get_world_size()
-        told = [parameter.grad for parameter in self.members]
-        if not slopes and all(gradient is None for gradient in told):
+        computed = [parameter.grad for parameter in self.members]
+        if not slopes and all(gradient is None for gradient in computed):
             return float(loss), None
         gradients = []
-        for parameter, gradient in zip(self.members, told, strict=True):
+        for parameter, gradient in zip(self.members, computed, strict=True):
             parameter.grad = None
             gradient = torch.zeros_like(parameter) if gradient is None else gradient
             gradients.append(gradient * self.support[parameter] if parameter in self.support else gradient)
         return float(loss), gradients
 
     def _penalty(self) -> float:
+        """The sum of the penalties at the current parameters."""
         return sum(float(penalty.value(parameter)) for parameter, penalty in self.penalties.items())
 
     def _noise(self, loss: float) -> float:
-        """What a difference of two losses means nothing below."""
+        """The size below which a difference of two losses is rounding."""
         return NOISE * max(torch.finfo(parameter.dtype).eps for parameter in self.members) * abs(loss)
 
     def _mask(self) -> None:
+        """Set entries outside the support to zero."""
         for parameter, mask in self.support.items():
             parameter.mul_(mask)
 
     def _move(self, points: Sequence[Tensor]) -> None:
+        """Copy points into the parameters."""
         for parameter, point in zip(self.members, points, strict=True):
             parameter.copy_(point)
 
     def _curvature(self, parameter: Tensor) -> Tensor | None:
-        """Broadcastable to the parameter; one number where its penalty takes no step per entry: the largest."""
+        """The curvature of a parameter, or its maximum if the penalty takes no step per entry; None if unknown."""
         curvature = notes_of(parameter).curvature
         if curvature is None:
             return None
@@ -179,7 +187,7 @@ class Composite(Solver):
         return curvature if penalty is None or takes_a_metric(penalty, parameter, curvature) else curvature.max()
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """torch would turn counts and places into the type of the weights."""
+        """Restore the state with its own types; torch would cast counts and indices to the type of the weights."""
         super().load_state_dict(state_dict)
         for place, parameter in enumerate(self.members):
             if place in state_dict["state"]:
@@ -187,15 +195,16 @@ class Composite(Solver):
 
 
 def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
-    """Sum of products over all entries of all parameters."""
+    """The inner product over all entries of all parameters."""
     total = 0.0
     for a, b in zip(left, right, strict=True):
-        fits = a.shape == b.shape and walkable(a) and walkable(b)
-        total += dot(flat_array(a), flat_array(b)) if fits else float((a * b).sum(dtype=torch.float64))
+        on_cpu = a.shape == b.shape and walkable(a) and walkable(b)
+        total += dot(flat_array(a), flat_array(b)) if on_cpu else float((a * b).sum(dtype=torch.float64))
     return total
 
 
 def _copied(value, device: torch.device):
+    """A deep copy of state, with tensors on a device."""
     if isinstance(value, Tensor):
         return value.detach().clone().to(device)
     if isinstance(value, dict):

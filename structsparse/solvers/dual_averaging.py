@@ -1,6 +1,7 @@
-"""Regularised dual averaging: the weights follow from all gradients so far, and the penalty acts on them as a whole.
+"""Regularised dual averaging (RDA): the weights are a prox of the sum of all gradients so far.
 
-What a mini-batch wakes goes back to zero by itself, where composite gradient steps must shrink it away bit by bit.
+Weights that a mini-batch made nonzero return to zero by themselves, where proximal gradient steps must shrink them away
+bit by bit.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from structsparse.weights.notes import notes_of
 
 
 class RDA(RowSolver):
-    """After t steps  W = argmin_V  <sum of gradients / t, V> + value(V) + ||V - start||^2 / (2 * lr * sqrt(t)).
+    """RDA: after t steps  W = argmin_V  <sum of gradients / t, V> + value(V) + ||V - start||^2 / (2 * lr * sqrt(t)).
 
-    Its step is that from the start, lr * sqrt(t): W = prox(start - lr * sum / sqrt(t)). A parameter under a prox is
-    held: a step adds to its sum alone, at the cost of the rows it touches, and the weights rest until the prox."""
+    The effective step is counted from the start, lr * sqrt(t): W = prox(start - lr * sum / sqrt(t)). A parameter under
+    a prox is held: a step only adds to its sum, at the cost of the rows that it touches; the weights change before a
+    prox."""
 
     from_start = True
 
@@ -29,7 +31,7 @@ class RDA(RowSolver):
         self.held: set[Tensor] = set()
 
     def hold(self, parameters: Iterable[Tensor]) -> None:
-        """These move when `place_` is called, the others at each step."""
+        """These parameters move when `place_` is called, all others at each step."""
         self.held = set(parameters)
 
     @torch.no_grad()
@@ -56,7 +58,6 @@ class RDA(RowSolver):
         return group["lr"] * group["taken"] ** 0.5
 
     def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """Step over rate."""
         return 1.0
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
@@ -67,16 +68,17 @@ class RDA(RowSolver):
             subtract_(self._sums(parameter)["sum"], gradient, -1.0)
 
     def _sums(self, parameter: Tensor) -> dict[str, Tensor]:
+        """The state of a parameter: the sum of gradients, and the start unless it is zero."""
         state = self.state[parameter]
         if "sum" not in state:
             state["sum"] = torch.zeros_like(parameter)
-            if parameter.is_meta or parameter.any():  # asked once, to spare a table of zeros its copy
+            if parameter.is_meta or parameter.any():  # synchronises once, to save the copy of a table of zeros
                 state["start"] = parameter.detach().clone()
         return state
 
 
 class AdagradRDA(RDA):
-    """The same in AdaGrad's metric H = delta + sqrt(sum of gradient^2), per entry:
+    """RDA in the metric of AdaGrad, H = delta + sqrt(sum of gradient^2), per entry:
 
     W = argmin_V  <sum of gradients / t, V> + value(V) + sum (V - start)^2 * H / (2 * lr * t)"""
 
@@ -101,7 +103,9 @@ class AdagradRDA(RDA):
         super()._bags(group, parameter)
         state = self._sums(parameter)
         gradient = concatenated(notes_of(parameter).pending)
-        adagrad_(state["sum"], state["squares"], gradient, 0.0, self.delta, self._slot(parameter))  # squares alone
+        adagrad_(
+            state["sum"], state["squares"], gradient, 0.0, self.delta, self._slot(parameter)
+        )  # rate 0: updates the squares only
 
     def _sums(self, parameter: Tensor) -> dict[str, Tensor]:
         state = super()._sums(parameter)

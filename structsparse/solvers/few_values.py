@@ -1,4 +1,6 @@
-"""Solvers of weights with few distinct values: fit the values (Tied), train through the rounding, or round once."""
+"""Solvers for weights with few distinct values: `Tied` fits the values, `StraightThrough` trains through the rounding,
+`ProxOnly` rounds once.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,17 @@ from structsparse.penalties import Discrete
 from structsparse.solvers.composite import CALM, Composite
 from structsparse.solvers.quasi_newton import by_entry, cut_and_ridge
 
-ENOUGH = 1e-4  # share of the gain to first order that a step must bring
-TRIES = 30  # of shorter steps
-MOST = 256  # values
+ENOUGH = 1e-4  # share of the first-order gain that a step must bring
+TRIES = 30  # halvings of the step, at most
+MOST = 256  # values, at most
 
 
 class Tied(Composite):
-    """Minimises loss + penalty over v, where  W_i = v[group of i]: the groups are the entries, of all parameters that
-    bear a penalty, that are equal in the beginning; zeros stay zero, and so does the sign of a value. Parameters
-    without a penalty stay as they are.
+    """Minimises loss + penalty over the distinct values v, where  W_i = v[group of i].
 
-    BFGS on the values, in units in which each counts as its entries do; a step is halved until the objective falls."""
+    A group holds the entries, of all penalised parameters, that are equal at the start. Zeros stay zero, values keep
+    their signs, and parameters without a penalty are not changed. BFGS on the values, each scaled by the root of the
+    size of its group; a step is halved until the objective falls."""
 
     def __init__(self, params, lr: float = 1.0, tolerance: float = 1e-7) -> None:
         super().__init__(params, lr, tolerance)
@@ -46,22 +48,21 @@ class Tied(Composite):
         self.shared["inverse"] = torch.eye(count, dtype=torch.float64)
 
     def _group(self) -> None:
+        """Collect the distinct values, and the group of each entry."""
         weights = [parameter.detach().flatten().double() for parameter in self.tied]
-        values = torch.cat([some[some != 0] for some in weights]).unique()
+        values = torch.cat([flat[flat != 0] for flat in weights]).unique()
         if not 0 < len(values) <= MOST:
-            raise UserError(
-                f"Tied fits the values of weights that have few of them, from 1 to {MOST}, not {len(values)}"
-            )
+            raise UserError(f"Tied fits weights with 1 to {MOST} distinct values, not {len(values)}")
         self.shared["values"] = values
         self._find_groups()
 
     def _find_groups(self) -> None:
-        """For each entry the place of its value, one past the last for zeros."""
+        """The group of each entry: the index of its value, one past the last for zeros."""
         values, self.groups = self.shared["values"], []
         for parameter in self.tied:
             flat = parameter.detach().flatten().double()
-            found = torch.searchsorted(values.to(parameter.dtype).double(), flat).clamp(max=len(values) - 1)
-            self.groups.append(torch.where(flat == 0, len(values), found))
+            index = torch.searchsorted(values.to(parameter.dtype).double(), flat).clamp(max=len(values) - 1)
+            self.groups.append(torch.where(flat == 0, len(values), index))
         sizes = sum(torch.bincount(group, minlength=len(values) + 1) for group in self.groups)
         self.sizes = sizes[:-1].double().clamp(min=1)
 
@@ -70,15 +71,15 @@ class Tied(Composite):
             self._find_groups()  # after a checkpoint
         shared, unit = self.shared, self.sizes.sqrt()
         values, before = shared["values"], self._slope(self._gradients())
-        pulled = before / unit
-        way = -(shared["inverse"] @ pulled)
-        if float(way @ pulled) >= 0:
-            way = -pulled
+        slope = before / unit
+        direction = -(shared["inverse"] @ slope)
+        if float(direction @ slope) >= 0:
+            direction = -slope
         length = self.param_groups[0]["lr"]
         if "started" not in shared:
-            length = min(length, 0.1 * float((values * unit).abs().max()) / max(float(way.abs().max()), 1e-300))
+            length = min(length, 0.1 * float((values * unit).abs().max()) / max(float(direction.abs().max()), 1e-300))
         for _ in range(TRIES):
-            moved = values + length * way / unit
+            moved = values + length * direction / unit
             moved = torch.where(moved * values > 0, moved, values / 2)
             self._put(moved)
             loss, gradients = self._evaluate(closure)
@@ -92,39 +93,41 @@ class Tied(Composite):
         self._stall()
 
     def _put(self, values: Tensor) -> None:
-        known = torch.cat([values, values.new_zeros(1)])
+        """Set the entries of each group to its value."""
+        padded = torch.cat([values, values.new_zeros(1)])
         for parameter, group in zip(self.tied, self.groups, strict=True):
-            parameter.copy_(known[group].view_as(parameter))
+            parameter.copy_(padded[group].view_as(parameter))
 
     def _slope(self, gradients: list[Tensor], values: Tensor | None = None) -> Tensor:
-        """Of loss and penalty in the values."""
+        """The gradient of loss plus penalty with respect to the values."""
         values = self.shared["values"] if values is None else values
-        total, own = torch.zeros(len(values) + 1, dtype=torch.float64), dict(zip(self.members, gradients, strict=True))
+        total = torch.zeros(len(values) + 1, dtype=torch.float64)
+        gradient_of = dict(zip(self.members, gradients, strict=True))
         for parameter, group in zip(self.tied, self.groups, strict=True):
-            many = torch.bincount(group, minlength=len(total))[:-1]
+            sizes = torch.bincount(group, minlength=len(total))[:-1]
             cut, ridge = cut_and_ridge(self.penalties[parameter])
-            total.index_add_(0, group, own[parameter].flatten().double())
-            total[:-1] += many * (cut * values.sign() + ridge * values)
+            total.index_add_(0, group, gradient_of[parameter].flatten().double())
+            total[:-1] += sizes * (cut * values.sign() + ridge * values)
         return total[:-1]
 
     def _remember(self, s: Tensor, y: Tensor) -> None:
-        """BFGS of the inverse."""
+        """BFGS update of the inverse Hessian from a step s and the change y of the gradient."""
         product = float(s @ y)
         if product <= 1e-12 * float(s.norm() * y.norm()):
             return
         if "started" not in self.shared:
             self.shared["inverse"] *= product / float(y @ y)
-        H, whole = self.shared["inverse"], torch.eye(len(s), dtype=torch.float64)
-        left = whole - torch.outer(s, y) / product
+        H = self.shared["inverse"]
+        left = torch.eye(len(s), dtype=torch.float64) - torch.outer(s, y) / product
         self.shared["inverse"] = left @ H @ left.T + torch.outer(s, s) / product
 
 
 class StraightThrough(Composite):
-    """V <- soft threshold of  V - step * gradient(W)  at lasso * step,  W <- nearest value to V:  a control.
+    """The straight-through estimator, a baseline: V <- soft threshold of V - step * gradient(W) at lasso * step,
+    W <- nearest value to V.
 
-    W are the parameters, under Discrete penalties, V stays inside. The step is lr / curvature^exponent, entry by entry.
-    Nothing makes the loss fall, and nothing converges: choose the best model on dev. The losses may be of
-    mini-batches."""
+    W are the parameters, under Discrete penalties; V is state of the solver. The step is lr / curvature^exponent per
+    entry. The loss need not fall and nothing converges, so choose the best model on dev. Batches may be small."""
 
     needs_full_batch = False
 
@@ -162,6 +165,7 @@ class StraightThrough(Composite):
         return loss
 
     def _move_one(self, parameter: Tensor, gradient: Tensor) -> None:
+        """Take the step of one parameter."""
         curvature = self._curvature(parameter)
         steps = self.param_groups[0]["lr"] * (1.0 if curvature is None else curvature**-self.exponent)
         penalty = self.penalties.get(parameter)
@@ -175,8 +179,10 @@ class StraightThrough(Composite):
 
 
 class ProxOnly(Composite):
-    """W <- prox of the penalty at W with a step of lr, and nothing more: what rounds a trained model to the values of
-    a Discrete penalty (the QT of Suzuki and Nagata, 2013), or cuts it by the threshold of another."""
+    """A single prox of the penalty at W, with a step of lr.
+
+    It rounds a trained model to the values of a Discrete penalty (the QT of Suzuki and Nagata, 2013), or applies the
+    threshold of another penalty."""
 
     needs_full_batch = False
 

@@ -1,4 +1,4 @@
-"""Proximal gradient with momentum: of the whole corpus, and stochastic."""
+"""Accelerated proximal gradient: FISTA on the full batch, and an accelerated stochastic method."""
 
 from __future__ import annotations
 
@@ -12,33 +12,28 @@ from torch import Tensor
 from structsparse.base.errors import UserError
 from structsparse.solvers.base import Solver
 from structsparse.solvers.composite import Composite
-from structsparse.solvers.fista_passes import Moves
+from structsparse.solvers.fista_passes import AcceleratedParameter
 from structsparse.weights.notes import notes_of
 
-SHORTER, LONGER, MUCH_LONGER = (
-    0.6,
-    1.03,
-    2.0,
-)  # what the step is multiplied by; the last where the loss bends but little
-GROWN = (1 + math.sqrt(5)) / 2  # what a momentum of 1 grows to
-SHARPER, FINEST = 1000.0, 1e-9  # of the accuracy of a prox that is iterated; beyond the finest it is exact
-TRIES = 80  # of shorter steps, a factor of 1e17; past them no step is short enough
+SHORTER, LONGER, MUCH_LONGER = 0.6, 1.03, 2.0  # factors of the step; the last if the loss is nearly linear along it
+GROWN = (1 + math.sqrt(5)) / 2  # the momentum after a momentum of 1
+SHARPER, FINEST = 1000.0, 1e-9  # factor of the accuracy of iterated proxes; beyond the finest they are exact
+TRIES = 80  # shorter steps tried, down to a factor of 1e-17
 
 
 class FISTA(Composite):
-    """W <- prox(Z - step * gradient at Z), where Z = W + momentum * (W - W before).
+    """FISTA: W <- prox(Z - step * gradient at Z), where Z = W + momentum * (W - W before).
 
-    The step is lr / curvature times one factor, which shrinks until the quadratic model with it lies above the loss,
-    and grows again. Where a step turns back on itself the momentum begins anew, and where one leads uphill it is taken
-    back: the objective never rises. A penalty that takes no step per entry has one step for its parameter, that of
-    the entry with the largest curvature."""
+    The step is lr / curvature times one factor, which shrinks until the quadratic model with it bounds the loss, and
+    grows again. If a step turns back, the momentum restarts; if one leads uphill, it is undone: the objective never
+    rises. If a penalty takes no step per entry, its parameter has one step, that of the largest curvature."""
 
     accuracy = 1e-5
 
     def __init__(self, params, lr: float = 1.0, tolerance: float = 1e-7) -> None:
         super().__init__(params, lr, tolerance)
-        self.moves: list[Moves] = []
-        self.known_steps: dict[Tensor, tuple] = {}
+        self.moves: list[AcceleratedParameter] = []
+        self.cached_steps: dict[Tensor, tuple] = {}
 
     def _begin(self, closure: Callable) -> None:
         super()._begin(closure)
@@ -47,28 +42,29 @@ class FISTA(Composite):
     def _step(self, closure: Callable) -> None:
         shared, steps, moves = self.shared, self._steps(), self._moves()
         self._allow(shared.get("accuracy", self.accuracy))
-        found = self._descend(closure, moves, steps, *self._extrapolated(closure, moves))
-        if _uphill(found, shared) and shared["momentum"] > GROWN:
+        end = self._descend(closure, moves, steps, *self._extrapolated(closure, moves))
+        if _uphill(end, shared) and shared["momentum"] > GROWN:
             shared["momentum"] = GROWN
             for move in moves:
                 move.stay_()
-            found = self._descend(closure, moves, steps, *self._here(closure))
-        if _uphill(found, shared):
+            end = self._descend(closure, moves, steps, *self._here(closure))
+        if _uphill(end, shared):
             for move in moves:
                 move.stay_()
             if not self._sharpen():
                 self._stall()
             return
-        shared.update(loss=found.loss, objective=found.objective)
-        if found.turns:
+        shared.update(loss=end.loss, objective=end.objective)
+        if end.turns:
             shared["momentum"] = 1.0
         for place, move in enumerate(moves):
             state = self.state[move.parameter]
             state["before"], move.here = move.here, state.get("before", torch.empty_like(move.here))
-            state["gradient"] = None if found.slopes is None else found.slopes[place]
+            state["gradient"] = None if end.slopes is None else end.slopes[place]
 
     def _sharpen(self) -> bool:
-        """Where no step leads downhill it may be for a prox that was not exact."""
+        """Make iterated proxes more accurate, as their errors may be why no step leads downhill; False if they are
+        exact."""
         allowed = self.shared.get("accuracy", self.accuracy if self.iterated else 0.0)
         if allowed == 0:
             return False
@@ -77,27 +73,28 @@ class FISTA(Composite):
         return True
 
     def _steps(self) -> list[float | Tensor]:
-        """Of each parameter, up to the common factor; made once for each curvature and rate."""
+        """The step of each parameter, up to the common factor."""
         return [self._step_of(parameter, group["lr"]) for group in self.param_groups for parameter in group["params"]]
 
     def _step_of(self, parameter: Tensor, lr: float) -> float | Tensor:
+        """lr / curvature of a parameter, cached while curvature, penalty and rate stay the same."""
         curvature, penalty = notes_of(parameter).curvature, self.penalties.get(parameter)
-        known = self.known_steps.get(parameter)
-        if known is None or known[0] is not curvature or known[1] is not penalty or known[2] != lr:
-            found = self._curvature(parameter)
-            step = lr if found is None else lr / found
-            if found is not None and found.dim() > 0:
+        cached = self.cached_steps.get(parameter)
+        if cached is None or cached[0] is not curvature or cached[1] is not penalty or cached[2] != lr:
+            estimate = self._curvature(parameter)
+            step = lr if estimate is None else lr / estimate
+            if estimate is not None and estimate.dim() > 0:
                 step = step.expand_as(parameter).contiguous()
-            known = self.known_steps[parameter] = curvature, penalty, lr, step
-        return known[3]
+            cached = self.cached_steps[parameter] = curvature, penalty, lr, step
+        return cached[3]
 
-    def _moves(self) -> list[Moves]:
+    def _moves(self) -> list[AcceleratedParameter]:
         if [move.parameter for move in self.moves] != self.members:
-            self.moves = [Moves(parameter) for parameter in self.members]
+            self.moves = [AcceleratedParameter(parameter) for parameter in self.members]
         return self.moves
 
-    def _extrapolated(self, closure: Callable, moves: list[Moves]) -> tuple[float, list[Tensor]]:
-        """To a point beyond the last one; loss and gradients there."""
+    def _extrapolated(self, closure: Callable, moves: list[AcceleratedParameter]) -> tuple[float, list[Tensor]]:
+        """Extrapolate by the momentum; returns loss and gradients there."""
         momentum = self.shared["momentum"]
         grown = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
         for move in moves:
@@ -113,32 +110,34 @@ class FISTA(Composite):
         return self._here(closure)
 
     def _here(self, closure: Callable) -> tuple[float, list[Tensor]]:
-        """Loss and gradients where the last step ended, which is where the parameters are."""
+        """Loss and gradients at the end of the last step, where the parameters are."""
         if any(self.state[parameter]["gradient"] is None for parameter in self.members):
-            self._keep(self._evaluate(closure)[1])
+            self._store(self._evaluate(closure)[1])
         return self.shared["loss"], self._gradients()
 
-    def _descend(self, closure, moves: list[Moves], steps, loss: float, gradients: list[Tensor]) -> Found | None:
-        """To prox(point - step * gradient) with a step short enough."""
+    def _descend(
+        self, closure, moves: list[AcceleratedParameter], steps, loss: float, gradients: list[Tensor]
+    ) -> StepEnd | None:
+        """Backtracking: prox(point - step * gradient) with a step short enough; None if there is none."""
         shared = self.shared
         for _ in range(TRIES):
             length, along, turn = self._try(moves, steps, gradients)
             model = length / (2 * shared["scale"])
-            clear = model > self._noise(loss)  # or else the difference of two losses says nothing, but slopes do
-            found, slopes = self._evaluate(closure, slopes=not clear)
-            rise = found - loss - along
+            clear = model > self._noise(loss)  # else the difference of two losses is rounding, and slopes decide
+            value, slopes = self._evaluate(closure, slopes=not clear)
+            rise = value - loss - along
             if slopes is None:
                 bend = 2 * rise
-            else:  # twice the rise above the tangent, for a parabola
+            else:  # for a parabola, twice the rise above the tangent
                 bend = sum(move.sums(*pair)[1] for move, *pair in zip(moves, slopes, steps, strict=True)) - along
-            if math.isfinite(found) and (rise <= model if clear else bend <= 2 * model):
+            if math.isfinite(value) and (rise <= model if clear else bend <= 2 * model):
                 shared["scale"] *= LONGER if bend > model / 2 else MUCH_LONGER
-                return Found(found, found + self._penalty(), slopes, turn > 0)
+                return StepEnd(value, value + self._penalty(), slopes, turn > 0)
             shared["scale"] *= SHORTER
         return None
 
-    def _try(self, moves: list[Moves], steps, gradients: list[Tensor]) -> list[float]:
-        """Take the step; what `Moves.sums` says of it, over all parameters."""
+    def _try(self, moves: list[AcceleratedParameter], steps, gradients: list[Tensor]) -> list[float]:
+        """Take a step of all parameters; returns the sums of `AcceleratedParameter.sums`."""
         scale = self.shared["scale"]
         for move, step, gradient in zip(moves, steps, gradients, strict=True):
             taken = move.down_(gradient, step, scale)
@@ -149,17 +148,18 @@ class FISTA(Composite):
         return [sum(part) for part in zip(*each, strict=True)]
 
 
-class Found(NamedTuple):
-    """Where a step ends."""
+class StepEnd(NamedTuple):
+    """The end of a step."""
 
     loss: float
     objective: float
-    slopes: list[Tensor] | None  # if they were asked for, or told anyway
-    turns: bool  # against the way it came
+    slopes: list[Tensor] | None  # gradients, if computed
+    turns: bool  # whether the step turns back from the last one
 
 
-def _uphill(found: Found | None, shared: dict) -> bool:
-    return found is None or found.objective > shared["objective"]
+def _uphill(end: StepEnd | None, shared: dict) -> bool:
+    """Whether a step failed or raised the objective."""
+    return end is None or end.objective > shared["objective"]
 
 
 class AcceleratedSGD(Solver):
@@ -168,10 +168,10 @@ class AcceleratedSGD(Solver):
         X = (1 - a) Y + a Z;  Y <- prox(X - gradient at X / L)
         Z <- Z - (L (X - Y) + convexity (Z - X)) / (L a + convexity)
 
-    The parameters hold Y. Of a loss that is curved nowhere for certain (convexity 0), a = 2 / (t + 2) and
-    L = 1 / lr + noise * (t + 1)^1.5 for t = 0, 1, ...; otherwise L = 1 / lr + convexity / d, and a is the root of
-    a^2 = d (1 - a), with d = 1, then the product of all (1 - a). 1 / lr is the Lipschitz constant of the gradient,
-    `convexity` the least curvature of loss plus penalty."""
+    The parameters hold Y. Without strong convexity (convexity 0), a = 2 / (t + 2) and L = 1 / lr + noise * (t + 1)^1.5
+    for t = 0, 1, ...; otherwise L = 1 / lr + convexity / d, and a is the root of a^2 = d (1 - a), with d = 1, then the
+    product of all (1 - a). 1 / lr is the Lipschitz constant of the gradient, `convexity` the smallest curvature of loss
+    plus penalty."""
 
     needs_closure = True
     needs_each_prox = True
@@ -185,14 +185,12 @@ class AcceleratedSGD(Solver):
         super().__init__(params, {"lr": lr, "noise": noise, "convexity": convexity, "taken": 0, "d": 1.0})
         for group in self.param_groups:
             for parameter in group["params"]:
-                notes_of(parameter).pending = None  # X is dense anyway
+                notes_of(parameter).pending = None  # X is dense, so gradients may be
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
         if closure is None:
-            raise UserError(
-                "AcceleratedSGD takes the gradient elsewhere than where the weights are: call step(closure)"
-            )
+            raise UserError("AcceleratedSGD evaluates the gradient away from the weights: call step(closure)")
         for group in self.param_groups:
             for parameter in group["params"]:
                 self._look_ahead(group, parameter)
@@ -209,7 +207,7 @@ class AcceleratedSGD(Solver):
         return loss
 
     def _look_ahead(self, group: dict, parameter: Tensor) -> None:
-        """Z, now that the prox has made Y."""
+        """Update Z, now that the prox has produced Y."""
         state = self.state[parameter]
         if "z" not in state:
             state["z"] = parameter.detach().clone()
@@ -219,21 +217,21 @@ class AcceleratedSGD(Solver):
         state["z"].sub_(pull, alpha=1 / (L * a + convexity))
 
     def _to_x(self, group: dict, parameter: Tensor) -> None:
+        """Move the parameter from Y to X."""
         state = self.state[parameter]
         parameter.lerp_(state["z"], group["a"])
         state["x"] = parameter.detach().clone()
 
     def rate(self, group: dict) -> float:
-        """The step taken last."""
+        """The last step."""
         return 1 / group["L"] if group["taken"] else 0.0
 
     def metric(self, group: dict, parameter: Tensor) -> float:
-        """Step over rate."""
         return 1.0
 
 
 def _next(group: dict) -> None:
-    """L and a of the coming step."""
+    """Compute L and a of the next step."""
     t, convexity, d = group["taken"], group["convexity"], group["d"]
     if convexity == 0:
         group["L"], group["a"] = 1 / group["lr"] + group["noise"] * (t + 1) ** 1.5, 2 / (t + 2)

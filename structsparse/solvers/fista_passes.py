@@ -1,4 +1,4 @@
-"""What an accelerated step does to one parameter, in as few passes over its memory as there can be."""
+"""The operations of an accelerated step on one parameter, in few fused passes over its memory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from structsparse.kernels.solvers import fista_passes as kernels
 from structsparse.prox.steps import changed
 
 
-class Moves:
-    """One parameter on its way: `here`, where the last step ended, `point`, which lies beyond it, and `metric`, the
-    step that is tried. They are written over from step to step: new memory costs as much as a pass over it."""
+class AcceleratedParameter:
+    """One parameter in FISTA: `here`, the end of the last step, `point`, the extrapolation, `metric`, the step tried.
+
+    Their memory is reused from step to step: allocating it would cost as much as a pass over it."""
 
     def __init__(self, parameter: Tensor) -> None:
         self.parameter = parameter
@@ -20,7 +21,7 @@ class Moves:
         self.metric: Tensor | None = None
 
     def ahead_(self, before: Tensor, momentum: float) -> None:
-        """here <- where it is; it and point <- here + momentum * (here - before)."""
+        """Extrapolate: here <- W; W and point <- here + momentum * (here - before)."""
         if self._fit(before):
             arrays = (flat_array(part) for part in (self.parameter, before, self.here, self.point))
             kernels.ahead(*arrays, self._number(momentum))
@@ -31,12 +32,12 @@ class Moves:
         self.point.copy_(self.parameter)
 
     def stay_(self) -> None:
-        """point <- here."""
+        """Undo an extrapolation: W and point <- here."""
         self.parameter.copy_(self.here)
         self.point.copy_(self.here)
 
     def down_(self, gradient: Tensor, step: float | Tensor, scale: float) -> float | Tensor:
-        """It <- point - scale * step * gradient; returns scale * step."""
+        """Gradient step: W <- point - scale * step * gradient; returns scale * step."""
         if isinstance(step, float) or step.dim() == 0 or not self._fit(gradient, step):
             self.parameter.copy_(self.point).sub_(gradient * step, alpha=scale)
             return step * scale
@@ -47,18 +48,20 @@ class Moves:
         return self.metric
 
     def sums(self, gradient: Tensor, step: float | Tensor) -> tuple[float, float, float]:
-        """With the move from point: sum move^2 / step, sum move * gradient, and sum -move / step * (it - here)."""
+        """Sums for the line search, with move = W - point: sum move^2 / step, sum move * gradient, and
+        sum -move / step * (W - here)."""
         if isinstance(step, Tensor) and self._fit(gradient, step):
             arrays = (flat_array(part) for part in (self.parameter, self.point, self.here, gradient, step))
             return tuple(map(float, kernels.sums(*arrays)))
-        move, way = (self.parameter - self.point).double(), (self.parameter - self.here).double()
+        move, from_here = (self.parameter - self.point).double(), (self.parameter - self.here).double()
         scaled = move / step
-        return tuple(float((a * b).sum()) for a, b in ((move, scaled), (move, gradient), (-scaled, way)))
+        return tuple(float((a * b).sum()) for a, b in ((move, scaled), (move, gradient), (-scaled, from_here)))
 
     def _fit(self, *others: Tensor) -> bool:
-        """Whether all is memory of one shape that the kernels can walk."""
-        mine = self.parameter
-        return walkable(mine) and all(o.shape == mine.shape and o.dtype == mine.dtype and walkable(o) for o in others)
+        """Whether the kernels can work on all of these tensors."""
+        W = self.parameter
+        return walkable(W) and all(o.shape == W.shape and o.dtype == W.dtype and walkable(o) for o in others)
 
     def _number(self, value: float):
+        """A scalar of the type of the parameter."""
         return flat_array(self.parameter).dtype.type(value)

@@ -1,4 +1,4 @@
-"""Several parameters as one long vector: some of its places, their values in float64."""
+"""Several parameters as one long vector: values at some of its indices, in float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def split(shaped: Sequence[Tensor], places: Tensor) -> list[Tensor]:
-    """Ascending places [k] -> for each tensor the places within it."""
+    """Split ascending indices [k] of the long vector by tensor."""
     sizes = torch.tensor([0] + [tensor.numel() for tensor in shaped])
     offsets = sizes.cumsum(0)
     bounds = torch.searchsorted(places, offsets.to(places.device)).tolist()
@@ -17,12 +17,13 @@ def split(shaped: Sequence[Tensor], places: Tensor) -> list[Tensor]:
 
 
 def take(tensors: Sequence[Tensor], places: Tensor) -> Tensor:
-    """Their values: float64 [k]"""
+    """The values at some indices: float64 [k]"""
     parts = split(tensors, places)
     return torch.cat([tensor.take(part).double() for tensor, part in zip(tensors, parts, strict=True)])
 
 
 def put_(tensors: Sequence[Tensor], places: Tensor, values: Tensor) -> None:
+    """Write values [k] at some indices."""
     begin = 0
     for tensor, part in zip(tensors, split(tensors, places), strict=True):
         tensor.put_(part, values[begin : begin + len(part)].to(tensor.dtype))
@@ -30,20 +31,20 @@ def put_(tensors: Sequence[Tensor], places: Tensor, values: Tensor) -> None:
 
 
 def where(masks: Sequence[Tensor]) -> Tensor:
-    """The places that are true: int64 [k], ascending."""
-    found, begin = [], 0
+    """The indices where masks are true: int64 [k], ascending."""
+    indices, begin = [], 0
     for mask in masks:
-        found.append(mask.reshape(-1).nonzero()[:, 0] + begin)
+        indices.append(mask.reshape(-1).nonzero()[:, 0] + begin)
         begin += mask.numel()
-    return torch.cat(found)
+    return torch.cat(indices)
 
 
 def take_broadcast(values: Sequence[Tensor], shaped: Sequence[Tensor], places: Tensor) -> Tensor:
-    """Of tensors that broadcast to the shapes of others: float64 [k]"""
-    found = []
+    """The values of tensors that broadcast to other shapes, at some indices of these: float64 [k]"""
+    parts_taken = []
     for value, tensor, part in zip(values, shaped, split(shaped, places), strict=True):
         if value.dim() == 0:
-            found.append(value.expand(part.shape))
+            parts_taken.append(value.expand(part.shape))
         else:
-            found.append(torch.broadcast_to(value, tensor.shape)[torch.unravel_index(part, tensor.shape)])
-    return torch.cat(found).double()
+            parts_taken.append(torch.broadcast_to(value, tensor.shape)[torch.unravel_index(part, tensor.shape)])
+    return torch.cat(parts_taken).double()

@@ -1,4 +1,4 @@
-"""Steps as long as the loss asks for."""
+"""MIRA as a torch optimizer: passive-aggressive steps, whose length follows from the loss."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from structsparse.weights.notes import notes_of
 
 
 class MIRA(RowSolver):
-    """w -= lr * min(cap, loss / ||gradient||^2) * gradient: passive-aggressive.
+    """MIRA, passive-aggressive: w -= lr * min(cap, loss / ||gradient||^2) * gradient.
 
-    With lr 1 and no cap, a loss that is linear where it is positive, as the hinge of one item, is zero after the step.
-    The loss is what the closure returns, and the gradient that of all parameters together; without one, no step."""
+    With lr 1 and no cap, a piecewise linear loss such as the hinge of one item is zero after the step. The loss is the
+    value of the closure, the gradient that of all parameters together; with gradient zero there is no step."""
 
     needs_closure = True
 
@@ -44,7 +44,7 @@ class MIRA(RowSolver):
         return loss
 
     def _length(self, loss, parameters: list[Tensor], pending: dict[Tensor, BagGradient]) -> Tensor:
-        """min(cap, loss / ||gradient||^2), a float64 scalar; no device waits for it."""
+        """min(cap, loss / ||gradient||^2), a float64 scalar that stays on the device."""
         squares = [p.grad.square().sum(dtype=torch.float64) for p in parameters if p.grad is not None]
         squares += [row_sums(gradient)[1].square().sum(dtype=torch.float64) for gradient in pending.values()]
         total = torch.stack([s.to(squares[0].device) for s in squares]).sum() if squares else torch.zeros(())
@@ -52,16 +52,15 @@ class MIRA(RowSolver):
         return torch.where(total > 0, (loss / total).clamp(max=self.cap), 0.0)
 
     def rate(self, group: dict) -> float | Tensor:
-        """The step taken last."""
+        """The last step."""
         return group["taken"]
 
     def metric(self, group: dict, parameter: Tensor) -> float:
-        """Step over rate."""
         return 1.0
 
 
 def _subtract_(table: Tensor, gradient: BagGradient, rate: Tensor) -> None:
-    """table -= rate * X'R, where the rate is known to the device alone."""
+    """table -= rate * X'R, with the rate on the device."""
     if table.device.type == "cpu":
         subtract_(table, gradient, float(rate))
         return

@@ -61,10 +61,11 @@ class SweptModel(Protocol):
 
 
 class Online(Solver):
-    """`sweep` goes through a block of sentences; `step` only calls the closure that does so.
+    """Base of online solvers: `sweep` learns from a block of sentences; `step` only calls the closure that does so.
 
-    With `average` the weights between epochs are the mean of those after each sentence, proxes included. Where proxes
-    have made zeros, the mean has those of the last weights: else every weight that has ever lived would live in it."""
+    With `average` the weights between epochs are the mean of those after each sentence, proxes included. If proxes have
+    made zeros, the mean keeps the zeros of the last weights; otherwise every weight that ever lived would live in
+    it."""
 
     needs_closure = True  # a sweep moves the weights itself: no gradient may accumulate
     needs_sentences = True
@@ -79,7 +80,7 @@ class Online(Solver):
             raise UserError(f"solver.decay is {decay}; it must be from 0 to 1")
         super().__init__(params, {"lr": lr, "taken": 0.0, "clock": 0})
         self.decay, self.average = decay, average
-        self.shrinking: dict[Tensor, Tensor] = {}  # weights before a prox
+        self.before_prox: dict[Tensor, Tensor] = {}  # copies of weights
         self.sweeper: Sweeper | None = None
         self.counted = False  # whether `living` is up to date
         self.living = 0  # weights of features that are not zero, after the last sweep
@@ -88,7 +89,7 @@ class Online(Solver):
     @torch.no_grad()
     def step(self, closure=None):
         if closure is None:
-            raise UserError(f"{type(self).__name__} goes through sentences: call step(closure) with what calls sweep")
+            raise UserError(f"{self.name} learns from sentences: call step(closure) with a closure that calls sweep")
         return closure()
 
     def rate(self, group: dict) -> float:
@@ -96,25 +97,24 @@ class Online(Solver):
         return group["taken"]
 
     def metric(self, group: dict, parameter: Tensor) -> float:
-        """Step over rate."""
         return 1.0
 
     def place_(self, group: dict, parameter: Tensor) -> None:
-        """A prox follows: what it will take off belongs to the mean, and living weights must be counted anew."""
+        """Prepare for a prox: its change belongs to the mean, and living weights must be counted again."""
         self.counted = False
         if notes_of(parameter).grows is not None:
             notes_of(parameter).grows.stale()
         if self.average:
-            self.shrinking[parameter] = parameter.detach().clone()
+            self.before_prox[parameter] = parameter.detach().clone()
 
     # --- a block of sentences
 
     @torch.no_grad()
     def sweep(self, model: nn.Module, loss: nn.Module, passage) -> Tensor:
-        """Go through the sentences of a block, in order; the mean of their losses before each step."""
+        """Learn from the sentences of a passage, in order; returns the mean of their losses, each before its step."""
         self.check(model, loss)
-        self.resume()  # after a validation within an epoch
-        self._note_prox()
+        self.resume()  # in case a validation within the epoch took the mean
+        self._add_prox_to_mean()
         if self.sweeper is None or self.sweeper.model is not model:
             self.sweeper = model.sweeper(self)
         group, table = self.param_groups[0], model.scorer.table
@@ -131,7 +131,7 @@ class Online(Solver):
         return torch.tensor(losses / len(passage.sentences), dtype=torch.float64)
 
     def state_dict(self) -> dict:
-        self._note_prox()
+        self._add_prox_to_mean()
         return super().state_dict()
 
     def check(self, model: nn.Module, loss: nn.Module) -> None:
@@ -143,15 +143,15 @@ class Online(Solver):
             raise UserError(f"{name} follows the best rival: take loss=perceptron or hinge, not {type(loss).__name__}")
         table = model.scorer.table
         if table.device.type != "cpu":
-            raise UserError(f"{name} goes from sentence to sentence on the CPU; elsewhere take solver=sgd or mira")
+            raise UserError(f"{name} learns sentence by sentence on the CPU; on other devices take solver=sgd or mira")
         if table.dtype not in (torch.float32, torch.float64):
             kind = str(table.dtype).removeprefix("torch.")
             raise UserError(f"{name} moves float32 or float64 weights, not {kind} (trainer.precision)")
 
-    # --- the mean
+    # --- the mean of the weights
 
     def past(self, parameter: Tensor, room: int) -> Tensor:
-        """The sum of moves times the number of sentences before each: [room, ...]"""
+        """The sum of changes, each times the number of sentences before it: [room, ...]"""
         state = self.state[parameter]
         past = state.get("past")
         if past is None or len(past) < room:
@@ -160,21 +160,21 @@ class Online(Solver):
                 state["past"][: len(past)] = past
         return state["past"]
 
-    def _note_prox(self) -> None:
-        """What proxes have taken off since the last block was a move, too."""
+    def _add_prox_to_mean(self) -> None:
+        """Count the changes by proxes since the last block as changes of the weights."""
         clock = self.param_groups[0]["clock"]
-        for parameter, before in self.shrinking.items():
+        for parameter, before in self.before_prox.items():
             state, move = self.state[parameter], parameter.detach() - before
             if move.any():
                 state["shrunk"] = state["killed"] = True
             if "past" in state:
                 state["past"][: len(move)].add_(move, alpha=clock)
-        self.shrinking = {}
+        self.before_prox = {}
 
     @torch.no_grad()
     def take_mean(self) -> None:
         """The weights become their mean so far, until `resume`."""
-        self._note_prox()
+        self._add_prox_to_mean()
         for group in self.param_groups:
             for parameter in group["params"]:
                 state = self.state.get(parameter, {})
@@ -195,14 +195,14 @@ class Online(Solver):
 
 
 class OnlinePerceptron(Online):
-    """w += rate * (features of the gold labels - those of the best rival), rate = lr / epoch^decay"""
+    """Perceptron: w += rate * (features of the gold labels - those of the best rival), rate = lr / epoch^decay"""
 
     def __init__(self, params, lr: float = 1.0, decay: float = 0.5, average: bool = False) -> None:
         super().__init__(params, lr, decay, average)
 
 
 class OnlineMIRA(Online):
-    """w += lr * min(cap, loss / squared length) * (features of the gold labels - those of the best rival)"""
+    """MIRA: w += lr * min(cap, loss / squared length) * (features of the gold labels - those of the best rival)"""
 
     passive = True
 

@@ -1,4 +1,4 @@
-"""OWL-QN: L-BFGS that stays within one orthant a step."""
+"""OWL-QN: orthant-wise L-BFGS for lasso and elastic net."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from structsparse.solvers.composite import Composite, inner
 from structsparse.solvers.quasi_newton import by_entry, cut_and_ridge
 from structsparse.solvers.secants import FLAT
 
-ENOUGH = 1e-4  # share of the gain to first order that a step must bring
-TRIES = 40  # of shorter steps
+ENOUGH = 1e-4  # share of the first-order gain that a step must bring
+TRIES = 40  # halvings of the step, at most
 
 
 class OWLQN(Composite):
-    """Andrew and Gao (2007), for penalties cut * |W_i| + ridge / 2 * W_i^2: L1, elastic net, squared l2, none.
+    """OWL-QN of Andrew and Gao (2007), for penalties cut * |W_i| + ridge / 2 * W_i^2: L1, elastic net, squared l2,
+    none.
 
-    The direction is minus the L-BFGS inverse of the last `history` steps times the pseudo-gradient (the least
-    subgradient), without the entries that go against it. A step from a weight past zero ends at zero, and is halved
-    until the objective falls enough. The ridge counts as part of the loss. The history is of all entries."""
+    The direction is minus the L-BFGS inverse of the last `history` steps times the pseudo-gradient (the smallest
+    subgradient), with zeros where its sign disagrees. A weight that would change its sign stops at zero. The step is
+    halved until the objective falls enough. The ridge is part of the loss. The history covers all entries."""
 
     def __init__(self, params, lr: float = 1.0, history: int = 10, tolerance: float = 1e-7) -> None:
         if history < 1:
@@ -45,6 +46,7 @@ class OWLQN(Composite):
         self._forget()
 
     def _forget(self) -> None:
+        """Drop the history."""
         for parameter in self.members:
             self.state[parameter].update(steps=[], changes=[])
         self.shared["products"] = []  # of step and change, the oldest first
@@ -74,34 +76,37 @@ class OWLQN(Composite):
         self._forget()
 
     def _walk(self, here: list[Tensor], pseudo: list[Tensor], direction: list[Tensor], length: float) -> None:
-        """Along the direction, as far as the orthant reaches."""
-        for parameter, start, pull, way, cut in zip(self.members, here, pseudo, direction, self._cuts(), strict=True):
-            parameter.copy_(start).add_(way, alpha=length)
+        """Move along the direction; weights that leave the orthant become zero."""
+        for parameter, start, pull, towards, cut in zip(
+            self.members, here, pseudo, direction, self._cuts(), strict=True
+        ):
+            parameter.copy_(start).add_(towards, alpha=length)
             if cut > 0:
                 side = torch.where(start != 0, start.sign(), -pull.sign())
-                parameter.mul_(parameter.sign() == side).add_(0.0)  # plain zeros
+                parameter.mul_(parameter.sign() == side).add_(0.0)  # no negative zeros
 
     def _direction(self, pseudo: list[Tensor]) -> list[Tensor]:
-        """Minus the L-BFGS inverse times the pseudo-gradient, where it agrees with its sign."""
-        products, way = self.shared["products"], [-v for v in pseudo]
+        """Minus the L-BFGS inverse times the pseudo-gradient, zero where their signs disagree."""
+        products, direction = self.shared["products"], [-v for v in pseudo]
         steps, changes = ([self.state[p][key] for p in self.members] for key in ("steps", "changes"))
         shares = []
         for k in reversed(range(len(products))):
-            share = inner([s[k] for s in steps], way) / products[k]
+            share = inner([s[k] for s in steps], direction) / products[k]
             shares.append(share)
-            for w, y in zip(way, changes, strict=True):
+            for w, y in zip(direction, changes, strict=True):
                 w.sub_(y[k], alpha=share)
         if products:
             last = [y[-1] for y in changes]
-            way = [w.mul_(products[-1] / inner(last, last)) for w in way]
+            direction = [w.mul_(products[-1] / inner(last, last)) for w in direction]
         for k, share in enumerate(reversed(shares)):
-            back = inner([y[k] for y in changes], way) / products[k]
-            for w, s in zip(way, steps, strict=True):
-                w.add_(s[k], alpha=share - back)
+            correction = inner([y[k] for y in changes], direction) / products[k]
+            for w, s in zip(direction, steps, strict=True):
+                w.add_(s[k], alpha=share - correction)
         cuts = self._cuts()
-        return [w.mul_(w * v < 0) if cut > 0 else w for w, v, cut in zip(way, pseudo, cuts, strict=True)]
+        return [w.mul_(w * v < 0) if cut > 0 else w for w, v, cut in zip(direction, pseudo, cuts, strict=True)]
 
     def _remember(self, moves: list[Tensor], changes: list[Tensor]) -> None:
+        """Add a pair of step and gradient change to the history."""
         product = inner(moves, changes)
         if product <= FLAT * math.sqrt(inner(moves, moves) * inner(changes, changes)):
             return
@@ -113,9 +118,10 @@ class OWLQN(Composite):
                 del self.state[parameter][key][: -self.history]
 
     def _cuts(self) -> list[float]:
+        """The strength of the absolute values of each parameter."""
         return [cut_and_ridge(self.penalties.get(parameter))[0] for parameter in self.members]
 
     def _slopes(self, gradients: list[Tensor]) -> list[Tensor]:
-        """Of loss and ridge, where the parameters are and the gradients were taken."""
+        """The gradients of loss plus ridge at the current parameters."""
         ridges = [cut_and_ridge(self.penalties.get(parameter))[1] for parameter in self.members]
         return [g.add(p, alpha=ridge) for g, p, ridge in zip(gradients, self.members, ridges, strict=True)]

@@ -1,4 +1,4 @@
-"""Proximal quasi-Newton: a model of the loss from its last steps, the penalty exact in it, on the entries that live."""
+"""Proximal quasi-Newton: an L-BFGS model of the loss plus the exact penalty, minimised over the living entries."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from structsparse.kernels.solvers.quasi_newton import coordinate_descent
 from structsparse.penalties import L1, Copied, ElasticNet, NoPenalty, Penalty, SquaredL2
 from structsparse.solvers.composite import Composite, inner
 from structsparse.solvers.flat_vector import put_, split, take, take_broadcast, where
-from structsparse.solvers.secants import Model, Secants
+from structsparse.solvers.secants import QuadraticModel, Secants
 
 BY_ENTRY = (L1, ElasticNet, NoPenalty, SquaredL2)
 ENOUGH = 1e-4  # share of the predicted gain that a step must bring
-TRIES = 30  # of shorter steps
-EXACT = 1e-6  # of the inner problem: a sweep that lowers the model by so little of what the first did is the last
+TRIES = 30  # halvings of the step, at most
+EXACT = 1e-6  # share of the first sweep's gain at which the inner solver stops
 
 
 def by_entry(penalty: Penalty | None) -> bool:
-    """Whether it is cut * |W_i| + ridge / 2 * W_i^2, summed over entries, with one cut and one ridge for all."""
+    """Whether a penalty is the sum over entries of cut * |W_i| + ridge / 2 * W_i^2, with the same cut and ridge."""
     return penalty is None or (type(penalty) in BY_ENTRY and penalty.weights is None)
 
 
 def cut_and_ridge(penalty: Penalty | None) -> tuple[float, float]:
+    """The strengths of absolute values and of squares in a penalty by entry."""
     if penalty is None:
         return 0.0, 0.0
     strength = float(penalty.strength)
@@ -35,20 +36,20 @@ def cut_and_ridge(penalty: Penalty | None) -> tuple[float, float]:
 
 
 def cut_and_pull(penalty: Penalty | None) -> tuple[float, Tensor, Tensor]:
-    """Of cut * |W_i| + pull_i / 2 * (W_i - centre_i)^2: the pull broadcasts to the parameter, as the centre does."""
+    """The penalty as cut * |W_i| + pull_i / 2 * (W_i - centre_i)^2; pull and centre broadcast to the parameter."""
     if isinstance(penalty, Copied):
         return penalty.lasso, penalty.pull, penalty.centre
     cut, ridge = cut_and_ridge(penalty)
     return cut, torch.tensor(ridge, dtype=torch.float64), torch.zeros(())
 
 
-class Inner(NamedTuple):
-    """Minimise  <slope, V - here> + 1/2 (V - here)' B (V - here) + value(V)  over the entries at some places."""
+class InnerProblem(NamedTuple):
+    """Minimise  <slope, V - here> + 1/2 (V - here)' B (V - here) + value(V)  over the working set."""
 
-    places: Tensor  # int64 [entries]
+    places: Tensor  # int64 [entries], the working set as indices of all entries
     here: Tensor  # [entries]
     slope: Tensor  # [entries]
-    model: Model  # B
+    model: QuadraticModel  # B
     scale: float  # the base of B is scale * weights
     weights: list[Tensor]  # broadcast to the parameters
 
@@ -56,12 +57,12 @@ class Inner(NamedTuple):
 class ProximalQuasiNewton(Composite):
     """W <- W + length * (V - W),  V = argmin_V  <gradient, V - W> + 1/2 (V - W)' B (V - W) + value(V),
 
-    where B is the L-BFGS metric of the last `history` steps over scale * curvature^exponent. The model is minimised
-    over the working set, the entries that are not zero or that a gradient step would wake: by coordinate descent under
-    penalties of entries on the CPU, else by accelerated proximal gradient. What pulls weights towards copies of them
-    (Copied) is no part of the metric, which is of the loss alone and stays true when the copies move. The length starts
-    at lr and is halved until the objective falls as foreseen. A penalty that takes no step per entry has one curvature
-    for its parameter."""
+    where B is the L-BFGS metric of the last `history` steps, starting from scale * curvature^exponent. The model is
+    minimised over the working set: nonzero entries, and zeros that a gradient step would make nonzero. It uses
+    coordinate descent for penalties by entry on the CPU, else accelerated proximal gradient. The pull towards copies
+    (Copied) is not part of the metric, which is that of the loss alone and stays valid when the copies move. The length
+    starts at lr and is halved until the objective falls as predicted. If a penalty takes no step per entry, its
+    parameter has a single curvature."""
 
     def __init__(
         self,
@@ -96,24 +97,25 @@ class ProximalQuasiNewton(Composite):
         self.shared["secants"] = {"places": secants.places, "S": secants.S, "Y": secants.Y}
 
     def _secants(self) -> Secants:
+        """The secant pairs of the last steps."""
         none = torch.zeros(0, dtype=torch.int64, device=self.members[0].device)
         return Secants(self.history, **self.shared.get("secants", {"places": none}))
 
     def _weights(self) -> list[Tensor]:
-        """curvature^exponent of each parameter."""
+        """The initial metric of each parameter, up to the scale: curvature^exponent."""
         curvatures = [self._curvature(parameter) for parameter in self.members]
         return [
             p.new_ones(()) if c is None else c**self.exponent for p, c in zip(self.members, curvatures, strict=True)
         ]
 
     def _first_scale(self, weights: list[Tensor]) -> float:
-        """A step by the gradient alone must not promise to gain more than the whole loss, which is never negative."""
+        """The scale at which a gradient step predicts a gain of the whole loss, which is never negative."""
         gradients, loss = self._gradients(), abs(self.shared["loss"])
         square = inner(gradients, [g / weight for g, weight in zip(gradients, weights, strict=True)])
         return square / (2 * loss) if square > 0 and loss > 0 else 1.0
 
     def _working_sets(self, weights: list[Tensor], scale: float, separable: bool):
-        """Masks of what a step moves; last, where a penalty may wake what its prox alone does not, of everything."""
+        """Masks of the working set; then, if the penalty couples entries, of all entries as a fallback."""
         masks = []
         for parameter, gradient, weight in zip(self.members, self._gradients(), weights, strict=True):
             penalty = self.penalties.get(parameter)
@@ -129,25 +131,27 @@ class ProximalQuasiNewton(Composite):
         if not separable:
             yield [self.support.get(p, torch.ones_like(p, dtype=torch.bool)) != 0 for p in self.members]
 
-    def _problem(self, places: Tensor, secants: Secants, weights, scale: float) -> tuple[Inner, Tensor]:
-        """And the rows of the places among those that the secants keep."""
+    def _problem(self, places: Tensor, secants: Secants, weights, scale: float) -> tuple[InnerProblem, Tensor]:
+        """The inner problem, and the rows of the working set among those of the secants."""
         rows = secants.join(places)
-        kept = take_broadcast(weights, self.members, secants.places)
+        secant_weights = take_broadcast(weights, self.members, secants.places)
         if len(secants):
-            scale = secants.secant(kept)
+            scale = secants.secant(secant_weights)
         here, slope = take(self.members, places), take(self._gradients(), places)
-        return Inner(places, here, slope, secants.model(rows, kept, scale), scale, weights), rows
+        return InnerProblem(places, here, slope, secants.model(rows, secant_weights, scale), scale, weights), rows
 
-    def _fall(self, problem: Inner, target: Tensor) -> float:
-        """What the objective changes by to first order, below zero if it falls."""
+    def _fall(self, problem: InnerProblem, target: Tensor) -> float:
+        """The predicted change of the objective, to first order in the loss; negative if it falls."""
         before = self._penalty()
         put_(self.members, problem.places, target)
         after = self._penalty()
         put_(self.members, problem.places, problem.here)
         return float(problem.slope @ (target - problem.here)) + after - before
 
-    def _search(self, closure, problem: Inner, target: Tensor, fall: float, secants: Secants, rows: Tensor) -> None:
-        """Shorter and shorter steps towards the target, until one gains its share; a pair for the metric from it."""
+    def _search(
+        self, closure, problem: InnerProblem, target: Tensor, fall: float, secants: Secants, rows: Tensor
+    ) -> None:
+        """Backtracking line search towards the target; a successful step adds a secant pair."""
         before, length = self._gradients(), self.param_groups[0]["lr"]
         for _ in range(TRIES if fall < 0 else 0):
             put_(self.members, problem.places, torch.lerp(problem.here, target, length))
@@ -164,27 +168,28 @@ class ProximalQuasiNewton(Composite):
             self._stall()
         secants.forget()
 
-    def _by_coordinates(self, problem: Inner) -> Tensor:
+    def _by_coordinates(self, problem: InnerProblem) -> Tensor:
+        """Solve the inner problem by coordinate descent."""
         here, model, target = problem.here, problem.model, problem.here.clone()
         cuts, pulls, centres = zip(*(cut_and_pull(self.penalties.get(p)) for p in self.members), strict=True)
         counts = torch.tensor([len(part) for part in split(self.members, problem.places)])
         cut = torch.tensor(cuts, dtype=torch.float64).repeat_interleave(counts)
-        pull, centre = (take_broadcast(some, self.members, problem.places) for some in (pulls, centres))
+        pull, centre = (take_broadcast(values, self.members, problem.places) for values in (pulls, centres))
         slope = problem.slope - pull * centre
-        given = here, slope, model.base, model.Q, model.Q @ model.N, model.diagonal(), cut, pull
-        arrays = [tensor.contiguous().numpy() for tensor in (target, *given)]
+        inputs = here, slope, model.base, model.Q, model.Q @ model.N, model.diagonal(), cut, pull
+        arrays = [tensor.contiguous().numpy() for tensor in (target, *inputs)]
         coordinate_descent(*arrays, min(self.sweeps, 4 + self.shared.get("steps", 0) // 4), EXACT)
         return target
 
-    def _by_gradient(self, problem: Inner) -> Tensor:
-        """FISTA on the model, in the metric of its base times its largest eigenvalue."""
+    def _by_gradient(self, problem: InnerProblem) -> Tensor:
+        """Solve the inner problem by FISTA, in the metric of its base times its largest relative eigenvalue."""
         model, largest = problem.model, problem.model.largest()
         ahead, target, momentum, first = problem.here, problem.here, 1.0, 0.0
         for _ in range(4 * self.sweeps):
-            pull = (problem.slope + model.times(ahead - problem.here)) / (largest * model.base)
-            moved = self._prox(problem, ahead - pull, largest)
+            gradient_step = (problem.slope + model.times(ahead - problem.here)) / (largest * model.base)
+            moved = self._prox(problem, ahead - gradient_step, largest)
             move, grown = moved - target, (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-            if float(((ahead - moved) * model.base) @ move) > 0:  # it turns back
+            if float(((ahead - moved) * model.base) @ move) > 0:  # the step turns back: restart the momentum
                 momentum, ahead = 1.0, moved
             else:
                 momentum, ahead = grown, moved + (momentum - 1) / grown * move
@@ -194,9 +199,9 @@ class ProximalQuasiNewton(Composite):
                 break
         return target
 
-    def _prox(self, problem: Inner, values: Tensor, largest: float) -> Tensor:
-        """Of entries that stand in parameters which are zero everywhere else."""
-        found, begin = [], 0
+    def _prox(self, problem: InnerProblem, values: Tensor, largest: float) -> Tensor:
+        """The prox of the penalties on the working set, all other entries being zero."""
+        results, begin = [], 0
         parts = split(self.members, problem.places)
         for parameter, part, weight in zip(self.members, parts, problem.weights, strict=True):
             piece = values[begin : begin + len(part)]
@@ -205,5 +210,5 @@ class ProximalQuasiNewton(Composite):
                 W = torch.zeros_like(parameter).put_(part, piece.to(parameter.dtype))
                 self.penalties[parameter].prox_(W, 1 / (largest * problem.scale * weight))
                 piece = W.take(part).double()
-            found.append(piece)
-        return torch.cat(found)
+            results.append(piece)
+        return torch.cat(results)

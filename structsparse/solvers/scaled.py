@@ -1,8 +1,8 @@
-"""SGD and a groupwise AdaGrad whose group lasso costs the number of groups, not of weights.
+"""SGD and groupwise AdaGrad with a group lasso that costs the number of groups, not of weights.
 
-A table under a group lasso over row blocks is held as a factor per group times what its memory holds, as
-`kernels.scaled` tells. `bag_sum` knows of the factors; whoever looks at the memory itself calls `flush` first. All
-other parameters, and a table that is not contiguous CPU memory, take ordinary steps, each followed by the prox.
+A table under a group lasso over row blocks is kept as a factor per group times its rows (see `kernels.weights.scaled`).
+`bag_sum` applies the factors; code that reads the rows directly must call `flush` first. All other parameters, and
+tables that are not contiguous CPU memory, take ordinary steps, each followed by the prox.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from structsparse.solvers.sgd import RowSolver
 from structsparse.weights.bags import BagGradient, RowScale, concatenated, row_sums, subtract_
 from structsparse.weights.notes import notes_of
 
-SAVED = ("factors", "squares", "doubt", "touched", "counts")  # of a table: what a checkpoint must hold of it
+SAVED = ("factors", "squares", "doubt", "touched", "counts")  # state of a scaled table, saved in checkpoints
 
 
-class _Scaled(RowSolver):
-    """What the two share; they differ in the step of each group."""
+class _ScaledSolver(RowSolver):
+    """Base of both solvers, which differ in the step of each group."""
 
     carries_penalties = True
 
@@ -34,7 +34,7 @@ class _Scaled(RowSolver):
         self.penalties: dict[Tensor, Penalty] = {}
         self.support: dict[Tensor, Tensor] = {}
         self.tables: dict[Tensor, ScaledTable] = {}
-        self.restored: set[Tensor] = set()  # whose state is that of the memory they have
+        self.restored: set[Tensor] = set()  # parameters whose restored state describes their rows
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
         """The penalty of each penalised parameter; entries of a parameter outside its support stay zero."""
@@ -45,10 +45,11 @@ class _Scaled(RowSolver):
         for parameter, penalty in self.penalties.items():
             if parameter not in self.support and _scalable(parameter, penalty):
                 table = self.tables[parameter] = ScaledTable(parameter, penalty)
-                table.resume(self.state[parameter], anew=parameter not in self.restored)
+                table.resume(self.state[parameter], reset=parameter not in self.restored)
         self.restored = set()
 
     def _release(self) -> None:
+        """Turn all scaled tables into plain ones."""
         self.flush()
         for parameter in self.tables:
             notes_of(parameter).scale = None
@@ -56,14 +57,14 @@ class _Scaled(RowSolver):
 
     @torch.no_grad()
     def flush(self) -> None:
-        """Let every table hold what it stands for."""
+        """Multiply the factors into the rows of every table."""
         for table in self.tables.values():
             table.fold_()
 
     @torch.no_grad()
     def step(self, closure=None):
         loss = super().step(closure)
-        self._mask()  # what may not live must not swell the norm of its group
+        self._mask()  # entries outside the support must not add to the norm of their group
         for parameter, penalty in self.penalties.items():
             step = self._step(self.group_of(parameter), parameter)
             if parameter in self.tables:
@@ -74,28 +75,31 @@ class _Scaled(RowSolver):
         return loss
 
     def _mask(self) -> None:
+        """Set entries outside the support to zero."""
         for parameter, mask in self.support.items():
             parameter.mul_(mask)
 
     def _step(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """The step just taken: a number, or one for each group of the penalty of a scaled table."""
+        """The last step: a number, or one for each group of a scaled table."""
         raise NotImplementedError
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """The parameters must hold what they held when this state was taken, before or after."""
+        """Restore the state; the parameters must be those of when it was saved, loaded before or after."""
         super().load_state_dict(state_dict)
         self.restored = set()
         for place, parameter in enumerate(self.members):
-            for name, value in state_dict["state"].get(place, {}).items():  # of their own type, not of the weights'
+            for name, value in (
+                state_dict["state"].get(place, {}).items()
+            ):  # torch casts them to the type of the weights
                 self.state[parameter][name] = value.clone().to(parameter.device)
             if parameter in self.tables:
-                self.tables[parameter].resume(self.state[parameter], anew=False)
+                self.tables[parameter].resume(self.state[parameter], reset=False)
             elif SAVED[0] in self.state[parameter]:
                 self.restored.add(parameter)
 
 
-class ScaledSGD(_Scaled):
-    """W <- prox(W - lr * gradient), the prox with step lr"""
+class ScaledSGD(_ScaledSolver):
+    """SGD with scaled tables: W <- prox(W - lr * gradient), the prox with step lr"""
 
     def __init__(self, params, lr: float = 0.1) -> None:
         super().__init__(params, {"lr": lr})
@@ -118,13 +122,14 @@ class ScaledSGD(_Scaled):
         return group["lr"]
 
 
-class ScaledAdagrad(_Scaled):
-    """sum_g += |gradient_g|^2;  W_g <- prox(W_g - step_g * gradient_g), the prox with step_g = lr / (sqrt(sum_g) + eps)
+class ScaledAdagrad(_ScaledSolver):
+    """Groupwise AdaGrad with scaled tables: sum_g += |gradient_g|^2;  W_g <- prox(W_g - step_g * gradient_g), both with
+    step_g = lr / (sqrt(sum_g) + eps).
 
-    One step for all entries of a group: with a step of its own for each entry, as in AdaGrad, the prox of a group is
-    no multiplication by one number, and a Euclidean prox after it would solve another problem. The groups are those of
-    the penalty where it is a group lasso over row blocks; any other parameter is one group. A group moves by lr at
-    most in its first step, so rates are larger than those of AdaGrad."""
+    All entries of a group have the same step. With a step per entry, as in AdaGrad, the prox of a group is not a
+    multiplication by one number, and a Euclidean prox would solve another problem. The groups are those of the penalty
+    if it is a group lasso over row blocks; any other parameter is one group. A group moves by at most lr in its first
+    step, so rates are larger than those of AdaGrad."""
 
     def __init__(self, params, lr: float = 1.0, eps: float = 1e-10, initial_accumulator_value: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "eps": eps, "initial": initial_accumulator_value})
@@ -156,22 +161,26 @@ class ScaledAdagrad(_Scaled):
         return steps if parameter in self.tables else self._spread(parameter, steps)
 
     def _steps(self, group: dict, parameter: Tensor) -> Tensor:
+        """The step of each group."""
         return group["lr"] / (self._sum(group, parameter).sqrt() + group["eps"])
 
     def _spread(self, parameter: Tensor, steps: Tensor) -> Tensor:
-        """From groups to what broadcasts against the parameter."""
+        """The steps of groups as a tensor that broadcasts against the parameter."""
         groups = self._groups(parameter)
         return (steps if groups is None else groups.expand(steps, fill=0.0)).to(parameter.dtype)
 
     def _sums(self, parameter: Tensor, entries: Tensor) -> Tensor:
+        """The sum of entries over each group."""
         groups = self._groups(parameter)
         return entries.double().sum() if groups is None else groups.sums(entries)
 
     def _groups(self, parameter: Tensor):
+        """The groups with a step each, None if the parameter is one group."""
         penalty = self.penalties.get(parameter)
         return penalty.groups if _over_row_blocks(penalty) else None
 
     def _sum(self, group: dict, parameter: Tensor) -> Tensor:
+        """The sum of squared gradients of each group."""
         state, groups = self.state[parameter], self._groups(parameter)
         shape = () if groups is None else (len(groups),)
         if "sum" not in state or state["sum"].shape != shape:
@@ -180,16 +189,16 @@ class ScaledAdagrad(_Scaled):
 
 
 class ScaledTable:
-    """A parameter that stands for `factors[g]` times what its rows in group g hold; `kernels.scaled` tells the rest."""
+    """A parameter kept as `factors[g]` times its rows in group g, with the operations of `kernels.weights.scaled`."""
 
     def __init__(self, parameter: Tensor, penalty: GroupLasso) -> None:
         self.parameter, self.penalty, self.groups = parameter, penalty, penalty.groups
         self.state: dict[str, Tensor] = {}
 
-    def resume(self, state: dict, anew: bool) -> None:
-        """Go on with what a state says of the memory; anew, the memory is what it stands for."""
+    def resume(self, state: dict, reset: bool) -> None:
+        """Continue with a saved state of the rows; with `reset` all factors are 1."""
         self.state = state
-        if anew or SAVED[0] not in state or state[SAVED[0]].shape != self.groups.size.shape:
+        if reset or SAVED[0] not in state or state[SAVED[0]].shape != self.groups.size.shape:
             one, zero = torch.ones_like(self.groups.weight), torch.zeros_like(self.groups.weight)
             rows = torch.zeros(len(self.parameter), dtype=torch.int32)
             state.update(zip(SAVED, (one, zero, zero.clone(), rows, torch.zeros_like(self.groups.size)), strict=True))
@@ -199,48 +208,55 @@ class ScaledTable:
     def subtract_(self, gradient: BagGradient, rate: float) -> None:
         """theta -= rate * X'R"""
         bags, bounds = self._bags(gradient)
-        kernels.subtract(*bags, float(rate), *self._tracked(), *self._noted(), bounds)
+        kernels.subtract(*bags, float(rate), *self._tracked(), *self._touched(), bounds)
 
     def adagrad_(self, gradient: BagGradient, history: Tensor, lr: float, eps: float, slot: Tensor) -> None:
+        """history += |gradient|^2 by group; theta -= lr * gradient / (sqrt(history) + eps)"""
         bags, bounds = self._bags(gradient)
         steps = history.numpy(), float(lr), float(eps)
-        kernels.adagrad(*bags, *steps, *self._tracked(), *self._noted(), bounds, slot.numpy())
+        kernels.adagrad(*bags, *steps, *self._tracked(), *self._touched(), bounds, slot.numpy())
 
     def shrink_(self, step: float | Tensor) -> None:
         """The prox of the penalty, one step for all or for each group."""
         thresholds = (self.penalty.strength * self.groups.weight * step).nan_to_num_(nan=0.0, posinf=math.inf)
-        kernels.shrink(self._memory(), thresholds.numpy(), *self._tracked(), *self._noted())
+        kernels.shrink(self._memory(), thresholds.numpy(), *self._tracked(), *self._touched())
 
     def fold_(self) -> None:
-        """The memory becomes what it stands for."""
+        """Multiply the factors into the rows."""
         kernels.fold_all(self._memory(), *self._tracked())
         changed(self.parameter)
 
     def written(self) -> None:
-        """Somebody has changed the memory while all factors were 1."""
+        """Update the state after the rows were changed directly, all factors being 1."""
         squares = self.groups.norms(self.parameter.detach()).square()
         self.state["squares"].copy_(squares)
         self.state["doubt"].zero_()
         self.state["counts"].copy_(torch.where(squares > 0, self.groups.offsets.diff(), 0))
 
     def _bags(self, gradient: BagGradient):
+        """The gradient and the rows as arrays, and the ranges of rows of the threads."""
         ids, offsets, residuals = (tensor.numpy() for tensor in gradient)
         return (ids, offsets, residuals, self._memory()), kernels.owners(ids, self.groups.offsets.numpy())
 
     def _memory(self):
+        """The rows as an array."""
         return self.parameter.detach().numpy()
 
     def _tracked(self):
+        """Factors, squared norms, rounding errors and offsets of groups as arrays."""
         state = self.state
         return *(state[name].numpy() for name in ("factors", "squares", "doubt")), self.groups.offsets.numpy()
 
-    def _noted(self):
+    def _touched(self):
+        """The touched rows and their counts as arrays."""
         return self.state["touched"].numpy(), self.state["counts"].numpy()
 
 
 def _scalable(parameter: Tensor, penalty: Penalty) -> bool:
+    """Whether a parameter can be kept as a scaled table."""
     return _over_row_blocks(penalty) and parameter.dim() == 2 and walkable(parameter.detach())
 
 
 def _over_row_blocks(penalty: Penalty | None) -> bool:
+    """Whether a penalty is a group lasso over row blocks."""
     return type(penalty) is GroupLasso and penalty.groups.offsets is not None

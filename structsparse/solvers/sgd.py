@@ -1,4 +1,4 @@
-"""SGD and Adagrad that take a table's gradient unformed: a step costs the rows it touches, not the table."""
+"""SGD and AdaGrad on factored gradients of tables: a step costs the rows that it touches, not the whole table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from structsparse.weights.notes import notes_of
 
 
 class RowSolver(Solver):
-    """Parameters with an ordinary gradient take the ordinary step; those summed in bags leave it on `pending`."""
+    """Base of solvers that take dense gradients from `.grad` and factored ones from the note `pending` (see `bags`)."""
 
     def __init__(self, params, defaults: dict) -> None:
         if not defaults["lr"] >= 0:
@@ -24,6 +24,7 @@ class RowSolver(Solver):
                 notes_of(parameter).pending = []
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget dense and factored gradients."""
         super().zero_grad(set_to_none)
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -43,15 +44,23 @@ class RowSolver(Solver):
                     self._bags(group, parameter)
         return loss
 
+    def _dense(self, group: dict, parameter: Tensor) -> None:
+        """Take the step of a dense gradient."""
+        raise NotImplementedError
+
+    def _bags(self, group: dict, parameter: Tensor) -> None:
+        """Take the step of factored gradients."""
+        raise NotImplementedError
+
     def _slot(self, parameter: Tensor) -> Tensor:
-        """Scratch memory of the AdaGrad kernel: int32 [rows]."""
+        """Work memory of the AdaGrad kernel: int32 [rows]."""
         if parameter not in self.slots:
             self.slots[parameter] = torch.full(parameter.shape[:1], -1, dtype=torch.int32, device=parameter.device)
         return self.slots[parameter]
 
 
 class RowSGD(RowSolver):
-    """w -= lr * gradient"""
+    """SGD by rows: w -= lr * gradient"""
 
     prox_every = 8  # a step costs the rows it touches, a prox all of them
 
@@ -66,12 +75,12 @@ class RowSGD(RowSolver):
             subtract_(parameter, gradient, group["lr"])
 
     def metric(self, group: dict, parameter: Tensor) -> float:
-        """Step over learning rate."""
         return 1.0
 
 
 class RowAdagrad(RowSolver):
-    """sum += gradient^2; w -= lr * gradient / (sqrt(sum) + eps): torch.optim.Adagrad without decay, row by row."""
+    """AdaGrad by rows: sum += gradient^2; w -= lr * gradient / (sqrt(sum) + eps), as torch.optim.Adagrad without
+    decay."""
 
     prox_every = 8
 
@@ -88,11 +97,11 @@ class RowAdagrad(RowSolver):
         adagrad_(parameter, total, gradient, group["lr"], group["eps"], self._slot(parameter))
 
     def _sum(self, group: dict, parameter: Tensor) -> Tensor:
+        """The sum of squared gradients of each entry."""
         state = self.state[parameter]
         if "sum" not in state:
             state["sum"] = torch.full_like(parameter, group["initial"])
         return state["sum"]
 
     def metric(self, group: dict, parameter: Tensor) -> Tensor:
-        """Step over learning rate, per entry."""
         return 1.0 / (self._sum(group, parameter).sqrt() + group["eps"])

@@ -1,8 +1,7 @@
-"""Sums of table rows, one bag of rows per token, and the gradient in the form that suits the optimizer.
+"""Sums of bags of table rows, one bag per token, with a dense or a factored gradient.
 
-Dense: what every torch optimizer understands. Factored: the pair (bags, residual rows), of which the dense gradient
-is the product; it is a thousandth of its size, and the solvers in `solvers/rows.py` apply it as it is.
-"""
+The dense gradient is for any torch optimizer. The factored one is the pair (bags, residuals), whose product is the
+dense gradient. It is a thousand times smaller, and the row solvers (`solvers.sgd` and others) apply it directly."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ from structsparse.weights.notes import BagGradient, RowScale, notes_of
 
 
 def bag_sum(table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
-    """The sum of the rows of each bag: [tokens, labels]. The rows of a bag ascend: the kernels rely on it.
+    """The sum of the rows of each bag: [tokens, labels]. The rows of a bag must ascend.
 
     Where a solver has put a list into the table's `pending` note, backward appends a BagGradient to it and leaves
-    `table.grad` alone. Processes that share gradients need the dense form. Under a `scale` note it is the gradient of
-    what the rows stand for."""
+    `table.grad` alone. Processes that share gradients need the dense form. Under a `scale` note it is the
+    gradient with respect to the scaled rows."""
     notes = notes_of(table)
     pending, scale = notes.pending, notes.scale
     if torch.distributed.is_initialized():
@@ -32,6 +31,8 @@ def bag_sum(table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
 
 
 class _BagSum(torch.autograd.Function):
+    """`bag_sum` for autograd."""
+
     @staticmethod
     def forward(
         ctx, table: Tensor, ids: Tensor, offsets: Tensor, pending: list[BagGradient] | None, scale: RowScale | None
@@ -70,14 +71,14 @@ def subtract_(table: Tensor, gradient: BagGradient, rate: float) -> Tensor:
 
 
 def adagrad_(table: Tensor, squares: Tensor, gradient: BagGradient, rate: float, eps: float, slot: Tensor) -> Tensor:
-    """squares += (X'R)^2; table -= rate * X'R / (sqrt(squares) + eps), on the touched rows only."""
+    """AdaGrad step: squares += (X'R)^2; table -= rate * X'R / (sqrt(squares) + eps), on the touched rows only."""
     ids, offsets, residuals = gradient
     if _on_cpu(table):
         weights = table.detach().numpy()
-        kind = weights.dtype.type
+        number = weights.dtype.type
         bounds = kernels.owners(ids.numpy())
         arrays = ids.numpy(), offsets.numpy(), residuals.numpy(), weights, squares.numpy()
-        kernels.adagrad(*arrays, kind(rate), kind(eps), bounds, slot.numpy())
+        kernels.adagrad(*arrays, number(rate), number(eps), bounds, slot.numpy())
         return table
     rows, sums = row_sums(gradient)
     squares.index_add_(0, rows, sums * sums)
@@ -85,24 +86,24 @@ def adagrad_(table: Tensor, squares: Tensor, gradient: BagGradient, rate: float,
 
 
 def row_sums(gradient: BagGradient) -> tuple[Tensor, Tensor]:
-    """The touched rows and the sum of residuals of each: [occurrences], [occurrences, labels].
+    """The touched rows and the sum of the residuals of each: [occurrences], [occurrences, labels].
 
-    How many rows are touched is known to the data alone; asking would make a device wait. So both have a place for
-    every occurrence, and the places left over repeat some row with a sum of exactly zero."""
+    The number of touched rows depends on the data, and reading it would synchronise the device. So both have an entry
+    for every occurrence, and the surplus entries repeat a row with a sum of exactly zero."""
     ids, offsets, residuals = gradient
-    many = ids.shape[0]
-    token_of = torch.repeat_interleave(offsets.diff(), output_size=many)  # [occurrences]
+    occurrences = ids.shape[0]
+    token_of = torch.repeat_interleave(offsets.diff(), output_size=occurrences)  # [occurrences]
     rows, order = torch.sort(ids, stable=True)
     first = torch.ones_like(rows, dtype=torch.bool)
     first[1:] = rows[1:] != rows[:-1]
-    place = torch.arange(many, device=ids.device)
-    begin = torch.full_like(place, many).scatter_reduce(0, first.cumsum(0) - 1, place, "amin")
+    position = torch.arange(occurrences, device=ids.device)
+    begin = torch.full_like(position, occurrences).scatter_reduce(0, first.cumsum(0) - 1, position, "amin")
     sums = F.embedding_bag(token_of[order], residuals, begin, mode="sum")
-    return rows[begin.clamp(max=max(many - 1, 0))].long(), sums
+    return rows[begin.clamp(max=max(occurrences - 1, 0))].long(), sums
 
 
 def concatenated(gradients: list[BagGradient]) -> BagGradient:
-    """Gradients of several backward passes as one."""
+    """The gradients of several backward passes as one."""
     if len(gradients) == 1:
         return gradients[0]
     ids = torch.cat([g.ids for g in gradients])
@@ -113,4 +114,5 @@ def concatenated(gradients: list[BagGradient]) -> BagGradient:
 
 
 def _on_cpu(table: Tensor) -> bool:
+    """Whether the compiled kernels can take this table."""
     return table.device.type == "cpu" and table.is_contiguous() and table.dtype in (torch.float32, torch.float64)

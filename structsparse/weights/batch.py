@@ -1,4 +1,4 @@
-"""Batches of tokens and the sizes of their tables: what scorers over sparse features are built from."""
+"""Batches of tokens with sparse features, and the sizes that a scorer needs to build its table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from structsparse.weights.observed_pairs import Pairs
 
-FLAT = 256  # sentences on the CPU from which on it is cheaper not to pad them
+FLAT = 256  # sentences: larger batches on the CPU are not padded
 
 
 class BatchCache:
@@ -30,7 +30,7 @@ class BatchCache:
 
 @dataclass
 class TokenBatch:
-    """Some sentences. Tokens are laid end to end; labels are padded."""
+    """A batch of sentences with features and gold labels. Tokens lie end to end; labels are padded."""
 
     ids: Tensor  # int32 [occurrences] active rows of all tokens
     offsets: Tensor  # int64 [tokens + 1] into ids
@@ -39,37 +39,37 @@ class TokenBatch:
     codes: Tensor  # int64 [tokens, coded attributes]
     gold: Tensor  # int64 [batch, time]
     lengths: Tensor  # int64 [batch]
-    sentences: Tensor  # int64 [batch] which sentences of the corpus these are
+    sentences: Tensor  # int64 [batch] the sentences' numbers in the corpus
     items: int  # sentences in the whole step, over all processes
     cache: BatchCache | None = None  # if the same batch comes again
-    edge_ids: Tensor | None = None  # int32 [occurrences] active rows of the features of edges, if there are any
+    edge_ids: Tensor | None = None  # int32 [occurrences] active rows of the features of label pairs, if any
     edge_offsets: Tensor | None = None  # int64 [tokens + 1] into edge_ids
 
     def pad(self, tokens: Tensor) -> Tensor:
-        """[tokens, width] -> [batch, time, width]"""
+        """Pad tokens: [tokens, width] -> [batch, time, width]"""
         padded = tokens.new_zeros(self.gold.numel(), tokens.shape[1])
         return padded.index_copy(0, self.places, tokens).view(*self.gold.shape, -1)
 
     def flat(self, scores: Tensor) -> bool:
-        """Whether scores of the tokens are left end to end."""
+        """Whether scores stay end to end instead of being padded."""
         return len(self.lengths) >= FLAT and scores.device.type == "cpu" and scores.dtype == torch.float32
 
     def lay(self, tokens: Tensor) -> Tensor:
-        """[tokens, labels] as a chain takes them: left as they are, or padded."""
+        """Scores [tokens, labels] as the chain takes them: end to end or padded."""
         return tokens if self.flat(tokens) else self.pad(tokens)
 
     def reverse(self, padded: Tensor) -> Tensor:
-        """Each sentence backwards within its own length; what lies beyond it stays: [batch, time, width]"""
+        """Each sentence reversed within its own length, padding unchanged: [batch, time, width]"""
         time = torch.arange(padded.shape[1], device=padded.device)
         mirrored = self.lengths[:, None] - 1 - time  # [batch, time]
         return padded.gather(1, torch.where(mirrored >= 0, mirrored, time).unsqueeze(2).expand_as(padded))
 
 
 class Sizes(NamedTuple):
-    """What a scorer must know of the data before it can be built."""
+    """The sizes of the data that a scorer needs before it can be built."""
 
     rows: int
     labels: int
     dense: int
     vocabularies: tuple[int, ...]  # one per coded attribute
-    pairs: Callable[[], Pairs] | None = None  # the pairs of row and label that training holds; made when asked for
+    pairs: Callable[[], Pairs] | None = None  # computes the pairs of row and label observed in training

@@ -1,5 +1,7 @@
-"""A weight only for the pairs of feature and label that training holds: a pair that never occurs with the gold label
-would be told nothing but what not to predict, and there are 17 times as many of those."""
+"""Tables of observed pairs: weights only for the (feature, label) pairs that occur in training.
+
+The other pairs, 17 times as many, could only learn what not to predict.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +20,26 @@ from structsparse.weights.batch import Sizes, TokenBatch
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Which labels each row occurs with: those of row r are labels[offsets[r] : offsets[r + 1]], ascending."""
+    """The labels that each row occurs with: those of row r are labels[offsets[r] : offsets[r + 1]], ascending."""
 
     offsets: np.ndarray  # int64 [rows + 1]
-    labels: np.ndarray  # [pairs], of the smallest kind of number that holds a label
-    links: np.ndarray  # bool [labels, labels] which labels follow each other
+    labels: np.ndarray  # [pairs], of the smallest integer type that holds a label
+    links: np.ndarray  # bool [labels, labels], the label pairs observed at neighbouring tokens
 
     @classmethod
-    def seen(cls, arrays, rows: int, labels: int) -> Pairs:
-        """The pairs in some sentences (TokenArrays)."""
-        seen, counts = np.zeros((rows, -(-labels // kernels.WORD)), np.uint64), np.zeros(rows, np.int64)
-        kernels.mark(arrays.bags.ids, arrays.bags.offsets, arrays.gold, seen)
-        kernels.count(seen, counts)
+    def observed(cls, arrays, rows: int, labels: int) -> Pairs:
+        """The pairs observed in sentences (TokenArrays)."""
+        masks, counts = np.zeros((rows, -(-labels // kernels.WORD)), np.uint64), np.zeros(rows, np.int64)
+        kernels.mark(arrays.bags.ids, arrays.bags.offsets, arrays.gold, masks)
+        kernels.count(masks, counts)
         offsets = np.r_[0, np.cumsum(counts)]
-        found = np.empty(offsets[-1], np.min_scalar_type(labels - 1))
-        kernels.spell(seen, found)
+        observed_labels = np.empty(offsets[-1], np.min_scalar_type(labels - 1))
+        kernels.spell(masks, observed_labels)
         links = np.zeros((labels, labels), bool)
         inner = np.ones(len(arrays.gold), bool)
-        inner[arrays.offsets[:-1]] = False  # the first of a sentence follows nothing
+        inner[arrays.offsets[:-1]] = False  # the first token of a sentence follows no other
         links[arrays.gold[:-1][inner[1:]], arrays.gold[1:][inner[1:]]] = True
-        return cls(offsets, found, links)
+        return cls(offsets, observed_labels, links)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -49,28 +51,28 @@ class Pairs:
 
     @property
     def places(self) -> np.ndarray:
-        """Where each pair stands in a table [rows, labels]: int64 [pairs]"""
+        """The flat index of each pair in a table [rows, labels]: int64 [pairs]"""
         return self.rows * len(self.links) + self.labels
 
     def any(self, mask: Tensor) -> Tensor:
-        """Rows with a pair that is true: bool [pairs] -> bool [rows]"""
+        """Rows with a true pair: bool [pairs] -> bool [rows]"""
         before = np.r_[0, np.cumsum(mask.cpu().numpy())]
         return torch.from_numpy(np.diff(before[self.offsets]) > 0)
 
     def whole(self, ids: Tensor) -> bool:
-        """Whether all pairs of a row lie in the same group (ids [pairs])."""
+        """Whether all pairs of each row lie in the same group (ids [pairs])."""
         ids = ids.cpu().numpy()
         inner = np.ones(len(self), bool)
         inner[self.offsets[:-1][np.diff(self.offsets) > 0]] = False
         return ids.shape == (len(self),) and bool((ids[1:] == ids[:-1])[inner[1:]].all())
 
     def of(self, rows: Tensor) -> Tensor:
-        """Pairs whose row is true: bool [rows] -> bool [pairs]"""
+        """Pairs of true rows: bool [rows] -> bool [pairs]"""
         return torch.from_numpy(np.repeat(rows.cpu().numpy(), np.diff(self.offsets)))
 
 
 class PairTable(nn.Module):
-    """A weight for each pair: one long vector, row after row."""
+    """A table with a weight for each observed pair, as one vector, row after row."""
 
     def __init__(self, pairs: Pairs) -> None:
         super().__init__()
@@ -83,7 +85,7 @@ class PairTable(nn.Module):
         return pair_sum(self.table, self.pairs, self.places, batch)
 
     def dense(self) -> Tensor:
-        """The weights as a table, zero where there is no pair: [rows, labels]"""
+        """The weights as a dense table, zero for all other pairs: [rows, labels]"""
         return _dense(self.table, self.pairs, self.places)
 
     def extra_repr(self) -> str:
@@ -91,16 +93,18 @@ class PairTable(nn.Module):
 
 
 class PairScorer(PairTable):
-    """score[token, label] = sum over the features active at the token of the weight of (feature, label), if it has one
+    """score[token, label] = sum over the features active at the token of the weight of (feature, label), if observed
 
-    `observed`: label pairs that do not follow each other in training have no score either, nor have starts and ends, so
-    that the model is the one of crfsuite."""
+    With `observed`, label pairs that are not neighbours in training have no score, nor do starts and ends: the model of
+    crfsuite."""
 
     linear = True
 
     def __init__(self, sizes: Sizes, observed: bool = False) -> None:
         if sizes.pairs is None:
-            raise UserError("model PairScorer needs sentences to take its pairs from; these sizes come without")
+            raise UserError(
+                "model PairScorer takes its pairs from training sentences, and there are none in these sizes"
+            )
         super().__init__(sizes.pairs())
         self.links = torch.from_numpy(self.pairs.links) if observed else None
         self.ends = not observed
@@ -110,12 +114,12 @@ class PairScorer(PairTable):
 
 
 def pairs_of(tagger: nn.Module) -> Pairs | None:
-    """The pairs that its weights are of, if they are."""
+    """The observed pairs of a model's table; None if it has a weight for every pair."""
     return next((module.pairs for module in tagger.modules() if isinstance(module, PairTable)), None)
 
 
 def rows_of(tagger: nn.Module, mask: Tensor) -> Tensor:
-    """Rows of the table with an entry that is true, whichever form the table has; a mask of rows is one: bool [rows]"""
+    """Rows of the table with a true entry, for a mask of entries or of rows: bool [rows]"""
     pairs = pairs_of(tagger)
     if pairs is not None:
         return pairs.any(mask)
@@ -123,13 +127,13 @@ def rows_of(tagger: nn.Module, mask: Tensor) -> Tensor:
 
 
 def entries_of(tagger: nn.Module, rows: Tensor) -> Tensor:
-    """The entries that rows (bool [rows]) have in the table: bool, an index of its first dimension."""
+    """The entries of rows (bool [rows]) as a mask of the table's first dimension."""
     pairs = pairs_of(tagger)
     return rows if pairs is None else pairs.of(rows)
 
 
 def on_rows(tagger: nn.Module, values: Tensor, rows: Tensor) -> Tensor:
-    """What a table of that tagger is on some rows."""
+    """The values of a table on some rows."""
     return values[entries_of(tagger, rows).to(values.device)]
 
 
@@ -142,11 +146,14 @@ def pair_sum(table: Tensor, pairs: Pairs, places: Tensor, batch: TokenBatch) -> 
 
 
 def _dense(table: Tensor, pairs: Pairs, places: Tensor) -> Tensor:
+    """The weights as a dense table: [rows, labels]"""
     rows, labels = len(pairs.offsets) - 1, len(pairs.links)
     return table.new_zeros(rows * labels).index_copy(0, places, table).view(rows, labels)
 
 
 class _PairSum(torch.autograd.Function):
+    """`pair_sum` by the compiled kernels."""
+
     @staticmethod
     def forward(ctx, table: Tensor, pairs: Pairs, batch: TokenBatch) -> Tensor:
         ctx.pairs, ctx.batch = pairs, batch
@@ -176,7 +183,7 @@ class _PairSum(torch.autograd.Function):
 
 
 def _order(batch: TokenBatch, rows: int) -> tuple[tuple, tuple]:
-    """Where the frequent rows occur, token by token, and the others, row by row; worth it for what comes again."""
+    """The occurrences of frequent rows by token, and of rare rows by row; precomputed for a batch that comes again."""
     ids, offsets = batch.ids.numpy(), batch.offsets.numpy()
     counts = np.bincount(ids, minlength=rows)
     frequent = counts >= kernels.FREQUENT

@@ -11,7 +11,7 @@ from structsparse.corpora.text import encode
 from structsparse.groups import by_parents
 from structsparse.penalties import L1, ElasticNet, Nonnegative, Ridged, SquaredL2, TreeGroupLasso, TreeGroupLassoMax
 from structsparse.solvers.fista import FISTA, AcceleratedSGD
-from structsparse.solvers.fista_passes import Moves
+from structsparse.solvers.fista_passes import AcceleratedParameter
 from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.tasks.lm.groups import ContextLayout, by_suffix
 from structsparse.tasks.lm.model import NgramModel
@@ -97,7 +97,7 @@ def test_each_pass_of_a_step_is_that_of_torch():
         step, told = random_steps(shape, next(draw)).to(dtype), []
         for route in STRIDED.values():
             parameter = torch.nn.Parameter(route(x))
-            move = Moves(parameter)
+            move = AcceleratedParameter(parameter)
             with torch.no_grad():
                 move.ahead_(before, 0.7)
                 assert torch.equal(move.here, x)

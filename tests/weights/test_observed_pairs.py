@@ -43,7 +43,7 @@ def seen_pairs(arrays, rows):
 
 def test_the_pairs_are_those_that_occur(data):
     arrays, rows = data.arrays["train"], len(data.index)
-    pairs = Pairs.seen(arrays, rows, len(data.labels))
+    pairs = Pairs.observed(arrays, rows, len(data.labels))
     expected = [sorted(labels) for labels in seen_pairs(arrays, rows)]
     assert [pairs.labels[a:b].tolist() for a, b in itertools.pairwise(pairs.offsets)] == expected
     assert pairs.rows.tolist() == [row for row, labels in enumerate(expected) for _ in labels]
@@ -59,7 +59,7 @@ def test_there_may_be_many_labels(labels):
     arrays = prepare(planted(1, 40, 2, 2), TEMPLATES).arrays["train"]
     arrays = dataclasses.replace(arrays, gold=draw.integers(0, labels, len(arrays.gold)))
     rows = int(arrays.bags.ids.max()) + 1
-    pairs = Pairs.seen(arrays, rows, labels)
+    pairs = Pairs.observed(arrays, rows, labels)
     expected = [sorted(found) for found in seen_pairs(arrays, rows)]
     assert [pairs.labels[a:b].tolist() for a, b in itertools.pairwise(pairs.offsets)] == expected
 
@@ -254,7 +254,7 @@ def tiny():
     small = dataclasses.replace(
         arrays, bags=bags, gold=gold, offsets=offsets, dense=arrays.dense[tokens], codes=arrays.codes[tokens]
     )
-    sizes = data.sizes._replace(labels=3, pairs=lambda: Pairs.seen(small, len(data.index), 3))
+    sizes = data.sizes._replace(labels=3, pairs=lambda: Pairs.observed(small, len(data.index), 3))
     return dataclasses.replace(data, arrays={"train": small}, labels=("a", "b", "c"), sizes=sizes)
 
 

@@ -181,7 +181,7 @@ def _with_edges(data: TaggingData, lines: Sequence[str], min_count: int) -> Tagg
 
 def _pairs(train: TokenArrays, index: TokenIndex, labels: Sequence[str]) -> Callable[[], Pairs]:
     """What is worked out, once, if a scorer asks for it."""
-    return once(partial(Pairs.seen, train, len(index), len(labels)))
+    return once(partial(Pairs.observed, train, len(index), len(labels)))
 
 
 def _tags_as(splits: Splits, tag: str, scheme: str | None) -> tuple[dict[str, Sentences], list[str]]:

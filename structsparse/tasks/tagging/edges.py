@@ -61,7 +61,9 @@ class EdgeFeatures:
     @cached_property
     def pairs(self) -> Pairs:
         """The pairs of row and step that training holds."""
-        return Pairs.seen(_Taken(self.bags["train"], self.taken, self.offsets), len(self.index), self.steps.shape[1])
+        return Pairs.observed(
+            _Taken(self.bags["train"], self.taken, self.offsets), len(self.index), self.steps.shape[1]
+        )
 
     @property
     def counts(self) -> np.ndarray:
