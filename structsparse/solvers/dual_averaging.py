@@ -103,9 +103,8 @@ class AdagradRDA(RDA):
         super()._bags(group, parameter)
         state = self._sums(parameter)
         gradient = concatenated(notes_of(parameter).pending)
-        adagrad_(
-            state["sum"], state["squares"], gradient, 0.0, self.delta, self._slot(parameter)
-        )  # rate 0: updates the squares only
+        no_step = 0.0  # updates the squares only
+        adagrad_(state["sum"], state["squares"], gradient, no_step, self.delta, self._slot(parameter))
 
     def _sums(self, parameter: Tensor) -> dict[str, Tensor]:
         state = super()._sums(parameter)

@@ -77,10 +77,8 @@ class OWLQN(Composite):
 
     def _walk(self, here: list[Tensor], pseudo: list[Tensor], direction: list[Tensor], length: float) -> None:
         """Move along the direction; weights that leave the orthant become zero."""
-        for parameter, start, pull, towards, cut in zip(
-            self.members, here, pseudo, direction, self._cuts(), strict=True
-        ):
-            parameter.copy_(start).add_(towards, alpha=length)
+        for parameter, start, pull, line, cut in zip(self.members, here, pseudo, direction, self._cuts(), strict=True):
+            parameter.copy_(start).add_(line, alpha=length)
             if cut > 0:
                 side = torch.where(start != 0, start.sign(), -pull.sign())
                 parameter.mul_(parameter.sign() == side).add_(0.0)  # no negative zeros
