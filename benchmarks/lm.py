@@ -22,7 +22,8 @@ import torch
 from prox_trees import exponent
 from timing import arguments, compare, print_table, write_json
 
-from structsparse.corpora.text import Coded, Reading, read_coded
+from structsparse.corpora.text import ProvisionalText, read_coded
+from structsparse.corpora.text_reading import TextReading
 from structsparse.groups import by_parents
 from structsparse.penalties import L1, SquaredL2, TreeGroupLasso, TreeGroupLassoMax
 from structsparse.structures.contexts import Contexts
@@ -43,7 +44,7 @@ def corpus(words):
     """So many words, and what they are."""
     path = Path(os.environ.get("STRUCTSPARSE_DATA", "")) / CORPUS
     if path.exists():
-        return read_coded(path, Reading("text", "words", lower=True, limit=words)), CORPUS
+        return read_coded(path, TextReading("text", "words", lower=True, limit=words)), CORPUS
     return planted(words), f"planted, because {CORPUS} was not found below STRUCTSPARSE_DATA"
 
 
@@ -58,7 +59,9 @@ def planted(words, kinds=60_000):
         begin = int(draw.integers(0, place - size)) if place > size else 0
         codes[place : place + size] = codes[begin : begin + len(codes[place : place + size])]
         place += 2 * size
-    return Coded("planted text", [f"w{k}" for k in range(kinds)], np.insert(codes, np.arange(20, words, 20), 0))
+    return ProvisionalText(
+        "planted text", [f"w{k}" for k in range(kinds)], np.insert(codes, np.arange(20, words, 20), 0)
+    )
 
 
 def text_of(coded, words):

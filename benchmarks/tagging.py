@@ -27,7 +27,7 @@ from rich.console import Console
 from timing import print_table, set_threads, write_json
 
 from structsparse import load
-from structsparse.artifacts.quantization import Small
+from structsparse.artifacts.quantization import ArtifactOptions
 from structsparse.base.configuration import configuration_folder
 from structsparse.base.errors import UserError
 from structsparse.cli.train import silence_lightning
@@ -153,7 +153,7 @@ def few_bits(outcome, bits, prepare, folder, test):
     """The same model, its weights rounded and its keys shortened."""
     data = outcome.data
     small = TaggingTask(data.tag, data.scheme).rounded(
-        replace(outcome, module=deepcopy(outcome.module)), Small(bits, MISTAKEN)
+        replace(outcome, module=deepcopy(outcome.module)), ArtifactOptions(bits, MISTAKEN)
     )
     return row_of_ours(f"the same, {bits} bits", small, (0.0, 0.0), prepare, folder / f"bits-{bits}", test)
 

@@ -27,7 +27,7 @@ import torch
 from scipy import sparse
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.documents import running
+from structsparse.corpora.documents import running_text
 from structsparse.features.clusters.brown import WordTree, brown_tree
 from structsparse.features.clusters.topics import lda
 from structsparse.features.clusters.ward import ward_tree
@@ -124,7 +124,7 @@ def brown(
     """A group of words for each node of the tree of Brown clusters with at most `largest` words.
 
     Clusters are made from the training documents and all texts without labels."""
-    text = running(layout.train, layout.unlabelled, layout.reading)
+    text = running_text(layout.train, layout.unlabelled, layout.reading)
     tree = brown_tree(text, classes, cache)
     return _cover(shape, layout, parameter, _below(tree, largest), weights, **control)
 
@@ -137,7 +137,7 @@ def ward(
     """A group of words for each node of Ward's tree over word vectors with at most `largest` words.
 
     Vectors are made from the training documents and all texts without labels."""
-    text = running(layout.train, layout.unlabelled, layout.reading)
+    text = running_text(layout.train, layout.unlabelled, layout.reading)
     tree = ward_tree(text, classes, dimensions, window, cache)
     return _cover(shape, layout, parameter, _below(tree, largest), weights, **control)
 

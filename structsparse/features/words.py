@@ -15,7 +15,7 @@ from scipy import sparse
 from torch import Tensor
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.documents import Documents, Labelled, Reading
+from structsparse.corpora.documents import DocumentReading, Documents, DocumentSplits
 from structsparse.groups.layouts import TableLayout
 
 WEIGHTINGS, VOCABULARIES = ("counts", "log", "tfidf"), ("train", "all")
@@ -36,7 +36,7 @@ class WordLayout(TableLayout):
     extra: int = 0
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # groups of words of a planted corpus, by name
     unlabelled: tuple[str, ...] = ()  # texts without labels, for clusters of words
-    reading: Reading = field(default_factory=Reading)
+    reading: DocumentReading = field(default_factory=DocumentReading)
 
     def __len__(self) -> int:
         return len(self.words)
@@ -119,7 +119,7 @@ def count(documents: Documents, row_of: np.ndarray, rows: int) -> sparse.csr_arr
 
 
 def bag(
-    documents: Labelled,
+    documents: DocumentSplits,
     weighting: str = "counts",
     normalize: bool | None = None,
     min_count: int = 1,

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from structsparse.artifacts.folder import parts
-from structsparse.artifacts.quantization import Small
+from structsparse.artifacts.quantization import ArtifactOptions
 from structsparse.base.files import write_text
 from structsparse.report.tables import Table, cell, console_table, tsv
 from structsparse.training.data import Data
@@ -47,7 +47,7 @@ def finish(
     task: Task,
     data: Data,
     results: Sequence[StageResult],
-    small: Small,
+    small: ArtifactOptions,
     seconds: Mapping[str, float],
     folder: Path,
     console: Console,

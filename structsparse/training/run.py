@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from structsparse.artifacts.quantization import Small
+from structsparse.artifacts.quantization import ArtifactOptions
 from structsparse.base.errors import UserError
 from structsparse.training import fit, legality
 from structsparse.training.compose import stages_of
@@ -34,7 +34,7 @@ def train(cfg: DictConfig, choices: Mapping[str, str], folder: Path, console: Co
     task: Task = instantiate(cfg.task, _convert_="all")
     for stage in stages_of(cfg, "", folder, console):
         legality.check(task, stage)  # before any data are read
-    small = Small.of(OmegaConf.to_container(cfg.artifact, resolve=True))
+    small = ArtifactOptions.of(OmegaConf.to_container(cfg.artifact, resolve=True))
     task.check_rounding(small)
     features = instantiate(cfg.features, _convert_="all")
     data = task.prepare(instantiate(cfg.data), features, instantiate(cfg.filter), cfg.cache)

@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from structsparse.artifacts.quantization import Small, round_all_
+from structsparse.artifacts.quantization import ArtifactOptions, quantize_all_
 from structsparse.base.errors import UserError
 from structsparse.groups.layouts import TableLayout
 from structsparse.report.tables import Table
@@ -77,21 +77,21 @@ class Task(ABC):
         """The last result in the form that is tested and exported."""
         return result
 
-    def check_rounding(self, small: Small) -> None:
+    def check_rounding(self, small: ArtifactOptions) -> None:
         """Refuse, before anything is trained, options that do not apply to the artifact of this task."""
         if small.mistaken is not None and not self.keyed:
             raise UserError(
                 f"artifact.mistaken={small.mistaken}: an artifact of this task has words, not keys; leave it out"
             )
 
-    def rounded(self, result: StageResult, small: Small) -> StageResult:
+    def rounded(self, result: StageResult, small: ArtifactOptions) -> StageResult:
         """The result as its artifact stores it, which is what is tested and reported. Weights are rounded to the grid
         that has the least loss on dev."""
         if small.bits is not None:
             module, dev = result.module, result.data.whole("dev")
             if not any(True for _ in module.parameters()):
                 raise UserError(f"artifact.bits={small.bits}: this model is counted, it has no weights; leave it out")
-            round_all_(module.parameters(), small.bits, lambda: certificate.mean_loss(module, dev))
+            quantize_all_(module.parameters(), small.bits, lambda: certificate.mean_loss(module, dev))
         return result
 
     @abstractmethod

@@ -14,7 +14,7 @@ from seqeval.metrics import classification_report
 from structsparse import __version__
 from structsparse.cli.main import main
 from structsparse.corpora.columns import Column, Sentences, read_columns, write_columns
-from structsparse.corpora.splits import Splits, planted
+from structsparse.corpora.splits import SentenceSplits, planted
 from structsparse.corpora.tags import convert
 from structsparse.tasks.tagging import artifact
 from structsparse.tasks.tagging.data import TaggingData, prepare
@@ -315,7 +315,7 @@ def test_tags_that_are_no_spans_are_scored_by_accuracy(tmp_path, run):
         name: Sentences({"word": p.columns["word"], "pos": p.columns["pos"]}, p.offsets, name)
         for name, p in splits.parts.items()
     }
-    data = prepare(Splits("pos", **parts), ["word[0]", "suffix2[0]"], tag="pos", scheme=None)
+    data = prepare(SentenceSplits("pos", **parts), ["word[0]", "suffix2[0]"], tag="pos", scheme=None)
     tagger = tagger_of(data, dead=0.3)
     artifact.save(tmp_path / "model", tagger, data)
     (tmp_path / "test.txt").write_bytes(columns(parts["test"], "word", "pos"))

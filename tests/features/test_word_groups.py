@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.documents import Constituents, Labelled, tokenize
+from structsparse.corpora.documents import Constituents, DocumentSplits, tokenize
 from structsparse.features import word_groups as groups
 from structsparse.features import words
 from structsparse.features.clusters.brown import brown_tree
@@ -45,7 +45,7 @@ def corpus(seed: int = 0, documents: int = 12, words: int = 25):
 def layout_of(documents, min_count: int = 1):
     half = len(documents) // 2
     train, rest = documents.select(range(half)), documents.select(range(half, len(documents)))
-    return bag(Labelled("random", train, rest, rest), min_count=min_count, vocabulary="all").layout
+    return bag(DocumentSplits("random", train, rest, rest), min_count=min_count, vocabulary="all").layout
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,7 @@ def test_planted_topics_are_found():
     sides = [["sun", "moon", "star"], ["bread", "milk", "egg"]]
     texts = [" ".join(random.choice(sides[k % 2], 30)) for k in range(40)]
     documents = tokenize([str(k) for k in range(40)], texts, np.arange(40) % 2, ("a", "b"))
-    layout = bag(Labelled("two", documents, documents, documents)).layout
+    layout = bag(DocumentSplits("two", documents, documents, documents)).layout
     cover = groups.topics((6,), layout, topics=2, top=3, iterations=50)
     assert set(as_sets(cover, layout)) == {frozenset(side) for side in sides}
 

@@ -8,18 +8,18 @@ from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.documents import Labelled, tokenize
+from structsparse.corpora.documents import DocumentSplits, tokenize
 from structsparse.features.words import bag, extended
 
 PATTERN = r"(?u)\w+"
 TEXT = st.lists(st.sampled_from("a b c d e f A Äh x1 3 a-b , . _".split()), max_size=12).map(" ".join)
 
 
-def corpus(train, dev=(), test=()) -> Labelled:
+def corpus(train, dev=(), test=()) -> DocumentSplits:
     texts = [*train, *dev, *test]
     whole = tokenize([f"t{k}" for k in range(len(texts))], texts, np.zeros(len(texts), np.int64), ("no", "yes"))
     bounds = np.cumsum([0, len(train), len(dev), len(test)])
-    return Labelled("toy", *(whole.select(np.arange(*bounds[k : k + 2])) for k in range(3)))
+    return DocumentSplits("toy", *(whole.select(np.arange(*bounds[k : k + 2])) for k in range(3)))
 
 
 @settings(max_examples=40)

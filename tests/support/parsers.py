@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from structsparse.corpora.known.treebanks import Treebanks, planted
+from structsparse.corpora.known.treebanks import TreebankSplits, planted
 from structsparse.features.filters import all_of
 from structsparse.tasks.parsing.data import ParsingData, prepare
 from structsparse.tasks.parsing.model import ArcScorer, Parser
@@ -47,7 +47,7 @@ class Made:
         return found
 
 
-def corpus(seed: int = 0, sentences: int = 40) -> Treebanks:
+def corpus(seed: int = 0, sentences: int = 40) -> TreebankSplits:
     return planted(seed, sentences, 15, 15, 0.1)
 
 

@@ -30,7 +30,8 @@ from structsparse.artifacts.folder import (
 )
 from structsparse.artifacts.tables import decode_table, encode_table
 from structsparse.base.errors import UserError
-from structsparse.corpora.text import END, START, UNKNOWN, Reading, Vocabulary
+from structsparse.corpora.text import Vocabulary
+from structsparse.corpora.text_reading import END, START, UNKNOWN, TextReading
 from structsparse.kernels.structures import contexts_pruned as kernels
 from structsparse.tasks.lm.predictor import LanguageModel
 from structsparse.tasks.lm.trie import Trie
@@ -102,7 +103,7 @@ def load(folder: Path, description: dict) -> LanguageModel:
     """Read a language model that `save` has written; errors name the damaged file and the reason."""
     with errors_in(folder / DESCRIPTION):
         check_fields(description, _FIELDS)
-        vocabulary, reading = Vocabulary(tuple(description["words"])), Reading(**description["reading"])
+        vocabulary, reading = Vocabulary(tuple(description["words"])), TextReading(**description["reading"])
     with errors_in(folder / WEIGHTS):
         tensors = read_tensors((folder / WEIGHTS).read_bytes(), description["sha256"])
         trie = _trie(description, tensors)

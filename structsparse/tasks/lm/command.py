@@ -22,7 +22,7 @@ from structsparse.base.commands import (
 from structsparse.base.console import note, source, write_output
 
 if TYPE_CHECKING:
-    from structsparse.corpora.text import Coded, Text
+    from structsparse.corpora.text import EncodedText, ProvisionalText
     from structsparse.tasks.lm.predictor import LanguageModel, NextWord
 
 
@@ -34,9 +34,9 @@ def predict(options: argparse.Namespace, model: LanguageModel) -> None:
             output.flush()
 
 
-def _scored_lines(model: LanguageModel, coded: Coded, text: Text) -> str:
+def _scored_lines(model: LanguageModel, coded: ProvisionalText, text: EncodedText) -> str:
     """A line for every word and sentence end with its log-probability, an empty line after every sentence."""
-    from structsparse.corpora.text import END, UNKNOWN
+    from structsparse.corpora.text_reading import END, UNKNOWN
 
     lines = []
     for word, value, known in model.scored_words(coded, text):
@@ -57,7 +57,7 @@ def evaluate(options: argparse.Namespace, model: LanguageModel) -> None:
 
 def _table(figures: dict) -> str:
     """The perplexities of a text for reading."""
-    from structsparse.corpora.text import UNKNOWN
+    from structsparse.corpora.text_reading import UNKNOWN
 
     known, open_ = f"{figures['perplexity']:12,.2f}", f"{figures['perplexity_open']:12,.2f}"
     size = f"{figures['sentences']:,} sentences, {figures['tokens']:,} tokens"
@@ -69,7 +69,7 @@ perplexity_open {open_}   over all, {figures["unknown"]:,} unknown words counted
 
 def next(options: argparse.Namespace, model: LanguageModel) -> None:
     """`structsparse next`: the most probable next words after a context, and why."""
-    from structsparse.corpora.text import UNKNOWN
+    from structsparse.corpora.text_reading import UNKNOWN
 
     unknown = model.unknown_words(options.context)
     if unknown:

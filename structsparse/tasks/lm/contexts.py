@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.text import Text, Vocabulary
+from structsparse.corpora.text import EncodedText, Vocabulary
 from structsparse.kernels.features import suffixes as kernels
 
 _MOST = np.iinfo(np.int32).max
@@ -57,7 +57,7 @@ class ContextTree:
     vocabulary: Vocabulary | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def build(cls, text: Text, order: int, collapse: bool = False) -> ContextTree:
+    def build(cls, text: EncodedText, order: int, collapse: bool = False) -> ContextTree:
         """The context trie of a text; `collapse` joins each context that has all targets of the one above to it."""
         return _build(text, order, collapse)
 
@@ -104,7 +104,7 @@ class ContextTree:
             entry_levels=self.entry_levels[: order + 1],
         )
 
-    def locate(self, text: Text) -> Places:
+    def locate(self, text: EncodedText) -> Places:
         """The deepest known context of each target of a text, and the deepest entry with its word."""
         self._require_trie("searched")
         if len(text.vocabulary) != self.words:
@@ -236,7 +236,7 @@ def _first_places(numbers: np.ndarray, count: int) -> np.ndarray:
     return np.flatnonzero(np.diff(running, prepend=-1)) if count else np.empty(0, np.int64)
 
 
-def _build(text: Text, order: int, collapse: bool) -> ContextTree:
+def _build(text: EncodedText, order: int, collapse: bool) -> ContextTree:
     """Build the context tree of a text level by level."""
     V, codes, tokens = len(text.vocabulary), text.codes, len(text.targets)
     if order < 1:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.known.texts import Texts
-from structsparse.corpora.text import Text
+from structsparse.corpora.known.texts import TextSplits
+from structsparse.corpora.text import EncodedText
 from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.training.batches import Progress
 
@@ -22,7 +22,7 @@ TRAIN = "train"
 class LanguageData:
     """Train, dev and test texts in one vocabulary, and the context tries of the training text."""
 
-    texts: Texts
+    texts: TextSplits
     tries: dict[int, ContextTree] = field(default_factory=dict, repr=False)  # by order, built on demand
     truth: tuple[str, ...] = ()
     metric: str = "perplexity"
@@ -70,7 +70,15 @@ class TargetBatches(Progress):
     """Batches of words to predict, in an order that depends on seed and epoch alone; the position can be resumed."""
 
     def __init__(
-        self, part: str, text: Text, size: int | None, *, shuffle: bool = False, seed: int = 0, rank=0, world: int = 1
+        self,
+        part: str,
+        text: EncodedText,
+        size: int | None,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        rank=0,
+        world: int = 1,
     ) -> None:
         if world > 1:
             raise UserError(f"trainer.devices={world}: a language model is trained on one device")

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.text import Text
+from structsparse.corpora.text import EncodedText
 from structsparse.tasks.lm.contexts import ContextTree, Places
 
 FALLBACK = (0.5, 1.0, 1.5)  # discounts of counts 1, 2, 3 or more, where a level has too few entries to estimate them
@@ -81,9 +81,9 @@ class KneserNey:
             result[level] = self.discounted[level] + self.backoff[tree.entry_node[level]] * shorter
         return result
 
-    def log_probabilities(self, text: Text | Places) -> np.ndarray:
+    def log_probabilities(self, text: EncodedText | Places) -> np.ndarray:
         """Natural logarithms of the targets' probabilities, of a text or of places in the tree: float64 [targets]"""
-        node, entry = self.tree.locate(text) if isinstance(text, Text) else text
+        node, entry = self.tree.locate(text) if isinstance(text, EncodedText) else text
         node, entry = _up(node, self.tree.above, self.nodes), _up(entry, self.tree.entry_above, self.entries)
         result = self.probabilities[entry]
         home = self.tree.entry_node[entry]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, NoReturn
 import numpy as np
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.text import END, START, Coded, Reading, Text, Vocabulary, code_pieces, sentences_of
+from structsparse.corpora.text import EncodedText, ProvisionalText, Vocabulary, code_pieces
+from structsparse.corpora.text_reading import END, START, TextReading, sentences_of
 from structsparse.kernels.structures import contexts_pruned as kernels
 from structsparse.tasks.lm.sampling import Sampler
 from structsparse.tasks.lm.scores import Perplexity
@@ -66,7 +67,7 @@ class LanguageModel:
     words that end the text before the word and have a weight for it."""
 
     vocabulary: Vocabulary
-    reading: Reading  # how text is split into sentences and words
+    reading: TextReading  # how text is split into sentences and words
     trie: Trie
     weights: np.ndarray  # float32 or float64 [entries]
     alpha: float = 1.0
@@ -75,7 +76,7 @@ class LanguageModel:
     @classmethod
     def of(
         cls, tree: ContextTree, table: np.ndarray, alpha: float = 1.0, base: np.ndarray | None = None,
-        reading: Reading | None = None,
+        reading: TextReading | None = None,
     ) -> LanguageModel:  # fmt: skip
         """The living part of an `NgramModel` on a trie: `table` has a weight for each entry of the tree."""
         if tree.collapsed:
@@ -86,7 +87,7 @@ class LanguageModel:
             small.words, small.order, small.above, small.word, small.starts, small.entry_word, small.entry_count
         )
         base = None if base is None else np.asarray(base)
-        return cls(tree.vocabulary, reading or Reading(), trie, table[rows], float(alpha), base)
+        return cls(tree.vocabulary, reading or TextReading(), trie, table[rows], float(alpha), base)
 
     @cached_property
     def increments(self) -> np.ndarray:
@@ -153,11 +154,11 @@ class LanguageModel:
 
     # --- log-probabilities of texts
 
-    def encode(self, sentences: Iterable[Sequence[str]], source: str = "text") -> Text:
+    def encode(self, sentences: Iterable[Sequence[str]], source: str = "text") -> EncodedText:
         """Sentences, each a list of words, as codes of this language model."""
         return code_pieces(source, ((list(words), True) for words in sentences), self.reading).text(self.vocabulary)
 
-    def stream(self, source: Path | BinaryIO) -> Iterator[tuple[Coded, Text]]:
+    def stream(self, source: Path | BinaryIO) -> Iterator[tuple[ProvisionalText, EncodedText]]:
         """The sentences of a file, plain or gzipped, or of a pipe, block by block in constant memory.
 
         `Coded` has the words that the vocabulary lacks, too."""
@@ -165,21 +166,21 @@ class LanguageModel:
         for coded in blocks(source, self.reading):
             yield coded, coded.text(self.vocabulary)
 
-    def log_probabilities(self, text: Text) -> np.ndarray:
+    def log_probabilities(self, text: EncodedText) -> np.ndarray:
         """The natural logarithm of the probability of every target of a text: float64 [targets]"""
         if text.vocabulary is not self.vocabulary and text.vocabulary != self.vocabulary:
             raise UserError(f"{text.source}: its words are coded for another model, expected the codes of this one")
         node, entry = self.trie.locate(text)
         return self.scores[entry] - self.log_z[node]
 
-    def scored_words(self, coded: Coded, text: Text) -> Iterator[ScoredWord]:
+    def scored_words(self, coded: ProvisionalText, text: EncodedText) -> Iterator[ScoredWord]:
         """The words of a text with their log-probabilities, each sentence followed by `</s>`."""
         words = [END, *coded.words]
         values, known = self.log_probabilities(text).tolist(), text.known[text.targets].tolist()
         for code, value, is_known in zip(coded.codes.tolist(), values, known, strict=True):
             yield ScoredWord(words[code], value, is_known)
 
-    def _texts(self, texts: str | Iterable[str | Sequence[str]]) -> Iterator[tuple[Coded, Text]]:
+    def _texts(self, texts: str | Iterable[str | Sequence[str]]) -> Iterator[tuple[ProvisionalText, EncodedText]]:
         """The texts that a caller passes, each as codes."""
         for text in [texts] if isinstance(texts, str) else texts:
             coded = code_pieces("text", self._sentences(text), self.reading)

@@ -8,17 +8,18 @@ from typing import BinaryIO
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.byte_streams import chunks, name_of, whole_lines
-from structsparse.corpora.text import Coded, Reading, code_pieces, decoded, lines_of_text, sentences_of
+from structsparse.corpora.text import ProvisionalText, code_pieces
+from structsparse.corpora.text_reading import TextReading, decoded, lines_of_text, sentences_of
 
 BLOCK = 1 << 17  # words
 
 
-def sentences_of_file(path: Path, reading: Reading) -> Iterator[Coded]:
+def sentences_of_file(path: Path, reading: TextReading) -> Iterator[ProvisionalText]:
     """Blocks of sentences of a text file, plain or gzipped."""
     return _blocks(str(path), sentences_of(lines_of_text(path), reading), reading, lambda: False)
 
 
-def sentences_of_stream(stream: BinaryIO, reading: Reading) -> Iterator[Coded]:
+def sentences_of_stream(stream: BinaryIO, reading: TextReading) -> Iterator[ProvisionalText]:
     """Blocks of the sentences that have arrived in a pipe, without waiting for more.
 
     Of running text each sentence is a block, because the last one that has arrived is not marked."""
@@ -43,8 +44,8 @@ class _ArrivingLines:
 
 
 def _blocks(
-    source: str, pieces: Iterable[tuple[list[str], bool]], reading: Reading, due: Callable[[], bool]
-) -> Iterator[Coded]:
+    source: str, pieces: Iterable[tuple[list[str], bool]], reading: TextReading, due: Callable[[], bool]
+) -> Iterator[ProvisionalText]:
     """Complete sentences in blocks of BLOCK words, or shorter ones where `due()`.
 
     An error in the text is raised after the sentences before it."""

@@ -12,8 +12,8 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.known.texts import Texts
-from structsparse.corpora.text import Text
+from structsparse.corpora.known.texts import TextSplits
+from structsparse.corpora.text import EncodedText
 from structsparse.features import filters
 from structsparse.losses.softmax import SoftmaxLM
 from structsparse.report.tables import Table
@@ -65,7 +65,7 @@ class LanguageModule(TaskModule):
         trie: ContextTree | None,
         loss: nn.Module,
         optimizer: Callable[[list[dict]], torch.optim.Optimizer],
-        texts: Mapping[str, Text],
+        texts: Mapping[str, EncodedText],
         penalised: Sequence[str],
         final_lr: float = 1.0,
         fingerprint: str = "",
@@ -122,7 +122,7 @@ class LanguageModule(TaskModule):
 class KneserNeyModule(TaskModule):
     """Lightning module around a Kneser-Ney model, which is counted and has nothing to train."""
 
-    def __init__(self, model: KneserNey, texts: Mapping[str, Text], fingerprint: str = "") -> None:
+    def __init__(self, model: KneserNey, texts: Mapping[str, EncodedText], fingerprint: str = "") -> None:
         super().__init__(nn.Identity(), None, Perplexity, (), 1.0, fingerprint)
         self.model, self.texts = model, texts
 
@@ -158,9 +158,9 @@ class LanguageModelTask(Task):
     models = (ngram, kneser_ney)
     losses = (SoftmaxLM,)
 
-    def prepare(self, corpus: Texts, features: Mapping, filter: Callable, cache: int) -> LanguageData:
+    def prepare(self, corpus: TextSplits, features: Mapping, filter: Callable, cache: int) -> LanguageData:
         """Texts alone; contexts are the only features, and each model counts them when it is built."""
-        if not isinstance(corpus, Texts):
+        if not isinstance(corpus, TextSplits):
             raise UserError("task=lm reads running text: take data=text, ptb or another corpus of it")
         if "templates" in features or getattr(filter, "func", filter) is not filters.all_of:
             raise UserError("task=lm has contexts and no templates: leave out features=... and filter=...")

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from structsparse.corpora.text import Text
+from structsparse.corpora.text import EncodedText
 from structsparse.kernels.features import suffixes
 from structsparse.kernels.structures import contexts_pruned as kernels
 
@@ -65,7 +65,7 @@ class Trie:
         """int32 [entries]: the context of each entry"""
         return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.starts))
 
-    def locate(self, text: Text) -> tuple[np.ndarray, np.ndarray]:
+    def locate(self, text: EncodedText) -> tuple[np.ndarray, np.ndarray]:
         """The deepest known context of every target of a text, and the deepest entry of its word: int32 [targets]"""
         return self.locate_codes(text.codes, text.targets)
 

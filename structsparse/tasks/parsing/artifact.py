@@ -14,18 +14,18 @@ import torch
 from scipy import sparse
 
 from structsparse.artifacts.folder import (
-    COMMON,
+    COMMON_FIELDS,
     DESCRIPTION,
-    KEYS,
     WEIGHTS,
     Fields,
-    are_keys,
-    blaming,
     check_fields,
+    check_weights,
+    errors_in,
     read_tensors,
-    write,
+    write_model,
 )
-from structsparse.artifacts.tables import check_numbers, index_of, keep_living_, packed, unpacked
+from structsparse.artifacts.keys import EXPECTED_KEYS, are_keys, decode_keys, keep_living_
+from structsparse.artifacts.tables import decode_table, encode_table
 from structsparse.base.errors import UserError
 from structsparse.corpora.treebank import RULES
 from structsparse.structures.projective import ProjectiveTree
@@ -59,9 +59,9 @@ def save(folder: Path, model: DependencyParser) -> int:
         own, tensors["relations.keys"] = keep_living_(state, ["relations.table"], model.relations.index)
         described = {"names": list(model.relations.names), "templates": own}
     for name, array in state.items():
-        with blaming(folder):
+        with errors_in(folder):
             _check_finite(name, array)
-        tensors |= packed(name, array)
+        tensors |= encode_table(name, array)
     description = {
         "kind": KIND,
         "projective": isinstance(model.parser.structure, ProjectiveTree),
@@ -71,19 +71,19 @@ def save(folder: Path, model: DependencyParser) -> int:
         "relations": described,
     }
     tensors = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    return write(folder, description, safetensors.numpy.save(tensors))
+    return write_model(folder, description, safetensors.numpy.save(tensors))
 
 
 def load(folder: Path, description: dict) -> DependencyParser:
     """Read a parser that `save` has written; errors name the damaged file and the reason."""
-    with blaming(folder / DESCRIPTION):
+    with errors_in(folder / DESCRIPTION):
         check_fields(description, _FIELDS)
         for line in [*description["templates"], *(description["relations"] or {"templates": ()})["templates"]]:
             _check_template(line)
-    with blaming(folder / WEIGHTS):
+    with errors_in(folder / WEIGHTS):
         tensors = read_tensors((folder / WEIGHTS).read_bytes(), description["sha256"])
-        index = index_of(ArcIndex, _one, description["templates"], tensors)
-        table = unpacked(tensors, "table", (len(index),))
+        index = decode_keys(ArcIndex, _one, description["templates"], tensors)
+        table = decode_table(tensors, "table", (len(index),))
         _check_finite("table", table)
         relations = None if description["relations"] is None else _relations(description["relations"], tensors)
         if tensors:
@@ -96,8 +96,8 @@ def load(folder: Path, description: dict) -> DependencyParser:
 
 def _relations(described: dict, tensors: dict) -> Relations:
     names = tuple(described["names"])
-    index = index_of(ArcIndex, _one, described["templates"], tensors, "relations.keys")
-    table = unpacked(tensors, "relations.table", (len(index), len(names)))
+    index = decode_keys(ArcIndex, _one, described["templates"], tensors, "relations.keys")
+    table = decode_table(tensors, "relations.table", (len(index), len(names)))
     _check_finite("relations.table", table)
     return Relations(names, index, sparse.csr_array(table))
 
@@ -114,7 +114,7 @@ def _check_template(line: str) -> None:
 
 
 def _check_finite(name: str, array: np.ndarray) -> None:
-    check_numbers(name, array)
+    check_weights(name, array)
     if array.size and array.min() == -np.inf:
         raise UserError(f"{name} holds a weight that is infinite, expected numbers")
 
@@ -134,11 +134,11 @@ def _are_relations(value: object) -> bool:
     return {*value} == {"names", "templates"} and _names(value["names"]) and are_keys(value["templates"])
 
 
-_FIELDS: Fields = COMMON | {
+_FIELDS: Fields = COMMON_FIELDS | {
     "kind": (lambda value: value == KIND, f'"{KIND}"'),
     "projective": (lambda value: type(value) is bool, "true or false"),
     "single_root": (lambda value: type(value) is bool, "true or false"),
     "punctuation": (lambda value: value in RULES, f"one of {', '.join(RULES)}"),
-    "templates": (lambda value: bool(value) and are_keys(value), KEYS),
-    "relations": (_are_relations, f"null, or distinct names and templates with {KEYS}"),
+    "templates": (lambda value: bool(value) and are_keys(value), EXPECTED_KEYS),
+    "relations": (_are_relations, f"null, or distinct names and templates with {EXPECTED_KEYS}"),
 }

@@ -14,7 +14,7 @@ from torch import Tensor
 from structsparse.base.arrays import ranges
 from structsparse.base.cache import check_megabytes
 from structsparse.base.errors import UserError
-from structsparse.corpora.known.treebanks import Treebanks
+from structsparse.corpora.known.treebanks import TreebankSplits
 from structsparse.corpora.treebank import Treebank
 from structsparse.features.keys import WORD, Bags
 from structsparse.features.prepared import indexed
@@ -112,7 +112,7 @@ class ArcPassages(Passages):
 class ParsingData(CorpusParts):
     """Everything a parser is trained and judged on, as arrays."""
 
-    splits: Treebanks
+    splits: TreebankSplits
     templates: tuple[ArcTemplate, ...]
     make_index: Callable[[], ArcIndex]  # of all features, for models that want to know of them
     arrays: dict[str, ArcArrays]  # train, dev, test
@@ -197,7 +197,7 @@ class ParsingData(CorpusParts):
 
 
 def prepare(
-    splits: Treebanks,
+    splits: TreebankSplits,
     features: dict,
     choose: Callable,
     cache: int,
@@ -211,7 +211,7 @@ def prepare(
     when a model asks for them; those of all templates, which many runs begin with, are kept for later runs in so many
     megabytes of `cache`."""
     check_megabytes(cache)
-    if not isinstance(splits, Treebanks) or "variants" not in features:
+    if not isinstance(splits, TreebankSplits) or "variants" not in features:
         raise UserError("a parser needs a treebank and templates of arcs; these data or features are for other tasks")
     constant_too = features.get("constant", False)
     if not isinstance(constant_too, bool):
@@ -235,7 +235,7 @@ def _expanded(features: dict) -> list[ArcTemplate]:
     return templates
 
 
-def _of_labels(splits: Treebanks, features: dict) -> tuple[tuple[ArcTemplate, ...], list[str]]:
+def _of_labels(splits: TreebankSplits, features: dict) -> tuple[tuple[ArcTemplate, ...], list[str]]:
     """The templates of relations, if there is anything to learn, and what there is to say of them."""
     if not features.get("label_templates"):
         raise UserError("task.labels=true needs features.label_templates; name some, or take task.labels=false")
@@ -248,7 +248,7 @@ def _of_labels(splits: Treebanks, features: dict) -> tuple[tuple[ArcTemplate, ..
 
 
 def lazy(
-    splits: Treebanks, templates: tuple[ArcTemplate, ...], min_count: int, bits: int = WORD, megabytes: int = 0
+    splits: TreebankSplits, templates: tuple[ArcTemplate, ...], min_count: int, bits: int = WORD, megabytes: int = 0
 ) -> dict:
     """An index of all features of training, and the arrays of all parts; both are made when they are asked for, or
     found among so many megabytes of what earlier runs have made."""
@@ -270,7 +270,7 @@ def lazy(
     return {"make_index": lambda: found()[0], "arrays": arrays}
 
 
-def arrays_of(splits: Treebanks, templates: Sequence[ArcTemplate], make_index: Callable) -> dict[str, ArcArrays]:
+def arrays_of(splits: TreebankSplits, templates: Sequence[ArcTemplate], make_index: Callable) -> dict[str, ArcArrays]:
     return {
         part: ArcArrays(treebank, templates, splits.punctuation(part), lambda own: make_index().bags(own), part)
         for part, treebank in splits.parts.items()

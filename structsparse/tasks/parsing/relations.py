@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from structsparse.artifacts.quantization import Small, round_
+from structsparse.artifacts.quantization import ArtifactOptions, quantize_
 from structsparse.corpora.columns import Column, Sentences
 from structsparse.corpora.treebank import Treebank
 from structsparse.kernels.solvers import online_relations as kernels
@@ -42,11 +42,11 @@ class Relations:
         ones, shape = np.ones(len(bags.ids), np.float32), (len(heads), len(self.index))
         return (sparse.csr_array((ones, bags.ids, bags.offsets), shape) @ self.weights).toarray()
 
-    def small(self, small: Small, treebank: Treebank) -> Relations:
+    def small(self, small: ArtifactOptions, treebank: Treebank) -> Relations:
         """As they are told in an artifact that is made small, by what is in a treebank."""
         weights, index = self.weights.copy(), self.index
         if small.bits is not None:
-            round_(torch.from_numpy(weights.data), small.bits)
+            quantize_(torch.from_numpy(weights.data), small.bits)
             weights.eliminate_zeros()
             alive = np.diff(weights.indptr) > 0
             weights, (index, _) = weights[np.flatnonzero(alive)], index.keep(alive)

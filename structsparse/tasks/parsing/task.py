@@ -11,9 +11,9 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from structsparse.artifacts.quantization import Small
+from structsparse.artifacts.quantization import ArtifactOptions
 from structsparse.base.errors import UserError
-from structsparse.corpora.known.treebanks import Treebanks
+from structsparse.corpora.known.treebanks import TreebankSplits
 from structsparse.features.keys import WORD
 from structsparse.losses.structured import StructuredLoss
 from structsparse.report import tables as report
@@ -98,7 +98,7 @@ class ParsingTask(Task):
     losses = (StructuredLoss,)
     keyed = True
 
-    def prepare(self, corpus: Treebanks, features: Mapping, filter: Callable, cache: int) -> ParsingData:
+    def prepare(self, corpus: TreebankSplits, features: Mapping, filter: Callable, cache: int) -> ParsingData:
         options = {"projective": self.projective, "single_root": self.single_root, "open": self.open}
         return prepare(corpus, features, filter, cache, labels=self.labels, **options)
 
@@ -185,7 +185,7 @@ class ParsingTask(Task):
         same = module.make_optimizer, module.make_score, module.penalised, module.final_lr, module.fingerprint
         return StageResult(data, Parsing(parser, module.loss, *same), {}, result.figures)
 
-    def rounded(self, result: StageResult, small: Small) -> StageResult:
+    def rounded(self, result: StageResult, small: ArtifactOptions) -> StageResult:
         result = super().rounded(result, small)
         module, data = result.module, result.data
         if module.labelling is not None:

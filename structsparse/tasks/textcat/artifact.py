@@ -28,7 +28,7 @@ from structsparse.artifacts.folder import (
 )
 from structsparse.artifacts.tables import decode_table, encode_table
 from structsparse.base.errors import UserError
-from structsparse.corpora.documents import Reading
+from structsparse.corpora.documents import DocumentReading
 from structsparse.features.words import WEIGHTINGS
 from structsparse.losses.pointwise import Logistic, Squared, SquaredHinge
 from structsparse.tasks.textcat.model import outputs_of
@@ -67,7 +67,7 @@ def load(folder: Path, description: dict) -> Classifier:
     """Read a classifier that `save` has written; errors name the damaged file and the reason."""
     with errors_in(folder / DESCRIPTION):
         check_fields(description, _FIELDS)
-        reading = Reading(**description["reading"])
+        reading = DocumentReading(**description["reading"])
         extra = description["extra"]
         classes = None if description["classes"] is None else tuple(description["classes"])
     with errors_in(folder / WEIGHTS):
@@ -110,7 +110,7 @@ def _take_finite(tensors: dict, name: str, kind, shape: tuple[int, ...]) -> np.n
 
 def _is_reading(value: object) -> bool:
     """Whether a field of model.json says how documents are read."""
-    plain = asdict(Reading())
+    plain = asdict(DocumentReading())
     if not isinstance(value, dict) or {*value} != {*plain}:
         return False
     return all(type(value[name]) is type(default) for name, default in plain.items())
@@ -125,7 +125,7 @@ _FIELDS: Fields = COMMON_FIELDS | {
     "kind": (lambda value: value == KIND, f'"{KIND}"'),
     "classes": (_are_classes, "null or distinct strings, at least two"),
     "loss": (lambda value: value in LOSSES, f"one of {', '.join(LOSSES)}"),
-    "reading": (_is_reading, f"an object with {', '.join(asdict(Reading()))}"),
+    "reading": (_is_reading, f"an object with {', '.join(asdict(DocumentReading()))}"),
     "weighting": (lambda value: value in WEIGHTINGS, f"one of {', '.join(WEIGHTINGS)}"),
     "normalize": (lambda value: type(value) is bool, "true or false"),
     "extra": (lambda value: type(value) is int and 0 <= value < _MOST, "a number"),

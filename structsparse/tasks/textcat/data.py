@@ -13,7 +13,7 @@ from scipy import sparse
 from torch import Tensor
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.documents import Labelled
+from structsparse.corpora.documents import DocumentSplits
 from structsparse.features import words
 from structsparse.features.words import Bag
 from structsparse.groups import Cover
@@ -28,7 +28,7 @@ OPTIONS = {"weighting", "normalize", "min_count", "vocabulary", "extra", "group_
 class DocumentData:
     """Labelled documents as rows of sparse matrices over the words of train."""
 
-    labelled: Labelled
+    labelled: DocumentSplits
     bag: Bag
     shown: list[tuple[str, int]] | None = None  # (part, number) of documents to explain; None: a choice
     covers: dict[str, Cover] = field(default_factory=dict, repr=False)  # cached groups of words by maker
@@ -190,7 +190,7 @@ class DocumentBatches(Progress):
         return np.random.default_rng([self.seed, self.epoch]).permutation(self.count)
 
 
-def prepare(labelled: Labelled, features: Mapping, shown: list[tuple[str, int]] | None = None) -> DocumentData:
+def prepare(labelled: DocumentSplits, features: Mapping, shown: list[tuple[str, int]] | None = None) -> DocumentData:
     """Make the data of a classifier: documents as bags of words, by the options of `features`."""
     options, extra = dict(features), features.get("extra")
     bag = words.bag(labelled, **{name: options[name] for name in OPTIONS & {*options} - {"extra", "group_strength"}})

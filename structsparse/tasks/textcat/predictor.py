@@ -15,7 +15,7 @@ from scipy import sparse
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.document_files import content_of, read
-from structsparse.corpora.documents import Documents, Reading, tokenize
+from structsparse.corpora.documents import DocumentReading, Documents, tokenize
 from structsparse.features.words import Bag, Weighting, WordLayout
 from structsparse.tasks.textcat.scores import ClassScore, SquaredError
 
@@ -41,12 +41,18 @@ class Classifier:
     table: np.ndarray  # [words] or [words, classes]
     bias: np.ndarray  # [outputs]
     classes: tuple[str, ...] | None  # None: a number is predicted
-    reading: Reading  # how a text is split into words
+    reading: DocumentReading  # how a text is split into words
     loss: str
 
     @classmethod
     def of(
-        cls, bag: Bag, table: np.ndarray, bias: np.ndarray, classes: Sequence[str] | None, reading: Reading, loss: str
+        cls,
+        bag: Bag,
+        table: np.ndarray,
+        bias: np.ndarray,
+        classes: Sequence[str] | None,
+        reading: DocumentReading,
+        loss: str,
     ) -> Classifier:
         """The living part of a model over all words of a corpus.
 

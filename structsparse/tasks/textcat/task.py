@@ -13,7 +13,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.documents import Labelled
+from structsparse.corpora.documents import DocumentSplits
 from structsparse.features import filters
 from structsparse.features.words import WordLayout
 from structsparse.groups import Cover
@@ -88,9 +88,9 @@ class TextcatTask(Task):
     models = (bag,)
     losses = (PointwiseLoss,)
 
-    def prepare(self, corpus: Labelled, features: Mapping, filter: Callable, cache: int) -> DocumentData:
+    def prepare(self, corpus: DocumentSplits, features: Mapping, filter: Callable, cache: int) -> DocumentData:
         """Documents as bags of words; each word is a feature, features are not filtered or cached."""
-        if not isinstance(corpus, Labelled):
+        if not isinstance(corpus, DocumentSplits):
             raise UserError(
                 "task=textcat reads documents with labels: take data=documents, newsgroups or another of them"
             )
@@ -165,7 +165,7 @@ class TextcatTask(Task):
         return artifact.save(folder, classifier_of(result))
 
 
-def _documents_shown(requested: Mapping[str, Sequence[int]], labelled: Labelled) -> list[tuple[str, int]]:
+def _documents_shown(requested: Mapping[str, Sequence[int]], labelled: DocumentSplits) -> list[tuple[str, int]]:
     """The option task.shown as (part, number) of each document."""
     if not isinstance(requested, Mapping) or not all(isinstance(numbers, Sequence) for numbers in requested.values()):
         raise UserError(f"task.shown={requested}: expected parts and numbers of documents, as in {{test: [0, 7]}}")

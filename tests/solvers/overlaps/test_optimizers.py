@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.documents import Constituents, Labelled
+from structsparse.corpora.documents import Constituents, DocumentSplits
 from structsparse.corpora.planted.documents import planted_documents
 from structsparse.features import word_groups
 from structsparse.features.words import bag
@@ -45,7 +45,7 @@ LOSSES = {  # of so many classes, and a strength for the sentences
 
 
 @cache
-def corpus(classes: int) -> Labelled:
+def corpus(classes: int) -> DocumentSplits:
     """Planted documents whose sentences are cut in two, and these again, for constituents."""
     drawn = planted_documents(seed=1, classes=classes, **SIZES)
     train, bounds = drawn.train, drawn.train.sentences()

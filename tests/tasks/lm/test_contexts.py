@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.catalog import locate
-from structsparse.corpora.text import Reading, Text, Vocabulary, encode, read_coded
+from structsparse.corpora.text import EncodedText, Vocabulary, encode, read_coded
+from structsparse.corpora.text_reading import TextReading
 from structsparse.tasks.lm.contexts import ContextTree, Places
 from structsparse.tasks.lm.groups import ContextLayout, EntryNames, by_suffix
 
@@ -310,7 +311,7 @@ def test_what_targets_of_a_collapsed_tree_touch():
 def test_nothing_joins_the_empty_context():
     vocabulary = Vocabulary(("a", "<unk>", "</s>"))
     codes = np.array([3, 2, 3, 2], np.int32)  # two sentences without words: every target stands after <s>
-    text = Text(vocabulary, codes, np.ones(4, bool))
+    text = EncodedText(vocabulary, codes, np.ones(4, bool))
     tree = ContextTree.build(text, 3, collapse=True)
     assert tree.chain.tolist() == [1, 1]
     assert tree.depth.tolist() == [0, 1]
@@ -378,7 +379,7 @@ def test_what_does_not_fit_is_refused():
 @pytest.mark.corpus
 @pytest.mark.skipif("STRUCTSPARSE_DATA" not in os.environ, reason="STRUCTSPARSE_DATA is not set")
 def test_the_penn_treebank_has_the_known_number_of_contexts():
-    coded = read_coded(locate("ptb")["train"], Reading())
+    coded = read_coded(locate("ptb")["train"], TextReading())
     text = coded.text(coded.vocabulary())
     trie = ContextTree.build(text, 12)
     assert len(text.targets) == 929_589

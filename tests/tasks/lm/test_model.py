@@ -6,7 +6,8 @@ import torch
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.catalog import locate
-from structsparse.corpora.text import Reading, encode, read_coded
+from structsparse.corpora.text import encode, read_coded
+from structsparse.corpora.text_reading import TextReading
 from structsparse.losses.softmax import SoftmaxLM
 from structsparse.structures.contexts import Contexts
 from structsparse.tasks.lm.contexts import ContextTree
@@ -212,7 +213,7 @@ def test_probabilities_sum_to_one_in_contexts_of_real_text():
         sources = locate("ptb")
     except UserError as error:
         pytest.skip(str(error))
-    coded = read_coded(sources["dev"], Reading())
+    coded = read_coded(sources["dev"], TextReading())
     text = coded.text(coded.vocabulary())
     model = with_weights(ContextTree.build(text, 5), 0.8, "unigram", 2.0)
     tree = model.tree

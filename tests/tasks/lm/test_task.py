@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from structsparse.artifacts.quantization import REACHES, Small, round_
+from structsparse.artifacts.quantization import REACHES, ArtifactOptions, quantize_
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.texts import files
-from structsparse.corpora.text import Reading
+from structsparse.corpora.text_reading import TextReading
 from structsparse.losses.softmax import SoftmaxLM
 from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.tasks.lm.data import LanguageData
@@ -24,7 +24,7 @@ from structsparse.training.scores import gain
 from tests.support.runs import asks_to_stop, at_step, run_here
 
 LM = ("task=lm", "data.limit=4000", "data.min_count=2", "model.order=3")
-REFERENCE = Reading("text", "words", True, False, 4000)
+REFERENCE = TextReading("text", "words", True, False, 4000)
 
 
 @pytest.fixture
@@ -106,15 +106,15 @@ def test_the_step_of_rounded_weights_is_chosen_on_dev_and_what_has_no_weights_is
     losses = []
     for reach in REACHES:
         with torch.no_grad():
-            round_(module.model.table.copy_(before), 3, reach)
+            quantize_(module.model.table.copy_(before), 3, reach)
         losses.append(certificate.mean_loss(module, dev))
     with torch.no_grad():
         module.model.table.copy_(before)
-    found = LanguageModelTask().rounded(SimpleNamespace(module=module, data=data), Small(bits=3))
+    found = LanguageModelTask().rounded(SimpleNamespace(module=module, data=data), ArtifactOptions(bits=3))
     assert certificate.mean_loss(found.module, dev) == pytest.approx(min(losses))
     counted = KneserNeyModule(KneserNey(ContextTree.build(data.texts.train, 3)), data.texts.parts)
     with pytest.raises(UserError, match="bits=3: this model is counted, it has no weights"):
-        LanguageModelTask().rounded(SimpleNamespace(module=counted, data=data), Small(bits=3))
+        LanguageModelTask().rounded(SimpleNamespace(module=counted, data=data), ArtifactOptions(bits=3))
 
 
 def trained(data) -> LanguageModule:

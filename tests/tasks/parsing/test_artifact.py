@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from structsparse import load
 from structsparse.artifacts import folder as model_files
-from structsparse.artifacts.quantization import Small, round_
+from structsparse.artifacts.quantization import ArtifactOptions, quantize_
 from structsparse.base.errors import UserError
 from structsparse.corpora.treebank import Treebank
 from structsparse.tasks.parsing import predictor
@@ -153,10 +153,10 @@ def test_an_artifact_is_used_without_what_trained_it(tmp_path):
 @pytest.mark.parametrize("bits", [3, 7])
 def test_a_rounded_parser_is_read_to_the_bit(bits, tmp_path):
     found = made()
-    whole, small = save(tmp_path / "whole", found.model), Small(bits=bits)
+    whole, small = save(tmp_path / "whole", found.model), ArtifactOptions(bits=bits)
     model = found.model
     with torch.no_grad():
-        round_(model.parser.scorer.table, bits)
+        quantize_(model.parser.scorer.table, bits)
     model = replace(model, relations=model.relations.small(small, found.data.splits.train))
     assert save(tmp_path / "model", model) < whole
     again, test = load(tmp_path / "model"), found.data.splits.test
@@ -169,7 +169,7 @@ def test_a_rounded_parser_is_read_to_the_bit(bits, tmp_path):
 
 def test_short_keys_are_found_as_the_artifact_finds_them(tmp_path):
     """Also those that are mistaken."""
-    found, small = made(), Small(mistaken=2.0**-5)
+    found, small = made(), ArtifactOptions(mistaken=2.0**-5)
     alive = found.module.parser.scorer.table.detach().numpy()[:, 0] != 0
     short = found.data.shortened(small.guard, alive)
     relations = found.model.relations.small(small, found.data.splits.train)

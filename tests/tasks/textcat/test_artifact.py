@@ -11,11 +11,11 @@ import torch
 
 from structsparse import load
 from structsparse.artifacts import folder as model_files
-from structsparse.artifacts.quantization import round_
-from structsparse.artifacts.tables import packed_words
+from structsparse.artifacts.coding import encode_words
+from structsparse.artifacts.quantization import quantize_
 from structsparse.base.errors import UserError
 from structsparse.cli import main as cli
-from structsparse.corpora.documents import Labelled, Reading, tokenize
+from structsparse.corpora.documents import DocumentReading, DocumentSplits, tokenize
 from structsparse.corpora.planted.documents import planted_documents
 from structsparse.features.word_groups import planted
 from structsparse.features.words import bag
@@ -26,7 +26,7 @@ from tests.support.runs import litter, run_here
 from tests.tasks.textcat.test_task import L1, SIZES, TEXTCAT
 
 
-def corpus(classes: int = 2) -> Labelled:
+def corpus(classes: int = 2) -> DocumentSplits:
     return planted_documents(seed=0, classes=classes, **SIZES)
 
 
@@ -206,7 +206,7 @@ def retold(folder, **tensors) -> None:
 def test_a_rounded_classifier_is_read_to_the_bit(kind, tmp_path):
     model, documents, _ = made(**KINDS[kind])
     whole = save(tmp_path / "whole", model)
-    round_(torch.from_numpy(model.table), 6)
+    quantize_(torch.from_numpy(model.table), 6)
     assert save(tmp_path / "model", model) <= whole
     again = load(tmp_path / "model")
     np.testing.assert_array_equal(again.table, model.table)
@@ -238,7 +238,7 @@ def test_a_folder_that_is_no_model_says_what_is_wrong(tmp_path):
             load(folder)
     save(folder, model)
     words = list(load(folder).bag.layout.words)
-    retold(folder, words=packed_words([words[1], *words[1:]]))
+    retold(folder, words=encode_words([words[1], *words[1:]]))
     with pytest.raises(UserError, match="expected distinct words"):
         load(folder)
     for name, value, reason in (
@@ -266,10 +266,10 @@ def test_a_weight_too_large_is_refused_and_nothing_is_half_written(tmp_path):
 
 
 def test_an_artifact_reads_text_as_training_did(tmp_path):
-    reading = Reading(tokens="letters", lower=False)
+    reading = DocumentReading(tokens="letters", lower=False)
     texts, labels = ["Big 1st dogs", "small Cats", "Big Cats 2"], np.array([0, 1, 1])
     parts = [tokenize(["a", "b", "c"], texts, labels, ("n", "y"), reading)] * 3
-    data = prepare(Labelled("own", *parts, reading=reading), {})
+    data = prepare(DocumentSplits("own", *parts, reading=reading), {})
     table = np.arange(1.0, 1 + len(data.bag.layout))
     model = Classifier.of(data.bag, table, np.zeros(1), data.classes, reading, "logistic")
     save(tmp_path / "model", model)

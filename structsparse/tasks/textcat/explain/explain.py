@@ -21,7 +21,7 @@ import torch
 
 from structsparse.base.errors import UserError
 from structsparse.base.files import write_text
-from structsparse.corpora.documents import Documents, Labelled
+from structsparse.corpora.documents import Documents, DocumentSplits
 from structsparse.corpora.sentence_splitter import can_split
 from structsparse.features.word_groups import JoinedNames
 from structsparse.features.words import Bag, rows_of
@@ -51,7 +51,7 @@ def write(folder: Path, explanation: Explanation) -> None:
 
 
 def explain(
-    data: Labelled,
+    data: DocumentSplits,
     bag: Bag,
     table: np.ndarray,
     bias: np.ndarray,
@@ -225,7 +225,7 @@ def _heaviest(words: Sequence[str], column: np.ndarray) -> tuple[WeightedWord, .
 # --- documents
 
 
-def chosen(model: LinearModel, data: Labelled) -> list[tuple[str, int]]:
+def chosen(model: LinearModel, data: DocumentSplits) -> list[tuple[str, int]]:
     """A choice of documents to explain: of train and test, of every class, of medium length, and one error of test."""
     result = []
     for part in ("train", "test"):
@@ -249,7 +249,7 @@ def chosen(model: LinearModel, data: Labelled) -> list[tuple[str, int]]:
     return list(dict.fromkeys(result))
 
 
-def checked(shown: Sequence[tuple[str, int]], data: Labelled) -> list[tuple[str, int]]:
+def checked(shown: Sequence[tuple[str, int]], data: DocumentSplits) -> list[tuple[str, int]]:
     """Requested documents, each once; an error if one does not exist."""
     for part, number in shown:
         if part not in data.parts:
@@ -261,7 +261,7 @@ def checked(shown: Sequence[tuple[str, int]], data: Labelled) -> list[tuple[str,
 
 
 def _explained(
-    model: LinearModel, groups: GroupLookup, data: Labelled, part: str, named: Sequence[tuple[str, int]]
+    model: LinearModel, groups: GroupLookup, data: DocumentSplits, part: str, named: Sequence[tuple[str, int]]
 ) -> list[ExplainedDocument]:
     """The named documents of one part, explained."""
     documents = data.parts[part].select([number for name, number in named if name == part])

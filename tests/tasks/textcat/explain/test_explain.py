@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.documents import Constituents, Labelled, tokenize
+from structsparse.corpora.documents import Constituents, DocumentSplits, tokenize
 from structsparse.features import word_groups
 from structsparse.features.words import bag
 from structsparse.groups import cover_rows
@@ -42,14 +42,14 @@ def split(documents):
     return replace(documents, sentence_offsets=np.unique([*first, len(documents.tokens)]))
 
 
-def corpus(labels=(1, 0, 0, 1), classes=("med", "space"), texts=TEXTS) -> Labelled:
+def corpus(labels=(1, 0, 0, 1), classes=("med", "space"), texts=TEXTS) -> DocumentSplits:
     labels = np.array(labels, np.int64 if classes else np.float64)
     names = [f"post/{k}" for k in range(len(texts))]
     documents = split(tokenize(names, texts, labels, classes))
-    return Labelled("posts", documents.select([0, 1, 2]), documents.select([2]), documents.select([3, 1]))
+    return DocumentSplits("posts", documents.select([0, 1, 2]), documents.select([2]), documents.select([3, 1]))
 
 
-def explained(data: Labelled, weights: dict, bias=0.0, cover=None, shown=None, weighting="counts", **options):
+def explained(data: DocumentSplits, weights: dict, bias=0.0, cover=None, shown=None, weighting="counts", **options):
     """The explanation of a model with these weights of words, and the bag, table and bias of the model."""
     words = bag(data, weighting)
     width = len(next(iter(weights.values()))) if isinstance(next(iter(weights.values())), tuple) else None
@@ -181,7 +181,7 @@ def test_sentences_joined_are_the_text(texts):
     texts = ["a.", *texts]
     labels = np.zeros(len(texts), np.int64)
     documents = split(tokenize([f"{k}" for k in range(len(texts))], texts, labels, ("x", "y")))
-    data = Labelled("corpus", documents, documents, documents)
+    data = DocumentSplits("corpus", documents, documents, documents)
     result, *_ = explained(data, {"a": 1.0}, shown=[("train", k) for k in range(len(texts))])
     for document, text, length in zip(result.documents, texts, documents.lengths, strict=True):
         assert "".join(sentence.text for sentence in document.sentences) == (text if length else "")
@@ -247,7 +247,7 @@ def test_groups_are_living_first_by_norm_then_dead_by_size():
     data = corpus()
     data = replace(data, train=data.parts["train"].select([0, 1, 2]), test=data.test)
     every = split(tokenize([*"abcd"], TEXTS, np.array([1, 0, 0, 1]), ("med", "space")))
-    data = Labelled("posts", every, every, every)
+    data = DocumentSplits("posts", every, every, every)
     result, *_ = explained(data, {"moon": 3.0, "rocket": -4.0}, cover=cover)
     (kind,) = result.kinds
     assert (kind.name, kind.living, kind.dead) == ("topics", 2, 2)
@@ -267,7 +267,7 @@ def test_groups_are_living_first_by_norm_then_dead_by_size():
 def test_few_of_many_groups_and_words_are_shown():
     rng = np.random.default_rng(0)
     words = [f"w{k}" for k in range(300)]
-    data = Labelled("many", *[tokenize(["x", "y"], [" ".join(words), "w1"], np.array([0, 1]), ("a", "b"))] * 3)
+    data = DocumentSplits("many", *[tokenize(["x", "y"], [" ".join(words), "w1"], np.array([0, 1]), ("a", "b"))] * 3)
 
     def cover(shape, layout):
         return cover_rows(shape, [rng.choice(300, 20, replace=False).tolist() for _ in range(500)], weights="one")
@@ -302,7 +302,7 @@ def test_the_choice_has_documents_of_every_class_and_one_error():
     labels = np.array([k % 2 for k in range(60)])
     documents = tokenize([f"d{k}" for k in range(60)], texts, labels, ("bad", "good"))
     documents = replace(documents, sentence_offsets=documents.offsets)
-    data = Labelled(
+    data = DocumentSplits(
         "corpus", documents.select(np.arange(40)), documents.select([0]), documents.select(np.arange(40, 60))
     )
     words = bag(data)
@@ -313,7 +313,7 @@ def test_the_choice_has_documents_of_every_class_and_one_error():
     assert sum(not d.right for d in result.documents) == 1
     assert len({(d.part, d.name) for d in result.documents}) == len(result.documents) <= 2 * explain.DOCUMENTS + 1
     numbers = replace(documents, labels=labels + 0.5, classes=None)
-    result = explain.explain(Labelled("numbers", *[numbers] * 3), words, table, np.zeros(1), None, loss="squared")
+    result = explain.explain(DocumentSplits("numbers", *[numbers] * 3), words, table, np.zeros(1), None, loss="squared")
     assert {d.label for d in result.documents} == {"0.5", "1.5"}
 
 
