@@ -57,10 +57,10 @@ class AcceleratedParameter:
         scaled = move / step
         return tuple(float((a * b).sum()) for a, b in ((move, scaled), (move, gradient), (-scaled, from_here)))
 
-    def _fit(self, *others: Tensor) -> bool:
+    def _fit(self, *tensors: Tensor) -> bool:
         """Whether the kernels can work on all of these tensors."""
         W = self.parameter
-        return walkable(W) and all(o.shape == W.shape and o.dtype == W.dtype and walkable(o) for o in others)
+        return walkable(W) and all(o.shape == W.shape and o.dtype == W.dtype and walkable(o) for o in tensors)
 
     def _number(self, value: float):
         """A scalar of the type of the parameter."""

@@ -194,9 +194,9 @@ def _redo_(again: np.ndarray, losses: np.ndarray, counts: list, scores: ChainSco
     leaves = [leaf.requires_grad_() for leaf in (emissions, *(s.detach().double() for s in scores[1:]))]
     with torch.enable_grad():
         loss = Chain().surprise(ChainScores(*leaves), gold[torch.from_numpy(again)][:, : len(time)], lengths)
-        nodes, *others = torch.autograd.grad(loss.sum(), leaves)
+        nodes, *shared = torch.autograd.grad(loss.sum(), leaves)
     losses[again], counts[0][tokens.numpy()] = loss.detach().numpy(), nodes[inside].numpy()
-    for count, other in zip(counts[1:], others, strict=True):
+    for count, other in zip(counts[1:], shared, strict=True):
         count += other.numpy()
 
 

@@ -1,4 +1,4 @@
-"""The compiled row kernels against numpy at every width: a row is worked on in pieces of 16, 8, 4, 2 and 1."""
+"""Row kernels against numpy at every width: rows are processed in pieces of 16, 8, 4, 2 and 1."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ ROWS, TOKENS = 50, 30
 
 
 def problem(width, dtype):
-    """Bags of 0 to 6 ascending rows, the same row often; a table of rows of this width."""
+    """Bags of 0 to 6 ascending rows with many repeats; a table with rows of some width."""
     draw = np.random.default_rng(width)
     bags = [np.sort(draw.choice(ROWS, draw.integers(0, 7), replace=False)) for _ in range(TOKENS)]
     ids = np.concatenate(bags).astype(np.int32)
@@ -42,7 +42,7 @@ def test_sums_and_updates_of_rows_equal_numpys_at_every_width(width, dtype, thre
     assert (slot == -1).all()
 
 
-def test_no_token_and_no_row_are_no_fault():
+def test_empty_inputs_are_allowed():
     table, empty = np.ones((4, 3), np.float32), np.empty((0, 3), np.float32)
     ids, offsets = np.empty(0, np.int32), np.zeros(1, np.int64)
     kernels.total(ids, offsets, table, empty, 2)

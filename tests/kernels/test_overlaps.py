@@ -1,4 +1,4 @@
-"""Kernels of the solvers of text against cvxpy, autograd and plain sums."""
+"""Kernels of overlapping groups against cvxpy, autograd and plain sums."""
 
 import cvxpy
 import numpy as np
@@ -32,9 +32,9 @@ def problem_of(cover, random, lasso: float = 0.3, group: float = 0.3) -> Problem
     return Problem(design, torch.zeros(ROWS, dtype=torch.float64), penalty)
 
 
-@pytest.mark.parametrize("pull", [0.05, 0.2, 0.5, 3.0])  # none, hardly any, some, and most of it cannot be held
+@pytest.mark.parametrize("pull", [0.05, 0.2, 0.5, 3.0])  # the dead groups can hold all of it, nearly all, some, little
 @pytest.mark.parametrize("seed", range(3))
-def test_what_dead_groups_cannot_hold_is_what_cvxpy_says(seed, pull):
+def test_the_residual_of_dead_groups_is_that_of_cvxpy(seed, pull):
     cover, sets, random = drawn(seed, 10, 5)
     problem = problem_of(cover, random)
     reach, dead = random.uniform(0.1, 0.3, 10), random.random(10) < 0.8
@@ -63,7 +63,7 @@ def smoothed(problem: Problem, sets, eps: float, W: torch.Tensor, bias: torch.Te
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-4, 0.1, 1.0])
-def test_newton_on_smoothed_norms_ends_where_autograd_finds_no_slope(eps):
+def test_newton_on_smoothed_norms_ends_at_a_zero_gradient(eps):
     cover, sets, random = drawn(0, 10, 5)
     problem = problem_of(cover, random, lasso=0.02, group=0.2)
     point = problem.begin(random.standard_normal(ROWS) * 0.3, np.zeros(1))
@@ -84,11 +84,11 @@ def test_newton_on_smoothed_norms_ends_where_autograd_finds_no_slope(eps):
     value.backward()
     assert float(bias.grad.abs().max()) < 1e-8
     assert (point.W != 0).any()
-    assert float(W.grad[W != 0].abs().max()) < 1e-8  # the sign's slope is in it
+    assert float(W.grad[W != 0].abs().max()) < 1e-8  # includes the slope of the absolute value
 
 
-def test_many_groups_that_overlap_a_lot_end_in_a_certificate():
-    """Hundreds of groups for two dozen rows, most of their norms small and none zero, or nearly so."""
+def test_many_heavily_overlapping_groups_are_solved_to_a_certificate():
+    """Hundreds of groups over two dozen rows, most norms small and hardly any zero."""
     for seed, group in [(0, 0.003), (1, 0.01), (2, 0.03), (3, 0.1)]:
         cover, _, random = drawn(seed, 400, 4)
         found = Majorizer(problem_of(cover, random, 0.05, group), None, None, 1e-9)

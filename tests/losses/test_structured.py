@@ -1,4 +1,4 @@
-"""Losses: what they are on chains by enumeration, and on a structure of the test's own."""
+"""Structured losses: on chains against enumeration, and on a minimal structure."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def test_crf_is_the_negative_log_probability_of_gold(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("cost", [0.0, 1.0, 5.0])
-def test_hinge_is_the_most_that_score_and_cost_exceed_gold_by(seed, cost):
+def test_hinge_is_the_largest_excess_of_score_and_cost_over_gold(seed, cost):
     scores, gold, lengths = problem(seed)
     found = Hinge(Chain(), cost)(scores, gold, lengths)
     for b, (paths, totals) in enumerate(oracles.chain_totals(scores, lengths)):
@@ -61,7 +61,7 @@ def test_hinge_is_the_most_that_score_and_cost_exceed_gold_by(seed, cost):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_perceptron_is_what_the_best_exceeds_gold_by(seed):
+def test_perceptron_is_the_excess_of_the_best_over_gold(seed):
     scores, gold, lengths = problem(seed)
     truth = oracles.chain_best(scores, lengths)[1] - oracles.chain_scores_of(scores, gold, lengths)
     torch.testing.assert_close(Perceptron(Chain())(scores, gold, lengths), truth)
@@ -75,7 +75,7 @@ def test_losses_are_ordered_and_never_negative(seed, scale, dtype):
     crf, hinge, perceptron = (loss(Chain())(*problem_) for loss in LOSSES.values())
     assert (perceptron >= 0).all()
     assert (hinge >= perceptron).all()
-    assert (crf >= perceptron * (1 - 1e-12)).all()  # equal, but for rounding, where nothing else has any mass
+    assert (crf >= perceptron * (1 - 1e-12)).all()  # up to rounding, equal if nothing else has any mass
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -91,7 +91,7 @@ def test_a_huge_margin_leaves_no_loss_and_no_gradient(loss, dtype, margin):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_hinge_is_at_least_the_cost_of_what_would_be_predicted(seed):
+def test_hinge_is_at_least_the_cost_of_the_prediction(seed):
     scores, gold, lengths = problem(seed, batch=30)
     chain = Chain()
     inside = torch.arange(gold.shape[1]) < lengths[:, None]
@@ -115,7 +115,7 @@ def test_only_the_crf_is_smooth():
 
 
 @pytest.mark.parametrize("padding", [0, 2])
-def test_what_lies_beyond_a_length_costs_nothing(loss, padding):
+def test_padding_does_not_change_losses(loss, padding):
     scores, gold, lengths = problem(1)
     inside = torch.arange(gold.shape[1]) < lengths[:, None]
     changed = scores._replace(emissions=torch.where(inside[:, :, None], scores.emissions, 1e6))
@@ -123,7 +123,7 @@ def test_what_lies_beyond_a_length_costs_nothing(loss, padding):
     torch.testing.assert_close(loss(changed, other, lengths), loss(scores, gold, lengths))
 
 
-def test_losses_never_read_back_to_the_host(loss):
+def test_losses_need_no_synchronisation_with_the_host(loss):
     scores, gold, lengths = problem(0)
     scores = ChainScores(*(score.to("meta").requires_grad_() for score in scores))
     found = loss(scores, gold.to("meta"), lengths.to("meta"))
@@ -151,7 +151,7 @@ class Classes(Structure):
         return scores + cost * (1 - F.one_hot(gold, scores.shape[1]))
 
 
-def test_losses_know_nothing_but_the_methods_of_a_structure():
+def test_losses_rely_on_the_structure_interface_alone():
     draw = torch.Generator().manual_seed(0)
     scores = torch.randn(50, 4, generator=draw, dtype=torch.float64)
     gold, none = torch.randint(0, 4, (50,), generator=draw), torch.ones(50, dtype=torch.int64)
@@ -164,13 +164,13 @@ def test_losses_know_nothing_but_the_methods_of_a_structure():
 
 
 class Rounded(Classes):
-    """Totals that come out a little too small, as in a coarser type."""
+    """Totals that are slightly too small, as in a lower precision."""
 
     def log_partition(self, scores, lengths):
         return super().log_partition(scores, lengths) - 1e-3
 
 
-def test_rounding_below_zero_is_taken_off_the_loss_and_not_off_its_gradient():
+def test_negative_rounding_is_clamped_without_a_change_to_the_gradient():
     scores = torch.tensor([[9.0, 0.0], [0.0, 9.0]], dtype=torch.float64, requires_grad=True)
     gold = torch.tensor([0, 0])
     found = CRF(Rounded())(scores, gold, None)

@@ -1,4 +1,4 @@
-"""Optimizer step, then prox: with the step really taken it solves the right problem, with the bare rate another."""
+"""Effective steps: an optimizer step and a prox with that step solve the right problem, the bare rate does not."""
 
 from functools import cache, partial
 
@@ -46,7 +46,7 @@ OPTIMIZERS = {
     "adagrad, decaying": partial(Adagrad, lr=0.5, lr_decay=1e-3, initial_accumulator_value=0.1),
     "rmsprop": partial(RMSprop, lr=0.005),
     "rmsprop, momentum": partial(RMSprop, lr=0.002, alpha=0.9, momentum=0.5),
-    # a slow mean: where the gradient settles, torch takes the root of a variance that rounding makes negative
+    # a slow mean: otherwise torch takes the root of a variance that rounding has made negative
     "rmsprop, centred": partial(RMSprop, lr=0.005, alpha=0.999, centered=True, eps=0.1),
     "adam": partial(Adam, lr=0.01),
     "adam, amsgrad": partial(Adam, lr=0.01, amsgrad=True, betas=(0.8, 0.99)),
@@ -65,7 +65,7 @@ PENALTIES = {
 
 @cache
 def problem():
-    """Curvature and pull of a least-squares problem whose features differ in scale by ten."""
+    """Hessian and linear term of a least-squares problem with features of scales that differ by a factor of ten."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape):
@@ -80,7 +80,7 @@ def problem():
 
 @cache
 def solution(name):
-    """By proximal gradient, and certified: -gradient is in the subdifferential, written out here once more."""
+    """The solution by proximal gradient, certified here: -gradient is in the subdifferential."""
     H, b = problem()
     penalty, step = PENALTIES[name](), 1 / float(torch.linalg.eigvalsh(H).max())
     w = torch.zeros(FEATURES, dtype=torch.float64)
@@ -150,7 +150,7 @@ def test_thresholds_of_several_steps_add_up_as_learning_rates(optimizer, name):
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
-def test_the_effective_step_is_how_far_a_steady_gradient_moves_a_weight(make):
+def test_the_effective_step_is_the_move_under_a_constant_gradient(make):
     gradient = torch.logspace(-2, 1, 7, dtype=torch.float64)
     w = torch.zeros(7, dtype=torch.float64, requires_grad=True)
     optimizer = make([w])
@@ -167,20 +167,20 @@ def test_the_effective_step_is_how_far_a_steady_gradient_moves_a_weight(make):
 
 
 @pytest.mark.parametrize("optimizer", ["rmsprop", "adam", "adagrad"])
-def test_an_optimizer_that_has_not_moved_a_parameter_has_step_zero_or_its_first(optimizer):
+def test_a_parameter_not_moved_yet_has_step_zero_or_the_first_step(optimizer):
     w, idle = torch.zeros(3, requires_grad=True), torch.zeros(3, requires_grad=True)
     made = OPTIMIZERS[optimizer]([w, idle])
     w.grad = torch.ones(3)
     made.step()
     found = solver_of(made).effective_step(made.param_groups[0], idle)
-    if optimizer == "adagrad":  # which keeps a sum from the beginning; nothing penalised stands such a step
+    if optimizer == "adagrad":  # its sum starts at zero: a huge step that kills every penalised weight
         assert torch.equal(L1(1.0).prox_(torch.tensor([5.0, -5.0, 0.0]), found), torch.zeros(3))
     else:
         assert found == 0.0
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
-def test_nothing_waits_for_the_device(make):
+def test_steps_need_no_synchronisation_with_the_device(make):
     w = torch.nn.Parameter(torch.empty(FEATURES, device="meta"))
     optimizer = make([w])
     w.grad = torch.empty(FEATURES, device="meta")
@@ -192,13 +192,15 @@ def test_nothing_waits_for_the_device(make):
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
-def test_what_is_known_is_accepted(make):
+def test_supported_optimizers_are_accepted(make):
     w, other = torch.zeros(3, requires_grad=True), torch.zeros(3, requires_grad=True)
-    solver_of(make([{"params": [w]}, {"params": [other]}])).check_prox([w, other])
+    solver = solver_of(make([{"params": [w]}, {"params": [other]}]))
+    solver.check_prox([w, other])
+    assert solver.knows_step
 
 
 class Unlike(Adam):
-    """A subclass may step as it likes."""
+    """A subclass, whose step may be anything."""
 
 
 REFUSED = {
@@ -218,14 +220,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_is_not_is_refused_with_the_reason(message):
+def test_unsupported_optimizers_are_refused_with_the_reason(message):
     w = torch.zeros(3, requires_grad=True)
     with pytest.raises(UserError) as error:
         solver_of(REFUSED[message]([w])).check_prox([w])
     assert message in str(error.value)
 
 
-def test_only_the_groups_of_penalised_parameters_are_looked_at():
+def test_only_the_groups_of_penalised_parameters_are_checked():
     penalised, bias = torch.zeros(3, requires_grad=True), torch.zeros(2, requires_grad=True)
     optimizer = SGD([{"params": [penalised]}, {"params": [bias], "weight_decay": 0.1}], lr=0.1)
     solver_of(optimizer).check_prox([penalised])

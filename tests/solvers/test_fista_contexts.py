@@ -1,4 +1,4 @@
-"""Subtrees in any diagonal metric, and the solvers of language models, by what an optimum must satisfy."""
+"""Tree-structured proxes in a diagonal metric and solvers of language models, against optimality conditions."""
 
 from functools import cache
 
@@ -26,7 +26,7 @@ routes = pytest.mark.parametrize("route", STRIDED)
 
 @routes
 @pytest.mark.parametrize("tree", ["shallow", "deep", "chains"])
-def test_the_prox_of_bent_trees_is_stationary_however_the_steps_spread(tree, route):
+def test_the_prox_of_subtrees_is_stationary_for_any_spread_of_steps(tree, route):
     parents = {
         "shallow": lambda seed: random_parents(300, seed, trees=9),
         "deep": lambda seed: random_parents(300, seed, reach=3),
@@ -45,8 +45,8 @@ def test_the_prox_of_bent_trees_is_stationary_however_the_steps_spread(tree, rou
     assert living > 300
 
 
-def test_what_dies_dies_whatever_the_metric():
-    """At zero the metric has no say: the zeros are those of the pull under steps of 1."""
+def test_the_dead_subtrees_do_not_depend_on_the_metric():
+    """At zero the metric does not matter: the zeros are those of the gradient under steps of 1."""
     forest = by_parents((200,), random_parents(200, 3, trees=5), weights="one")
     for seed in range(20):
         pull, strength = random_weights((200,), seed), 0.4 * 1.2 ** (seed % 7)
@@ -58,7 +58,7 @@ def test_what_dies_dies_whatever_the_metric():
 
 
 @pytest.mark.parametrize("layout", FORESTS)
-def test_both_routes_of_bent_trees_agree_and_steps_of_zero_hold(layout):
+def test_kernel_and_torch_agree_and_steps_of_zero_move_nothing(layout):
     forest = FORESTS[layout]()
     for seed in range(20):
         W, steps = random_weights(forest.shape, seed), random_steps(forest.shape, seed, spread=1.5)
@@ -74,7 +74,7 @@ def test_both_routes_of_bent_trees_agree_and_steps_of_zero_hold(layout):
 
 
 @routes
-def test_an_inexact_prox_errs_by_as_much_as_is_allowed(route):
+def test_an_inexact_prox_keeps_its_accuracy(route):
     forest = by_parents((400,), random_parents(400, 5, trees=8), weights="one")
     W, steps, worst = random_weights((400,), 1), random_steps((400,), 1, spread=2), []
     exact = prox.tree_shrink_(W.clone(), forest, 0.3, 0.0, steps)
@@ -140,7 +140,7 @@ def depth_weights(tree):
     return torch.from_numpy(0.9**tree.entry_depth)
 
 
-COUNTS = 0.7  # what a penalty takes, in targets
+COUNTS = 0.7  # strength of a penalty, in targets
 PENALTIES = {
     "l1": lambda tree, s: L1(s),
     "squared l2": lambda tree, s: SquaredL2(s),
@@ -183,7 +183,7 @@ class Problem:
         return self
 
     def certified(self, table=None):
-        """Objective and bound where the weights are, or elsewhere."""
+        """Objective and lower bound at the weights, or at others."""
         if table is not None:
             with torch.no_grad():
                 self.model.table.copy_(table)
@@ -198,8 +198,8 @@ class Problem:
 @pytest.mark.parametrize("nonnegative", [True, False], ids=["nonnegative", "signed"])
 @pytest.mark.parametrize("ridge", [0.0, 0.05], ids=["", "ridged"])
 @pytest.mark.parametrize("name", PENALTIES)
-def test_trained_to_the_certificate_whatever_the_penalty(name, ridge, nonnegative):
-    """The bound is below every objective, and at the end of training it touches."""
+def test_training_reaches_the_certificate_for_every_penalty(name, ridge, nonnegative):
+    """The bound is below every objective, and equal to it at the end of training."""
     problem = Problem(name, ridge, nonnegative).run()
     objective, bound = problem.certified()
     assert bound <= objective
@@ -214,8 +214,8 @@ def test_trained_to_the_certificate_whatever_the_penalty(name, ridge, nonnegativ
 
 
 @pytest.mark.parametrize("name", ["tree l2", "tree linf", "l1"])
-def test_slopes_that_nobody_asks_for_are_not_needed(name):
-    """A closure that leaves them out where it may takes the same way, and ends where the other one ends."""
+def test_gradients_that_are_not_requested_are_not_needed(name):
+    """A closure that skips them when it may takes the same path to the same end."""
     heeding, other = Problem(name), Problem(name, heeds=False)
     for _ in range(25):
         for problem in (heeding, other):
@@ -228,7 +228,7 @@ def test_slopes_that_nobody_asks_for_are_not_needed(name):
 
 
 @pytest.mark.parametrize("heeds", [True, False])
-def test_a_saved_state_goes_on_to_the_same_bits_with_slopes_or_without(heeds, tmp_path):
+def test_a_saved_state_continues_to_the_same_bits_with_or_without_gradients(heeds, tmp_path):
     problem = Problem("tree l2", heeds=heeds)
     for _ in range(6):
         problem.optimizer.step(problem.closure)
@@ -244,7 +244,7 @@ def test_a_saved_state_goes_on_to_the_same_bits_with_slopes_or_without(heeds, tm
         assert torch.equal(problem.model.table, other.model.table)
 
 
-def test_the_objective_never_rises_though_the_prox_is_iterated():
+def test_the_objective_never_rises_with_iterated_proxes():
     problem = Problem("tree l2", ridge=0.05, nonnegative=False)
     (tree,) = (part for part in problem.penalty.modules() if isinstance(part, TreeGroupLasso))
     assert tree.accuracy == FISTA.accuracy > 0
@@ -268,8 +268,8 @@ def test_single_precision_comes_near_the_optimum():
 
 
 def hu_kwok_pan(gradient, prox_, W, L, convexity, steps):
-    """Its lines 4 to 7 with ParamUpdate, where (1 - mu) Z of line 6 reads rho tau Z, or else the weights of the
-    combination would not sum up to one."""
+    """Its lines 4 to 7 with ParamUpdate, with (1 - mu) Z of line 6 read as rho tau Z, so that the weights of the
+    combination sum to one."""
     Z, tau, delta, rho = W.clone(), 1.0, 1.0, L + convexity
     for _ in range(steps):
         bar = (1 - tau) * W + tau * Z

@@ -1,4 +1,4 @@
-"""Optimizers that torch lacks: each against a plain loop of numbers, and against the optimum by another route."""
+"""Full-batch solvers: each against plain loops, and against the optimum by an independent method."""
 
 from functools import cache, partial
 
@@ -68,7 +68,7 @@ def loss_of(name, w, b):
 
 @cache
 def optimum(name, penalty):
-    """Weights and intercept, by scikit-learn where it has the problem, else by cvxpy."""
+    """Weights and intercept by scikit-learn if it solves the problem, else by cvxpy."""
     X, y, labels = (part.numpy() for part in data())
     options = {"tol": 1e-14, "max_iter": 1_000_000}
     if name == "squares" and penalty == "lasso":
@@ -105,9 +105,9 @@ def by_cvxpy(name, penalty, X, y, labels):
 
 
 def polished(name, penalty, w, b):
-    """By Newton on the support that cvxpy has found, where all is smooth: its own precision is 1e-6."""
+    """Refine a solution of cvxpy, precise to 1e-6, by Newton on its support, where the problem is smooth."""
     support = w.abs() > 1e-5
-    spread = torch.eye(FEATURES, dtype=torch.float64)[:, support]  # from the living entries to all
+    spread = torch.eye(FEATURES, dtype=torch.float64)[:, support]  # embeds the living entries
 
     def objective(living):
         w = spread @ living[:-1]
@@ -166,7 +166,7 @@ class Problem:
         return self
 
 
-# --- those that carry the penalty
+# --- solvers that carry the penalty
 
 
 @pytest.mark.parametrize("curved", [False, True], ids=["plain", "curvature"])
@@ -201,7 +201,7 @@ def test_the_objective_never_rises(solver):
 
 @pytest.mark.parametrize("solver", BATCH)
 @pytest.mark.parametrize("kind", [lambda loss: loss.item(), lambda loss: loss])
-def test_the_loss_is_a_number_or_a_tensor_and_a_step_tells_it(solver, kind):
+def test_a_step_returns_the_loss_whether_number_or_tensor(solver, kind):
     problem = Problem(BATCH[solver], "squares", PENALTIES["lasso"]())
     for _ in range(3):
         told = problem.optimizer.step(lambda: kind(problem.closure()))
@@ -209,8 +209,8 @@ def test_the_loss_is_a_number_or_a_tensor_and_a_step_tells_it(solver, kind):
 
 
 @pytest.mark.parametrize("solver", ["fista", "quasi-newton"])
-def test_the_curvature_spares_evaluations(solver):
-    """Columns that differ in scale by ten: the metric makes them alike."""
+def test_the_curvature_saves_evaluations(solver):
+    """The metric equalises columns of scales that differ by a factor of ten."""
     counts = []
     for curved in (False, True):
         problem = Problem(BATCH[solver], "logistic", PENALTIES["lasso"](), curved=curved)
@@ -228,7 +228,7 @@ def problem_value(loss, penalty):
 
 
 @pytest.mark.parametrize("solver", BATCH)
-def test_outside_the_support_all_stays_zero_and_inside_it_is_the_optimum(solver):
+def test_entries_outside_the_support_stay_zero_and_the_others_are_optimal(solver):
     support = torch.ones(FEATURES, dtype=torch.bool)
     support[1] = support[5] = False
     make = partial(BATCH[solver], tolerance=0.0)
@@ -241,7 +241,7 @@ def test_outside_the_support_all_stays_zero_and_inside_it_is_the_optimum(solver)
 
 
 class Scalar(GroupLasso):
-    """Knows no step per entry."""
+    """A penalty whose prox takes no step per entry."""
 
     def prox_(self, W, steps):
         if isinstance(steps, torch.Tensor) and steps.dim() > 0:
@@ -250,14 +250,14 @@ class Scalar(GroupLasso):
 
 
 @pytest.mark.parametrize("solver", ["fista", "quasi-newton"])
-def test_a_penalty_that_takes_no_step_per_entry_has_one_for_its_parameter(solver):
+def test_without_a_step_per_entry_the_parameter_has_one_step(solver):
     make = partial(BATCH[solver], tolerance=0.0)
     problem = Problem(make, "logistic", Scalar(blocks(), 0.1), curved=True).run()
     np.testing.assert_allclose(problem.w.detach().numpy(), optimum("logistic", "group lasso")[0], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("solver", BATCH)
-def test_single_precision_ends_near_the_optimum_and_knows_when(solver):
+def test_single_precision_converges_near_the_optimum(solver):
     problem = Problem(BATCH[solver], "logistic", PENALTIES["lasso"](), dtype=torch.float32, curved=True).run()
     assert problem.optimizer.converged
     assert problem.objective() == pytest.approx(problem_value("logistic", "lasso"), rel=1e-5)
@@ -268,7 +268,7 @@ def penalties_of(solver):
 
 
 @pytest.mark.parametrize(("solver", "penalty"), [(s, p) for s in BATCH for p in penalties_of(s)])
-def test_a_saved_state_goes_on_to_the_same_bits(solver, penalty, tmp_path):
+def test_a_saved_state_continues_to_the_same_bits(solver, penalty, tmp_path):
     problem = Problem(BATCH[solver], "logistic", PENALTIES[penalty](), dtype=torch.float32, curved=True)
     for _ in range(7):
         problem.optimizer.step(problem.closure)
@@ -289,7 +289,7 @@ def test_a_saved_state_goes_on_to_the_same_bits(solver, penalty, tmp_path):
 
 
 @pytest.mark.parametrize("solver", BATCH)
-def test_a_loss_that_is_no_number_is_refused_and_one_beyond_reach_is_stepped_back_from(solver):
+def test_a_nan_loss_is_refused_at_the_start_and_backtracked_from_later(solver):
     w = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
     with pytest.raises(UserError, match="the loss is nan where"):
         BATCH[solver]([w]).step(lambda: float("nan"))
@@ -307,7 +307,7 @@ def test_a_loss_that_is_no_number_is_refused_and_one_beyond_reach_is_stepped_bac
     torch.testing.assert_close(w.detach(), torch.tensor([root, 1.0], dtype=torch.float64), rtol=0, atol=1e-7)
 
 
-def test_what_does_not_fit_is_refused_with_the_reason():
+def test_wrong_arguments_are_refused_with_the_reason():
     w, other = (torch.nn.Parameter(torch.zeros(FEATURES)) for _ in range(2))
     with pytest.raises(UserError, match="OWLQN knows L1, ElasticNet, SquaredL2 and NoPenalty, got GroupLasso"):
         OWLQN([w]).attach({w: GroupLasso(blocks(), 0.1)})

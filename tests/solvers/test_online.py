@@ -1,4 +1,4 @@
-"""One sentence after another: the compiled passes against autograd and a plain mean, growing tables against dense."""
+"""Online solvers: compiled sweeps against autograd sentence by sentence, means against plain means, growing tables."""
 
 import csv
 import math
@@ -50,7 +50,7 @@ def growing(data, dtype=torch.float64):
 
 
 def passages(data, epochs=2):
-    """Blocks of sentences of some epochs."""
+    """Passages, blocks of sentences, of some epochs."""
     loader = data.passages("train", BLOCK, seed=0)
     for epoch in range(epochs):
         loader.set_epoch(epoch)
@@ -58,7 +58,7 @@ def passages(data, epochs=2):
 
 
 def sentence_by_sentence(data, tagger, loss, twin, watch=lambda: None):
-    """The twin: autograd, batches of one sentence."""
+    """The same by autograd, with batches of one sentence."""
     for passage in passages(data):
         for sentence in passage.sentences.numpy():
             batch = data.arrays["train"].batch(np.array([sentence]), items=1)
@@ -89,7 +89,7 @@ def assert_same(found, expected, within=1e-9):
 
 @pytest.mark.parametrize("make", [sparse, growing])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_sweep_is_one_step_after_another(data, rule, make):
+def test_a_sweep_equals_steps_of_single_sentences(data, rule, make):
     kind, solver = RULES[rule]
     tagger, twin = make(data), sparse(data)
     loss, optimizer = kind(Chain()), solver(tagger.parameters())
@@ -112,7 +112,7 @@ def test_the_mean_is_that_of_the_weights_after_each_sentence(data, rule, make):
     sentence_by_sentence(data, twin, loss, TWINS[rule](list(twin.parameters())), lambda: seen.append(weights(twin)))
     optimizer.take_mean()
     assert_same(weights(tagger), [torch.stack(each).mean(0) for each in zip(*seen, strict=True)])
-    optimizer.take_mean()  # once is enough
+    optimizer.take_mean()  # the second call changes nothing
     optimizer.resume()
     assert_same(weights(tagger), seen[-1])
 
@@ -158,18 +158,18 @@ def test_a_growing_table_holds_what_a_dense_one_does(data, kind, average):
         ended = weights(tagger)[0] != 0
         optimizer.take_mean()
         results.append((weights(tagger), values, penalty))
-        assert torch.equal(weights(tagger)[0] != 0, ended)  # what a prox has killed is dead in the mean
+        assert torch.equal(weights(tagger)[0] != 0, ended)  # weights killed by a prox are zero in the mean
     (dense, values, _), (grown, same, penalty) = results
     assert 0 < int((dense[0] != 0).sum()) < dense[0].numel()
-    if not average:  # a dense table remembers the moves of a row that has died and come back, a growing one forgets
+    if not average:  # a growing table forgets the history of a row that dies and returns
         assert_same(grown, dense)
     assert same == pytest.approx(values)
     assert max(held) < len(data.index)
     assert any(later < before for before, later in zip(held, held[1:], strict=False)) or kind in ("label",)
 
 
-def test_the_mean_counts_proxes_as_moves(data):
-    """Against the mean of the weights after each sentence, a prox coming between two sentences."""
+def test_the_mean_includes_proxes(data):
+    """Against the mean of the weights after each sentence, with a prox between two sentences."""
     tagger, twin = sparse(data), sparse(data)
     loss, penalty = Perceptron(Chain()), L1(0.01)
     optimizer = OnlinePerceptron(tagger.parameters(), decay=0.0, average=True)
@@ -186,7 +186,7 @@ def test_the_mean_counts_proxes_as_moves(data):
     ended = weights(tagger)[0]
     optimizer.take_mean()
     mean = torch.stack(seen).mean(0)
-    # the last prox has followed the last sentence: it shrinks what is to come, not the mean
+    # the last prox follows the last sentence: it does not affect the mean
     torch.testing.assert_close(weights(tagger)[0], torch.where(ended != 0, mean, 0.0), rtol=1e-9, atol=1e-9)
 
 
@@ -207,7 +207,7 @@ def test_survivors_of_a_growing_table_are_rows_of_the_index(data):
     assert torch.equal(scorer.dense(living.any(1)), weights(tagger)[0][living.any(1)])
 
 
-def test_a_growing_table_scores_as_the_dense_one_and_returns_from_its_state(data):
+def test_a_growing_table_scores_as_a_dense_one_and_can_be_restored(data):
     tagger, dense, copy = growing(data), sparse(data), growing(data)
     optimizer = OnlinePerceptron(tagger.parameters())
     batch = next(iter(data.batches("dev", 10)))
@@ -225,8 +225,8 @@ def test_a_growing_table_scores_as_the_dense_one_and_returns_from_its_state(data
         growing(data).load_state_dict(state)
 
 
-def test_equal_sentences_that_differ_in_nothing_move_nothing(data):
-    """A rival with the very features of the gold labels leaves no direction to move in."""
+def test_a_rival_with_the_same_features_moves_no_weight_of_features(data):
+    """If gold and rival have equal features, only the weights of labels can move."""
     batch = next(iter(data.passages("train", 1, seed=0)))
     tagger = Tagger(SparseScorer(Sizes(1, 2, 0, ())), 2).double()
     corpus = {"ids": [0, 0], "offsets": [0, 1, 2], "begins": [0, 2], "gold": [1, 0], "sentences": [0]}
@@ -238,12 +238,12 @@ def test_equal_sentences_that_differ_in_nothing_move_nothing(data):
     assert float(optimizer.sweep(tagger, Perceptron(Chain()), batch)) == pytest.approx(27.0)
     after = weights(tagger)
     moved = [a - b for a, b in zip(after, before, strict=True)]
-    assert not moved[0].any()  # the features are the same, the labels' own weights are not
+    assert not moved[0].any()  # only the weights of labels differ
     assert float(moved[2][1]) == pytest.approx(27.0 / 6)  # start 2, end 2, transitions 2
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda p: OnlinePerceptron(p, lr=0.0), "solver.lr is 0.0"),
         (lambda p: OnlinePerceptron(p, decay=2.0), "solver.decay is 2.0"),
@@ -251,12 +251,12 @@ def test_equal_sentences_that_differ_in_nothing_move_nothing(data):
         (lambda p: OnlineMIRA(p).step(), "call step"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, said):
-    with pytest.raises(UserError, match=said):
+def test_wrong_options_are_refused(make, message):
+    with pytest.raises(UserError, match=message):
         make([torch.nn.Parameter(torch.zeros(1))])
 
 
-def test_what_it_cannot_move_is_refused(data):
+def test_models_and_losses_that_do_not_fit_are_refused(data):
     passage, tagger = next(passages(data)), sparse(data)
     optimizer = OnlineMIRA(tagger.parameters())
     with pytest.raises(UserError, match="loss=perceptron or hinge, not CRF"):
@@ -295,7 +295,7 @@ def test_a_run_selects_with_a_growing_table_and_refits(run):
     assert max(int(line["weights"]) for line in counts) == metrics["weights_peak"]
 
 
-def test_what_survives_by_entries_is_refitted_by_a_dense_table(run):
+def test_surviving_entries_are_refitted_with_a_dense_table(run):
     options = (*ONLINE, *REFIT, "recipe=select_refit", "reg=l1", "reg.relative=false", "reg.strength=0.01")
     options = tuple(option for option in options if "budget" not in option)
     refused = run(*options, "recipe.refit.model._target_=structsparse.tasks.tagging.growing.GrowingScorer")
@@ -321,7 +321,7 @@ def test_a_growing_table_alone_is_exported(run):
 
 @pytest.mark.parametrize("average", ["false", "true"])
 @pytest.mark.parametrize("step", [3, 8])  # within an epoch, at its end
-def test_an_interrupted_run_goes_on_to_the_same_end(step, average, run, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_same_end(step, average, run, monkeypatch):
     options = (*ONLINE, "recipe=direct", f"solver.average={average}", "reg.budget=3")
     whole = run(*options)
     assert whole.status == 0, whole.errors
@@ -338,7 +338,7 @@ def test_an_interrupted_run_goes_on_to_the_same_end(step, average, run, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("reg.budget=null",), "the critical strength is not known"),
         (("groups=template_tree", "reg=tree_l2", "reg.budget=null"), "model=growing takes disjoint groups"),
@@ -352,10 +352,10 @@ def test_an_interrupted_run_goes_on_to_the_same_end(step, average, run, monkeypa
         (("+reg@also.x=l1", "also.x.parameters=[transitions]"), "also.x.relative=true"),
     ],
 )
-def test_what_does_not_fit_is_said(change, said, run):
+def test_options_that_do_not_fit_are_refused(change, message, run):
     found = run(*ONLINE, "recipe=direct", *change)
     assert (found.status, found.errors.count("\n")) == (2, 1), found.errors
-    assert said in found.errors
+    assert message in found.errors
 
 
 def test_a_validation_within_an_epoch_leaves_training_as_it_was(run):
@@ -379,12 +379,12 @@ def test_a_corpus_without_a_mistake_grows_nothing(data):
     tagger, batch = growing(data), next(iter(data.batches("dev", 10)))
     scores = tagger.scorer(batch)
     assert not scores.any()
-    scores.sum().backward()  # there is a gradient, of nothing
+    scores.sum().backward()  # the gradient is empty
     assert tagger.scorer.table.grad.shape == (0, len(data.labels))
 
 
-def test_what_is_wrong_with_a_later_stage_is_said_before_the_first_has_run(run):
-    for change, said in (
+def test_errors_of_a_later_stage_are_raised_before_the_first_runs(run):
+    for change, message in (
         (("+loss@recipe.refit.loss=crf",), "recipe.refit: OnlineMIRA follows the best rival"),
         (
             (
@@ -398,5 +398,5 @@ def test_what_is_wrong_with_a_later_stage_is_said_before_the_first_has_run(run):
         options = [o for o in (*ONLINE, *REFIT) if o.partition("=")[0] not in [c.partition("=")[0] for c in change]]
         found = run(*options, "recipe=select_refit", *change)
         assert (found.status, found.errors.count("\n")) == (2, 1), found.errors
-        assert said in found.errors
+        assert message in found.errors
         assert not (found.folder / "checkpoints" / "select").exists()

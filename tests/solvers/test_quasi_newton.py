@@ -1,4 +1,4 @@
-"""The parts of the quasi-Newton solvers, each against matrices written out."""
+"""Parts of the quasi-Newton solvers, against explicit matrices."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def curved(seed):
 
 
 def bfgs(base, pairs):
-    """B <- B - B s s' B / s' B s + y y' / s' y, from diag(base)."""
+    """BFGS from diag(base): B <- B - B s s' B / s' B s + y y' / s' y."""
     B = torch.diag(base)
     for s, y in pairs:
         B = B - torch.outer(B @ s, B @ s) / (s @ B @ s) + torch.outer(y, y) / (s @ y)
@@ -53,7 +53,7 @@ def test_the_model_is_the_matrix_of_bfgs(history, seed):
         assert model.largest() == pytest.approx(max(1.0, largest))
 
 
-def test_entries_join_and_leave_and_the_metric_stays_that_of_the_pairs_kept():
+def test_entries_join_and_leave_without_a_change_to_the_metric():
     secants = Secants(2, torch.zeros(0, dtype=torch.int64))
     H, _, steps = curved(1)
     pairs, active = [], [torch.tensor(a) for a in ([1, 4, 7], [0, 4, 7], [4, 8], [3, 4])]
@@ -67,14 +67,14 @@ def test_entries_join_and_leave_and_the_metric_stays_that_of_the_pairs_kept():
         secants.add(step, change)
         pairs.append((whole, torch.zeros(ENTRIES, dtype=torch.float64).index_copy(0, secants.places, change)))
     rows = secants.join(torch.tensor([4, 5]))
-    assert secants.places.tolist() == [3, 4, 5, 8]  # what moved in the last two steps, and what is active
+    assert secants.places.tolist() == [3, 4, 5, 8]  # entries of the last two steps, and the active ones
     B = bfgs(torch.ones(ENTRIES, dtype=torch.float64), pairs[-2:])
     model = secants.model(rows, torch.ones(4, dtype=torch.float64), 1.0)
     torch.testing.assert_close(model.diagonal(), B.diagonal()[[4, 5]])
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_places_merge_as_sets_do(seed):
+def test_merged_indices_are_the_union_of_sets(seed):
     draw = np.random.default_rng(seed)
     old, new = (np.flatnonzero(draw.random(30) < draw.random()) for _ in range(2))
     kept = draw.random(len(old)) < 0.5
@@ -84,7 +84,7 @@ def test_places_merge_as_sets_do(seed):
     assert places[of_new].tolist() == new.tolist()
 
 
-def test_a_pair_without_curvature_is_left_out():
+def test_a_pair_without_curvature_is_skipped():
     secants = Secants(3, torch.arange(2))
     secants.add(torch.tensor([1.0, 0.0]).double(), torch.tensor([-1.0, 2.0]).double())
     secants.add(torch.tensor([1.0, 0.0]).double(), torch.tensor([0.0, 2.0]).double())
@@ -92,7 +92,7 @@ def test_a_pair_without_curvature_is_left_out():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_coordinate_descent_ends_where_the_subgradient_of_the_model_holds_zero(seed):
+def test_coordinate_descent_ends_at_a_zero_subgradient_of_the_model(seed):
     H, weights, steps = curved(seed)
     secants = Secants(4, torch.arange(ENTRIES))
     for s in steps:
@@ -113,7 +113,7 @@ def test_coordinate_descent_ends_where_the_subgradient_of_the_model_holds_zero(s
     assert (V != 0).any()
 
 
-def test_a_direction_of_owlqn_never_goes_against_the_pseudo_gradient():
+def test_owlqn_directions_agree_in_sign_with_the_pseudo_gradient():
     H, _, steps = curved(3)
     w, free = (torch.nn.Parameter(torch.zeros(ENTRIES, dtype=torch.float64)) for _ in range(2))
     optimizer = OWLQN([w, free])
@@ -133,7 +133,7 @@ def test_a_direction_of_owlqn_never_goes_against_the_pseudo_gradient():
     assert against.any()
     torch.testing.assert_close(direction[0], plain[:ENTRIES].masked_fill(against, 0.0))
     torch.testing.assert_close(direction[1], plain[ENTRIES:])
-    assert (plain[ENTRIES:] * pseudo[1] >= 0).any()  # which a parameter without a cut may do
+    assert (plain[ENTRIES:] * pseudo[1] >= 0).any()  # allowed for a parameter without a lasso
 
 
 def test_weights_of_entries_are_respected_or_refused():

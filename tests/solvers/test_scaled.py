@@ -1,4 +1,4 @@
-"""Tables with a factor per group against the eager route: a step on every weight touched, the prox of all of them."""
+"""Scaled tables, with a factor per group, against the eager method: a step on touched weights, a prox of all."""
 
 import copy
 
@@ -22,7 +22,7 @@ ROWS, NAMES = BOUNDS[-1], [str(k) for k in range(len(BOUNDS) - 1)]
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Some hundreds of tiny steps: on a busy machine, waking a second thread is most of the time."""
+    """One thread: starting a second one would be most of the time of hundreds of tiny steps."""
     before = numba.get_num_threads()
     numba.set_num_threads(1)
     yield
@@ -39,7 +39,7 @@ def lasso(strength, **options):
 
 
 def some_bags(seed, tokens=6, dtype=torch.float64):
-    """A row of most groups for each token, ascending; few rows, so that tokens share them. A token may have none."""
+    """Bags with a row of most groups, ascending, and few rows, so that tokens share them. A bag may be empty."""
     draw = torch.Generator().manual_seed(seed)
     begin, size = torch.tensor(BOUNDS[:-1]), torch.tensor(BOUNDS).diff()
     ids = begin + (torch.rand(tokens, len(size), generator=draw) ** 2 * size).long()
@@ -50,7 +50,7 @@ def some_bags(seed, tokens=6, dtype=torch.float64):
 
 
 def formed(gradient):
-    """X'R, with X formed."""
+    """X'R by dense matrices."""
     active = torch.zeros(len(gradient.residuals), ROWS, dtype=gradient.residuals.dtype)
     token = torch.repeat_interleave(gradient.offsets.diff())
     active.index_put_((token, gradient.ids.long()), torch.ones(len(token), dtype=active.dtype), accumulate=True)
@@ -58,7 +58,7 @@ def formed(gradient):
 
 
 def held(table):
-    """What a table stands for."""
+    """The scaled rows of a table."""
     scale = notes_of(table).scale
     return table.detach() * torch.repeat_interleave(scale.factors, scale.offsets.diff())[:, None].to(table.dtype)
 
@@ -85,8 +85,8 @@ SOLVERS = {"sgd": (ScaledSGD, eager_sgd, 0.3), "adagrad": (ScaledAdagrad, eager_
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("start", [0.0, 0.5])
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_hundreds_of_steps_equal_the_eager_route(solver, start, dtype):
-    """Groups die and come back all the time; losses are of what the table stands for."""
+def test_hundreds_of_steps_equal_the_eager_method(solver, start, dtype):
+    """Groups die and return all the time; losses are those of the scaled rows."""
     kind, eager, lr = SOLVERS[solver]
     ours, theirs, penalty = table_of(dtype, start), table_of(torch.float64, start), lasso(0.4)
     optimizer, state, deaths, revivals, before = kind([ours], lr=lr), {}, 0, 0, None
@@ -118,8 +118,8 @@ def test_hundreds_of_steps_equal_the_eager_route(solver, start, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_norms_are_known_at_all_times(dtype):
-    """Also where a group shrinks by many decades without dying, and its factor goes into its rows again and again."""
+def test_norms_are_always_up_to_date(dtype):
+    """Also if a group shrinks by many decades without dying, so that its factor is often multiplied into its rows."""
     table, penalty = table_of(dtype, 1.0), lasso(1.0)
     optimizer = ScaledSGD([table], lr=1.0)
     optimizer.attach({table: penalty})
@@ -131,13 +131,13 @@ def test_norms_are_known_at_all_times(dtype):
         optimizer.step()
         folds, before = folds + int((state["factors"] > before).sum()), state["factors"].clone()
         norms = penalty.groups.norms(held(table).double())
-        precision = 1e-12 if dtype == torch.float64 else 1e-6  # of `held`, too
+        precision = 1e-12 if dtype == torch.float64 else 1e-6  # also that of `held`
         torch.testing.assert_close(state["squares"].sqrt(), norms, rtol=precision, atol=0)
     assert folds >= 6
     assert 0 < float(norms.max()) < 1e-24
 
 
-def test_a_norm_that_rounding_has_drowned_is_measured_anew():
+def test_a_norm_lost_in_rounding_is_computed_anew():
     table, penalty, g = table_of(start=1e-3), lasso(1e-9), some_bags(0, tokens=20)
     optimizer = ScaledSGD([table], lr=1.0)
     optimizer.attach({table: penalty})
@@ -163,7 +163,7 @@ def test_scaled_sums_are_sums_of_scaled_rows(dtype):
     assert torch.equal(bag_sum(table, g.ids, g.offsets), bag_sum(folded, g.ids, g.offsets))
 
 
-def test_the_group_of_a_row_is_found_from_anywhere():
+def test_the_group_of_a_row_is_found_from_any_start():
     rows = torch.tensor([0, 3, 3, *range(4, 40), 60]).numpy()
     owner = [max(g for g in range(len(rows) - 1) if rows[g] <= row) for row in range(60)]
     for start in range(len(rows) - 1):
@@ -171,7 +171,7 @@ def test_the_group_of_a_row_is_found_from_anywhere():
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_the_number_of_threads_changes_no_bit(solver):
+def test_results_do_not_depend_on_the_number_of_threads(solver):
     results = []
     for threads in range(1, numba.config.NUMBA_NUM_THREADS + 1):
         numba.set_num_threads(threads)
@@ -189,7 +189,7 @@ def test_the_number_of_threads_changes_no_bit(solver):
 
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("attached_first", [True, False])
-def test_a_checkpoint_between_flushes_goes_on_to_the_same_bits(solver, attached_first):
+def test_a_checkpoint_between_flushes_continues_to_the_same_bits(solver, attached_first):
     kind, _, lr = SOLVERS[solver]
 
     def steps(table, optimizer, numbers):
@@ -218,7 +218,7 @@ def test_a_checkpoint_between_flushes_goes_on_to_the_same_bits(solver, attached_
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_attaching_again_takes_the_memory_as_it_is(solver):
+def test_attaching_again_starts_from_the_rows_as_they_are(solver):
     kind, _, lr = SOLVERS[solver]
     table, fresh = table_of(), table_of()
     optimizer = kind([table], lr=lr)
@@ -246,7 +246,7 @@ PENALTIES = {
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_other_penalties_are_applied_eagerly(solver, penalty):
-    """To a table in bags, and to a parameter with an ordinary gradient."""
+    """To a table with factored gradients, and to a parameter with a dense one."""
     kind, _, lr = SOLVERS[solver]
     penalty = PENALTIES[penalty]()
     bagged, plain = table_of(), table_of()
@@ -299,7 +299,7 @@ def test_a_dense_gradient_and_a_support_give_the_same(solver):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_on_another_device_it_is_the_eager_route(solver):
+def test_on_another_device_the_method_is_eager(solver):
     table = torch.nn.Parameter(torch.zeros(ROWS, LABELS, device="meta"))
     optimizer = SOLVERS[solver][0]([table], lr=0.1)
     optimizer.attach({table: lasso(0.05)})

@@ -1,4 +1,4 @@
-"""Stochastic optimizers that torch lacks: their first steps against plain loops of numbers, then their rates."""
+"""Stochastic solvers: their first steps against plain loops, their rates of convergence."""
 
 import math
 from functools import cache
@@ -65,7 +65,7 @@ def test_dual_averaging_is_that_of_a_plain_loop(kind, start):
 
 
 def random_bags(seed):
-    """Bags of rows with repeats within and between them, and weights for their sums [bags, labels]."""
+    """Bags of rows with repeats within and between bags, and weights for their sums [bags, labels]."""
     draw = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, ROWS - 1, (9,), generator=draw, dtype=torch.int32)  # the last row is never touched
     ids = torch.cat([part.sort().values for part in ids.split([2, 4, 3])])  # the rows of a bag ascend
@@ -74,7 +74,7 @@ def random_bags(seed):
 
 @pytest.mark.parametrize("passes", [1, 2])
 @pytest.mark.parametrize("kind", [RDA, AdagradRDA, MIRA])
-def test_an_unformed_gradient_makes_the_same_step_as_a_formed_one(kind, passes):
+def test_a_factored_gradient_makes_the_same_step_as_a_dense_one(kind, passes):
     found = []
     for formed in (True, False):
         w = torch.nn.Parameter(torch.zeros(ROWS, LABELS, dtype=torch.float64))
@@ -121,7 +121,7 @@ def test_a_held_parameter_rests_until_it_is_placed():
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("formed", [True, False])
 def test_after_an_uncapped_step_on_one_item_its_hinge_is_zero(formed, seed):
-    """Of a wrong and a right label: 1 + score(wrong) - score(right) is linear where it is positive."""
+    """The hinge 1 + score(wrong) - score(right) of two labels is linear where it is positive."""
     w = torch.nn.Parameter(
         torch.randn(ROWS, LABELS, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     )
@@ -182,7 +182,7 @@ def test_passive_aggressive_is_that_of_a_plain_loop(cap, lr):
 
 @pytest.mark.parametrize(("noise", "convexity"), [(0.3, 0.0), (0.0, 0.2)])
 def test_the_accelerated_method_is_that_of_a_plain_loop(noise, convexity):
-    """Gradients that depend on where they are taken: of 1/2 (x - c_t)^2 in each entry."""
+    """Gradients of 1/2 (x - c_t)^2 in each entry, which depend on x."""
     lr, centres = 0.5, gradients(10)
     w = torch.nn.Parameter(torch.zeros(ROWS, LABELS, dtype=torch.float64))
     optimizer = AcceleratedSGD([w], lr=lr, noise=noise, convexity=convexity)
@@ -225,7 +225,7 @@ RATES = {
 
 @cache
 def suboptimality(name, seed):
-    """Early, late, and the weights at the end, on a lasso whose items come a few at a time.
+    """Suboptimality early and late, and the last weights, on a lasso with mini-batches.
 
     Features are independent and standard, the noise is one half: over all items there are, the objective is
     1/2 ||w - truth||^2 + strength * ||w||_1 and a constant, and its optimum entry by entry is that of soft."""
@@ -257,7 +257,7 @@ def suboptimality(name, seed):
 
 @pytest.mark.parametrize("name", RATES)
 def test_the_suboptimality_falls_as_one_over_the_root_of_the_steps(name):
-    """Their common bound: after 25 times as many steps a fifth is left at most, on average over seeds."""
+    """After 25 times as many steps at most a fifth is left, on average over seeds."""
     early, late, _ = zip(*(suboptimality(name, seed) for seed in range(4)), strict=True)
     assert min(early + late) >= 0
     assert np.mean(late) < np.mean(early) / 5
@@ -279,7 +279,7 @@ KINDS |= {"accelerated, convex": lambda params: AcceleratedSGD(params, convexity
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_saved_state_goes_on_to_the_same_bits(name, tmp_path):
+def test_a_saved_state_continues_to_the_same_bits(name, tmp_path):
     made, weights = [], []
     for _ in range(2):
         weights.append(torch.nn.Parameter(torch.full((ROWS, LABELS), 0.2)))
@@ -299,7 +299,7 @@ def test_a_saved_state_goes_on_to_the_same_bits(name, tmp_path):
 
 @pytest.mark.parametrize("penalty", [L1(0.1), GroupLasso(by_row_blocks((ROWS, LABELS), ["a", "b"], [0, 2, ROWS]), 0.1)])
 @pytest.mark.parametrize("name", KINDS)
-def test_nothing_waits_for_the_device(name, penalty):
+def test_steps_need_no_synchronisation_with_the_device(name, penalty):
     w, b = (torch.nn.Parameter(torch.zeros(ROWS, LABELS, device="meta")) for _ in range(2))
     optimizer = KINDS[name]([{"params": [w]}, {"params": [b]}])
     ids, offsets, pull = (part.to("meta") for part in random_bags(0))
@@ -316,7 +316,7 @@ def test_nothing_waits_for_the_device(name, penalty):
         assert penalty.to("meta").prox_(w, effective) is w
 
 
-def test_without_items_mira_stays_put():
+def test_without_a_gradient_mira_makes_no_step():
     w = torch.nn.Parameter(torch.ones(2))
     optimizer = MIRA([w])
     assert solver_of(optimizer).effective_step(optimizer.param_groups[0], w) == 0.0

@@ -1,4 +1,4 @@
-"""The best and the k best dependency trees: against enumeration, other searches and each other."""
+"""The best and the k best dependency trees, against enumeration, other algorithms and each other."""
 
 import math
 
@@ -26,7 +26,7 @@ def native(request):
 
 
 def whole(scores):
-    """Few values, all exact: many ties."""
+    """Scores with few distinct values: many exact ties."""
     return torch.where(scores > -INF, scores.round().clamp(-1, 1), scores)
 
 
@@ -51,7 +51,7 @@ def test_best_is_that_of_enumeration(tree, seed, bars):
 
 @pytest.mark.parametrize("bars", [0.0, 0.4])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_of_equals_one_is_found_and_it_is_always_the_same(tree, seed, bars):
+def test_ties_are_broken_deterministically(tree, seed, bars):
     scores, lengths = with_trees(tree, *problem(seed, batch=40, bars=bars)[::2])
     scores = whole(scores)
     found = tree.best(scores, lengths)
@@ -64,7 +64,7 @@ def test_of_equals_one_is_found_and_it_is_always_the_same(tree, seed, bars):
 
 
 def contracted(scores):
-    """Heads of the best tree of scores {node: {head: score}}, root 0: Chu and Liu's recursion as in a textbook."""
+    """Heads of the best tree of scores {node: {head: score}}, root 0, by the textbook recursion of Chu and Liu."""
     heads = {m: max(row, key=row.get) for m, row in scores.items()}
     cycle = next((found for m in heads if (found := walked(heads, m))), None)
     if cycle is None:
@@ -87,7 +87,7 @@ def contracted(scores):
 
 
 def walked(heads, m):
-    """The cycle that m is in."""
+    """The cycle that contains m."""
     seen = [m]
     while heads.get(seen[-1], 0) != 0:
         if heads[seen[-1]] == m:
@@ -99,7 +99,7 @@ def walked(heads, m):
 
 
 def textbook(scores, single_root):
-    """Heads of the best tree of scores [n + 1, n + 1]; a single root by trying all."""
+    """Heads of the best tree of scores [n + 1, n + 1]; a single root by trying every token."""
     n = len(scores) - 1
     table = {m: {h: float(scores[m, h]) for h in range(n + 1) if h != m} for m in range(1, n + 1)}
     tries = [table]
@@ -113,7 +113,7 @@ def textbook(scores, single_root):
 
 
 @pytest.mark.parametrize("single_root", [False, True])
-def test_best_is_that_of_a_textbook_on_a_thousand_sentences(single_root):
+def test_best_is_that_of_the_textbook_on_a_thousand_sentences(single_root):
     scores, _, lengths = problem(9, batch=1000, n=12)
     found = NonprojectiveTree(single_root).best(scores, lengths)
     for b, n in enumerate(lengths.tolist()):
@@ -130,8 +130,8 @@ def test_best_is_that_of_ufal_on_a_thousand_sentences(n):
         assert found[b, :size].tolist() == theirs[1:]
 
 
-def test_trees_of_trees_are_opened_right():
-    """Scores that fall from token to token make cycles within cycles."""
+def test_nested_cycles_are_expanded_right():
+    """Scores that decrease from token to token make cycles within cycles."""
     for seed in range(200):
         draw = torch.Generator().manual_seed(seed)
         levels = torch.arange(15).double().mul(3).unsqueeze(0) - torch.arange(15).double().sub(1).unsqueeze(1).abs()
@@ -142,8 +142,8 @@ def test_trees_of_trees_are_opened_right():
 
 
 @pytest.mark.parametrize("size", [1e3, 1e9, 1e15])
-def test_a_single_root_is_no_penalty_that_scores_could_outweigh(size):
-    """The root is so much the best head of every token that a number for a penalty would drown the rest."""
+def test_no_score_outweighs_the_single_root(size):
+    """The root is by far the best head of every token: a numeric penalty would swamp the other scores."""
     scores, _, lengths = problem(11, batch=20, n=6, shortest=2)
     scores = scores.round()
     scores[:, :, 0] += size
@@ -159,7 +159,7 @@ def _root(size):
     return (torch.arange(size) == 0).double()
 
 
-def test_projective_is_what_the_best_is_where_it_does_not_cross():
+def test_the_projective_tree_is_the_best_tree_if_that_is_projective():
     scores, _, lengths = problem(12, batch=300, n=6)
     for single_root in (False, True):
         crossing, nested = NonprojectiveTree(single_root), ProjectiveTree(single_root)
@@ -172,7 +172,7 @@ def test_projective_is_what_the_best_is_where_it_does_not_cross():
 @pytest.mark.parametrize(("kind", "name"), [("nonprojective", "tree"), ("projective", "projective tree")])
 def test_a_sentence_without_a_tree_is_named(kind, name):
     scores, _, lengths = problem(0, n=3, shortest=3)
-    scores[2, 1, 2:] = scores[2, 3, 1:3] = -INF  # tokens 1 and 3 have no head but the root
+    scores[2, 1, 2:] = scores[2, 3, 1:3] = -INF  # tokens 1 and 3 have no other head than the root
     tree = KINDS[kind][0]
     tree(False).best(scores, lengths)
     with pytest.raises(UserError, match=f"Sentence 2 of the batch has no {name} with a single root"):
@@ -213,7 +213,7 @@ def test_the_k_best_of_five_tokens_are_those_of_enumeration(native, seed, k):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_of_equals_none_is_found_twice(native, seed):
+def test_the_k_best_are_distinct_under_ties(native, seed):
     scores, _, lengths = problem(seed, bars=0.2)
     scores = whole(scores)
     for k in (7, 2000):
@@ -228,7 +228,7 @@ def test_of_equals_none_is_found_twice(native, seed):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_the_first_is_the_best_and_the_scores_fall(tree, dtype):
+def test_the_first_is_the_best_and_scores_descend(tree, dtype):
     scores, lengths = with_trees(tree, *problem(1, batch=12, n=15, bars=0.3, dtype=dtype)[::2])
     heads, totals = tree.best_k(scores, lengths, 6)
     close(totals[:, 0], tree.score(scores, tree.best(scores, lengths), lengths))
@@ -238,14 +238,14 @@ def test_the_first_is_the_best_and_the_scores_fall(tree, dtype):
     assert (totals[:, 1:] <= totals[:, :-1] + 1e-12).all()
 
 
-def test_no_tree_at_all_is_too_few(native):
+def test_k_must_be_positive(native):
     scores, _, lengths = problem(0)
     with pytest.raises(UserError, match="k is 0, expected"):
         native.best_k(scores, lengths, 0)
 
 
-def test_a_share_of_all_is_in_the_k_best(native):
-    """The k best of a longer sentence hold what the sum over all says of the very best: nothing is missed above."""
+def test_the_k_best_hold_most_of_the_probability(native):
+    """On a longer sentence, their share agrees with the sum over all trees: none of the best is missed."""
     scores, _, lengths = problem(13, batch=4, n=9, scale=3.0, shortest=8)
     heads, totals = native.best_k(scores, lengths, 3000)
     share = (totals.logsumexp(1) - native.log_partition(scores, lengths)).exp()

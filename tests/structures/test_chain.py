@@ -1,4 +1,4 @@
-"""Chains: both routes against enumeration, torch-struct, finite differences and each other."""
+"""Chains: kernels and torch against enumeration, torch-struct, finite differences and each other."""
 
 import math
 
@@ -54,7 +54,7 @@ def test_best_is_that_of_enumeration(chain, seed, bars):
 @pytest.mark.parametrize("seed", range(12))
 def test_ties_go_to_the_lowest_label(chain, seed):
     scores, _, lengths = problem(seed)
-    scores = ChainScores(*(score.round().clamp(-1, 1) for score in scores))  # few values: many ties, all exact
+    scores = ChainScores(*(score.round().clamp(-1, 1) for score in scores))  # few distinct values: many exact ties
     assert torch.equal(chain.best(scores, lengths), oracles.chain_best(scores, lengths)[0])
 
 
@@ -184,7 +184,7 @@ def test_results_are_bitwise_the_same_again_and_with_any_number_of_threads():
         assert all(torch.equal(left, right) for left, right in zip(run, runs[0], strict=True))
 
 
-# --- the rest of the door
+# --- scores, costs, types and errors
 
 
 def test_cost_is_added_for_every_wrong_label(chain):
@@ -199,7 +199,7 @@ def test_cost_is_added_for_every_wrong_label(chain):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_gradients_come_in_the_type_of_the_scores(dtype):
+def test_gradients_have_the_type_of_the_scores(dtype):
     scores, gold, lengths = problem(0)
     scores = tracked(scores, dtype)
     chain = Chain()
@@ -210,7 +210,7 @@ def test_gradients_come_in_the_type_of_the_scores(dtype):
     assert chain.marginals(scores, lengths).dtype == dtype
 
 
-def test_nothing_is_read_back_to_the_host():
+def test_no_synchronisation_with_the_host():
     scores, gold, lengths = problem(0)
     scores = ChainScores(*(score.to("meta").requires_grad_() for score in scores))
     gold, lengths = gold.to("meta"), lengths.to("meta")

@@ -1,4 +1,4 @@
-"""The k best label sequences: both routes against enumeration, and the model's door to them."""
+"""The k best label sequences: kernels and torch against enumeration."""
 
 import numba
 import pytest
@@ -16,7 +16,7 @@ def chain(request):
 
 
 def enumerated(scores, lengths, k):
-    """The k best by writing all out: a stable sort leaves equals in the order in which ties are broken."""
+    """The k best by enumeration: a stable sort keeps equals in the order in which ties are broken."""
     batch, time, _ = scores.emissions.shape
     paths, best = torch.zeros(batch, k, time, dtype=torch.int64), torch.full((batch, k), -INF, dtype=torch.float64)
     for b, (own, totals) in enumerate(oracles.chain_totals(scores, lengths)):
@@ -27,14 +27,14 @@ def enumerated(scores, lengths, k):
 
 
 def whole(scores):
-    """Few values, all exact: many ties."""
+    """Scores with few distinct values: many exact ties."""
     return ChainScores(*(torch.where(score > -INF, score.round().clamp(-1, 1), score) for score in scores))
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 300])  # there are 3 to 243 sequences
 @pytest.mark.parametrize("bars", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_they_are_those_of_enumeration(chain, seed, bars, k):
+def test_the_k_best_are_those_of_enumeration(chain, seed, bars, k):
     scores, _, lengths = problem(seed)
     scores = forbid(scores, seed) if bars else scores
     paths, totals = chain.best_k(scores, lengths, k)
@@ -45,7 +45,7 @@ def test_they_are_those_of_enumeration(chain, seed, bars, k):
 
 @pytest.mark.parametrize("bars", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_of_equals_the_lowest_label_goes_first_the_last_token_before_all(chain, seed, bars):
+def test_ties_are_ordered_by_the_lowest_label_from_the_last_token_on(chain, seed, bars):
     scores, _, lengths = problem(seed)
     scores = whole(forbid(scores, seed) if bars else scores)
     paths, totals = chain.best_k(scores, lengths, 40)
@@ -55,7 +55,7 @@ def test_of_equals_the_lowest_label_goes_first_the_last_token_before_all(chain, 
     assert len(totals.unique()) < totals.numel() / 4
 
 
-def test_where_nothing_is_allowed_there_is_no_sequence(chain):
+def test_without_an_allowed_sequence_there_are_no_paths(chain):
     scores, _, lengths = problem(0)
     emissions = scores.emissions.clone()
     emissions[2, 0] = -INF
@@ -79,7 +79,7 @@ def test_the_first_is_the_best_and_the_scores_are_its_scores(chain, dtype):
     assert (totals[:, 1:] <= totals[:, :-1]).all()
 
 
-def test_routes_and_numbers_of_threads_agree():
+def test_kernels_torch_and_numbers_of_threads_agree():
     scores, _, lengths = problem(2, batch=60, time=20, labels=22)
     lengths[3], threads = 1, numba.get_num_threads()
     runs = [CHAINS["torch"].best_k(scores, lengths, 12)]
@@ -107,14 +107,14 @@ def test_padding_and_sentences_end_to_end_change_nothing():
         assert torch.equal(same, totals)
 
 
-def test_nothing_is_read_back_to_the_host():
+def test_no_synchronisation_with_the_host():
     scores, _, lengths = problem(0)
     scores = ChainScores(*(score.to("meta") for score in scores))
     paths, totals = Chain().best_k(scores, lengths.to("meta"), 4)
     assert (paths.shape, totals.shape) == ((5, 4, 5), (5, 4))
 
 
-def test_no_sequence_at_all_is_too_few():
+def test_k_must_be_positive():
     scores, _, lengths = problem(0)
     with pytest.raises(UserError, match="k is 0, expected"):
         Chain().best_k(scores, lengths, 0)

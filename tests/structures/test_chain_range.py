@@ -1,4 +1,4 @@
-"""Chains under hostile scores: huge, forbidden, out of the range of a float, not a number."""
+"""Chains with extreme scores: huge, forbidden, out of the range of a float, NaN."""
 
 import math
 
@@ -44,15 +44,15 @@ def test_scores_of_ten_thousand_are_summed_right(chain, seed, part):
 @pytest.mark.parametrize(
     "losses", [[1.0] * 100, [3.0] * 100, [10.0] * 100, [45.0, 150.0], [45.0, 199.0], [45.0, 330.0]]
 )
-def test_a_part_that_sinks_out_of_range_and_comes_back_is_not_lost(chain, losses):
-    """Two labels that never meet: one falls behind by twice the loss at every step, and then catches up."""
+def test_a_label_that_falls_out_of_range_and_recovers_is_not_lost(chain, losses):
+    """Two labels without transitions between them: one falls behind by twice the loss per step, then catches up."""
     falls = torch.tensor(losses, dtype=torch.float64)
     lead = torch.cat([falls, torch.tensor([-0.5]), -falls.flip(0)])  # [time]
     emissions = torch.stack([0 * lead, lead, -lead], 1)
     start = torch.tensor([-INF, 0.0, 0.0], dtype=torch.float64)
     scores = ChainScores(emissions.expand(2, -1, -1), torch.eye(3, dtype=torch.float64).log(), start, 0 * lead[:3])
     totals = emissions.sum(0) + start
-    shares = totals.softmax(0)  # of each label, at every token alike
+    shares = totals.softmax(0)  # of each label, the same at every token
     weights = torch.tensor([1.0, 2.0], dtype=torch.float64)
     found, counts = weighted_gradients(chain, scores, torch.tensor([len(lead)] * 2), weights)
     close(found, totals.logsumexp(0).expand(2))
@@ -62,7 +62,7 @@ def test_a_part_that_sinks_out_of_range_and_comes_back_is_not_lost(chain, losses
     close(counts[3], 3 * shares)
 
 
-def test_what_nothing_reaches_does_not_drown_the_rest(chain):
+def test_an_unreachable_label_does_not_swamp_the_others(chain):
     time = 101
     emissions = torch.tensor([10.0, 0.0, 0.03125]).double().expand(1, time, 3)
     start, end = torch.tensor([-INF, 0.0, 0.0]).double(), torch.zeros(3, dtype=torch.float64)
@@ -74,8 +74,8 @@ def test_what_nothing_reaches_does_not_drown_the_rest(chain):
 
 
 @pytest.mark.parametrize("loss", [100.0, 180.0, 185.0, 190.0, 200.0])
-def test_a_sum_that_leaves_the_range_is_found(chain, loss):
-    """One token, one allowed label, against which start, emissions and end all speak."""
+def test_a_sum_out_of_range_is_detected(chain, loss):
+    """One token, one allowed label, which has low scores in start, emissions and end."""
     scores = ChainScores(
         torch.tensor([[[0.0, loss, -loss, 0.0]]]).double(),
         torch.zeros(4, 4, dtype=torch.float64),
@@ -92,7 +92,7 @@ def test_a_sum_that_leaves_the_range_is_found(chain, loss):
 @pytest.mark.parametrize("spread", [50.0, 150.0, 190.0, 250.0])
 @pytest.mark.parametrize("share", [0.0, 0.5])
 @pytest.mark.parametrize("seed", range(3))
-def test_routes_agree_where_emissions_fight_transitions(spread, share, seed):
+def test_kernels_and_torch_agree_when_emissions_contradict_transitions(spread, share, seed):
     scores, _, lengths = problem(seed, batch=12, time=30, labels=6)
     draw = torch.Generator().manual_seed(seed)
     shared = ((torch.rand(3, 6, 6, generator=draw).double() - 0.5) * spread).unbind()
@@ -116,7 +116,7 @@ def test_float32_scores_lose_no_gradient(chain, spread):
         assert (left - right).abs().max() < 1e-5 * max(1.0, right.abs().max())
 
 
-def test_ordinary_scores_stay_in_probabilities_and_hostile_ones_do_not():
+def test_ordinary_scores_use_probabilities_and_extreme_ones_log_space():
     scores, _, lengths = problem(6, batch=8, time=20, labels=9, scale=5.0)
 
     def in_logs(scores):

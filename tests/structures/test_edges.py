@@ -1,4 +1,4 @@
-"""Steps scored anew at every token: both routes against enumeration, differences, the plain chain, each other."""
+"""Chains over observed pairs: kernels and torch against enumeration, finite differences, plain chains, each other."""
 
 import math
 
@@ -31,7 +31,7 @@ def kind(request):
 
 
 def problem(seed, batch=5, time=5, labels=4, share=0.6, scale=2.0):
-    """Steps, among them every label's to itself; scores in float64; gold labels that take them; lengths."""
+    """Steps, including each label to itself; float64 scores; gold labels that take listed steps; lengths."""
     draw = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
@@ -62,7 +62,8 @@ def tracked(scores):
 
 
 def totals_of(steps, scores, lengths):
-    """For each sentence its sequences [count, length] of listed steps, the last label counting first; their totals."""
+    """For each sentence the sequences [count, length] of listed steps, ordered by the last label first; their
+    totals."""
     emissions, edges, transitions, start, end = scores
     number = {pair: k for k, pair in enumerate(zip(*steps.tolist(), strict=True))}
     begin = 0
@@ -117,7 +118,7 @@ def test_best_score_and_marginals_are_those_of_enumeration(kind, seed):
 @pytest.mark.parametrize("seed", range(12))
 def test_ties_go_to_the_lowest_label(kind, seed):
     steps, scores, _, lengths = problem(seed)
-    scores = EdgeScores(*(score.round().clamp(-1, 1) for score in scores))  # few values: many ties, all exact
+    scores = EdgeScores(*(score.round().clamp(-1, 1) for score in scores))  # few distinct values: many exact ties
     found = kind(steps, 4).best(scores, lengths)
     for b, (paths, totals) in enumerate(totals_of(steps, scores, lengths)):
         first = int((totals == totals.max()).nonzero()[0])
@@ -146,7 +147,7 @@ def test_with_all_steps_and_no_edges_it_is_the_plain_chain(kind, seed):
 
 
 @pytest.mark.parametrize("scale", [1.0, 60.0, 1e4])
-def test_both_routes_agree_on_long_sentences_and_wild_scores(scale):
+def test_kernels_and_torch_agree_on_long_sentences_and_large_scores(scale):
     steps, scores, gold, lengths = problem(1, batch=40, time=60, labels=9, share=0.4, scale=scale)
     weights = torch.linspace(0.5, 2.0, len(lengths), dtype=torch.float64)
     results = []
@@ -160,7 +161,7 @@ def test_both_routes_agree_on_long_sentences_and_wild_scores(scale):
         close(left, right, 1e-8)
 
 
-def test_a_label_that_nothing_leads_to_stands_at_the_beginning_only(kind):
+def test_a_label_without_steps_to_it_occurs_at_the_beginning_only(kind):
     steps = torch.tensor([[0, 1], [1, 1]])  # 0 -> 1, 1 -> 1; nothing leads to 0
     scores = EdgeScores(*(torch.zeros(shape).double() for shape in ((1, 3, 2), (3, 2), (2,), (2,), (2,))))
     mine = tracked(scores)
@@ -181,7 +182,7 @@ def test_a_sequence_that_takes_a_step_not_listed_scores_minus_infinity(kind):
     assert found[1] == -INF
 
 
-def test_where_all_is_forbidden_the_total_is_minus_infinity_and_nothing_has_a_gradient(kind):
+def test_if_all_is_forbidden_the_total_is_minus_infinity_and_gradients_are_zero(kind):
     steps, scores, _, lengths = problem(0)
     mine = tracked(scores._replace(start=torch.full((4,), -INF, dtype=torch.float64)))
     total = kind(steps, 4).log_partition(mine, lengths)
@@ -200,7 +201,7 @@ def test_a_sentence_is_the_same_alone_as_among_others(kept):
 
 
 @pytest.mark.parametrize("loss", [CRF, Hinge, Perceptron])
-def test_losses_are_not_negative_and_vanish_where_gold_wins_by_far(loss):
+def test_losses_are_nonnegative_and_vanish_for_a_large_margin(loss):
     steps, scores, gold, lengths = problem(3)
     chain = EdgeChain(steps, 4)
     assert (loss(chain)(scores, gold, lengths) >= 0).all()
@@ -225,7 +226,7 @@ def test_observed_steps_are_those_between_neighbours_of_a_sentence():
         (None, {"lengths": torch.tensor([1, 2, 3, 4, 6])}, "sum to"),
     ],
 )
-def test_what_does_not_fit_is_told(steps, change, message):
+def test_scores_that_do_not_fit_are_refused(steps, change, message):
     good, scores, _, lengths = problem(0)
     lengths = change.pop("lengths", lengths)
     with pytest.raises(UserError, match=message):

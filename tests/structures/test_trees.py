@@ -1,4 +1,4 @@
-"""Sums over dependency trees: both routes against enumeration, finite differences, torch-struct and each other."""
+"""Sums over dependency trees: kernels and torch against enumeration, finite differences, torch-struct, each other."""
 
 import math
 from fractions import Fraction
@@ -33,7 +33,7 @@ def weighted(tree, scores, lengths):
 
 
 def count_of(is_projective, single_root, n):
-    """Cayley's formula; of projective ones Fuss and Catalan's, ternary trees and pairs of them."""
+    """The number of trees: Cayley's formula; for projective ones that of Fuss and Catalan."""
     if is_projective:
         return math.comb(3 * n - 2, n - 1) // n if single_root else math.comb(3 * n, n) // (2 * n + 1)
     return n ** (n - 1) if single_root else (n + 1) ** (n - 1)
@@ -41,7 +41,7 @@ def count_of(is_projective, single_root, n):
 
 @pytest.mark.parametrize("single_root", [False, True])
 @pytest.mark.parametrize("is_projective", [False, True])
-def test_enumeration_leaves_no_tree_out(is_projective, single_root):
+def test_enumeration_is_complete(is_projective, single_root):
     for n in range(1, 6):
         assert len(all_trees(n, is_projective, single_root)) == count_of(is_projective, single_root, n)
 
@@ -54,7 +54,7 @@ def test_log_partition_and_its_gradient_are_those_of_enumeration(tree, seed, bar
     found, gradient, weights = weighted(tree, scores, lengths)
     close(found, totals)
     close(gradient, weights * marginals)
-    close(tree.log_partition(scores, lengths), totals)  # where no gradient is asked for, less is done
+    close(tree.log_partition(scores, lengths), totals)  # without a gradient, other code runs
     close(tree.marginals(scores, lengths), marginals)
 
 
@@ -67,12 +67,12 @@ def test_large_scores_are_summed_right(tree, scale, root):
     close(tree.log_partition(scores, lengths), totals)
     found = tree.marginals(scores, lengths)
     close(found, marginals)
-    least = 1e-15 if isinstance(tree, ProjectiveTree) else 1e-290  # that is right to all digits
+    least = 1e-15 if isinstance(tree, ProjectiveTree) else 1e-290  # the smallest value right to all digits
     close(found.clamp_min(least).log(), marginals.clamp_min(least).log())
 
 
 def exact_determinant(rows):
-    """Of a matrix of fractions."""
+    """The determinant of a matrix of fractions."""
     rows, total = [list(row) for row in rows], Fraction(1)
     while rows:
         pivot = next((row for row in rows if row[-1] != 0), None)
@@ -136,11 +136,11 @@ def test_gradients_are_finite_differences(tree, seed):
 @pytest.mark.parametrize("single_root", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_torch_struct_agrees(kind, single_root):
-    """Of trees that cross it is right to four digits: it adds 1e-5 to every weight."""
+    """For nonprojective trees torch-struct is right to four digits only: it adds 1e-5 to every weight."""
     struct = pytest.importorskip("torch_struct")
     scores, _, lengths = problem(7, batch=6, n=8, scale=1.0, shortest=3)
     scores = torch.where(real(lengths, 8), scores, 0.0)
-    theirs = scores[:, 1:, 1:].transpose(1, 2).contiguous()  # heads by modifiers, the root's on the diagonal
+    theirs = scores[:, 1:, 1:].transpose(1, 2).contiguous()  # heads by modifiers, the root on the diagonal
     theirs.diagonal(0, 1, 2).copy_(scores[:, 1:, 0])
     theirs.requires_grad_()
     model = struct.DependencyCRF if kind == "projective" else struct.NonProjectiveDependencyCRF
@@ -157,7 +157,7 @@ def test_torch_struct_agrees(kind, single_root):
 
 
 @pytest.mark.parametrize("garbage", [0.0, 1e9, -INF])
-def test_what_is_ignored_changes_nothing(tree, garbage):
+def test_ignored_scores_do_not_matter(tree, garbage):
     scores, gold, lengths = problem(1)
     wide = torch.full((5, 9, 9), garbage, dtype=torch.float64)
     wide[:, :6, :6] = torch.where(real(lengths, 5), scores, garbage)
@@ -225,10 +225,10 @@ def test_results_are_bitwise_the_same_with_any_number_of_threads(name):
         assert all(torch.equal(left, right) for left, right in zip(run, runs[0], strict=True))
 
 
-# --- where there is no tree, or nearly none
+# --- no tree, or very few
 
 
-def test_where_no_tree_is_allowed_the_total_is_minus_infinity(tree):
+def test_without_an_allowed_tree_the_total_is_minus_infinity(tree):
     scores, _, lengths = problem(0, n=4, shortest=3)
     scores[1, 2] = -INF  # no head for token 2
     scores[2, 1:, 0] = -INF  # no arc from the root
@@ -240,7 +240,7 @@ def test_where_no_tree_is_allowed_the_total_is_minus_infinity(tree):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_tokens_below_the_root_are_one_too_many(kind):
+def test_a_single_root_excludes_two_tokens_below_it(kind):
     scores = torch.zeros(1, 4, 4, dtype=torch.float64)
     scores[0, 1, 2:] = scores[0, 3, 1:3] = -INF  # tokens 1 and 3 have no other head
     lengths = torch.tensor([3])
@@ -253,7 +253,7 @@ def test_two_tokens_below_the_root_are_one_too_many(kind):
 @pytest.mark.parametrize("child", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("rest", [0.0, -INF])
 def test_a_token_without_another_head_is_the_child_of_the_root(tree, child, rest):
-    """With a single root, wherever in the elimination it comes, and whatever the others may do."""
+    """With a single root, at any position in the elimination and for any scores of the others."""
     scores, _, lengths = problem(6, batch=8, shortest=5, bars=0.2)
     scores[:, child, 1:] = -INF
     scores[1, :, 0] = rest
@@ -264,8 +264,8 @@ def test_a_token_without_another_head_is_the_child_of_the_root(tree, child, rest
 
 
 @pytest.mark.parametrize("gap", [30.0, 400.0, 5000.0])
-def test_tokens_that_hold_each_other_still_hang_on_the_root(gap):
-    """Two tokens that want each other more than the root by a gap: one of them gives in. A difference loses that."""
+def test_tokens_that_prefer_each_other_are_still_below_the_root(gap):
+    """Two tokens prefer each other to the root by a gap, but one must take the root. Subtraction would lose that."""
     scores = torch.zeros(1, 3, 3, dtype=torch.float64)
     scores[0, 1, 2], scores[0, 2, 1] = gap, gap
     truth = torch.tensor([gap + math.log(2 + math.exp(-gap))], dtype=torch.float64)
@@ -274,7 +274,7 @@ def test_tokens_that_hold_each_other_still_hang_on_the_root(gap):
         close(route().marginals(scores, torch.tensor([2]))[0, 1:, 0], torch.full((2,), 0.5, dtype=torch.float64), 1e-12)
 
 
-# --- the rest of the door
+# --- scores, costs, types and errors
 
 
 def test_score_is_the_sum_of_the_arcs(tree):
@@ -315,14 +315,14 @@ def test_losses_are_never_negative_and_zero_at_best(tree, loss):
     losses = loss(tree)(scores, gold, lengths)
     assert (losses >= 0).all()
     (gradient,) = torch.autograd.grad(losses.sum(), scores)
-    close(gradient.sum((1, 2)), torch.zeros(20, dtype=torch.float64))  # n arcs are wanted, and n are taken away
+    close(gradient.sum((1, 2)), torch.zeros(20, dtype=torch.float64))  # n arcs are added, and n are removed
     sure = tree.add_cost(scores.detach(), gold, lengths, -1e3)
     close(loss(tree)(sure, gold, lengths), torch.zeros(20, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("single_root", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_read_back_to_the_host(kind, single_root):
+def test_no_synchronisation_with_the_host(kind, single_root):
     scores, gold, lengths = (part.to("meta") for part in problem(0))
     scores.requires_grad_()
     tree = KINDS[kind][0](single_root)

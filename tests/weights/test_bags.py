@@ -1,4 +1,4 @@
-"""Row updates from unformed gradients against torch's own optimizers on the formed ones; numba against torch."""
+"""Row updates from factored gradients against torch's optimizers on dense gradients; numba against torch."""
 
 import numba
 import pytest
@@ -14,7 +14,7 @@ ROWS, LABELS = 60, 5
 
 
 def some_bags(seed: int, tokens: int = 40, templates: int = 6):
-    """Ascending rows for each token, some templates missing; a token may have none."""
+    """Bags of ascending rows, some templates missing; a bag may be empty."""
     draw = torch.Generator().manual_seed(seed)
     block = ROWS // templates
     ids = torch.randint(0, block, (tokens, templates), generator=draw) + torch.arange(templates) * block
@@ -25,7 +25,7 @@ def some_bags(seed: int, tokens: int = 40, templates: int = 6):
 
 
 def formed(gradient: BagGradient) -> torch.Tensor:
-    """The slow route: X'R by a loop over tokens."""
+    """X'R by a loop over tokens."""
     dense = torch.zeros(ROWS, LABELS, dtype=gradient.residuals.dtype)
     for token in range(len(gradient.offsets) - 1):
         for place in range(gradient.offsets[token], gradient.offsets[token + 1]):
@@ -34,17 +34,17 @@ def formed(gradient: BagGradient) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_row_sums_are_the_formed_gradient(seed):
+def test_row_sums_are_the_dense_gradient(seed):
     gradient = some_bags(seed)
     rows, sums = row_sums(gradient)
     assert torch.allclose(torch.zeros(ROWS, LABELS).double().index_add_(0, rows, sums), formed(gradient))
     touched = sums.abs().sum(1) > 0
-    assert len(rows[touched].unique()) == touched.sum()  # a row's sum stands in one place only
+    assert len(rows[touched].unique()) == touched.sum()  # each row's sum appears once
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_cpu_kernels_equal_the_torch_route(seed, dtype, monkeypatch):
+def test_the_cpu_kernels_equal_torch(seed, dtype, monkeypatch):
     gradient = some_bags(seed)
     gradient = gradient._replace(residuals=gradient.residuals.to(dtype))
     start = torch.randn(ROWS, LABELS, dtype=dtype)
@@ -61,7 +61,7 @@ def test_the_cpu_kernels_equal_the_torch_route(seed, dtype, monkeypatch):
         assert torch.allclose(one, other, atol=1e-5 if dtype == torch.float32 else 1e-12)
 
 
-def test_the_number_of_threads_changes_no_bit():
+def test_results_do_not_depend_on_the_number_of_threads():
     results = []
     for threads in (1, 2):
         numba.set_num_threads(threads)
@@ -74,8 +74,8 @@ def test_the_number_of_threads_changes_no_bit():
 
 
 @pytest.mark.parametrize(("ours", "torchs"), [(RowSGD, torch.optim.SGD), (RowAdagrad, torch.optim.Adagrad)])
-def test_a_step_equals_torchs_on_the_formed_gradient(ours, torchs):
-    """With two backward passes a step, and a second parameter that has an ordinary gradient."""
+def test_a_step_equals_torchs_on_the_dense_gradient(ours, torchs):
+    """With two backward passes per step, and a second parameter with a dense gradient."""
     tables = [torch.nn.Parameter(torch.ones(ROWS, LABELS, dtype=torch.float64)) for _ in range(2)]
     biases = [torch.nn.Parameter(torch.ones(LABELS, dtype=torch.float64)) for _ in range(2)]
     optimizers = [kind([t, b], lr=0.1) for kind, t, b in zip((ours, torchs), tables, biases, strict=True)]
@@ -92,7 +92,7 @@ def test_a_step_equals_torchs_on_the_formed_gradient(ours, torchs):
     assert torch.allclose(biases[0], biases[1], atol=1e-12)
 
 
-def test_zero_grad_forgets_what_was_not_applied():
+def test_zero_grad_drops_factored_gradients():
     table = torch.nn.Parameter(torch.ones(ROWS, LABELS, dtype=torch.float64))
     optimizer = RowSGD([table], lr=0.1)
     g = some_bags(0)
@@ -133,8 +133,8 @@ def test_a_negative_rate_is_refused():
         RowSGD([torch.nn.Parameter(torch.zeros(2))], lr=-1)
 
 
-def test_leaving_out_rows_of_zeros_changes_no_bit():
-    """So the artifact, which has no dead rows, predicts exactly as the model did."""
+def test_sums_do_not_change_when_zero_rows_are_left_out():
+    """So an artifact, which has no dead rows, predicts exactly as its model."""
     g, table = some_bags(5), torch.randn(ROWS, LABELS)
     table[::3] = 0
     alive = g.ids % 3 != 0

@@ -1,4 +1,4 @@
-"""A weight only for pairs that training holds: the same models as a table with the other entries fixed at zero."""
+"""Tables of observed pairs: the same models as full tables with the other entries fixed at zero."""
 
 import dataclasses
 import itertools
@@ -33,7 +33,7 @@ def data():
 
 
 def seen_pairs(arrays, rows):
-    """One loop over everything: the labels of each row."""
+    """The labels observed with each row, by a plain loop."""
     labels = [set() for _ in range(rows)]
     for token, label in enumerate(arrays.gold):
         for row in arrays.bags.ids[arrays.bags.offsets[token] : arrays.bags.offsets[token + 1]]:
@@ -41,7 +41,7 @@ def seen_pairs(arrays, rows):
     return labels
 
 
-def test_the_pairs_are_those_that_occur(data):
+def test_the_pairs_are_those_observed(data):
     arrays, rows = data.arrays["train"], len(data.index)
     pairs = Pairs.observed(arrays, rows, len(data.labels))
     expected = [sorted(labels) for labels in seen_pairs(arrays, rows)]
@@ -54,7 +54,7 @@ def test_the_pairs_are_those_that_occur(data):
 
 
 @pytest.mark.parametrize("labels", [64, 65, 130, 300])
-def test_there_may_be_many_labels(labels):
+def test_pairs_of_many_labels(labels):
     draw = np.random.default_rng(labels)
     arrays = prepare(planted(1, 40, 2, 2), TEMPLATES).arrays["train"]
     arrays = dataclasses.replace(arrays, gold=draw.integers(0, labels, len(arrays.gold)))
@@ -64,7 +64,7 @@ def test_there_may_be_many_labels(labels):
     assert [pairs.labels[a:b].tolist() for a, b in itertools.pairwise(pairs.offsets)] == expected
 
 
-# --- sums and gradients, beside a dense table
+# --- sums and gradients, against a dense table
 
 
 def random_weights(size, seed, alive=0.5, dtype=torch.float32):
@@ -94,7 +94,7 @@ def test_scores_and_gradients_are_those_of_a_table(data, alive, whole, dtype):
 
 
 def test_the_kernels_agree_with_torch_alone(data):
-    """On another kind of number the sums go by torch."""
+    """Other number types are summed by torch."""
     batch, scorer = next(iter(data.batches("train", 9))), PairScorer(data.sizes)
     with torch.no_grad():
         scorer.table.copy_(random_weights(len(scorer.table), 3))
@@ -118,7 +118,7 @@ def on_meta(thing):
 
 
 @pytest.mark.parametrize("observed", [False, True])
-def test_a_training_step_asks_a_device_for_no_value(data, observed):
+def test_a_training_step_needs_no_synchronisation_with_the_device(data, observed):
     tagger = Tagger(PairScorer(data.sizes, observed), len(data.labels)).to("meta")
     batch = on_meta(next(iter(data.batches("train", 8))))
     CRF(Chain())(tagger(batch), batch.gold, batch.lengths).sum().backward()
@@ -129,7 +129,7 @@ def test_a_training_step_asks_a_device_for_no_value(data, observed):
 
 
 def brute_force(emissions, transitions, start, end, gold):
-    """-log p(gold) by adding up all sequences."""
+    """-log p(gold) by enumeration of all sequences."""
     time, labels = emissions.shape
 
     def score(path):
@@ -148,8 +148,8 @@ def brute_force(emissions, transitions, start, end, gold):
     labels=st.integers(1, 3),
     spread=st.sampled_from([0.1, 3.0, 15.0, 60.0, 500.0]),
 )
-def test_surprise_end_to_end_is_what_enumeration_says(seed, lengths, labels, spread):
-    """Scores that spread far go another way, alone or with all others."""
+def test_surprise_end_to_end_is_that_of_enumeration(seed, lengths, labels, spread):
+    """Widely spread scores are handled by other kernels, for a sentence or for all."""
     draw = torch.Generator().manual_seed(seed)
     tokens, total = sum(lengths), torch.tensor(lengths)
 
@@ -182,7 +182,7 @@ def test_surprise_end_to_end_is_what_enumeration_says(seed, lengths, labels, spr
 @pytest.mark.parametrize("forbids", [False, True])
 @pytest.mark.parametrize("spread", [(2.0, 1.0), (25.0, 1.0), (200.0, 1.0), (2.0, 100.0)])
 def test_end_to_end_and_padded_give_the_same(labels, forbids, spread):
-    """Whatever the emissions and the steps are spread over; with all of them beyond what the fast way can do, too."""
+    """For any spread of emissions and transitions, also out of the range of the fast kernels."""
     draw = torch.Generator().manual_seed(labels)
     lengths = torch.randint(1, 40 if max(spread) > 2 else 90, (60 if max(spread) > 2 else 300,), generator=draw)
     emissions = spread[0] * torch.randn(int(lengths.sum()), labels, generator=draw)
@@ -210,7 +210,7 @@ def test_end_to_end_and_padded_give_the_same(labels, forbids, spread):
     torch.testing.assert_close(cost[inside], chain.add_cost(other, gold, lengths, 0.7).emissions[inside])
 
 
-def test_many_sentences_are_left_end_to_end_and_a_whole_corpus_is_laid_out_once():
+def test_large_batches_are_not_padded_and_the_full_batch_is_built_once():
     data = prepare(planted(3, FLAT, 3, 3), ["word[0]"])
     batches = data.batches("train", None, shuffle=True)
     batch = next(iter(batches))
@@ -226,7 +226,7 @@ def test_many_sentences_are_left_end_to_end_and_a_whole_corpus_is_laid_out_once(
 
 
 def scalar_objective(data, weights, transitions, strength):
-    """Mean loss by enumeration, weights by (row, label); L1 on all of them. No start, no end."""
+    """Mean loss by enumeration with weights by (row, label), without start and end, plus L1 on all weights."""
     arrays, labels, total = data.arrays["train"], len(data.labels), 0.0
     for begin, end in itertools.pairwise(arrays.offsets):
         emissions = torch.zeros(end - begin, labels, dtype=torch.float64)
@@ -259,7 +259,7 @@ def tiny():
 
 
 def test_the_objective_is_that_of_crfsuite(tiny):
-    """Observed pairs alone have weights, all of them under L1; and no small change lowers the minimum found."""
+    """Only observed pairs have weights, all under L1; no small change lowers the minimum."""
     tagger = Tagger(PairScorer(tiny.sizes, observed=True), 3)
     batch, strength = next(iter(tiny.batches("train", None))), 1 / len(tiny.arrays["train"])
     optimizer = ProximalQuasiNewton(tagger.parameters(), tolerance=1e-9)
@@ -294,11 +294,11 @@ def test_the_objective_is_that_of_crfsuite(tiny):
     assert math.isfinite(best)
 
 
-# --- groups, compaction, whole runs
+# --- groups, dropping rows, whole runs
 
 
 def test_groups_are_those_of_the_table_on_the_pairs(data):
-    """An entry lies in the group that its feature, its template and its label would have in a table."""
+    """A pair lies in the groups of its feature, template and label in a full table."""
     labels, rows = len(data.labels), len(data.index)
     pairs = data.sizes.pairs()
     dense = TemplateLayout(data.index.names, data.index.offsets, data.labels)
@@ -318,7 +318,7 @@ def test_groups_are_those_of_the_table_on_the_pairs(data):
         torch.testing.assert_close(of_pairs.norms(weights), of_table.norms(table))
 
 
-def test_rows_without_a_living_pair_leave_and_the_others_keep_their_weights(data):
+def test_rows_without_a_living_pair_are_dropped_and_others_keep_their_weights(data):
     tagger = Tagger(PairScorer(data.sizes), len(data.labels))
     weights = random_weights(len(tagger.scorer.table), 4, alive=0.3)
     with torch.no_grad():
@@ -370,7 +370,7 @@ def test_a_run_ends_with_a_model_that_predicts_the_same(run, options):
     assert score.result()["f1"] == pytest.approx(metrics["f1"])
 
 
-def test_where_every_pair_occurs_a_run_is_that_of_the_table(run):
+def test_if_all_pairs_occur_a_run_is_that_of_the_full_table(run):
     options = ("features.templates=['pos[0]']", "reg=l1", "reg.strength=0.02", "solver=quasi_newton", "batch=null")
     options = (*options, "trainer.max_epochs=100")
     pairs, table = (run(*options, f"model={model}", folder=model).metrics for model in ("pairs", "sparse"))
@@ -381,8 +381,8 @@ def test_where_every_pair_occurs_a_run_is_that_of_the_table(run):
         assert metrics["stationarity"] < 1e-2
 
 
-def test_group_norms_of_pairs_pull_only_what_there_is(data):
-    """A feature with one label is a group of one, whatever the number of labels."""
+def test_groups_hold_only_observed_pairs(data):
+    """A feature with one observed label is a group of one, whatever the number of labels."""
     pairs = data.sizes.pairs()
     layout = TemplateLayout(data.index.names, data.index.offsets, data.labels, pairs=pairs)
     penalty = GroupLasso(by_feature((len(pairs),), layout), 1.0)

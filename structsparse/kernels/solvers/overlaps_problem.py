@@ -152,12 +152,12 @@ def _coupled_dot(values, items, first, last, p, e, mean):
 
 
 @njit(**SERIAL)
-def bend_of(data, j, own):
-    """The second derivative of the loss along an entry of row j; `own` [items] holds those of the items."""
+def bend_of(data, j, bends):
+    """The second derivative of the loss along an entry of row j; `bends` [items] holds those of the items."""
     total = 0.0
     for a in range(np.uint64(data.starts[j]), np.uint64(data.starts[j + 1])):
-        total += data.values[a] * data.values[a] * own[np.uint64(data.items[a])]
-    return total / own.size
+        total += data.values[a] * data.values[a] * bends[np.uint64(data.items[a])]
+    return total / bends.size
 
 
 @njit(**SERIAL)
@@ -190,12 +190,12 @@ def newton(data, W, bias, F, slope, bend, G, cut, ridge, centre, rows, moves_bia
                 size += 1
                 worst = max(worst, violation)
     entries = entries[:size]
-    own = own_bends(data, bend)
+    item_bends = own_bends(data, bend)
     curvature, change = np.empty(size), np.zeros(size)
     largest = 0.0
     for c in range(size):
         j, k = entries[c]
-        curvature[c] = bend_of(data, j, own[k]) + ridge[j]
+        curvature[c] = bend_of(data, j, item_bends[k]) + ridge[j]
         largest = max(largest, curvature[c])
     curvature = np.maximum(curvature, max(FLOOR * largest, 1e-300))
     ahead, pull, mean, bias_change = np.zeros_like(F), np.zeros_like(F), np.zeros(count), np.zeros(outputs)
@@ -212,7 +212,9 @@ def newton(data, W, bias, F, slope, bend, G, cut, ridge, centre, rows, moves_bia
             gain = max(gain, curvature[c] * abs(moved))
         if moves_bias:
             for k in range(outputs):
-                gain = max(gain, _move_bias(data, slope[k], bend[k], own[k], ahead[k], pull[k], mean, bias_change, k))
+                gain = max(
+                    gain, _move_bias(data, slope[k], bend[k], item_bends[k], ahead[k], pull[k], mean, bias_change, k)
+                )
         first = max(first, gain)
         if gain <= slack * first:
             break
@@ -245,12 +247,12 @@ def _coordinate(data, j, w, ridge, centre, cut, slope, curvature, bend, ahead, p
 
 
 @njit(**SERIAL)
-def _move_bias(data, slope, bend, own, ahead, pull, mean, bias_change, k):
+def _move_bias(data, slope, bend, bends, ahead, pull, mean, bias_change, k):
     """Move the bias of output k to its minimum; returns the absolute slope."""
     total, curvature = 0.0, 0.0
     for i in range(ahead.size):
         total += slope[i] + (bend[i] * (ahead[i] - mean[i]) if data.kind == SOFTMAX else pull[i])
-        curvature += own[i]
+        curvature += bends[i]
     if curvature <= 1e-12 * ahead.size:
         return 0.0
     moved = -total / curvature

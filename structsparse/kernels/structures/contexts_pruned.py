@@ -32,14 +32,14 @@ def entries_above(above, starts, entry_word, entry_above):
 
 
 @njit(**PLAIN)
-def spread(own, same, entry_above, values):
-    """values [entries] = the value of the entry above if `same`, else the next of `own`."""
+def spread(explicit, same, entry_above, values):
+    """values [entries] = the value of the entry above if `same`, else the next of `explicit`."""
     taken = 0
     for entry in range(len(values)):
         if same[entry]:
             values[entry] = values[entry_above[entry]]
         else:
-            values[entry] = own[taken]
+            values[entry] = explicit[taken]
             taken += 1
 
 

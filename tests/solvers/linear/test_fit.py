@@ -1,4 +1,4 @@
-"""Sparse linear models against cvxpy and scikit-learn, and their certificates against optima known better."""
+"""`fit_linear` against cvxpy and scikit-learn, and its certificates against more precise optima."""
 
 import itertools
 import math
@@ -25,7 +25,7 @@ LOSSES = ["logistic", "squared"]
 
 
 def scattered(weights="sqrt_size"):
-    """Groups of any features: some free, one of a single feature, one without any."""
+    """Groups of scattered features: some features free, one group with a single feature, one empty."""
     ids = torch.arange(FEATURES) * 7 % 8
     ids[[3, 20]], ids[5] = -1, 8
     return Partition(ids, [f"g{i}" for i in range(10)], (FEATURES,), weights)
@@ -69,7 +69,7 @@ def at_share(penalty, share, X, y, loss, intercept=True):
 
 
 def objective(X, y, weights, constant, penalty, loss, quadratic=None):
-    """As the docstring has it, by our own `value`."""
+    """The objective of the docstring, with the penalty's own `value`."""
     scores = X @ weights + constant
     losses = np.logaddexp(0, -y * scores) if loss == "logistic" else (scores - y) ** 2 / 2
     W = torch.as_tensor(weights)
@@ -152,8 +152,8 @@ def test_the_optimum_is_that_of_scikit_learn(intercept):
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("intercept", [True, False])
-def test_the_gap_bounds_what_is_left(penalty, loss, intercept):
-    """Wherever the search may stop, and it is not idly large."""
+def test_the_gap_bounds_the_suboptimality(penalty, loss, intercept):
+    """Wherever the search stops, and not too loosely."""
     X, y = draw(3, loss)
     at_share(penalty, 0.1, X, y, loss, intercept)
     best = fit_linear(X, y, penalty, loss, 1e-12, intercept=intercept)
@@ -166,7 +166,7 @@ def test_the_gap_bounds_what_is_left(penalty, loss, intercept):
         assert -1e-12 <= left <= fit.gap + 1e-13
         kept += fit.gap < 1e4 * left
     random = np.random.default_rng(0)
-    for scale in (1e-3, 0.1, 1.0):  # and at points that no search leads to
+    for scale in (1e-3, 0.1, 1.0):  # also at arbitrary points
         start = best.weights.numpy() + scale * random.standard_normal(FEATURES), best.intercept + scale
         fit = fit_linear(X, y, penalty, loss, 1e-30, start, intercept, iterations=0)
         here = objective(X, y, start[0], start[1] if intercept else 0.0, penalty, loss)
@@ -185,7 +185,7 @@ def null_objective(y, loss, intercept):
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("intercept", [True, False])
 def test_the_gap_at_the_start_is_the_dual_by_hand(loss, intercept):
-    """At zero the slopes of the loss sum to zero already, and shrunk by the dual norm they are feasible."""
+    """At zero weights the slopes of the loss sum to zero, and scaled by the dual norm they are feasible."""
     X, y = draw(4, loss)
     penalty = at_share(GroupLasso(blocks(), 1.0), 0.3, X, y, loss, intercept)
     unit = null_objective(y, loss, intercept)
@@ -202,7 +202,7 @@ def test_the_gap_at_the_start_is_the_dual_by_hand(loss, intercept):
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("intercept", [True, False])
-def test_at_the_critical_strength_all_is_zero_and_below_it_something_lives(penalty, loss, intercept):
+def test_all_weights_are_zero_at_the_critical_strength_and_some_live_below_it(penalty, loss, intercept):
     X, y = draw(5, loss)
     critical = critical_strength(X, y, penalty, loss, intercept)
     if critical is None:
@@ -221,13 +221,13 @@ def test_at_the_critical_strength_all_is_zero_and_below_it_something_lives(penal
     np.testing.assert_allclose(fit.weights.numpy(), truth.weights, atol=1e-4)
 
 
-def test_the_groups_that_live_are_told_and_zeros_are_plain(penalty):
+def test_living_groups_are_reported_and_zeros_are_exact(penalty):
     X, y = draw(6)
     at_share(penalty, 0.4, X, y, "logistic")
     fit = fit_linear(X, y, penalty)
     weights = fit.weights
     assert not torch.signbit(weights[weights == 0]).any()
-    assert weights[1] == 0  # its column is
+    assert weights[1] == 0  # its column is zero
     if penalty.groups is None:
         assert torch.equal(fit.groups, weights.nonzero()[:, 0])
         return
@@ -240,7 +240,7 @@ def test_the_groups_that_live_are_told_and_zeros_are_plain(penalty):
 def test_another_start_gives_the_same_minimum(penalty):
     X, y = draw(7)
     at_share(penalty, 0.2, X, y, "logistic")
-    quadratic = np.full(FEATURES, 1e-3)  # one minimum
+    quadratic = np.full(FEATURES, 1e-3)  # a unique minimum
     cold = fit_linear(X, y, penalty, tolerance=1e-12, quadratic=quadratic)
     penalty.strength = float(penalty.strength) * 1.1
     near = fit_linear(X, y, penalty, tolerance=1e-12, quadratic=quadratic)
@@ -253,7 +253,7 @@ def test_another_start_gives_the_same_minimum(penalty):
     assert fit_linear(X, y, penalty, tolerance=1e-11, quadratic=quadratic, start=cold).iterations == 0
 
 
-def test_dense_and_sparse_inputs_of_all_kinds_are_one(penalty):
+def test_dense_and_sparse_inputs_of_all_types_give_the_same_fit(penalty):
     X, y = draw(8)
     at_share(penalty, 0.2, X, y, "logistic")
     truth = fit_linear(X, y, penalty)
@@ -265,13 +265,13 @@ def test_dense_and_sparse_inputs_of_all_kinds_are_one(penalty):
     for other in (X.toarray(), torch.from_numpy(X.toarray()), X.tocsr(), scipy.sparse.csc_matrix(X), doubled, halves):
         fit = fit_linear(other, torch.from_numpy(y), penalty)
         torch.testing.assert_close(fit.weights, truth.weights, rtol=1e-9, atol=1e-12)
-    assert np.array_equal(halves.data, before)  # what is given is not touched
+    assert np.array_equal(halves.data, before)  # inputs are not changed
     rounded = fit_linear(X.astype(np.float32), y.astype(int), penalty)
     torch.testing.assert_close(rounded.weights, truth.weights, rtol=1e-3, atol=1e-3)
 
 
 def test_working_sets_and_screening_lose_nothing():
-    """More features than the first working set takes in, and so many groups that most are never looked at."""
+    """More features than the first working set holds, and so many groups that most are never visited."""
     X, y = draw(9, items=80, features=1500)
     groups = Partition(
         torch.randint(-1, 400, (1500,), generator=torch.Generator().manual_seed(0)).clamp(min=0),
@@ -294,7 +294,7 @@ def gradient(X, y, fit, loss):
     return torch.from_numpy(X.T @ slope / len(y))
 
 
-def test_nothing_to_fit_but_the_intercept():
+def test_only_the_intercept_is_fitted_without_features():
     y = np.array([1.0, 1, 1, -1])
     for X in (np.zeros((4, 0)), np.zeros((4, 3))):
         fit = fit_linear(X, y, L1(0.1), tolerance=1e-12)
@@ -326,7 +326,7 @@ def drawn_problem(penalty, loss="logistic", ridge=None):
 
 
 def test_the_gauge_is_our_dual_norm(penalty):
-    """The largest share at which zero would still be optimal is the critical strength over the strength."""
+    """The gauge is the critical strength over the strength."""
     if isinstance(penalty, SquaredL2):
         return
     problem, random = drawn_problem(penalty, ridge=np.ones(FEATURES)), np.random.default_rng(0)
@@ -342,8 +342,8 @@ def test_the_gauge_is_our_dual_norm(penalty):
             assert found == pytest.approx(float(critical) / float(penalty.strength), rel=1e-9)
 
 
-def test_the_conjugate_of_the_loss_is_the_supremum_it_stands_for():
-    """sup_f  dual * f - loss(f), by a grid; outside its domain the dual point is worth nothing."""
+def test_the_conjugate_of_the_loss_is_a_supremum():
+    """sup_f  dual * f - loss(f), by a grid; outside its domain the conjugate is infinite."""
     y, f, none = np.array([1.0, -1.0]), np.linspace(-40, 40, 400_001), np.zeros(0)
     for logistic in (True, False):
         problem = linear.Problem(*[none] * 8, y, logistic)
@@ -371,7 +371,7 @@ def test_curvatures_bound_the_second_derivatives(penalty):
         assert len(members) > 1 or room[0, 0] < 1e-12 + 1e-9 * bound[members[0]]
 
 
-def test_the_ratio_of_a_block_is_where_it_is_stationary():
+def test_the_norm_ratio_makes_a_block_stationary():
     random = np.random.default_rng(3)
     for _ in range(200):
         size = random.integers(1, 6)
@@ -385,7 +385,7 @@ def test_the_ratio_of_a_block_is_where_it_is_stationary():
 
 
 def test_dense_and_sparse_passes_reach_the_same_minimum(penalty):
-    """Both routes of descent, by the blocks handed to each alone."""
+    """Each kind of descent alone."""
     problem = drawn_problem(penalty, "squared", ridge=np.full(FEATURES, 1e-3))
     every, found = np.arange(len(problem.cut)), []
     slope, curvature = np.empty(ITEMS), np.empty(ITEMS)

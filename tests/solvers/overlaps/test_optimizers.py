@@ -1,5 +1,5 @@
-"""Linear models of words under overlapping groups: majorize-minimize, ADMM and cvxpy agree for every kind of group and
-of loss, and what certifies them is what a plain formula, which shares no code with them, says."""
+"""Solvers under overlapping groups: majorize-minimise, ADMM and cvxpy agree for every kind of group and loss, and
+their certificates agree with plain formulas that share no code with them."""
 
 import json
 from dataclasses import replace
@@ -23,8 +23,8 @@ from structsparse.solvers.overlaps.design import Design
 from structsparse.weights.notes import notes_of
 
 SIZES = {"train": 40, "dev": 2, "test": 2, "groups": 6, "size": 6, "deciding": 1}
-STRENGTH, LASSO = 1 / 40, 0.1  # over items, as reg.relative=items has it
-KINDS = {  # options, and a strength under which some groups are dead, but of documents, which share words: all or none
+STRENGTH, LASSO = 1 / 40, 0.1  # strength over items, as with reg.relative=items
+KINDS = {  # options, and a strength at which some groups are dead; of documents, which share words, all or none
     "sentences": ({}, 0.65),
     "constituents": ({}, 0.32),
     "topics": ({"topics": 8, "top": 5, "iterations": 20}, 0.32),
@@ -35,7 +35,7 @@ KINDS = {  # options, and a strength under which some groups are dead, but of do
     "planted": ({}, 0.32),
     "combined": ({"parts": {"sentences": 0.5, "brown": {"classes": 9, "largest": 30}}}, 1.0),
 }
-LOSSES = {  # of so many classes, and a strength for the sentences
+LOSSES = {  # number of classes, and a strength for sentences
     ("squared", 2): 1.35,
     ("squared_hinge", 2): 2.74,
     ("squared", 0): 1.5,
@@ -46,7 +46,7 @@ LOSSES = {  # of so many classes, and a strength for the sentences
 
 @cache
 def corpus(classes: int) -> DocumentSplits:
-    """Planted documents whose sentences are cut in two, and these again, for constituents."""
+    """Planted documents; each sentence is split in two, twice, into constituents."""
     drawn = planted_documents(seed=1, classes=classes, **SIZES)
     train, bounds = drawn.train, drawn.train.sentences()
     owner = np.searchsorted(train.offsets, bounds[:-1], side="right") - 1
@@ -120,7 +120,7 @@ def objective(design: Design, penalty: StructuredElasticNet, W: np.ndarray, bias
 
 @cache
 def smooth_gradient(loss: str, classes: int):
-    """Of the mean loss by automatic differentiation."""
+    """Gradients of the mean loss by automatic differentiation."""
     design, table = design_of(classes, loss)
     X, y = torch.from_numpy(design.matrix.toarray()), torch.from_numpy(design.targets)
 
@@ -140,7 +140,7 @@ def smooth_gradient(loss: str, classes: int):
 
 
 def violation(design: Design, penalty: StructuredElasticNet, W: np.ndarray, bias: np.ndarray, classes: int) -> float:
-    """The largest entry of gradient + subgradients, whose free parts cvxpy picks, over that of the gradient at zero."""
+    """The largest entry of the smallest subgradient, found by cvxpy, relative to the gradient at zero."""
     gradient_of = smooth_gradient(design.loss, classes)
     G, slope = (part.numpy() for part in gradient_of(torch.from_numpy(W), torch.from_numpy(bias)))
     at_zero = gradient_of(torch.zeros_like(torch.from_numpy(W)), torch.from_numpy(best_bias(design, classes)))[0]
@@ -166,14 +166,14 @@ def violation(design: Design, penalty: StructuredElasticNet, W: np.ndarray, bias
 
 
 def best_bias(design: Design, classes: int) -> np.ndarray:
-    """Of zero weights: by closed forms."""
+    """The best bias at zero weights, in closed form."""
     y = design.targets
     if classes > 2:
         share = np.bincount(y.astype(int)) / len(y)
         return np.log(share) if design.loss == "logistic" else 2 * share - 1
     if design.loss == "logistic":
         return np.array([np.log((y > 0).sum() / (y < 0).sum())])
-    return np.array([y.mean()])  # of the hinge too: all margins are below 1
+    return np.array([y.mean()])  # also for the hinge: all margins are below 1
 
 
 def by_cvxpy(design: Design, penalty: StructuredElasticNet, rows: int, outputs: int):
@@ -202,7 +202,8 @@ def by_cvxpy(design: Design, penalty: StructuredElasticNet, rows: int, outputs: 
 
 
 def agree(kind: str, loss: str, classes: int, group: float, tmp_path, squares: float = 0.0, rho: float = 100.0) -> None:
-    """Majorizing, ADMM that runs long, and cvxpy: 1e-6 of the objective; the first two with certificates that hold."""
+    """Majorize-minimise, a long run of ADMM and cvxpy agree to 1e-6 of the objective; certificates of the first two
+    hold."""
     design, table = design_of(classes, loss)
     penalty = penalty_of(cover_of(kind, table.shape, tmp_path, classes), group, squares)
     majorizer = Majorizer(Problem(design, table, penalty), None, None, kkt=1e-9)
@@ -211,14 +212,14 @@ def agree(kind: str, loss: str, classes: int, group: float, tmp_path, squares: f
     assert certificate.objective == pytest.approx(value, rel=1e-12)
     assert certificate.kkt <= 1e-9
     assert certificate.gap <= 1e-7
-    assert violation(design, penalty, W.reshape(table.shape), bias, classes) < 1e-7  # which cvxpy knows no better
+    assert violation(design, penalty, W.reshape(table.shape), bias, classes) < 1e-7  # the precision of cvxpy
     enough = 7e-7 * value / majorizer.problem.unit
     long = Admm(Problem(design, table, penalty), rho=rho, stop="gap", tolerance=enough, inner=1e-9)
     bound = long.solve(20_000)
     other = objective(design, penalty, *long.point.copy())
     assert bound.gap <= enough
     assert other == pytest.approx(value, rel=1e-6)
-    assert other - value <= bound.gap * long.problem.unit + 1e-12  # what a gap says
+    assert other - value <= bound.gap * long.problem.unit + 1e-12  # the meaning of the gap
     peer = objective(design, penalty, *by_cvxpy(design, penalty, *W.shape))
     assert peer == pytest.approx(value, rel=1e-6)
     assert value <= peer * (1 + 1e-8)
@@ -229,24 +230,24 @@ def agree(kind: str, loss: str, classes: int, group: float, tmp_path, squares: f
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize("kind", KINDS)
-def test_three_routes_agree_for_each_kind_of_group(kind, tmp_path):
+def test_three_methods_agree_for_each_kind_of_group(kind, tmp_path):
     agree(kind, "logistic", 2, KINDS[kind][1], tmp_path, rho=100.0 if kind == "sentences" else 10.0)
 
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize(("loss", "classes"), LOSSES)
-def test_three_routes_agree_for_each_loss(loss, classes, tmp_path):
+def test_three_methods_agree_for_each_loss(loss, classes, tmp_path):
     agree("sentences", loss, classes, LOSSES[loss, classes], tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize(("loss", "classes"), [("logistic", 2), ("squared_hinge", 3)])
-def test_three_routes_agree_with_squares_beside(loss, classes, tmp_path):
+def test_three_methods_agree_with_squares(loss, classes, tmp_path):
     agree("brown", loss, classes, 2.0, tmp_path, squares=0.05, rho=30.0)
 
 
 @pytest.mark.parametrize("away", [1e-2, 1e-5])
-def test_a_certificate_tells_how_far_a_point_is_off(away):
+def test_a_certificate_measures_the_distance_from_optimality(away):
     design, table = design_of(2, "logistic")
     penalty = penalty_of(cover_of("planted", table.shape), 0.32)
     majorizer = Majorizer(Problem(design, table, penalty), None, None, kkt=1e-9)
@@ -275,7 +276,7 @@ def test_a_certificate_tells_how_far_a_point_is_off(away):
     ids=["lasso", "elastic net", "ridge", "squares by frequency"],
 )
 @pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge"])
-def test_without_groups_it_is_what_cvxpy_says(loss, penalty):
+def test_without_groups_the_solution_is_that_of_cvxpy(loss, penalty):
     design, table = design_of(2, loss)
     majorizer = Majorizer(Problem(design, table, penalty), None, None, kkt=1e-9)
     certificate = majorizer.solve()
@@ -303,8 +304,8 @@ def test_without_groups_it_is_what_cvxpy_says(loss, penalty):
 # --- ADMM
 
 
-def test_admm_goes_the_way_of_algorithm_2():
-    """By dense linear algebra: under squares and no lasso each of its three steps has a closed form."""
+def test_admm_follows_algorithm_2():
+    """Under squares without lasso, each of its three steps has a closed form in dense linear algebra."""
     design, table = design_of(2, "squared")
     cover, rho = cover_of("sentences", table.shape), 3.0
     penalty = penalty_of(cover, 0.5, squares=0.2, lasso=0.0)
@@ -332,7 +333,7 @@ def test_admm_goes_the_way_of_algorithm_2():
 
 
 @pytest.mark.parametrize("options", [{}, {"adaptive": True}, {"relax": 1.6}, {"stop": "dual", "tolerance": 1e-7}])
-def test_whatever_its_options_it_ends_at_the_optimum(options):
+def test_admm_reaches_the_optimum_with_any_options(options):
     design, table = design_of(2, "logistic")
     penalty = penalty_of(cover_of("planted", table.shape), 0.32)
     best = Majorizer(Problem(design, table, penalty), None, None, kkt=1e-9).solve().objective
@@ -356,7 +357,7 @@ def test_a_large_rho_stops_far_from_the_optimum_and_the_certificate_says_so():
     assert found.gap * search.problem.unit >= found.objective - best
 
 
-# --- as optimizers
+# --- as torch optimizers
 
 
 def moved(solver: type, penalty, loss: str = "logistic", classes: int = 2, steps: int = 200, **options):
@@ -374,7 +375,7 @@ def moved(solver: type, penalty, loss: str = "logistic", classes: int = 2, steps
     return optimizer, table.detach(), bias.detach()
 
 
-def test_optimizers_write_what_they_find_and_say_when_they_are_done():
+def test_optimizers_write_their_solution_and_report_convergence():
     design, table = design_of(2, "logistic")
     penalty = penalty_of(cover_of("planted", table.shape), 0.32)
     best, W, bias = moved(Majorize, penalty)
@@ -382,11 +383,11 @@ def test_optimizers_write_what_they_find_and_say_when_they_are_done():
     assert best.certificate.kkt <= 1e-9
     assert objective(design, penalty, W.numpy(), bias.numpy()) == pytest.approx(best.certificate.objective, rel=1e-12)
     assert best.proof().gap == best.certificate.gap
-    best.attach({})  # as a callback does at the end: what was proved stays proved
+    best.attach({})  # as a callback does at the end: the proof stays
     assert 0 <= best.proof().excess < 1e-8
     copied, V, other = moved(ADMM, penalty, stop="gap", tolerance=1e-8, iterations=5000)
     assert objective(design, penalty, V.numpy(), other.numpy()) == pytest.approx(best.certificate.objective, rel=1e-6)
-    assert torch.equal(V == 0, W == 0)  # with `zeros`, which the lasso alone would not make
+    assert torch.equal(V == 0, W == 0)  # thanks to the option `zeros`
     assert copied.proof().gap < 1e-6
 
 
@@ -399,7 +400,7 @@ def test_early_stopping_is_admm_without_groups():
         moved(StoppedEarly, L1(0.1))
 
 
-def test_outside_the_support_all_stays_zero_and_inside_it_is_the_optimum():
+def test_entries_outside_the_support_stay_zero_and_the_others_are_optimal():
     design, table = design_of(2, "logistic")
     penalty, allowed = penalty_of(cover_of("brown", table.shape), 0.5), torch.arange(136) % 3 > 0
     found = Majorizer(Problem(design, table, penalty, allowed), None, None, kkt=1e-9)
@@ -417,7 +418,7 @@ def test_outside_the_support_all_stays_zero_and_inside_it_is_the_optimum():
     np.testing.assert_allclose(found.point.W[kept], alone.point.W, atol=1e-7)
 
 
-def test_a_start_elsewhere_ends_at_the_same_place():
+def test_another_start_ends_at_the_same_optimum():
     design, table = design_of(3, "logistic")
     penalty = penalty_of(cover_of("sentences", table.shape, classes=3), 1.2)
     first = Majorizer(Problem(design, table, penalty), None, None, kkt=1e-9)
@@ -446,7 +447,7 @@ def test_a_start_elsewhere_ends_at_the_same_place():
         (lambda c: Problem(c.design, torch.zeros(5), L1(0.1)), r"does not fit a matrix of 136 columns"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_the_reason(attempt, reason):
+def test_wrong_arguments_are_refused_with_the_reason(attempt, reason):
     design, table = design_of(2, "logistic")
     cover = cover_rows((136,), [[0, 1], [1, 2]])
     context = SimpleNamespace(design=design, table=table, cover=cover, problem=Problem(design, table, L1(0.1)))
