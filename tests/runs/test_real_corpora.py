@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.corpus,
     pytest.mark.skipif("STRUCTSPARSE_DATA" not in os.environ, reason="STRUCTSPARSE_DATA is not set"),
 ]
