@@ -1,4 +1,4 @@
-"""The program with a language model: what it reads, writes, prints and answers."""
+"""The subcommands of `structsparse` for language models: input, output and error messages."""
 
 import gzip
 import io
@@ -16,22 +16,22 @@ from structsparse import load
 from structsparse.cli.main import main
 from structsparse.corpora.splits import planted
 from structsparse.corpora.text import END, UNKNOWN, Reading
-from structsparse.tasks.lm import artifact as language_artifact
+from structsparse.tasks.lm import artifact as lm_artifact
 from structsparse.tasks.lm import export
 from structsparse.tasks.lm.predictor import LanguageModel
 from structsparse.tasks.tagging import artifact
 from structsparse.tasks.tagging.data import prepare
 from tests.cli.test_main import program
-from tests.tasks.lm.test_predictor import model_of, sentences
+from tests.support.language_models import model_of, sentences
 from tests.tasks.tagging.test_artifact import tagger_of
 
-TEXT = "\n".join(map(" ".join, sentences(9, 30, 12))) + "\n"  # some words are unknown
+TEXT = "\n".join(map(" ".join, sentences(9, 30, 12))) + "\n"  # with unknown words
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("lm") / "model"
-    language_artifact.save(folder, model_of(2))
+    lm_artifact.save(folder, model_of(2))
     return folder
 
 
@@ -50,10 +50,10 @@ def tagger(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def run(monkeypatch, capfdbinary):
-    """Run the program on these bytes; its status, output and messages."""
+    """Run the program with this standard input; its exit status, output and messages."""
 
-    def run(*arguments, given: bytes = b"") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+    def run(*arguments, input: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(input)))
         status = main([str(argument) for argument in arguments])
         output, messages = capfdbinary.readouterr()
         return status, output.decode(), messages.decode()
@@ -62,21 +62,22 @@ def run(monkeypatch, capfdbinary):
 
 
 def expected_lines(model: LanguageModel, text: str) -> list[list[str]]:
-    found = []
+    """The output of `structsparse predict` for a text, as lists of columns."""
+    lines = []
     for sentence in text.split("\n")[:-1]:
-        chances = model.log_probabilities(model.encode([sentence.split()]))
-        for word, chance in zip([*sentence.split(), END], chances, strict=True):
+        values = model.log_probabilities(model.encode([sentence.split()]))
+        for word, value in zip([*sentence.split(), END], values, strict=True):
             known = word in model.vocabulary.codes
-            found.append([word, f"{chance:.6f}", *([] if known else [UNKNOWN])])
-        found.append([""])
-    return found
+            lines.append([word, f"{value:.6f}", *([] if known else [UNKNOWN])])
+        lines.append([""])
+    return lines
 
 
 # --- predict
 
 
-def test_a_line_for_every_word_and_end(folder, model, tmp_path, run):
-    status, output, messages = run("predict", folder, given=TEXT.encode())
+def test_predict_writes_a_line_for_every_word_and_sentence_end(folder, model, tmp_path, run):
+    status, output, messages = run("predict", folder, input=TEXT.encode())
     assert (status, messages) == (0, "")
     assert [line.split("\t") for line in output.split("\n")[:-1]] == expected_lines(model, TEXT)
     assert f"\t{UNKNOWN}\n" in output
@@ -87,13 +88,13 @@ def test_a_line_for_every_word_and_end(folder, model, tmp_path, run):
 
 
 def test_words_are_written_as_the_model_reads_them(folder, model, tmp_path, run):
-    language_artifact.save(tmp_path / "model", replace(model, reading=Reading("text", "words", lower=True)))
-    status, output, _ = run("predict", tmp_path / "model", given=b"W0 w1. W2,\nw0!\n\n")
+    lm_artifact.save(tmp_path / "model", replace(model, reading=Reading("text", "words", lower=True)))
+    status, output, _ = run("predict", tmp_path / "model", input=b"W0 w1. W2,\nw0!\n\n")
     words = [line.split("\t")[0] for line in output.split("\n")]
     assert (status, words) == (0, ["w0", "w1", ".", END, "", "w2", ",", "w0", "!", END, "", ""])
 
 
-def test_sentences_are_answered_as_they_arrive(folder, model):
+def test_sentences_are_scored_as_they_arrive(folder, model):
     process = program("predict", folder)
     for sentence in ("w0 w1", "strange w2"):
         process.stdin.write(sentence.encode() + b"\n")
@@ -104,19 +105,19 @@ def test_sentences_are_answered_as_they_arrive(folder, model):
     assert (output, messages, process.returncode) == (b"", b"", 0)
 
 
-def test_a_fault_leaves_the_old_output(folder, tmp_path, run):
-    (tmp_path / "out").write_text("from yesterday")
-    status, _, messages = run("predict", folder, "--output", tmp_path / "out", given=b"w0\n\xff\n")
+def test_an_error_leaves_the_old_output(folder, tmp_path, run):
+    (tmp_path / "out").write_text("old output")
+    status, _, messages = run("predict", folder, "--output", tmp_path / "out", input=b"w0\n\xff\n")
     assert (status, messages.count("\n")) == (2, 1)
     assert "line 2: byte 0xff is not UTF-8" in messages
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["from yesterday"]
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old output"]
 
 
 # --- evaluate
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_perplexities_of_a_file(zipped, folder, model, tmp_path, run):
+def test_evaluate_tells_the_perplexities_of_a_file(zipped, folder, model, tmp_path, run):
     (tmp_path / "text").write_bytes(gzip.compress(TEXT.encode()) if zipped else TEXT.encode())
     status, output, messages = run("evaluate", folder, tmp_path / "text", "--json")
     assert (status, messages) == (0, "")
@@ -142,26 +143,26 @@ def test_perplexities_of_a_file(zipped, folder, model, tmp_path, run):
 # --- next, sample, export
 
 
-def test_next_words_and_why(folder, model, run):
+def test_next_tells_words_and_reasons(folder, model, run):
     status, output, messages = run("next", folder, "w1 w0", "-n", 3)
     assert (status, messages) == (0, "")
     rows = [line.split("\t") for line in output.splitlines()]
     expected = model.next_words("w1 w0", 3)
-    assert [(float(chance), word) for chance, word, _ in rows] == [
+    assert [(float(probability), word) for probability, word, _ in rows] == [
         (pytest.approx(word.probability, abs=1e-6), word.word) for word in expected
     ]
-    for (_, _, why), word in zip(rows, expected, strict=True):
-        parts = dict(part.split(" -> ") for part in why.split(", "))
+    for (_, _, reasons), word in zip(rows, expected, strict=True):
+        parts = dict(part.split(" -> ") for part in reasons.split(", "))
         assert parts == {" ".join(part.context) or "(any)": f"{part.weight:+.2f}" for part in word.parts}
 
 
-def test_unknown_words_of_a_context_are_named(folder, run):
+def test_next_names_unknown_words(folder, run):
     status, output, messages = run("next", folder, "w1 strange")
     assert (status, messages) == (0, f"note: strange: unknown to the model, counted as {UNKNOWN}\n")
     assert len(output.splitlines()) == 10
 
 
-def test_sentences_are_drawn(folder, model, run):
+def test_sample_writes_random_sentences(folder, model, run):
     options = ["-n", 4, "--seed", 7, "--start", "w1", "--temperature", 0.8]
     status, output, messages = run("sample", folder, *options)
     assert (status, messages) == (0, "")
@@ -171,14 +172,14 @@ def test_sentences_are_drawn(folder, model, run):
 
 
 @pytest.mark.parametrize("name", export.FORMATS)
-def test_exports(name, folder, model, tmp_path, run):
+def test_export_writes_the_formats(name, folder, model, tmp_path, run):
     expected = "".join(export.FORMATS[name](model))
     assert run("export", folder, "--format", name) == (0, expected, "")
     assert run("export", folder, "--format", name, "--output", tmp_path / "out") == (0, "", "")
     assert (tmp_path / "out").read_text() == expected
 
 
-# --- faults
+# --- errors
 
 
 @pytest.mark.parametrize(
@@ -198,11 +199,11 @@ def test_exports(name, folder, model, tmp_path, run):
         (["next", "nowhere", "the"], "nowhere/model.json: cannot be read"),
     ],
 )
-def test_what_the_user_can_mend_is_one_line_and_status_2(arguments, message, folder, tagger, run):
-    named = {"MODEL": folder, "TAGGER": tagger}
-    for name, path in named.items():
+def test_user_errors_are_one_line_and_status_2(arguments, message, folder, tagger, run):
+    paths = {"MODEL": folder, "TAGGER": tagger}
+    for name, path in paths.items():
         message = message.replace(name, str(path))
-    status, output, messages = run(*[named.get(argument, argument) for argument in arguments])
+    status, output, messages = run(*[paths.get(argument, argument) for argument in arguments])
     assert (status, output) == (2, "")
     assert messages.startswith("error: ")
     assert message in messages
@@ -221,14 +222,14 @@ def test_what_the_user_can_mend_is_one_line_and_status_2(arguments, message, fol
         ["export", "MODEL"],
     ],
 )
-def test_values_that_are_none_are_refused_with_status_2(arguments, folder, capsys):
+def test_invalid_arguments_are_refused_with_status_2(arguments, folder, capsys):
     with pytest.raises(SystemExit) as stop:
         main([str(folder) if argument == "MODEL" else argument for argument in arguments])
     assert stop.value.code == 2
     assert arguments[-1] in capsys.readouterr().err
 
 
-def test_a_reader_that_has_seen_enough_ends_it_quietly(folder):
+def test_a_closed_pipe_ends_the_program_quietly(folder):
     process = program("sample", folder, "-n", 10**6)
     assert process.stdout.read(1)
     process.stdout.close()
@@ -236,10 +237,10 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(folder):
     assert process.wait() == 0
 
 
-# --- itself
+# --- the program
 
 
-def test_help_answers_with_examples(capsys):
+def test_help_has_examples(capsys):
     for command in ("next", "sample", "export", "predict", "evaluate"):
         with pytest.raises(SystemExit) as stop:
             main([command, "--help"])
@@ -247,7 +248,7 @@ def test_help_answers_with_examples(capsys):
         assert f"structsparse {command} runs/lm/model" in capsys.readouterr().out
 
 
-def test_a_language_model_loads_neither_lightning_nor_hydra(folder):
+def test_language_models_import_neither_lightning_nor_hydra(folder):
     code = """
 import sys
 from structsparse.cli.main import main
