@@ -5,7 +5,8 @@ import random
 
 import numpy as np
 
-from structsparse.corpora.text import END, START, UNKNOWN, encode
+from structsparse.corpora.text import encode
+from structsparse.corpora.text_reading import END, START, UNKNOWN
 from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.tasks.lm.predictor import LanguageModel
 

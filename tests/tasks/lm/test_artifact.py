@@ -19,7 +19,8 @@ from structsparse import load
 from structsparse.artifacts import folder as model_files
 from structsparse.artifacts.quantization import quantize_
 from structsparse.base.errors import UserError
-from structsparse.corpora.text import END, UNKNOWN, Reading, encode
+from structsparse.corpora.text import encode
+from structsparse.corpora.text_reading import END, UNKNOWN, TextReading
 from structsparse.tasks.lm import artifact as lm_artifact
 from structsparse.tasks.lm.artifact import save
 from structsparse.tasks.lm.contexts import ContextTree
@@ -44,7 +45,7 @@ def test_a_loaded_model_equals_the_saved_one(seed, order, base, dead, steps, tmp
     model = model_of(seed, order, 0.7, base, "signed", dead)
     if steps:
         model = replace(model, weights=np.round(model.weights * steps) / steps)
-    model = replace(model, reading=Reading("text", "words", lower=bool(seed % 2)))
+    model = replace(model, reading=TextReading("text", "words", lower=bool(seed % 2)))
     folder = tmp_path_factory.mktemp("lm") / "model"
     count = save(folder, model)
     assert count == sum(map(len, files(folder).values()))

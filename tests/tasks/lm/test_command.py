@@ -15,7 +15,7 @@ import pytest
 from structsparse import load
 from structsparse.cli.main import main
 from structsparse.corpora.splits import planted
-from structsparse.corpora.text import END, UNKNOWN, Reading
+from structsparse.corpora.text_reading import END, UNKNOWN, TextReading
 from structsparse.tasks.lm import artifact as lm_artifact
 from structsparse.tasks.lm import export
 from structsparse.tasks.lm.predictor import LanguageModel
@@ -88,7 +88,7 @@ def test_predict_writes_a_line_for_every_word_and_sentence_end(folder, model, tm
 
 
 def test_words_are_written_as_the_model_reads_them(folder, model, tmp_path, run):
-    lm_artifact.save(tmp_path / "model", replace(model, reading=Reading("text", "words", lower=True)))
+    lm_artifact.save(tmp_path / "model", replace(model, reading=TextReading("text", "words", lower=True)))
     status, output, _ = run("predict", tmp_path / "model", input=b"W0 w1. W2,\nw0!\n\n")
     words = [line.split("\t")[0] for line in output.split("\n")]
     assert (status, words) == (0, ["w0", "w1", ".", END, "", "w2", ",", "w0", "!", END, "", ""])

@@ -1,4 +1,4 @@
-"""The trie of contexts against dictionaries of tuples, and everything made from it against the definition."""
+"""The context tree against dictionaries of tuples, and everything made from it against the definition."""
 
 import os
 from collections import Counter, defaultdict
@@ -6,7 +6,6 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +14,6 @@ from structsparse.corpora.known.catalog import locate
 from structsparse.corpora.text import EncodedText, Vocabulary, encode, read_coded
 from structsparse.corpora.text_reading import TextReading
 from structsparse.tasks.lm.contexts import ContextTree, Places
-from structsparse.tasks.lm.groups import ContextLayout, EntryNames, by_suffix
 
 WORDS = "abcd"
 sentences = st.lists(st.lists(st.sampled_from(WORDS), max_size=7), min_size=1, max_size=9)
@@ -25,12 +23,12 @@ ENTRIES = "entry_node", "entry_word", "entry_above", "entry_count", "entry_ends"
 
 
 def text_of(lines, vocabulary=None):
-    """Of sentences without words nothing would be left: each gets one."""
+    """A text of sentences; empty ones, which would be dropped, get a word."""
     return encode([line or ["a"] for line in lines], vocabulary)
 
 
 def contexts_of(text, order):
-    """(its contexts from the empty to the longest, as tuples of codes in the order of the text, and the word)"""
+    """For each target its contexts from empty to longest (tuples of codes, in the order of the text), and its word."""
     for p in text.targets.tolist():
         start = p
         while text.codes[start] != len(text.vocabulary):
@@ -40,7 +38,7 @@ def contexts_of(text, order):
 
 
 def brute(text, order):
-    """context -> how often each word follows; context, and (context, word) -> of how many targets it is the deepest"""
+    """Counts by context of the next words; number of targets whose deepest context, or entry, it is."""
     follow, ends, entry_ends = defaultdict(Counter), Counter(), Counter()
     for contexts, word in contexts_of(text, order):
         for context in contexts:
@@ -52,13 +50,14 @@ def brute(text, order):
 
 def spelt(tree):
     """The context of each node of a trie."""
-    found = [()]
+    contexts = [()]
     for n in range(1, tree.nodes):
-        found.append((int(tree.word[n]), *found[tree.above[n]]))
-    return found
+        contexts.append((int(tree.word[n]), *contexts[tree.above[n]]))
+    return contexts
 
 
-def same(one, other):
+def assert_same(one, other):
+    """Assert that two context trees are equal."""
     for field in fields(ContextTree):
         a, b = getattr(one, field.name), getattr(other, field.name)
         if isinstance(a, np.ndarray):
@@ -68,8 +67,8 @@ def same(one, other):
             assert a == b, field.name
 
 
-def well_formed(tree):
-    """What holds for every tree, whatever it was made from."""
+def assert_valid(tree):
+    """Assert the invariants of every context tree."""
     V, steps = tree.words, np.arange(tree.nodes)
     assert tree.above[0] == tree.word[0] == -1
     assert (tree.above[1:] >= 0).all()
@@ -103,6 +102,7 @@ def well_formed(tree):
 
 
 def path_sums(tree, increments):
+    """The sums of increments from the top down to each entry."""
     sums = np.array(increments, float)
     for e in range(tree.words, tree.entries):
         sums[e] += sums[tree.entry_above[e]]
@@ -110,20 +110,20 @@ def path_sums(tree, increments):
 
 
 def scores(tree, sums, node):
-    """Of every word after a context: the sum that its deepest entry has. [V]"""
+    """The score of every word after a context, the sum of its deepest entry: [V]"""
     path = []
     while node >= 0:
         path.append(node)
         node = tree.above[node]
-    found = np.empty(tree.words)
+    result = np.empty(tree.words)
     for n in reversed(path):
-        its = slice(tree.starts[n], tree.starts[n + 1])
-        found[tree.entry_word[its]] = sums[its]
-    return found
+        entries = slice(tree.starts[n], tree.starts[n + 1])
+        result[tree.entry_word[entries]] = sums[entries]
+    return result
 
 
 def surprise(tree, increments, node_ends, entry_ends):
-    """Sum over targets of -log p, every softmax written out."""
+    """Sum over targets of -log p, with a full softmax for every context."""
     sums = path_sums(tree, increments)
     total = -float(entry_ends @ sums)
     for n in np.flatnonzero(node_ends):
@@ -133,15 +133,15 @@ def surprise(tree, increments, node_ends, entry_ends):
 
 @settings(max_examples=150)
 @given(sentences, orders)
-def test_a_trie_holds_every_context_and_what_follows_it(lines, order):
+def test_a_trie_has_every_context_and_its_next_words(lines, order):
     text = text_of(lines)
     tree, (follow, ends, entry_ends) = ContextTree.build(text, order), brute(text, order)
-    well_formed(tree)
+    assert_valid(tree)
     contexts = spelt(tree)
     assert sorted(contexts) == sorted(follow)
     for n, context in enumerate(contexts):
-        its = slice(tree.starts[n], tree.starts[n + 1])
-        seen = dict(zip(tree.entry_word[its].tolist(), tree.entry_count[its].tolist(), strict=True))
+        entries = slice(tree.starts[n], tree.starts[n + 1])
+        seen = dict(zip(tree.entry_word[entries].tolist(), tree.entry_count[entries].tolist(), strict=True))
         assert {word: count for word, count in seen.items() if count} == follow[context]
         assert n == 0 or all(seen.values())
         assert tree.count[n] == follow[context].total()
@@ -149,7 +149,7 @@ def test_a_trie_holds_every_context_and_what_follows_it(lines, order):
         assert tree.depth[n] == len(context)
         assert tree.chain[n] == 1
         assert tree.node_levels[len(context)] <= n < tree.node_levels[len(context) + 1]
-        for e in range(its.start, its.stop):
+        for e in range(entries.start, entries.stop):
             assert tree.entry_ends[e] == entry_ends[context, int(tree.entry_word[e])]
             if n:
                 assert contexts[tree.entry_node[tree.entry_above[e]]] == context[1:]
@@ -157,10 +157,10 @@ def test_a_trie_holds_every_context_and_what_follows_it(lines, order):
 
 @settings(max_examples=150)
 @given(sentences, orders)
-def test_a_collapsed_tree_joins_contexts_that_have_the_same_targets(lines, order):
+def test_a_collapsed_tree_joins_contexts_with_the_same_targets(lines, order):
     text = text_of(lines)
     tree, (follow, _, _) = ContextTree.build(text, order, collapse=True), brute(text, order)
-    well_formed(tree)
+    assert_valid(tree)
     top = {(): ()}  # the shortest context of the chain of each
     for context in sorted(follow, key=len)[1:]:
         shorter = context[1:]
@@ -178,46 +178,46 @@ def test_a_collapsed_tree_joins_contexts_that_have_the_same_targets(lines, order
         assert tree.chain[n] == len(chains[first])
         assert tree.depth[n] == max(map(len, chains[first]))
         assert tree.count[n] == follow[first].total()
-        its = slice(tree.starts[n], tree.starts[n + 1])
-        seen = dict(zip(tree.entry_word[its].tolist(), tree.entry_count[its].tolist(), strict=True))
+        entries = slice(tree.starts[n], tree.starts[n + 1])
+        seen = dict(zip(tree.entry_word[entries].tolist(), tree.entry_count[entries].tolist(), strict=True))
         assert {word: count for word, count in seen.items() if count} == follow[first]
     assert tree.chain.sum() == len(follow)
 
 
 @settings(max_examples=100)
 @given(sentences, orders)
-def test_the_quotient_of_a_trie_is_the_collapsed_tree(lines, order):
+def test_a_collapsed_trie_equals_a_tree_built_collapsed(lines, order):
     text = text_of(lines)
     trie, built = ContextTree.build(text, order), ContextTree.build(text, order, collapse=True)
-    tree, of = trie.collapse()
-    same(tree, built)
-    assert np.bincount(of, minlength=tree.entries).tolist() == tree.entry_chain.tolist()
-    assert (tree.entry_word[of] == trie.entry_word).all()
-    assert (tree.entry_count[of] == trie.entry_count).all()
-    assert (tree.tops()[tree.entry_node][of] == trie.tops()[trie.entry_node]).all()
-    # equal values on a chain: a target's score is what the collapsed tree gives with every value times its chain
+    tree, entry_of = trie.collapse()
+    assert_same(tree, built)
+    assert np.bincount(entry_of, minlength=tree.entries).tolist() == tree.entry_chain.tolist()
+    assert (tree.entry_word[entry_of] == trie.entry_word).all()
+    assert (tree.entry_count[entry_of] == trie.entry_count).all()
+    assert (tree.tops()[tree.entry_node][entry_of] == trie.tops()[trie.entry_node]).all()
+    # with equal values on a chain, the collapsed tree gives the same scores if each value is multiplied by its chain
     values = np.random.default_rng(0).normal(size=tree.entries)
-    whole = surprise(trie, values[of], trie.ends, trie.entry_ends)
-    assert surprise(tree, values * tree.entry_chain, tree.ends, tree.entry_ends) == pytest.approx(whole, rel=1e-12)
+    expected = surprise(trie, values[entry_of], trie.ends, trie.entry_ends)
+    assert surprise(tree, values * tree.entry_chain, tree.ends, tree.entry_ends) == pytest.approx(expected, rel=1e-12)
 
 
 @settings(max_examples=60)
 @given(sentences, orders)
 def test_a_lower_order_is_a_part_of_a_higher_one(lines, order):
     text = text_of(lines)
-    whole = ContextTree.build(text, 6)
-    same(whole.up_to(order), ContextTree.build(text, order))
+    trie = ContextTree.build(text, 6)
+    assert_same(trie.up_to(order), ContextTree.build(text, order))
 
 
 @settings(max_examples=100)
 @given(sentences, sentences, orders)
-def test_targets_of_another_text_are_located(lines, others, order):
+def test_targets_of_another_text_are_located(lines, other_lines, order):
     text = text_of([["b", *line] for line in lines])
-    other = text_of([["z", *line] for line in others], text.vocabulary)
+    other = text_of([["z", *line] for line in other_lines], text.vocabulary)
     tree, (follow, _, _) = ContextTree.build(text, order), brute(text, order)
     places, contexts = tree.locate(other), spelt(tree)
-    for t, (its, word) in enumerate(contexts_of(other, order)):
-        known = [context for context in its if context in follow]
+    for t, (contexts_of_target, word) in enumerate(contexts_of(other, order)):
+        known = [context for context in contexts_of_target if context in follow]
         assert contexts[places.node[t]] == known[-1]
         deepest = [context for context in known if context == () or follow[context][word]][-1]
         assert contexts[tree.entry_node[places.entry[t]]] == deepest
@@ -226,7 +226,7 @@ def test_targets_of_another_text_are_located(lines, others, order):
 
 @settings(max_examples=60)
 @given(sentences, orders)
-def test_training_targets_lie_at_their_ends(lines, order):
+def test_training_targets_are_located_at_their_ends(lines, order):
     text = text_of(lines)
     tree = ContextTree.build(text, order)
     places = tree.locate(text)
@@ -236,25 +236,25 @@ def test_training_targets_lie_at_their_ends(lines, order):
 
 @settings(max_examples=100)
 @given(sentences, sentences, orders, st.sampled_from([0, 0.3, 0.6, 1]), st.integers(0, 1000))
-def test_without_its_dead_entries_a_trie_says_the_same(lines, others, order, share, seed):
+def test_a_pruned_trie_gives_the_same_scores(lines, other_lines, order, share, seed):
     text, rng = text_of(lines), np.random.default_rng(seed)
-    other = text_of(others, text.vocabulary)
+    other = text_of(other_lines, text.vocabulary)
     tree = ContextTree.build(text, order)
     increments = np.where(rng.random(tree.entries) < share, rng.normal(size=tree.entries), 0)
     small, rows = tree.prune(increments != 0)
-    well_formed(small)
+    assert_valid(small)
     alive = np.flatnonzero((increments != 0) | (np.arange(tree.entries) < tree.words))
     assert rows.tolist() == alive.tolist()
     assert rows.dtype == np.int64
-    contexts, kept = spelt(tree), spelt(small)
+    contexts, remaining = spelt(tree), spelt(small)
     living = {contexts[n][k:] for n in tree.entry_node[rows] for k in range(len(contexts[n]) + 1)}
-    assert sorted(kept) == sorted(living)  # no node without a living entry at or below it
+    assert sorted(remaining) == sorted(living)  # no node without a living entry at or below it
     sums, less = path_sums(tree, increments), path_sums(small, increments[rows])
     assert less.tolist() == pytest.approx(sums[rows].tolist())
-    there, here = tree.locate(other), small.locate(other)
+    places, small_places = tree.locate(other), small.locate(other)
     for t in range(len(other.targets)):
-        assert scores(small, less, here.node[t]) == pytest.approx(scores(tree, sums, there.node[t]))
-        assert less[here.entry[t]] == pytest.approx(sums[there.entry[t]])
+        assert scores(small, less, small_places.node[t]) == pytest.approx(scores(tree, sums, places.node[t]))
+        assert less[small_places.entry[t]] == pytest.approx(sums[places.entry[t]])
     assert surprise(small, increments[rows], small.ends, small.entry_ends) == pytest.approx(
         surprise(tree, increments, tree.ends, tree.entry_ends)
     )
@@ -262,45 +262,45 @@ def test_without_its_dead_entries_a_trie_says_the_same(lines, others, order, sha
 
 @settings(max_examples=100)
 @given(sentences, sentences, orders, st.integers(1, 6), st.booleans(), st.integers(0, 1000))
-def test_what_some_targets_touch_is_enough_for_them(lines, others, order, size, pruned, seed):
+def test_a_restricted_tree_gives_the_loss_of_its_targets(lines, other_lines, order, size, pruned, seed):
     text, rng = text_of(lines), np.random.default_rng(seed)
-    other = text_of(others, text.vocabulary)
+    other = text_of(other_lines, text.vocabulary)
     tree = ContextTree.build(text, order)
     if pruned:
         tree, _ = tree.prune(rng.random(tree.entries) < 0.5)
     places = tree.locate(other)
     places = places.take(rng.integers(0, len(places.node), size))
     small, rows = tree.restrict(places)
-    well_formed(small)
+    assert_valid(small)
     increments = rng.normal(size=tree.entries)
     ends, entry_ends = np.bincount(places.node, minlength=tree.nodes), np.bincount(places.entry, minlength=tree.entries)
     assert small.ends.sum() == small.entry_ends.sum() == size
     assert surprise(small, increments[rows], small.ends, small.entry_ends) == pytest.approx(
         surprise(tree, increments, ends, entry_ends)
     )
-    wanted = {0}
+    touched = {0}
     for n in places.node.tolist():
         while n > 0:
-            wanted.add(n)
+            touched.add(n)
             n = int(tree.above[n])
-    assert sorted(wanted) == np.unique(tree.entry_node[rows]).tolist() or pruned
-    assert rows.tolist() == [e for n in sorted(wanted) for e in range(tree.starts[n], tree.starts[n + 1])]
+    assert sorted(touched) == np.unique(tree.entry_node[rows]).tolist() or pruned
+    assert rows.tolist() == [e for n in sorted(touched) for e in range(tree.starts[n], tree.starts[n + 1])]
     for name in ("word", "depth", "chain", "count"):
-        assert getattr(small, name).tolist() == getattr(tree, name)[sorted(wanted)].tolist()
+        assert getattr(small, name).tolist() == getattr(tree, name)[sorted(touched)].tolist()
     assert small.entry_count.tolist() == tree.entry_count[rows].tolist()
 
 
-def test_what_targets_of_a_collapsed_tree_touch():
+def test_a_restricted_collapsed_tree_gives_the_loss_of_its_targets():
     text = text_of([list("abcabd"), list("abcd"), list("cabc")])
     trie = ContextTree.build(text, 5)
-    tree, of = trie.collapse()
+    tree, entry_of = trie.collapse()
     places = trie.locate(text)
-    places = Places(tree.entry_node[of[places.entry]], of[places.entry])  # in training the deepest entry is at the end
+    places = Places(tree.entry_node[entry_of[places.entry]], entry_of[places.entry])  # exact for training targets
     assert np.bincount(places.node, minlength=tree.nodes).tolist() == tree.ends.tolist()
     increments = np.random.default_rng(0).normal(size=tree.entries)
     for t in range(len(places.node)):
         small, rows = tree.restrict(places.take([t]))
-        well_formed(small)
+        assert_valid(small)
         ends, entry_ends = np.zeros(tree.nodes), np.zeros(tree.entries)
         ends[places.node[t]] = entry_ends[places.entry[t]] = 1
         assert surprise(small, increments[rows], small.ends, small.entry_ends) == pytest.approx(
@@ -310,14 +310,14 @@ def test_what_targets_of_a_collapsed_tree_touch():
 
 def test_nothing_joins_the_empty_context():
     vocabulary = Vocabulary(("a", "<unk>", "</s>"))
-    codes = np.array([3, 2, 3, 2], np.int32)  # two sentences without words: every target stands after <s>
+    codes = np.array([3, 2, 3, 2], np.int32)  # two empty sentences: every target comes after <s>
     text = EncodedText(vocabulary, codes, np.ones(4, bool))
     tree = ContextTree.build(text, 3, collapse=True)
     assert tree.chain.tolist() == [1, 1]
     assert tree.depth.tolist() == [0, 1]
     assert tree.count.tolist() == [2, 2]
     assert tree.entries == 3 + 1
-    same(ContextTree.build(text, 3).collapse()[0], tree)
+    assert_same(ContextTree.build(text, 3).collapse()[0], tree)
 
 
 def test_a_text_of_one_word_collapses_to_chains():
@@ -326,38 +326,7 @@ def test_a_text_of_one_word_collapses_to_chains():
     assert tree.depth.tolist() == [0, 2, 1]
 
 
-def test_groups_are_the_trees_of_the_words():
-    tree = ContextTree.build(encode([["the", "chief", "executive"], ["the", "chief"]]), 4)
-    forest = by_suffix((tree.entries,), ContextLayout(tree), parameter="table")
-    assert forest.parents.tolist() == tree.entry_above.tolist()
-    assert (forest.weight == 1).all()
-    assert forest.counts is None
-    assert [len(names := forest.names), names[-1]] == [tree.entries, EntryNames(tree)[tree.entries - 1]]
-    assert "the chief -> executive" in list(names)
-    assert "<s> the chief -> </s>" in list(names)
-    assert names[0] == "-> the"
-    assert names[:2] == [names[0], names[1]]
-    deep = by_suffix((tree.entries,), ContextLayout(tree), "0.5**depth")
-    assert deep.weight.tolist() == (0.5 ** (1 + tree.entry_depth)).tolist()
-
-
-def test_groups_of_a_collapsed_tree_count_their_chains():
-    text = encode([["a", "b", "c"], ["a", "b", "d"]])
-    trie, tree = ContextTree.build(text, 4), ContextTree.build(text, 4, collapse=True)
-    assert tree.entries < trie.entries
-    forest = by_suffix((tree.entries,), ContextLayout(tree))
-    assert forest.weight.tolist() == tree.entry_chain.tolist()
-    assert forest.weight.sum() == trie.entries
-    _, of = trie.collapse()
-    values = torch.from_numpy(np.random.default_rng(0).normal(size=tree.entries))
-    whole = by_suffix((trie.entries,), ContextLayout(trie))
-    collapsed = float(forest.weight @ forest.maxima(values))
-    assert collapsed == pytest.approx(float(whole.weight @ whole.maxima(values[torch.from_numpy(of).long()])))
-    assert "a ... b -> c" not in list(forest.names)  # the chain of b is b, a b and <s> a b
-    assert "... b -> c" in list(forest.names)
-
-
-def test_what_does_not_fit_is_refused():
+def test_wrong_arguments_are_refused():
     text = encode([["a", "b"], ["b"]])
     trie, tree = ContextTree.build(text, 3), ContextTree.build(text, 3, collapse=True)
     with pytest.raises(UserError, match=r"model\.order is 0"):
@@ -370,8 +339,6 @@ def test_what_does_not_fit_is_refused():
         trie.locate(encode([["a", "b", "c"]]))
     with pytest.raises(UserError, match=r"alive has shape \(2,\)"):
         trie.prune(np.ones(2, bool))
-    with pytest.raises(UserError, match="does not fit table"):
-        by_suffix((3,), ContextLayout(trie), parameter="table")
     with pytest.raises(UserError, match="no words"):
         ContextTree.build(encode([], text.vocabulary), 2)
 
@@ -386,4 +353,4 @@ def test_the_penn_treebank_has_the_known_number_of_contexts():
     assert trie.entries == 6_650_757
     assert trie.up_to(3).entries == 861_548
     tree, _ = trie.collapse()
-    same(tree, ContextTree.build(text, 12, collapse=True))
+    assert_same(tree, ContextTree.build(text, 12, collapse=True))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from structsparse import load
-from structsparse.corpora.text import END, START, UNKNOWN
+from structsparse.corpora.text_reading import END, START, UNKNOWN
 from structsparse.tasks.lm import export
 from structsparse.tasks.lm.artifact import save
 from tests.support.language_models import SIGNS, DenseModel, model_of, sentences

@@ -1,4 +1,4 @@
-"""The m-gram model beside a dense softmax over explicit features of the written-out contexts."""
+"""The n-gram model against a dense softmax over explicit features of all contexts."""
 
 import numpy as np
 import pytest
@@ -31,39 +31,41 @@ def text():
 
 
 def histories(text):
-    """Of each target: its word, and the words before it in its sentence, the nearest first."""
+    """For each target its word, and the words before it in its sentence, the nearest first."""
     V = len(text.vocabulary)
-    found, past = [], []
+    targets, past = [], []
     for code in text.codes.tolist():
         if code == V:
             past = [V]
         else:
-            found.append((code, past[::-1]))
+            targets.append((code, past[::-1]))
             past = [*past, code]
-    return found
+    return targets
 
 
-def dense_probabilities(text, model, trie, of):
-    """log p(v | context) of every target of a text and every word v, [targets, V]: the weight of each (context, v) of
-    the trie is that of entry `of` of the model's table, times alpha^depth."""
+def dense_probabilities(text, model, trie, entry_of):
+    """log p(v | context) for every target of a text and every word v: [targets, V]
+
+    The weight of entry e of the trie is the model's table at entry_of[e], times alpha^depth."""
     V, table = trie.words, model.table.detach().numpy()
-    words = [()]  # of each context, the nearest word first
+    words = [()]  # by node, the nearest word first
     for node in range(1, trie.nodes):
         words.append((*words[trie.above[node]], int(trie.word[node])))
     rows = {context: np.zeros(V) for context in words}
     for e in range(trie.entries):
-        rows[words[trie.entry_node[e]]][trie.entry_word[e]] = table[of[e]]
+        rows[words[trie.entry_node[e]]][trie.entry_word[e]] = table[entry_of[e]]
     counts = np.maximum(trie.entry_count[:V], 0.5)
     base = np.log(counts / counts.sum()) if model.base_name == "unigram" else np.zeros(V)
-    found = []
+    rows_of_targets = []
     for _, past in histories(text):
         known = [tuple(past[:depth]) for depth in range(min(trie.order, len(past) + 1))]
         scores = base + sum(model.alpha ** len(context) * rows[context] for context in known if context in rows)
-        found.append(scores - np.log(np.exp(scores).sum()))
-    return np.array(found)
+        rows_of_targets.append(scores - np.log(np.exp(scores).sum()))
+    return np.array(rows_of_targets)
 
 
 def with_weights(tree, alpha, base, scale=1.0):
+    """A model with random weights."""
     model = NgramModel(tree, alpha, base).double()
     with torch.no_grad():
         model.table.copy_(draw(tree.entries, scale))
@@ -71,36 +73,36 @@ def with_weights(tree, alpha, base, scale=1.0):
 
 
 @pytest.mark.parametrize(("alpha", "base", "collapse"), KINDS)
-def test_loss_and_probabilities_are_those_of_explicit_features(alpha, base, collapse, text):
-    """An entry of a collapsed tree counts for every context of its chain, each as its own depth has it."""
+def test_loss_and_probabilities_equal_those_of_explicit_features(alpha, base, collapse, text):
+    """An entry of a collapsed tree counts for every context of its chain, each with its own depth."""
     tree = trie = ContextTree.build(text, ORDER)
-    of = np.arange(trie.entries)
+    entry_of = np.arange(trie.entries)
     if collapse:
-        tree, of = trie.collapse()
+        tree, entry_of = trie.collapse()
     model = with_weights(tree, alpha, base)
-    expected = dense_probabilities(text, model, trie, of)
+    expected = dense_probabilities(text, model, trie, entry_of)
     target = np.array([word for word, _ in histories(text)])
-    chances = expected[np.arange(len(target)), target]
-    np.testing.assert_allclose(float(model.surprise().detach()), -chances.sum(), rtol=1e-10)
+    values = expected[np.arange(len(target)), target]
+    np.testing.assert_allclose(float(model.surprise().detach()), -values.sum(), rtol=1e-10)
     if not collapse:
         other = encode(sentences(seed=1, words=20), text.vocabulary)
-        rows = dense_probabilities(other, model, trie, of)
+        rows = dense_probabilities(other, model, trie, entry_of)
         target = np.array([word for word, _ in histories(other)])
-        found = model.log_probabilities(trie.locate(other)).numpy()
-        np.testing.assert_allclose(found, rows[np.arange(len(target)), target], rtol=1e-10)
+        values = model.log_probabilities(trie.locate(other)).numpy()
+        np.testing.assert_allclose(values, rows[np.arange(len(target)), target], rtol=1e-10)
 
 
-def test_the_loss_by_hand_of_the_structure_is_the_loss(text):
+def test_the_softmax_loss_equals_the_model_loss(text):
     model = with_weights(ContextTree.build(text, ORDER), 0.8, "none")
     loss = SoftmaxLM(model.structure)
-    found = loss(model(), model.structure.node_ends, model.structure.entry_ends)
+    value = loss(model(), model.structure.node_ends, model.structure.entry_ends)
     assert loss.smooth
     assert model.linear
-    torch.testing.assert_close(found, model.surprise(), **EXACT)
+    torch.testing.assert_close(value, model.surprise(), **EXACT)
 
 
 @pytest.mark.parametrize(("alpha", "base"), [(1.0, "none"), (0.7, "unigram")])
-def test_mini_batches_add_up_to_the_whole(alpha, base, text):
+def test_mini_batches_add_up_to_the_full_loss(alpha, base, text):
     tree = ContextTree.build(text, ORDER)
     model = with_weights(tree, alpha, base)
     places = tree.locate(text)
@@ -119,7 +121,7 @@ def test_mini_batches_add_up_to_the_whole(alpha, base, text):
     torch.testing.assert_close(slopes, slope, **EXACT)
 
 
-def test_a_pruned_model_says_what_the_whole_says(text):
+def test_a_pruned_model_gives_the_same_probabilities(text):
     tree = ContextTree.build(text, ORDER)
     model = with_weights(tree, 0.7, "unigram")
     alive = np.random.default_rng(0).random(tree.entries) < 0.3
@@ -131,14 +133,14 @@ def test_a_pruned_model_says_what_the_whole_says(text):
     with torch.no_grad():
         pruned.table.copy_(model.table[rows])
     for other in (text, encode(sentences(seed=1), text.vocabulary)):
-        found, expected = (m.log_probabilities(m.tree.locate(other)) for m in (pruned, model))
-        torch.testing.assert_close(found, expected, **EXACT)
+        values, expected = (m.log_probabilities(m.tree.locate(other)) for m in (pruned, model))
+        torch.testing.assert_close(values, expected, **EXACT)
 
 
 @pytest.mark.parametrize("base", ["none", "unigram"])
 @pytest.mark.parametrize("alpha", [1.0, 0.6])
-def test_the_start_predicts_words_by_their_shares(alpha, base, text):
-    tree = ContextTree.build(encode(sentences(seed=1, words=8), text.vocabulary), ORDER)  # leaves words unseen
+def test_initial_weights_predict_words_by_their_shares(alpha, base, text):
+    tree = ContextTree.build(encode(sentences(seed=1, words=8), text.vocabulary), ORDER)  # with unseen words
     assert (tree.entry_count[: tree.words] == 0).any()
     model = NgramModel(tree, alpha, base).double()
     start = model.start()
@@ -147,17 +149,18 @@ def test_the_start_predicts_words_by_their_shares(alpha, base, text):
     with torch.no_grad():
         model.table.copy_(start)
     sums = model.structure.path_sums(model())
-    chances = torch.exp(sums - model.structure.log_partition(sums)[0])[: tree.words].numpy()
+    probabilities = torch.exp(sums - model.structure.log_partition(sums)[0])[: tree.words].numpy()
     counts = np.maximum(tree.entry_count[: tree.words], 0.5)
-    np.testing.assert_allclose(chances, counts / counts.sum(), rtol=1e-10)
+    np.testing.assert_allclose(probabilities, counts / counts.sum(), rtol=1e-10)
 
 
 @pytest.mark.parametrize("collapse", [False, True])
 @pytest.mark.parametrize("base", ["none", "unigram"])
 @pytest.mark.parametrize("alpha", [1.0, 0.6])
-def test_the_metric_bounds_the_diagonal_of_the_curvature_at_the_start(alpha, base, collapse, text):
-    """Of the mean loss, by finite differences of its gradient, up to the feature that all of a path share; and no entry
-    has less than its count says."""
+def test_the_curvature_bounds_the_second_derivatives_at_the_start(alpha, base, collapse, text):
+    """By finite differences of the gradient of the mean loss, up to the feature that a path shares.
+
+    No entry has less than its count gives."""
     tree = ContextTree.build(encode(sentences(seed=1, words=8), text.vocabulary), 3, collapse)
     model = NgramModel(tree, alpha, base).double()
     metric = notes_of(model.table).curvature
@@ -165,7 +168,7 @@ def test_the_metric_bounds_the_diagonal_of_the_curvature_at_the_start(alpha, bas
     assert metric.shape == model.table.shape
     assert bool((metric > 0).all())
     assert model.targets == int(tree.entry_count[: tree.words].sum())
-    weight = alpha ** torch.arange(tree.depth.max() + 1).double()  # of a context of so many words
+    weight = alpha ** torch.arange(tree.depth.max() + 1).double()  # by words of the context
     reach = torch.stack([weight[: top + 1].sum() for top in tree.tops().tolist()])[
         torch.from_numpy(tree.entry_node).long()
     ]
@@ -180,11 +183,11 @@ def test_the_metric_bounds_the_diagonal_of_the_curvature_at_the_start(alpha, bas
             with torch.no_grad():
                 model.table.copy_(table)
             slopes.append(torch.autograd.grad(model.surprise() / model.targets, model.table)[0][entry])
-        bend = float(slopes[1] - slopes[0]) / (2 * step)
-        assert 0 <= bend <= float(metric[entry] * features[entry] / reach[entry]) * (1 + 1e-5) + 1e-10
+        second = float(slopes[1] - slopes[0]) / (2 * step)
+        assert 0 <= second <= float(metric[entry] * features[entry] / reach[entry]) * (1 + 1e-5) + 1e-10
 
 
-def test_precision_and_copies_keep_what_belongs_to_the_table(text):
+def test_conversion_of_precision_keeps_the_curvature(text):
     model = NgramModel(ContextTree.build(text, ORDER), 0.7, "unigram")
     assert model.table.dtype == torch.float32
     assert not bool(model.table.any())
@@ -208,7 +211,7 @@ def test_wrong_options_are_named(options, reason, text):
 
 @pytest.mark.corpus
 def test_probabilities_sum_to_one_in_contexts_of_real_text():
-    """On a random sample of the contexts of Penn Treebank text, from the scores of all words."""
+    """For a random sample of contexts of Penn Treebank text, from the scores of all words."""
     try:
         sources = locate("ptb")
     except UserError as error:
@@ -225,7 +228,7 @@ def test_probabilities_sum_to_one_in_contexts_of_real_text():
             path.append(node)
             node = tree.above[node]
         for n in path[::-1]:
-            own = slice(tree.starts[n], tree.starts[n + 1])
-            scores[tree.entry_word[own]] = sums[own]
+            entries = slice(tree.starts[n], tree.starts[n + 1])
+            scores[tree.entry_word[entries]] = sums[entries]
         deepest = path[0] if path else 0
         assert np.exp(scores - log_z[deepest]).sum() == pytest.approx(1, abs=1e-10)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from structsparse import load
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.catalog import locate
-from structsparse.corpora.text import END, START, UNKNOWN, Reading, Vocabulary, encode, read_coded
+from structsparse.corpora.text import Vocabulary, encode, read_coded
+from structsparse.corpora.text_reading import END, START, UNKNOWN, TextReading
 from structsparse.tasks.lm.artifact import save
 from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.tasks.lm.model import NgramModel
@@ -196,7 +197,7 @@ def test_more_next_words_than_the_vocabulary_has():
 
 
 def test_contexts_are_read_as_the_training_text_was():
-    model = replace(model_of(2), reading=Reading(tokens="words", lower=True))
+    model = replace(model_of(2), reading=TextReading(tokens="words", lower=True))
     np.testing.assert_array_equal(model.distribution("W1, W0"), model.distribution(["w1", ",", "w0"]))
     assert model.unknown_words("<s> W1, W0 W99") == [",", "w99"]
     assert model.unknown_words("W99 </s> W1") == []  # another sentence begins there
@@ -216,7 +217,7 @@ def test_contexts_are_the_living_contexts():
 def test_probabilities_after_contexts_of_real_text_sum_to_1(signs, tmp_path):
     """Contexts of a text of 70,000 words, and longer contexts of another text."""
     paths = locate("ptb")
-    coded = read_coded(paths["dev"], Reading())
+    coded = read_coded(paths["dev"], TextReading())
     tree = ContextTree.build(coded.text(coded.vocabulary()), 6)
     generator = np.random.default_rng(0)
     table = generator.uniform(*SIGNS[signs], tree.entries) * (generator.random(tree.entries) < 0.5)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.text import END, START, encode
+from structsparse.corpora.text import encode
+from structsparse.corpora.text_reading import END, START
 from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.tasks.lm.predictor import LanguageModel
 from structsparse.tasks.lm.sampling import Sampler

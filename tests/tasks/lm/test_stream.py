@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.text import Reading
+from structsparse.corpora.text_reading import TextReading
 from structsparse.tasks.lm import stream
 from tests.support.language_models import model_of, sentences
 
 
 @pytest.mark.parametrize("block", [1, 7, 10**6])
 @pytest.mark.parametrize(
-    "reading", [Reading(), Reading("text", "words", lower=True, classes=True)], ids=["lines", "text"]
+    "reading", [TextReading(), TextReading("text", "words", lower=True, classes=True)], ids=["lines", "text"]
 )
 def test_scores_do_not_depend_on_the_source_and_the_block_size(block, reading, tmp_path, monkeypatch):
     model = replace(model_of(2), reading=reading)
@@ -49,8 +49,8 @@ class Pipe:
 @pytest.mark.parametrize(
     ("reading", "pieces", "blocks"),
     [
-        (Reading(), [b"w0 w1\nw2\nw", b"1\nw3\n"], [(1, 3), (2, 2)]),
-        (Reading("text", "words"), [b"W0 w1. W2\nw3.\n\nW1\n", b"w2.\n\n"], [(1, 3), (1, 3), (2, 3)]),
+        (TextReading(), [b"w0 w1\nw2\nw", b"1\nw3\n"], [(1, 3), (2, 2)]),
+        (TextReading("text", "words"), [b"W0 w1. W2\nw3.\n\nW1\n", b"w2.\n\n"], [(1, 3), (1, 3), (2, 3)]),
     ],
 )
 def test_complete_sentences_do_not_wait_for_more_input(reading, pieces, blocks):

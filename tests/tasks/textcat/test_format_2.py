@@ -11,7 +11,9 @@ from structsparse import load
 FORMAT_2 = Path(__file__).parents[2] / "data" / "format_2"
 
 
-@pytest.mark.parametrize("name", ["textcat", "textcat_extra", "textcat_numbers"])  # two classes; tf-idf, groups; numbers
+@pytest.mark.parametrize(
+    "name", ["textcat", "textcat_extra", "textcat_numbers"]
+)  # two classes; tf-idf, groups; numbers
 def test_an_earlier_classifier_predicts_the_same(name):
     model, expected = load(FORMAT_2 / name), json.loads((FORMAT_2 / f"{name}.json").read_text())
     texts = expected["texts"]
