@@ -8,11 +8,11 @@ do not fit each other are refused before any data are read. A function without i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
+from structsparse.base.partials import callee
 from structsparse.groups.cover import Cover
 from structsparse.groups.forest import Forest
 from structsparse.groups.partition import Partition
@@ -68,6 +68,4 @@ def over(*kinds: str, makes: type | tuple[type, ...]) -> Callable[[Maker], Maker
 
 def declared(maker: Maker) -> Declared:
     """What a group maker, or a partial application of it, has declared."""
-    while isinstance(maker, partial):
-        maker = maker.func
-    return _DECLARED.get(maker, Declared())
+    return _DECLARED.get(callee(maker), Declared())

@@ -24,6 +24,7 @@ class Blocks(Penalty):
 
     groups: Partition
     takes = (Partition,)
+    reweightable = True
     dual: int  # the norm of this order, 1 or 2, is the dual of the size
 
     def __init__(self, groups: Partition, strength: float, mix: float):

@@ -12,7 +12,7 @@ from torch import Tensor
 from structsparse import prox
 from structsparse.base.errors import UserError
 from structsparse.kernels.memory import power_sum
-from structsparse.penalties.base import Penalty, checked, checked_positive, past_signs, residual, row_norms
+from structsparse.penalties.base import Penalty, Separable, checked, checked_positive, past_signs, residual, row_norms
 from structsparse.prox import Steps
 from structsparse.prox import few_values as levels
 
@@ -28,6 +28,7 @@ class Discrete(Penalty):
     and delta half of eta, where they are not given."""
 
     convex = False
+    discrete = True
     binds_all = True  # one constraint for all parameters of a model, if that is wanted
 
     def __init__(
@@ -73,6 +74,31 @@ class Discrete(Penalty):
     def critical(self, grad_at_zero: Tensor) -> None:
         return None  # whatever the strength, zero is a local optimum
 
+    @classmethod
+    @torch.no_grad()
+    def at_start(cls, penalties: Mapping[str, Discrete], weights: Mapping[str, Tensor]) -> None:
+        """Values that wait for weights, from those of all parameters together: one set for all."""
+        waiting = {name: penalty for name, penalty in penalties.items() if len(penalty.values) == 0}
+        if not waiting:
+            return
+        living = torch.cat([weights[name].detach()[weights[name] != 0].flatten() for name in waiting])
+        if len(living) == 0:
+            next(iter(waiting.values()))._known()  # which refuses, with the reason
+        for name, penalty in waiting.items():
+            penalty.settle(levels.centres(living, penalty.levels).to(weights[name].device))
+
+    @classmethod
+    @torch.no_grad()
+    def at_end(cls, penalties: Mapping[str, Discrete], weights: Mapping[str, Tensor]) -> None:
+        """Values that have been learnt, from weights that take them."""
+        learning = {name: penalty for name, penalty in penalties.items() if penalty.learn}
+        if not learning:
+            return
+        entries = torch.cat([weights[name].detach().flatten().double() for name in learning])
+        values = torch.cat([entries, entries.new_zeros(1)]).unique()
+        for penalty in learning.values():
+            penalty.settle(values)
+
     def _known(self) -> Tensor:
         if len(self.values) == 0:
             raise UserError(
@@ -97,40 +123,16 @@ def _values(values: str | Sequence[float], levels_: int, eta: float, kappa: floa
 
 
 @torch.no_grad()
-def settle(penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor]) -> None:
-    """Values that wait for weights, from those of all parameters together: one set for all."""
-    waiting = {name: p for name, p in penalties.items() if isinstance(p, Discrete) and len(p.values) == 0}
-    if not waiting:
-        return
-    living = torch.cat([weights[name].detach()[weights[name] != 0].flatten() for name in waiting])
-    if len(living) == 0:
-        next(iter(waiting.values()))._known()  # which says so
-    for name, penalty in waiting.items():
-        penalty.settle(levels.centres(living, penalty.levels).to(weights[name].device))
-
-
-@torch.no_grad()
 def learn(copies: Mapping[str, Copied], weights: Mapping[str, Tensor]) -> None:
     """Values that are learnt, one set for all parameters: each moves to where the augmented Lagrangian is the least
     as long as the copies choose as they would now, the mean of W + A weighted by the pull. Copies then choose anew."""
-    own = {name: copy for name, copy in copies.items() if getattr(copy.penalty, "learn", False)}
+    own = {name: copy for name, copy in copies.items() if copy.penalty.learn}
     if own:
         points = [weights[name] + copy.dual for name, copy in own.items()]
         first = next(iter(own.values())).penalty
         values = levels.moved_to_means(first._known(), points, [copy.pull for copy in own.values()])
         for copy in own.values():
             copy.penalty.settle(values)
-
-
-@torch.no_grad()
-def recall(penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor]) -> None:
-    """Values that have been learnt, from weights that have them."""
-    own = {name: p for name, p in penalties.items() if isinstance(p, Discrete) and p.learn}
-    if own:
-        found = torch.cat([weights[name].detach().flatten().double() for name in own])
-        values = torch.cat([found, found.new_zeros(1)]).unique()
-        for penalty in own.values():
-            penalty.settle(values)
 
 
 class Moved(NamedTuple):
@@ -183,14 +185,17 @@ class Copied(Penalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        return row_norms(past_signs(self.slope(W, grad), W, self.strength.to(W.dtype)))
+        return row_norms(past_signs(self.pulled(W, grad), W, self.strength.to(W.dtype)))
 
     def critical(self, grad_at_zero: Tensor) -> None:
         return None  # it pulls to where the copy is
 
-    def slope(self, W: Tensor, grad: Tensor) -> Tensor:
+    def pulled(self, W: Tensor, grad: Tensor) -> Tensor:
         """The gradient of loss and pull."""
         return grad + self.pull * (W - self.centre)
+
+    def separable(self) -> Separable:
+        return Separable(self.lasso, self.pull, self.centre)
 
     @torch.no_grad()
     def outer_update(self, W: Tensor) -> Moved:

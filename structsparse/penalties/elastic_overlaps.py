@@ -10,7 +10,7 @@ from structsparse.base.errors import UserError
 from structsparse.groups import Cover, Partition
 from structsparse.groups.layouts import TableLayout
 from structsparse.kernels.memory import power_sum
-from structsparse.penalties.base import Penalty, checked, checked_entry_weights, past_signs, row_norms
+from structsparse.penalties.base import Penalty, RowParts, checked, checked_entry_weights, past_signs, row_norms
 from structsparse.penalties.overlaps import _checked_cover, climb
 from structsparse.prox import Steps
 from structsparse.prox.steps import thresholds
@@ -126,6 +126,20 @@ class StructuredElasticNet(Penalty):
         if self.lasso > 0 or self.group == 0:
             return W != 0
         return self.groups.spared(W).expand_as(W)
+
+    def row_parts(self, rows: int) -> RowParts:
+        strength = float(self.strength)
+        weights = self._frequency(torch.zeros(rows)) if self.squares > 0 else None
+        frequency = torch.ones(rows, dtype=torch.float64) if weights is None else weights.cpu().double()
+        groups = torch.zeros(0) if self.groups is None else self.groups.weight.cpu()
+        reach = strength * self.group * groups.double()
+        return RowParts(strength * self.lasso, strength * self.squares * frequency, self.groups, reach)
+
+    def without_groups(self) -> StructuredElasticNet | None:
+        if self.groups is None:
+            return None
+        parts = 0.0, self.lasso, self.squares, self.frequency
+        return StructuredElasticNet(float(self.strength), self.groups, *parts)
 
     def _norm(self, V: Tensor) -> Tensor:
         return self.group * (self.groups.weight * self.groups.norms(V)).sum() + self.lasso * V.abs().sum()

@@ -8,7 +8,7 @@ from torch import Tensor
 from structsparse import prox
 from structsparse.base.errors import UserError
 from structsparse.kernels.memory import power_sum
-from structsparse.penalties.base import Penalty, checked, checked_entry_weights, past_signs, row_norms
+from structsparse.penalties.base import Dual, Penalty, checked, checked_entry_weights, past_signs, row_norms
 from structsparse.prox import Steps
 from structsparse.prox.steps import thresholds
 
@@ -57,6 +57,50 @@ class ElasticNet(Penalty):
         largest = size.max() if size.numel() else size.new_zeros(())
         return largest.double() / self.mix
 
+    @property
+    def selects_nothing(self) -> bool:
+        return self.mix == 0
+
+    def gradient(self, W: Tensor) -> Tensor:
+        weights = 1.0 if self.weights is None else self.weights
+        return (self.strength * weights * W).to(W)
+
+    @torch.no_grad()
+    def held(self, W: Tensor) -> Tensor:
+        """All entries, but those without weight."""
+        ones = torch.ones_like(W, dtype=torch.float64)
+        return ones * (1.0 if self.weights is None else self.weights) > 0
+
+    @torch.no_grad()
+    def conjugate(self, gradient: Tensor) -> Dual | None:
+        """Squares balance any gradient; without them as in any norm."""
+        return self._conjugate(gradient.abs()) if self.mix < 1 else super().conjugate(gradient)
+
+    @torch.no_grad()
+    def nonnegative_conjugate(self, gradient: Tensor) -> Dual | None:
+        return self._conjugate(-gradient) if self.mix < 1 else super().nonnegative_conjugate(gradient)
+
+    def _conjugate(self, size: Tensor) -> Dual | None:
+        """The conjugate of the value where the entries of a gradient pull by so much."""
+        if not float(self.strength) > 0:
+            return None
+        weights = 1.0 if self.weights is None else self.weights.double().clamp(min=torch.finfo(torch.float64).tiny)
+        rest = (size - self.strength * self.mix * weights).clamp(min=0)
+        return Dual(1.0, float((rest.square() / (2 * self.strength * (1 - self.mix) * weights)).sum()))
+
+    @property
+    def by_entry(self) -> bool:
+        return self.weights is None
+
+    def cut_and_ridge(self) -> tuple[float, float] | None:
+        if self.weights is not None:
+            return None
+        strength = float(self.strength)
+        return strength * self.mix, strength * (1 - self.mix)
+
+    def for_chains(self, lengths: Tensor) -> None:
+        self.weights = lengths if self.weights is None else self.weights * lengths
+
     def _power_sum(self, W: Tensor, power: int) -> Tensor:
         if self.weights is None:
             return power_sum(W, power)
@@ -87,7 +131,7 @@ class SquaredL2(ElasticNet):
 class NoPenalty(SquaredL2):
     """0"""
 
-    binds_all = True
+    binds_all = is_null = True
 
     def __init__(self, strength: float = 0.0):
         if strength != 0:
@@ -96,3 +140,6 @@ class NoPenalty(SquaredL2):
 
     def value(self, W: Tensor) -> Tensor:
         return W.flatten()[:0].double().sum()  # differentiable, and nothing is read
+
+    def for_chains(self, lengths: Tensor) -> None:
+        """Nothing is counted where nothing is penalised."""

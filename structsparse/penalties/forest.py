@@ -56,6 +56,11 @@ class _TreePenalty(Penalty):
         pull = torch.where(penalised, -grad_at_zero.double(), 0.0)
         return critical_by_newton(self._omega, lambda V, strength: self._prox_(V, strength, 1.0), pull)
 
+    def for_chains(self, lengths: Tensor) -> None:
+        """The nodes of the forest count their chains themselves; entries penalised beside them do not."""
+        if self.mix > 0:
+            super().for_chains(lengths)
+
     def survivors(self, W: Tensor) -> Tensor:
         alive = self.groups.expand(self.groups.alive(W), fill=True).expand_as(W)
         return alive & ((W != 0) | (self.groups.ids < 0)) if self._selects_entries() else alive

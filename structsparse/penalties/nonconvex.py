@@ -77,6 +77,10 @@ class Radial(Penalty):
             size = torch.where(weight > 0, self.groups.norms(grad_at_zero) / weight, 0.0)
         return torch.cat([size, size.new_zeros(1)]).max()
 
+    @property
+    def by_entry(self) -> bool:
+        return self.groups is None
+
     def survivors(self, W: Tensor) -> Tensor:
         """All entries of living groups, and free ones; without groups the entries that are not zero."""
         if self.groups is None:
@@ -192,7 +196,7 @@ class Reweighting:
     """
 
     def __init__(self, penalty: Blocks, epsilon: float | None = None, growth: float = 1.0):
-        if not isinstance(penalty, Blocks):
+        if not penalty.reweightable:
             raise UserError(f"reweighting is for (sparse) group lasso, l2 or linf, got {type(penalty).__name__}")
         self.penalty, self.rounds = penalty, 0
         self.epsilon = None if epsilon is None else checked_positive(epsilon, "the epsilon of Reweighting")

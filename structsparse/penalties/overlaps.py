@@ -202,7 +202,9 @@ class SequentialGroupLasso(OverlappingGroupLasso):
 
     @property
     def families(self) -> list[int]:
-        """How many groups each of them has."""
+        """How many groups each family has; no budget counts them where entries are penalised beside several."""
+        if self.mix > 0 and len(self.turns) > 1:
+            return []
         return [turn.groups.stop - turn.groups.start for turn in self.turns]
 
     def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:

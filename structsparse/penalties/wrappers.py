@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from structsparse.groups import Partition
+from structsparse.base.errors import UserError
+from structsparse.groups import Cover, Forest, Partition
+from structsparse.groups.layouts import TableLayout
 from structsparse.kernels.memory import power_sum
-from structsparse.penalties.base import Penalty, checked
+from structsparse.penalties.base import Dual, Penalty, checked
 from structsparse.prox import Steps
 from structsparse.prox.entries import shrink_and_shorten_
 from structsparse.prox.steps import is_scalar
 
 
 class _Around(Penalty):
-    """A penalty around another one, whose strength and groups are its own."""
+    """Base of wrappers: a penalty around another one, whose strength and groups are its own."""
 
     def __init__(self, penalty: Penalty):
         nn.Module.__init__(self)
@@ -31,15 +34,28 @@ class _Around(Penalty):
         self.penalty.strength = value
 
     @property
-    def groups(self) -> Partition | None:
+    def groups(self) -> Partition | Forest | Cover | None:
         return self.penalty.groups
 
     @property
     def convex(self) -> bool:
         return self.penalty.convex
 
+    @property
+    def by_entry(self) -> bool:
+        return self.penalty.by_entry
+
     def survivors(self, W: Tensor) -> Tensor:
         return self.penalty.survivors(W)
+
+    def held(self, W: Tensor) -> Tensor | None:
+        return self.penalty.held(W)
+
+    def fit(self, layout: TableLayout) -> None:
+        self.penalty.fit(layout)
+
+    def for_chains(self, lengths: Tensor) -> None:
+        self.penalty.for_chains(lengths)
 
 
 class Nonnegative(_Around):
@@ -57,6 +73,17 @@ class Nonnegative(_Around):
 
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
         return self.penalty.nonnegative_critical(grad_at_zero)
+
+    def conjugate(self, gradient: Tensor) -> Dual | None:
+        return self.penalty.nonnegative_conjugate(gradient)
+
+    @property
+    def ridge(self) -> float:
+        return self.penalty.ridge
+
+    @ridge.setter
+    def ridge(self, value: float) -> None:
+        self.penalty.ridge = value
 
 
 class Ridged(_Around):
@@ -92,6 +119,33 @@ class Ridged(_Around):
     def nonnegative_critical(self, grad_at_zero: Tensor) -> Tensor | None:
         return self.penalty.nonnegative_critical(grad_at_zero)
 
+    @torch.no_grad()
+    def held(self, W: Tensor) -> Tensor | None:
+        """All entries, as each bears the squares."""
+        if self.ridge == 0:
+            return self.penalty.held(W)
+        return torch.ones_like(W, dtype=torch.bool) if self.convex else None
+
+    @torch.no_grad()
+    def conjugate(self, gradient: Tensor) -> Dual | None:
+        return self._conjugate(gradient, self.penalty.prox_) if self.ridge > 0 else self.penalty.conjugate(gradient)
+
+    @torch.no_grad()
+    def nonnegative_conjugate(self, gradient: Tensor) -> Dual | None:
+        if self.ridge > 0:
+            return self._conjugate(gradient, self.penalty.nonnegative_prox_)
+        return self.penalty.nonnegative_conjugate(gradient)
+
+    def _conjugate(self, gradient: Tensor, prox_: Callable[[Tensor, Steps], Tensor]) -> Dual:
+        """With squares on all entries the conjugate at -gradient is finite: it is attained at the prox, with steps of
+        1 / ridge, of -gradient / ridge."""
+        best = prox_(gradient / -self.ridge, 1 / self.ridge)
+        pulled = -float((gradient * best).sum()) - self.ridge / 2 * float(best.square().sum())
+        return Dual(1.0, pulled - float(self.penalty.value(best)))
+
+    def for_chains(self, lengths: Tensor) -> None:
+        raise UserError("a ridge does not count the weights that a collapsed one stands for; set model.collapse=false")
+
     def extra_repr(self) -> str:
         return f"ridge={self.ridge:g}"
 
@@ -101,13 +155,3 @@ class Ridged(_Around):
             self.penalty.prox_(torch.zeros_like(W), steps)  # before W is changed, if it refuses them
             self.takes_steps = True
         return shrink_and_shorten_(W, self.ridge, steps)
-
-
-def unwrapped(penalty: Penalty) -> tuple[Penalty, float, bool]:
-    """The penalty within, its ridge (0 without one), and whether weights are held at 0 or above."""
-    ridge, nonnegative = 0.0, False
-    while isinstance(penalty, _Around):
-        ridge += penalty.ridge if isinstance(penalty, Ridged) else 0.0
-        nonnegative = nonnegative or isinstance(penalty, Nonnegative)
-        penalty = penalty.penalty
-    return penalty, ridge, nonnegative

@@ -13,7 +13,6 @@ from structsparse.base.errors import UserError
 from structsparse.kernels.memory import flat_array, walkable
 from structsparse.kernels.solvers.quasi_newton import dot
 from structsparse.penalties import Penalty
-from structsparse.penalties.base import takes_a_metric
 from structsparse.solvers.base import Solver
 from structsparse.weights.notes import notes_of
 
@@ -184,7 +183,7 @@ class Composite(Solver):
             )
         curvature = curvature.to(parameter)
         penalty = self.penalties.get(parameter)
-        return curvature if penalty is None or takes_a_metric(penalty, parameter, curvature) else curvature.max()
+        return curvature if penalty is None or penalty.takes_metric(parameter, curvature) else curvature.max()
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Restore the state with its own types; torch would cast counts and indices to the type of the weights."""

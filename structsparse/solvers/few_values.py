@@ -12,7 +12,6 @@ from torch import Tensor
 
 from structsparse import prox
 from structsparse.base.errors import UserError
-from structsparse.penalties import Discrete
 from structsparse.solvers.composite import CALM, Composite
 from structsparse.solvers.quasi_newton import by_entry, cut_and_ridge
 
@@ -35,7 +34,8 @@ class Tied(Composite):
         for penalty in penalties.values():
             if not by_entry(penalty):
                 raise UserError(
-                    f"Tied knows L1, ElasticNet, SquaredL2 and NoPenalty, got {type(penalty).__name__}; set reg=none"
+                    "Tied knows L1, ElasticNet, SquaredL2 (without weights of entries) and NoPenalty, got "
+                    f"{type(penalty).__name__}; set reg=none"
                 )
         super().attach(penalties, support)
         self.tied: list[Tensor] = list(self.penalties)
@@ -143,7 +143,7 @@ class StraightThrough(Composite):
 
     def attach(self, penalties, support=None) -> None:
         for penalty in penalties.values():
-            if not isinstance(penalty, Discrete):
+            if not penalty.discrete:
                 raise UserError(
                     f"StraightThrough rounds to the values of a Discrete penalty (reg=discrete reg.admm=null), got "
                     f"{type(penalty).__name__}"

@@ -36,8 +36,8 @@ class OWLQN(Composite):
         for penalty in penalties.values():
             if not by_entry(penalty):
                 raise UserError(
-                    f"OWLQN knows L1, ElasticNet, SquaredL2 and NoPenalty, got {type(penalty).__name__}; "
-                    "choose FISTA or ProximalQuasiNewton for it"
+                    "OWLQN knows L1, ElasticNet, SquaredL2 (without weights of entries) and NoPenalty, got "
+                    f"{type(penalty).__name__}; choose FISTA or ProximalQuasiNewton for it"
                 )
         super().attach(penalties, support)
 

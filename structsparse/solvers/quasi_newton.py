@@ -11,12 +11,12 @@ from torch import Tensor
 
 from structsparse.base.errors import UserError
 from structsparse.kernels.solvers.quasi_newton import coordinate_descent
-from structsparse.penalties import L1, Copied, ElasticNet, NoPenalty, Penalty, SquaredL2
+from structsparse.penalties import Penalty
+from structsparse.penalties.base import Separable
 from structsparse.solvers.composite import Composite, inner
 from structsparse.solvers.flat_vector import put_, split, take, take_broadcast, where
 from structsparse.solvers.secants import QuadraticModel, Secants
 
-BY_ENTRY = (L1, ElasticNet, NoPenalty, SquaredL2)
 ENOUGH = 1e-4  # share of the predicted gain that a step must bring
 TRIES = 30  # halvings of the step, at most
 EXACT = 1e-6  # share of the first sweep's gain at which the inner solver stops
@@ -24,23 +24,19 @@ EXACT = 1e-6  # share of the first sweep's gain at which the inner solver stops
 
 def by_entry(penalty: Penalty | None) -> bool:
     """Whether a penalty is the sum over entries of cut * |W_i| + ridge / 2 * W_i^2, with the same cut and ridge."""
-    return penalty is None or (type(penalty) in BY_ENTRY and penalty.weights is None)
+    return penalty is None or penalty.cut_and_ridge() is not None
 
 
 def cut_and_ridge(penalty: Penalty | None) -> tuple[float, float]:
-    """The strengths of absolute values and of squares in a penalty by entry."""
+    """The strengths of absolute values and of squares in a penalty by entry; zero without a penalty."""
+    return (0.0, 0.0) if penalty is None else penalty.cut_and_ridge()
+
+
+def separable(penalty: Penalty | None) -> Separable | None:
+    """The penalty as cut * |W_i| + pull_i / 2 * (W_i - centre_i)^2, if it has that form; zero without a penalty."""
     if penalty is None:
-        return 0.0, 0.0
-    strength = float(penalty.strength)
-    return strength * penalty.mix, strength * (1 - penalty.mix)
-
-
-def cut_and_pull(penalty: Penalty | None) -> tuple[float, Tensor, Tensor]:
-    """The penalty as cut * |W_i| + pull_i / 2 * (W_i - centre_i)^2; pull and centre broadcast to the parameter."""
-    if isinstance(penalty, Copied):
-        return penalty.lasso, penalty.pull, penalty.centre
-    cut, ridge = cut_and_ridge(penalty)
-    return cut, torch.tensor(ridge, dtype=torch.float64), torch.zeros(())
+        return Separable(0.0, torch.zeros((), dtype=torch.float64), torch.zeros(()))
+    return penalty.separable()
 
 
 class InnerProblem(NamedTuple):
@@ -84,10 +80,11 @@ class ProximalQuasiNewton(Composite):
         secants, weights = self._secants(), self._weights()
         scale = self.shared.get("scale") or self._first_scale(weights)
         penalties = [self.penalties.get(parameter) for parameter in self.members]
-        separable = all(by_entry(penalty) or isinstance(penalty, Copied) for penalty in penalties)
-        for masks in self._working_sets(weights, scale, separable):
+        forms = [separable(penalty) for penalty in penalties]
+        all_separable = all(form is not None for form in forms)
+        for masks in self._working_sets(weights, scale, all_separable):
             problem, rows = self._problem(where(masks), secants, weights, scale)
-            by_coordinates = separable and problem.here.device.type == "cpu"
+            by_coordinates = all_separable and problem.here.device.type == "cpu"
             target = self._by_coordinates(problem) if by_coordinates else self._by_gradient(problem)
             fall = self._fall(problem, target)
             if fall < 0:
@@ -114,21 +111,21 @@ class ProximalQuasiNewton(Composite):
         square = inner(gradients, [g / weight for g, weight in zip(gradients, weights, strict=True)])
         return square / (2 * loss) if square > 0 and loss > 0 else 1.0
 
-    def _working_sets(self, weights: list[Tensor], scale: float, separable: bool):
+    def _working_sets(self, weights: list[Tensor], scale: float, all_separable: bool):
         """Masks of the working set; then, if the penalty couples entries, of all entries as a fallback."""
         masks = []
         for parameter, gradient, weight in zip(self.members, self._gradients(), weights, strict=True):
             penalty = self.penalties.get(parameter)
             if by_entry(penalty):
                 wakes = gradient.abs() > cut_and_ridge(penalty)[0]
-            elif isinstance(penalty, Copied):
-                wakes = penalty.slope(parameter, gradient).abs() > penalty.lasso
+            elif (form := separable(penalty)) is not None:
+                wakes = (gradient + form.pull * (parameter - form.centre)).abs() > form.cut
             else:
                 wakes = penalty.prox_(parameter - gradient / (scale * weight), 1 / (scale * weight)) != 0
             allowed = self.support.get(parameter)
             masks.append((parameter != 0) | (wakes if allowed is None else wakes & allowed))
         yield masks
-        if not separable:
+        if not all_separable:
             yield [self.support.get(p, torch.ones_like(p, dtype=torch.bool)) != 0 for p in self.members]
 
     def _problem(self, places: Tensor, secants: Secants, weights, scale: float) -> tuple[InnerProblem, Tensor]:
@@ -171,7 +168,7 @@ class ProximalQuasiNewton(Composite):
     def _by_coordinates(self, problem: InnerProblem) -> Tensor:
         """Solve the inner problem by coordinate descent."""
         here, model, target = problem.here, problem.model, problem.here.clone()
-        cuts, pulls, centres = zip(*(cut_and_pull(self.penalties.get(p)) for p in self.members), strict=True)
+        cuts, pulls, centres = zip(*(separable(self.penalties.get(p)) for p in self.members), strict=True)
         counts = torch.tensor([len(part) for part in split(self.members, problem.places)])
         cut = torch.tensor(cuts, dtype=torch.float64).repeat_interleave(counts)
         pull, centre = (take_broadcast(values, self.members, problem.places) for values in (pulls, centres))

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from structsparse.penalties import ElasticNet, Nonnegative, NoPenalty, Penalty
-from structsparse.penalties.base import takes_a_metric
-from structsparse.penalties.wrappers import unwrapped
+from structsparse.penalties import Penalty
 from structsparse.prox import Steps
 from structsparse.solvers.base import Proof
 from structsparse.weights.bags import subtract_
@@ -108,8 +106,7 @@ def fit_free(
         for name, parameter in free.items():
             parameter.grad = gradients[name]
             if name in ridges:
-                weights = 1.0 if ridges[name].weights is None else ridges[name].weights
-                parameter.grad = parameter.grad + (ridges[name].strength * weights * parameter.detach()).to(parameter)
+                parameter.grad = parameter.grad + ridges[name].gradient(parameter.detach())
                 loss += float(ridges[name].value(parameter.detach()))
         return torch.tensor(loss)
 
@@ -167,57 +164,18 @@ def lower_bound(
         if name not in penalties:
             slack += float(gradients[name].double().norm() * w.double().norm().clamp(min=1.0))
             continue
-        held = _held(penalties[name], w)
+        held = penalties[name].held(w)
         if held is None:
             return None
         if not held.all():  # of tables of which there is hardly room for one more, as few as can be
             slack += float((gradients[name].double() * ~held).norm() * (w.double() * ~held).norm().clamp(min=1.0))
         gradient = gradients[name].double() * held
-        found = _dual(penalties[name], gradient)
-        if found is None:
+        dual = penalties[name].conjugate(gradient)
+        if dual is None:
             return None
-        share, conjugates = min(share, found[0]), conjugates + found[1]
+        share, conjugates = min(share, dual.share), conjugates + dual.conjugate
         inner += float((gradient * w).sum())
     return share * (loss - inner - slack) - conjugates
-
-
-def _held(penalty: Penalty, weights: Tensor) -> Tensor | None:
-    """Which entries bear the penalty: those that a long enough step of its prox makes zero. None if none does."""
-    plain, ridge, _ = unwrapped(penalty)
-    ones, strength = torch.ones_like(weights, dtype=torch.float64), float(plain.strength)
-    if isinstance(plain, ElasticNet):
-        return ones * (1.0 if plain.weights is None or ridge > 0 else plain.weights) > 0
-    if not plain.convex:
-        return None
-    if ridge > 0:
-        return ones > 0
-    critical = plain.critical(-ones)
-    if critical is None or strength == 0:
-        return None
-    return plain.prox_(ones, 1e6 * (1.0 + float(critical)) / strength) == 0
-
-
-def _dual(penalty: Penalty, gradient: Tensor) -> tuple[float, float] | None:
-    """How much of the gradient the penalty can balance, and the conjugate of its value there.
-
-    With squares on all entries the conjugate at -gradient is finite: it is attained at the prox, with steps of
-    1 / ridge, of -gradient / ridge."""
-    plain, ridge, nonnegative = unwrapped(penalty)
-    if ridge > 0:
-        best = (Nonnegative(plain) if nonnegative else plain).prox_(gradient / -ridge, 1 / ridge)
-        pulled = -float((gradient * best).sum()) - ridge / 2 * float(best.square().sum())
-        return 1.0, pulled - float(plain.value(best))
-    if isinstance(plain, ElasticNet) and plain.mix < 1:
-        weights = 1.0 if plain.weights is None else plain.weights.double().clamp(min=torch.finfo(torch.float64).tiny)
-        if not float(plain.strength) > 0:
-            return None
-        size = -gradient if nonnegative else gradient.abs()
-        rest = (size - plain.strength * plain.mix * weights).clamp(min=0)
-        return 1.0, float((rest.square() / (2 * plain.strength * (1 - plain.mix) * weights)).sum())
-    critical = penalty.critical(gradient)
-    if critical is None:
-        return None
-    return (min(1.0, float(plain.strength / critical)) if critical > 0 else 1.0), 0.0
 
 
 @torch.no_grad()
@@ -323,7 +281,7 @@ def _gaps(
     """The duality gap, and the near gap; a tight one of the first serves as both.
 
     Parameters without a penalty are at their best meanwhile, which lowers the objective a little."""
-    if any(isinstance(penalty, NoPenalty) for penalty in penalties.values()):
+    if any(penalty.is_null for penalty in penalties.values()):
         return None, None
     free = {name: p for name, p in module.named_parameters() if name not in penalties}
     kept = {name: p.detach().clone() for name, p in free.items()}
@@ -334,7 +292,7 @@ def _gaps(
     gradients = masked(gradients, support)
     bound = lower_bound(loss, penalties, weights, gradients)
     gap = near = None if bound is None else objective - max(0.0, bound)
-    convex = all(unwrapped(penalty)[0].convex for penalty in penalties.values())
+    convex = all(penalty.convex for penalty in penalties.values())
     if module.loss.smooth and convex and (gap is None or gap > TIGHT * abs(objective)):
         metrics = {name: _metric(p, penalties.get(name)) for name, p in module.named_parameters()}
         value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
@@ -352,4 +310,4 @@ def _metric(parameter: Tensor, penalty: Penalty | None) -> Tensor:
     if curvature is None:
         return torch.ones((), dtype=parameter.dtype, device=parameter.device)
     curvature = curvature.to(parameter)
-    return curvature if penalty is None or takes_a_metric(penalty, parameter, curvature) else curvature.max()
+    return curvature if penalty is None or penalty.takes_metric(parameter, curvature) else curvature.max()

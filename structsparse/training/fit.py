@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
 from structsparse.base.files import write_text
-from structsparse.penalties.discrete import recall, settle
 from structsparse.solvers.base import Proof, solver_of
 from structsparse.training import certificate, legality
 from structsparse.training.callbacks.budget import Budget
@@ -138,8 +137,8 @@ def _set_strengths(objective: Objective, before: StageResult | None, cold: bool)
         found, at_zero = strengths.set_strengths(objective, cold)
     else:
         found, at_zero = strengths.set_absolute_strengths(objective), {}
-    for _, penalties in objective.terms:
-        settle(penalties, dict(objective.module.named_parameters()))
+    for term, penalties in objective.terms:
+        term.kind.at_start(penalties, dict(objective.module.named_parameters()))
     if stage.reweight is not None:
         found = replace(strengths.reweight_groups(objective, before), terms=found.terms)
     return found, at_zero
@@ -230,7 +229,8 @@ def _load_chosen(objective: Objective, checkpoints: Checkpoints, record: FitReco
     saved = torch.load(same_model(checkpoints.chosen, module.fingerprint), weights_only=True)
     module.to(next(value.dtype for value in saved["state_dict"].values() if value.is_floating_point()))
     module.load_state_dict(saved["state_dict"])
-    recall(penalties, dict(module.named_parameters()))
+    for term, penalties in objective.terms:
+        term.kind.at_end(penalties, dict(module.named_parameters()))
 
 
 def _certified(objective: Objective, result: StageResult) -> StageResult:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING
 
 import yaml
 
 from structsparse.base.configuration import configuration_folder
 from structsparse.base.errors import UserError
+from structsparse.base.partials import callee
 from structsparse.groups import Cover, Forest, Partition
 from structsparse.groups.layouts import ANY, Declared, declared
 from structsparse.penalties import Penalty
@@ -39,9 +40,7 @@ def check(task: Task, stage: Stage) -> None:
 
 def check_groups(term: Term, kind: str) -> None:
     """Refuse groups that do not fit the table of a task, or the penalty of their term."""
-    penalty, prefix = made(term.penalty), "" if term.name == "reg" else f"{term.name}."
-    if not (isinstance(penalty, type) and issubclass(penalty, Penalty)):
-        return
+    penalty, prefix = term.kind, "" if term.name == "reg" else f"{term.name}."
     reason = _mismatch(penalty, term.groups, kind, prefix)
     if reason is not None:
         raise UserError(reason)
@@ -57,7 +56,7 @@ def refusal(task: str, reg: str, groups: str) -> str | None:
 def _mismatch(penalty: type[Penalty], groups: Callable | None, kind: str, prefix: str = "") -> str | None:
     """Why groups do not fit a kind of table or a penalty, and what fits; `prefix` is the term that they belong to."""
     maker = Declared() if groups is None else declared(groups)
-    typed = f"{prefix}groups={option('groups', groups) or made(groups).__name__}" if groups else ""
+    typed = f"{prefix}groups={option('groups', groups) or callee(groups).__name__}" if groups else ""
     if groups is None:
         problem = None if None in penalty.takes else f"{penalty.__name__} needs {_forms(penalty)}"
     elif not maker.fits(kind):
@@ -70,16 +69,9 @@ def _mismatch(penalty: type[Penalty], groups: Callable | None, kind: str, prefix
     return problem and f"{problem}: {_choices(prefix, penalty, kind)}"
 
 
-def made(chosen: Callable) -> Callable:
-    """The class or function behind a partial application."""
-    while isinstance(chosen, partial):
-        chosen = chosen.func
-    return chosen
-
-
 def option(part: str, chosen: Callable) -> str | None:
     """The name of the option (a yaml file of conf/PART) that stands for a class or function, if there is one."""
-    return next((name for name, target in targets(part).items() if resolved(target) is made(chosen)), None)
+    return next((name for name, target in targets(part).items() if resolved(target) is callee(chosen)), None)
 
 
 @cache
@@ -117,10 +109,10 @@ def resolved(target: str) -> Callable:
 
 
 def _check_part(part: str, chosen: Callable, fitting: Sequence[Callable], kind: str) -> None:
-    if _fits(made(chosen), fitting):
+    if _fits(callee(chosen), fitting):
         return
     names = [name for name, target in targets(part).items() if _fits(resolved(target), fitting, own=False)]
-    typed = option(part, chosen) or made(chosen).__name__
+    typed = option(part, chosen) or callee(chosen).__name__
     raise UserError(f"{part}={typed} does not fit a table of {kind}: choose {part}={', '.join(names)}")
 
 
@@ -144,16 +136,20 @@ def _choices(prefix: str, penalty: type[Penalty], kind: str) -> str:
     makers = {name: declared(resolved(target)) for name, target in targets("groups").items()}
     over_it = {name: maker for name, maker in makers.items() if maker.fits(kind)}
     names = [name for name, maker in sorted(over_it.items(), key=_particular) if _taken(maker, penalty)]
-    rest = {name: maker for name, maker in over_it.items() if not _taken(maker, penalty) and ANY not in maker.kinds}
     text = f"choose {prefix}groups={', '.join(names)}" if names else "no groups fit"
-    if not rest:
-        return text
-    regs = [
-        name
-        for name, target in targets("reg").items()
-        if any(_taken(maker, resolved(target)) for maker in rest.values())
-    ]
-    return f"{text}; groups={', '.join(rest)} go with reg={', '.join(regs)}"
+    by_forms: dict[tuple[type, ...], list[str]] = {}
+    for name, maker in over_it.items():
+        if not _taken(maker, penalty) and ANY not in maker.kinds:
+            by_forms.setdefault(maker.forms, []).append(name)
+    others = [f"groups={', '.join(group)} with reg={', '.join(_regs(forms))}" for forms, group in by_forms.items()]
+    return "; or ".join([text, *others])
+
+
+def _regs(forms: Sequence[type]) -> list[str]:
+    """The options of reg whose penalties take one of these forms of groups."""
+    classes = {name: resolved(target) for name, target in targets("reg").items()}
+    penalties = {name: kind for name, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Penalty)}
+    return [name for name, penalty in penalties.items() if set(forms) & set(penalty.takes)]
 
 
 def _taken(maker: Declared, penalty: type[Penalty]) -> bool:

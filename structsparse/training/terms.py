@@ -9,10 +9,9 @@ from fnmatch import fnmatchcase
 from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
+from structsparse.base.partials import callee
 from structsparse.groups.layouts import TableLayout
-from structsparse.penalties import ElasticNet, Nonnegative, NoPenalty, Penalty, Ridged
-from structsparse.penalties.blocks import Blocks
-from structsparse.penalties.forest import TreeGroupLasso, TreeGroupLassoMax
+from structsparse.penalties import Nonnegative, Penalty, Ridged
 from structsparse.weights.notes import notes_of
 
 ITEMS = "items"  # of a strength that is one of the summed loss
@@ -41,20 +40,28 @@ class Term:
         else:
             groups = growing.groups_of(self.groups, layout, name)
         penalty = self.penalty(strength=self.strength, **({} if groups is None else {"groups": groups}))
-        penalty.fit(layout)
-        lengths = layout.chain_lengths()
-        if lengths is not None:
-            self._count(penalty, lengths)
         if self.ridge is not None and not self.ridge >= 0:
             raise UserError(f"{self.name}.ridge is {self.ridge}; expected a number, at least 0")
         if self.ridge:
             penalty = Ridged(penalty, self.ridge)
-        return Nonnegative(penalty) if self.nonnegative else penalty
+        if self.nonnegative:
+            penalty = Nonnegative(penalty)
+        penalty.fit(layout)
+        lengths = layout.chain_lengths()
+        if lengths is not None:
+            self._for_chains(penalty, lengths)
+        return penalty
+
+    @property
+    def kind(self) -> type[Penalty]:
+        """The class of the penalty; of a function that makes one, no more than the base class is known."""
+        kind = callee(self.penalty)
+        return kind if isinstance(kind, type) and issubclass(kind, Penalty) else Penalty
 
     @property
     def binds_all(self) -> bool:
         """Whether there is nothing wrong with penalising every parameter."""
-        return getattr(getattr(self.penalty, "func", self.penalty), "binds_all", False)
+        return self.kind.binds_all
 
     def foresee(self) -> None:
         """Refuse options that the penalty does not understand, where no groups are needed to tell."""
@@ -63,23 +70,18 @@ class Term:
 
     def foresee_reweighting(self) -> None:
         """Refuse it where the groups of this penalty cannot be weighed anew."""
-        kind = getattr(self.penalty, "func", self.penalty)
-        if self.nonnegative or self.ridge or not issubclass(kind, Blocks):
+        if self.nonnegative or self.ridge or not self.kind.reweightable:
             raise UserError(
                 f"{self.name}.reweight (recipe=reweighted, backward) is for {self.name}=group_lasso, group_linf or "
                 f"sparse_group_lasso, without {self.name}.nonnegative and {self.name}.ridge"
             )
 
-    def _count(self, penalty: Penalty, counts: Tensor) -> None:
+    def _for_chains(self, penalty: Penalty, lengths: Tensor) -> None:
         """A weight that stands for a chain of equal ones bears the penalty of all of them."""
-        if isinstance(penalty, ElasticNet) and not self.ridge:
-            penalty.weights = None if isinstance(penalty, NoPenalty) else counts
-        elif self.ridge or not isinstance(penalty, TreeGroupLasso | TreeGroupLassoMax) or penalty.mix > 0:
-            what = "a ridge" if self.ridge else type(penalty).__name__
-            raise UserError(
-                f"{self.name}: {what} does not count the weights that a collapsed one stands for; "
-                "set model.collapse=false"
-            )
+        try:
+            penalty.for_chains(lengths)
+        except UserError as error:
+            raise UserError(f"{self.name}: {error}") from error
 
 
 def place(
@@ -147,5 +149,4 @@ def set_strength(term: Term, penalties: Mapping[str, Penalty], critical: float |
     for penalty in penalties.values():
         penalty.strength = term.strength * critical
         if term.ridge:
-            ridged = penalty.penalty if term.nonnegative else penalty
-            ridged.ridge = term.ridge * critical
+            penalty.ridge = term.ridge * critical

@@ -10,7 +10,7 @@ import torch
 
 from structsparse.base.errors import UserError
 from structsparse.penalties import L1, Copied, Discrete
-from structsparse.penalties.discrete import learn, recall, settle
+from structsparse.penalties.discrete import learn
 from structsparse.prox import few_values as levels
 from structsparse.solvers.few_values import Tied
 from structsparse.solvers.owlqn import OWLQN
@@ -102,10 +102,10 @@ def test_values_move_to_weighted_means():
 def test_one_set_of_values_for_all_parameters():
     penalties = {name: Discrete(levels=1, values="kmeans") for name in "ab"}
     weights = {"a": torch.tensor([1.0, 0.0, -4.0]), "b": torch.tensor([[3.0]])}
-    settle(penalties, weights)
+    Discrete.at_start(penalties, weights)
     assert [p.values.tolist() for p in penalties.values()] == [[-4.0, 0.0, 2.0]] * 2
     with pytest.raises(UserError, match="takes its values from the weights of a stage before"):
-        settle({"a": Discrete(values="kmeans")}, {"a": torch.zeros(3)})
+        Discrete.at_start({"a": Discrete(values="kmeans")}, {"a": torch.zeros(3)})
 
 
 # --- beside copies
@@ -279,7 +279,7 @@ def test_values_that_are_learnt_do_not_raise_the_augmented_lagrangian():
         assert distance() <= before + 1e-12
         assert own["a"].values.tolist() == own["b"].values.tolist()
     assert len(own["a"].values) == 5
-    recall(own, {"a": torch.tensor([0.5, 0.5, 0.0]), "b": torch.tensor([-1.0])})
+    Discrete.at_end(own, {"a": torch.tensor([0.5, 0.5, 0.0]), "b": torch.tensor([-1.0])})
     assert own["b"].values.tolist() == [-1.0, 0.0, 0.5]
 
 

@@ -18,8 +18,6 @@ from structsparse.penalties import (
     TreeGroupLasso,
     TreeGroupLassoMax,
 )
-from structsparse.penalties.base import takes_a_metric
-from structsparse.penalties.wrappers import unwrapped
 from structsparse.training import certificate
 from tests.support.forests import members
 
@@ -83,13 +81,20 @@ def expression(penalty, W):
     return float(penalty.strength) * ((1 - mix) * norms + mix * cvxpy.sum(cvxpy.abs(W)))
 
 
+def taken_apart(penalty):
+    """The penalty within, its ridge, and whether it is held at zero or above."""
+    nonnegative = isinstance(penalty, Nonnegative)
+    within = penalty.penalty if nonnegative else penalty
+    return (within.penalty if isinstance(within, Ridged) else within), within.ridge, nonnegative
+
+
 def optimum(penalty):
     X, gold = problem()
     W, bias = cvxpy.Variable((ROWS, CLASSES)), cvxpy.Variable((1, CLASSES))
     scores = X @ W + np.ones((ITEMS, 1)) @ bias
     picked = np.eye(CLASSES)[gold]
     loss = cvxpy.sum(cvxpy.log_sum_exp(scores, axis=1)) - cvxpy.sum(cvxpy.multiply(picked, scores))
-    plain, ridge, nonnegative = unwrapped(penalty)
+    plain, ridge, nonnegative = taken_apart(penalty)
     value = expression(plain, W) + ridge / 2 * cvxpy.sum_squares(W)
     task = cvxpy.Problem(cvxpy.Minimize(loss / ITEMS + value), [W >= 0] if nonnegative else [])
     task.solve(solver="CLARABEL", tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
@@ -137,7 +142,7 @@ def test_the_bound_is_below_the_optimum_everywhere_and_reaches_it_there(name):
     near_by = name == "with a free row"  # which is claimed for best values of that row within 1 of where it is
     for scale in (0.0, 1e-3, 0.1) * 10 if near_by else (0.0, 1e-3, 0.1, 1.0, 3.0) * 6:
         near = W + scale * torch.randn(W.shape, generator=draw, dtype=torch.float64)
-        near = near.clamp(min=0) if unwrapped(penalty)[2] else near
+        near = near.clamp(min=0) if isinstance(penalty, Nonnegative) else near
         assert bound(penalty, near, best_bias(near, bias)) <= value + 1e-9
         assert bound(penalty, near, bias) <= value + 1e-9  # the bias is not at its best: it costs
 
@@ -148,12 +153,12 @@ def test_near_weights_are_no_better_than_the_near_gap_allows(name):
     value, W, bias = optimum(penalty)
     draw = torch.Generator().manual_seed(0)
     metric = 0.2 + torch.rand(W.shape, generator=draw, dtype=torch.float64)
-    metric = metric if takes_a_metric(penalty, W, metric) else metric.max()
+    metric = metric if penalty.takes_metric(W, metric) else metric.max()
     metrics = {"W": metric, "bias": torch.ones((), dtype=torch.float64)}
     allowed = {}
     for scale in (0.0, 1e-3, 0.1, 1.0, 3.0):
         near = W + scale * torch.randn(W.shape, generator=draw, dtype=torch.float64)
-        near = near.clamp(min=0) if unwrapped(penalty)[2] else near
+        near = near.clamp(min=0) if isinstance(penalty, Nonnegative) else near
         loss, weights, gradients = at(near, bias)
         gap = certificate.near_gap({"W": penalty}, weights, gradients, metrics)
         size = sum(float((metrics[name] * weights[name].square()).sum()) for name in weights) ** 0.5

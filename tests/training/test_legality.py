@@ -22,10 +22,11 @@ from structsparse.tasks.tagging.model import SparseScorer
 from structsparse.tasks.tagging.task import TaggingTask
 from structsparse.tasks.textcat.task import TextcatTask, bag
 from structsparse.training import legality
+from structsparse.training.terms import Term
 
 
 def stage(scorer, loss, penalty=None, groups=None, name="reg"):
-    terms = [SimpleNamespace(name=name, penalty=partial(penalty), groups=groups)] if penalty else []
+    terms = [Term(name, partial(penalty), groups, 0.1, True, False, ["*"])] if penalty else []
     return SimpleNamespace(scorer=partial(scorer), loss=partial(loss), terms=terms)
 
 
@@ -41,8 +42,8 @@ def test_groups_of_another_table_are_named_and_those_that_fit_are_listed():
         "groups=template is for a table of templates or arcs, the table of this task is one of words"
     )
     assert "choose groups=file, module_columns" in message
-    assert "; groups=brown, combined, constituents, documents, planted, sentences" in message
-    assert message.endswith(" go with reg=nested, overlap, overlap_sequential, structured")
+    assert "; or groups=brown, combined, constituents, documents, planted, sentences" in message
+    assert message.endswith(" with reg=nested, overlap, overlap_sequential, structured")
     assert "label" not in message
 
 
@@ -54,7 +55,7 @@ def test_groups_of_a_form_that_the_penalty_does_not_take_are_refused_before_they
     assert "groups=feature, label, template, file" in message
     assert "sentences" not in message
     message = refusal(TaggingTask(), SparseScorer, CRF, TreeGroupLasso, by_template)
-    assert "TreeGroupLasso takes nested groups: choose groups=template_tree, file; groups=" in message
+    assert "TreeGroupLasso takes nested groups: choose groups=template_tree, file; or groups=" in message
     message = refusal(TaggingTask(), SparseScorer, CRF, TreeGroupLasso, by_template, name="also.chain")
     assert message.startswith("also.chain.groups=template makes disjoint groups")
 

@@ -1,5 +1,7 @@
 """Several penalties in one objective, each on parameters of its own."""
 
+import re
+
 import torch
 
 
@@ -69,8 +71,13 @@ def test_a_budget_and_reweighting_are_for_the_first_term(run):
 
 def test_groups_that_do_not_fit_the_penalty_are_refused_with_a_way_out(run):
     for choice in ("reg=group_lasso", "reg=group_mcp", "reg=group_linf"):
-        for groups, kind in (("coarse_to_fine", "Cover"), ("template_tree", "Forest")):
-            found = run(choice, f"groups={groups}", "recipe=direct", "solver=sgd")
-            assert found.status == 2
-            assert f"is for disjoint groups (a Partition), got a {kind}" in found.errors
+        for groups, form, others in (
+            ("coarse_to_fine", "overlapping", "overlap"),
+            ("template_tree", "nested", "tree_l2"),
+        ):
+            result = run(choice, f"groups={groups}", "recipe=direct", "solver=sgd")
+            assert result.status == 2
+            assert f"groups={groups} makes {form} groups" in result.errors
+            assert "disjoint groups: choose groups=feature, label, template" in result.errors
+            assert re.search(f"groups={groups} with reg=[a-z0-9_, ]*{others}", result.errors)
     assert "groups.heads needs a value" in run("reg=group_lasso", "groups=module_heads").errors

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from structsparse.base.errors import UserError
-from structsparse.penalties import NoPenalty, Penalty, StructuredElasticNet
+from structsparse.penalties import NoPenalty, Penalty
 from structsparse.solvers.base import Proof, Solver
 from structsparse.solvers.overlaps.admm import Admm
 from structsparse.solvers.overlaps.design import Design
@@ -207,9 +207,7 @@ class StoppedEarly(ADMM):
     """
 
     def _penalty(self, table: Tensor) -> Penalty:
-        penalty = super()._penalty(table)
-        if not isinstance(penalty, StructuredElasticNet) or penalty.groups is None:
+        penalty = super()._penalty(table).without_groups()
+        if penalty is None:
             raise UserError("solver=early takes its metric from groups: expected a penalty such as reg=sentences")
-        return StructuredElasticNet(
-            float(penalty.strength), penalty.groups, 0.0, penalty.lasso, penalty.squares, penalty.frequency
-        )
+        return penalty

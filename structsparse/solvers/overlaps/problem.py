@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from structsparse.base.errors import UserError
@@ -18,11 +17,11 @@ from structsparse.kernels.solvers import overlaps_newton as row_polish
 from structsparse.kernels.solvers import overlaps_problem as row_kernels
 from structsparse.kernels.solvers.overlaps_groups import RowGroups
 from structsparse.kernels.solvers.overlaps_problem import HINGE, LOGISTIC, SOFTMAX, SQUARED, LinearData
-from structsparse.penalties import L1, ElasticNet, NoPenalty, Penalty, SquaredL2, StructuredElasticNet
+from structsparse.penalties import Penalty
+from structsparse.penalties.base import RowParts
 from structsparse.solvers.overlaps.design import Design
 
 KINDS = {"logistic": LOGISTIC, "squared": SQUARED, "squared_hinge": HINGE}
-BY_ENTRY = (L1, ElasticNet, SquaredL2, NoPenalty)
 HOLD_ROUNDS = 3000  # of descent over the duals of dead groups, at most
 FREE_ROUNDS = 60  # of Newton for the bias alone, at most
 
@@ -50,8 +49,9 @@ class Problem:
         self.mask = None
         if support is not None:
             self.mask = np.broadcast_to(support.cpu().numpy(), tuple(table.shape)).reshape(self.rows, self.outputs)
-        self.cut, self.squares, cover, reach = _parts(penalty, self.rows)
-        self.sets, self.order, self.bounds = _sets(cover, reach, self.rows)
+        parts = _parts(penalty, self.rows)
+        self.cut, self.squares, reach = parts.cut, parts.squares.numpy(), parts.reach.numpy()
+        self.sets, self.order, self.bounds = _sets(parts.cover, reach, self.rows)
         self.grouped = len(reach) > 0 and bool((reach > 0).any())
         self._check_bound()
 
@@ -258,23 +258,15 @@ def _zeros(shape) -> np.ndarray:
     return np.zeros(shape)
 
 
-def _parts(penalty: Penalty, rows: int) -> tuple[float, np.ndarray, Cover | None, np.ndarray]:
-    """The penalty as arrays: cut, squares [rows], the cover, and reach [groups]."""
-    strength = float(penalty.strength)
-    if isinstance(penalty, StructuredElasticNet):
-        table = torch.zeros(rows)
-        frequency = penalty._frequency(table) if penalty.squares > 0 else None
-        squares = np.ones(rows) if frequency is None else frequency.cpu().numpy().astype(np.float64)
-        cover = penalty.groups
-        reach = np.zeros(0) if cover is None else strength * penalty.group * cover.weight.cpu().numpy()
-        return strength * penalty.lasso, strength * penalty.squares * squares, cover, reach
-    if type(penalty) in BY_ENTRY and penalty.weights is None:
-        cut, ridge = strength * penalty.mix, strength * (1 - penalty.mix)
-        return cut, np.full(rows, ridge), None, np.zeros(0)
-    raise UserError(
-        f"this solver does not support {type(penalty).__name__}; expected StructuredElasticNet (reg=structured), "
-        "L1, SquaredL2 or an ElasticNet without weights"
-    )
+def _parts(penalty: Penalty, rows: int) -> RowParts:
+    """The penalty as groups of rows, cut and squares, if it has that form."""
+    parts = penalty.row_parts(rows)
+    if parts is None:
+        raise UserError(
+            f"this solver does not support {type(penalty).__name__}; expected StructuredElasticNet "
+            "(reg=structured), L1, SquaredL2 or an ElasticNet without weights"
+        )
+    return parts
 
 
 def _sets(cover: Cover | None, reach: np.ndarray, rows: int) -> tuple[RowGroups, np.ndarray, np.ndarray]:

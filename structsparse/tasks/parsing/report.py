@@ -130,7 +130,6 @@ def _groups(first: StageResult, last: StageResult) -> report.Table:
     if penalty is None or penalty.groups is None or len(penalty.groups.names) > living_groups.MOST_GROUPS:
         return living_groups.group_table(templates_of(last.data), last.module.parser.scorer.table.detach())
     weights = first.module.parser.scorer.table.detach()
-    known = TABLE in first.at_zero and hasattr(penalty, "entering")
-    enters = penalty.entering(first.at_zero[TABLE]) if known else None
+    enters = penalty.entering(first.at_zero[TABLE]) if TABLE in first.at_zero else None
     wanted = certificate.violated(penalty, weights, first.at_end[TABLE]) if first.module.loss.smooth else None
     return living_groups.group_table(penalty.groups, weights, enters, wanted)

@@ -86,8 +86,7 @@ def group_table(data: TaggingData, first: StageResult, last: StageResult) -> rep
         if groups is None or len(groups.names) > living_groups.MOST_GROUPS:
             continue
         weights = dict(first.module.named_parameters())[name].detach()
-        known = name in first.at_zero and hasattr(penalty, "entering")
-        enters = penalty.entering(first.at_zero[name]) if known else None
+        enters = penalty.entering(first.at_zero[name]) if name in first.at_zero else None
         wanted = certificate.violated(penalty, weights, first.at_end[name]) if first.module.loss.smooth else None
         return living_groups.group_table(groups, weights, enters, wanted, data.splits.truth)
     weights = table_of(last)

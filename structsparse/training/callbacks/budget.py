@@ -48,13 +48,13 @@ class Budget(ProximalStep):
 
     def _most(self, name: str, penalty: Penalty) -> list[int]:
         """How many groups may live in each family of disjoint ones."""
-        if not hasattr(penalty, "cut_") or (len(penalty.families) > 1 and penalty.mix > 0):
+        families = penalty.families
+        if not families:
             raise UserError(
                 f"reg.budget={self.budget}: {type(penalty).__name__} of {name} has no disjoint groups to count; "
                 "choose group_lasso, sparse_group_lasso, group_linf, nested or overlap_sequential"
             )
-        families = penalty.families
-        if not getattr(penalty, "shared", False):
+        if not penalty.shared:
             return [self.budget] * len(families)
         if self.budget < len(families):
             raise UserError(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from structsparse.base.errors import UserError
-from structsparse.penalties import NoPenalty, Penalty
+from structsparse.penalties import Penalty
 from structsparse.prox import Steps
 from structsparse.solvers.base import Capabilities, solver_of
 
@@ -115,7 +115,7 @@ class ProximalStep(lightning.Callback):
             rate = self.rates[name]
             if not isinstance(rate, Tensor) and rate == 0.0:  # of a tensor it is not asked: a device would wait
                 continue
-            if isinstance(self.penalties[name], NoPenalty) and name not in self.support:
+            if self.penalties[name].is_null and name not in self.support:
                 continue
             solver.place_(group, parameter)
             if name in self.support:  # what may not live must not swell the norm of its group

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from structsparse.groups import Partition
-from structsparse.penalties import L0, ElasticNet, GroupMCP, LogSum, Nonnegative, Penalty
+from structsparse.penalties import Penalty
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,9 @@ def _group_of(penalty: Penalty, row_of: Tensor) -> Tensor:
     entries, groups = len(row_of), penalty.groups
     free = torch.full((entries,), -1, device=row_of.device)
     if groups is None:
-        return torch.arange(entries, device=row_of.device) if _by_entry(penalty) else free
+        return torch.arange(entries, device=row_of.device) if penalty.by_entry else free
     if not isinstance(groups, Partition) or groups.whole or len(groups.ids) != entries != groups.ids.numel():
         return free
     ids = groups.ids.flatten().to(row_of.device)
     same = (row_of[1:] != row_of[:-1]) | (ids[1:] == ids[:-1])
     return ids if bool(same.all()) else free
-
-
-def _by_entry(penalty: Penalty) -> bool:
-    """Whether the penalty is a sum over entries that does not change when other entries are left out."""
-    penalty = penalty.penalty if isinstance(penalty, Nonnegative) else penalty
-    return isinstance(penalty, L0 | LogSum | GroupMCP) or (isinstance(penalty, ElasticNet) and penalty.weights is None)

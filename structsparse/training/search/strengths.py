@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from structsparse.base.errors import UserError
-from structsparse.penalties import Discrete, ElasticNet, NoPenalty, Penalty, Reweighting
+from structsparse.penalties import Penalty, Reweighting
 from structsparse.training import certificate
 from structsparse.training.stage import Objective, StageResult, Strengths
 from structsparse.training.terms import ITEMS, critical_strength, set_strength
@@ -62,8 +62,8 @@ def set_absolute_strengths(objective: Objective) -> Strengths:
 def _needs_no_critical(objective: Objective) -> bool:
     """Whether the critical strength cannot be computed, or decides nothing."""
     penalties, module = objective.penalties.values(), objective.module
-    unpenalised = all(isinstance(penalty, NoPenalty) for penalty in penalties)
-    discrete = all(isinstance(penalty, Discrete) for penalty in penalties)
+    unpenalised = all(penalty.is_null for penalty in penalties)
+    discrete = all(penalty.discrete for penalty in penalties)
     growing = any(notes_of(parameter).grows is not None for parameter in module.parameters())
     without_strength = unpenalised or objective.stage.budget is not None
     return growing or discrete or (without_strength and not module.loss.smooth)
@@ -72,7 +72,7 @@ def _needs_no_critical(objective: Objective) -> bool:
 def _ridges(objective: Objective) -> dict[str, Penalty]:
     """The penalties of further terms that are squares, which make no parameter zero."""
     further = [item for _, penalties in objective.terms[1:] for item in penalties.items()]
-    return {name: penalty for name, penalty in further if isinstance(penalty, ElasticNet) and penalty.mix == 0}
+    return {name: penalty for name, penalty in further if penalty.selects_nothing}
 
 
 def _strengths(objective: Objective, critical: float | None) -> Strengths:
