@@ -73,6 +73,8 @@ def probe(stage: Stage, task: Task, data: Data) -> StageResult:
     lightning.seed_everything(stage.seed, verbose=False)
     legality.check(task, stage)
     module, terms = task.build(stage, data)
+    if not terms:
+        raise UserError("path: this model is counted, not trained: it has no strength")
     objective = Objective(stage, data, module, terms, {})
     found, at_zero = strengths.set_strengths(objective, cold=True)
     with torch.no_grad():

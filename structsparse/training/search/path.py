@@ -56,7 +56,7 @@ def walk(
     holds the checkpoints of each point."""
     start = stages_at(0.0, None)[0]
     if start.budget is not None:
-        raise UserError("path and reg.budget both say how many groups live; choose one of them")
+        raise UserError("path and reg.budget both decide how many groups live: set reg.budget=null, or leave out path")
     probe = fit.probe(start, task, data)
     critical, terms = _critical(probe), probe.figures.strengths.terms
     walker, points = _Walker(task, probe), []
@@ -79,7 +79,7 @@ def _critical(probe: StageResult) -> float:
     critical = probe.figures.strengths.critical
     if critical is None and any(notes_of(p).grows is not None for p in probe.module.parameters()):
         raise UserError(
-            "path: the critical strength of a growing table is not known; choose a model that is not growing"
+            "path: the critical strength of a growing table is not known; choose a model that does not grow"
         )
     if critical is None:
         raise UserError("path: no strength of this penalty makes every weight zero, so there is none to begin at")
