@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -185,29 +186,36 @@ def _swap(new: Path, folder: Path, old: Path) -> None:
 # --- sizes
 
 
-def parts(folder: Path) -> dict[str, int]:
-    """The bytes of a model of any kind by what they tell: `index` which features there are, `labels` which labels they
-    have a weight for, `values` the weights, `description` all the rest."""
+@dataclass(frozen=True)
+class TensorParts:
+    """Which tensors of a kind of model identify features or their labels, by the beginning of their names.
+
+    Keys of features, and the positions of coded tables, are recognised for every kind of model."""
+
+    index: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    def part(self, tensor: str) -> str:
+        """The part of a model that a tensor belongs to: `index`, `labels` or `values`."""
+        if tensor.endswith("keys") or tensor.startswith(self.index):
+            return "index"
+        return (
+            "labels" if tensor.endswith((".counts", ".labels", ".rows")) or tensor.startswith(self.labels) else "values"
+        )
+
+
+def part_sizes(folder: Path, parts: TensorParts = TensorParts()) -> dict[str, int]:
+    """The bytes of a model by part: `index` (its features), `labels` (of each), `values`, `description` (the rest)."""
     tensors = safetensors.numpy.load((folder / WEIGHTS).read_bytes())
     sizes = dict.fromkeys(("index", "labels", "values", "description"), 0)
     for name, array in tensors.items():
-        sizes[_part(name)] += array.nbytes
+        sizes[parts.part(name)] += array.nbytes
     sizes["description"] = sum(path.stat().st_size for path in folder.iterdir()) - sum(sizes.values())
     return sizes
 
 
-def _part(name: str) -> str:
-    if name.endswith(_INDEX) or name.startswith(_INDEX):
-        return "index"
-    return "labels" if name.endswith(_LABELS) else "values"
-
-
-_INDEX = ("keys", "words", "nodes.", "members.", "entries.rank")
-_LABELS = (".counts", ".labels", ".rows", "entries.same")
-
-# Until the artifacts of all tasks use the new names and state their own kinds:
-LANGUAGE_MODEL, CLASSIFIER, PARSER = "language model", "classifier", "parser"
-COMMON, blaming, write = COMMON_FIELDS, errors_in, write_model
+# until the artifacts of all tasks use the new names
+COMMON, blaming, write, parts = COMMON_FIELDS, errors_in, write_model, part_sizes
 
 
 def __getattr__(name: str):

@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from structsparse.artifacts.folder import parts
+from structsparse.artifacts.folder import TensorParts, part_sizes
 from structsparse.artifacts.quantization import ArtifactOptions
 from structsparse.base.files import write_text
 from structsparse.report.tables import Table, cell, console_table, tsv
@@ -72,7 +72,7 @@ def finish(
     if first_process():
         figures["artifact_bytes"] = task.export(folder / "model", last, console)
         if figures["artifact_bytes"] is not None:
-            figures |= write_artifact_sizes(folder, console)
+            figures |= write_artifact_sizes(folder, task.tensor_parts, console)
         table = task.write_report(folder / "report", data, results, last)
         write_records(folder / "report", results)
         log_hyperparameters(labels, figures, folder)
@@ -139,9 +139,9 @@ def distinct_values(module: lightning.LightningModule) -> int | None:
 # --- files
 
 
-def write_artifact_sizes(folder: Path, console: Console) -> dict[str, int]:
+def write_artifact_sizes(folder: Path, parts: TensorParts, console: Console) -> dict[str, int]:
     """Print and write down how many bytes each part of the artifact takes; the same as figures."""
-    sizes = parts(folder / "model")
+    sizes = part_sizes(folder / "model", parts)
     table = Table(("part", "bytes"), [*sizes.items(), ("all", sum(sizes.values()))])
     write_text(folder / "report" / "artifact.tsv", tsv(table))
     listed = ", ".join(f"{part} {size:,}" for part, size in sizes.items())

@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from structsparse.artifacts.folder import TensorParts
 from structsparse.artifacts.quantization import ArtifactOptions, quantize_all_
 from structsparse.base.errors import UserError
 from structsparse.groups.layouts import TableLayout
@@ -35,6 +36,7 @@ class Task(ABC):
     layout: ClassVar[type[TableLayout]] = TableLayout  # of its table of weights
     models: ClassVar[tuple[Callable, ...]] = ()  # the classes, or functions, of this package that make its models
     losses: ClassVar[tuple[type, ...]] = ()  # the classes of this package that are its losses
+    tensor_parts: ClassVar[TensorParts] = TensorParts()  # of its artifact, for the report of its size
     keyed: ClassVar[bool] = False  # whether its artifact identifies features by keys, which may be shortened
 
     @abstractmethod

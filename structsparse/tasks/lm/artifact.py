@@ -21,6 +21,7 @@ from structsparse.artifacts.folder import (
     DESCRIPTION,
     WEIGHTS,
     Fields,
+    TensorParts,
     as_float32,
     check_fields,
     errors_in,
@@ -36,6 +37,7 @@ from structsparse.kernels.structures import contexts_pruned as kernels
 from structsparse.tasks.lm.predictor import LanguageModel
 from structsparse.tasks.lm.trie import Trie
 
+TENSOR_PARTS = TensorParts(index=("nodes.", "entries.rank"), labels=("entries.same",))
 KIND = "language model"  # the value of `kind` in model.json
 _MOST = np.iinfo(np.int32).max  # nodes, entries
 _READING = ("sentences", "tokens", "lower", "classes")  # without `limit`, which is for the training text alone

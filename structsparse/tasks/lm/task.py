@@ -157,6 +157,7 @@ class LanguageModelTask(Task):
     layout = ContextLayout
     models = (ngram, kneser_ney)
     losses = (SoftmaxLM,)
+    tensor_parts = artifact.TENSOR_PARTS
 
     def prepare(self, corpus: TextSplits, features: Mapping, filter: Callable, cache: int) -> LanguageData:
         """Texts alone; contexts are the only features, and each model counts them when it is built."""

@@ -18,6 +18,7 @@ from structsparse.artifacts.folder import (
     DESCRIPTION,
     WEIGHTS,
     Fields,
+    TensorParts,
     are_strings,
     as_float32,
     check_fields,
@@ -34,6 +35,7 @@ from structsparse.losses.pointwise import Logistic, Squared, SquaredHinge
 from structsparse.tasks.textcat.model import outputs_of
 from structsparse.tasks.textcat.predictor import Classifier, bag_of
 
+TENSOR_PARTS = TensorParts(index=("words", "members."))
 KIND = "classifier"  # the value of `kind` in model.json
 LOSSES = tuple(loss.kind for loss in (Logistic, Squared, SquaredHinge))
 _MOST = np.iinfo(np.int32).max  # words

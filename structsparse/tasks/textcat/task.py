@@ -87,6 +87,7 @@ class TextcatTask(Task):
     layout = WordLayout
     models = (bag,)
     losses = (PointwiseLoss,)
+    tensor_parts = artifact.TENSOR_PARTS
 
     def prepare(self, corpus: DocumentSplits, features: Mapping, filter: Callable, cache: int) -> DocumentData:
         """Documents as bags of words; each word is a feature, features are not filtered or cached."""
