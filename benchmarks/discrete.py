@@ -16,7 +16,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from structsparse.base.errors import UserError  # noqa: E402
-from structsparse.corpora.splits import known, planted  # noqa: E402
+from structsparse.corpora.known.tagging import known, planted  # noqa: E402
 from structsparse.losses.structured import CRF  # noqa: E402
 from structsparse.penalties import L1, Copied, Discrete  # noqa: E402
 from structsparse.penalties.discrete import learn, settle  # noqa: E402

@@ -127,8 +127,8 @@ def reader(tmp_path_factory) -> Path:
     from structsparse.corpora.columns import write_columns
     from structsparse.corpora.conllu import write_treebank
     from structsparse.corpora.known import treebanks
+    from structsparse.corpora.known.tagging import planted
     from structsparse.corpora.planted.documents import planted_documents
-    from structsparse.corpora.splits import planted
 
     folder = tmp_path_factory.mktemp("reader")
     for part, sentences in planted(0, 60, 20, 20).parts.items():

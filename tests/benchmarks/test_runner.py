@@ -20,7 +20,7 @@ from benchmarks.harness import tables
 from benchmarks.harness.runner import Run, Runner, records, runs_of
 from benchmarks.harness.spec import Experiment, Row, read
 from structsparse.base.errors import UserError
-from structsparse.corpora.splits import files
+from structsparse.corpora.known.tagging import files
 from structsparse.groups import by_row_blocks
 from structsparse.penalties import GroupLasso, SparseGroupLasso
 from structsparse.tasks.tagging.features.templates import expand, parse

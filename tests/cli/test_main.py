@@ -14,7 +14,8 @@ from seqeval.metrics import classification_report
 from structsparse import __version__
 from structsparse.cli.main import main
 from structsparse.corpora.columns import Column, Sentences, read_columns, write_columns
-from structsparse.corpora.splits import SentenceSplits, planted
+from structsparse.corpora.known.tagging import planted
+from structsparse.corpora.splits import SentenceSplits
 from structsparse.corpora.tags import convert
 from structsparse.tasks.tagging import artifact
 from structsparse.tasks.tagging.data import TaggingData, prepare

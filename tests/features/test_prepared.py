@@ -7,7 +7,7 @@ import pytest
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column
-from structsparse.corpora.splits import planted
+from structsparse.corpora.known.tagging import planted
 from structsparse.features import prepared
 from structsparse.features.filters import all_of
 from structsparse.features.prepared import indexed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from structsparse.corpora.splits import files
+from structsparse.corpora.known.tagging import files
 from structsparse.tasks.tagging.data import prepare
 from tests.support.runs import ROOT, TWO_STAGES, litter, run_program
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from structsparse.corpora.splits import planted
+from structsparse.corpora.known.tagging import planted
 from structsparse.corpora.text import encode
 from structsparse.features.layout import TemplateLayout, by_feature, by_label, by_template
 from structsparse.losses.softmax import SoftmaxLM

@@ -22,7 +22,7 @@ from structsparse import load
 from structsparse.base.errors import UserError
 from structsparse.cli import main as cli
 from structsparse.corpora.columns import Column, write_columns
-from structsparse.corpora.splits import planted
+from structsparse.corpora.known.tagging import planted
 from structsparse.features.layout import TemplateLayout
 from structsparse.losses.pointwise import PointwiseLoss
 from structsparse.losses.softmax import SoftmaxLM

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.splits import planted
+from structsparse.corpora.known.tagging import planted
 from structsparse.groups import by_column, by_row, by_row_blocks
 from structsparse.losses.structured import CRF, Hinge, Perceptron
 from structsparse.penalties import L1, GroupLasso, SparseGroupLasso

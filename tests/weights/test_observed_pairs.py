@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from structsparse import load
-from structsparse.corpora.splits import planted
+from structsparse.corpora.known.tagging import planted
 from structsparse.features.layout import TemplateLayout, by_feature, by_label, by_template, by_template_tree
 from structsparse.losses.structured import CRF
 from structsparse.penalties import L1, GroupLasso

@@ -14,7 +14,7 @@ import pytest
 
 from structsparse import load
 from structsparse.cli.main import main
-from structsparse.corpora.splits import planted
+from structsparse.corpora.known.tagging import planted
 from structsparse.corpora.text_reading import END, UNKNOWN, TextReading
 from structsparse.tasks.lm import artifact as lm_artifact
 from structsparse.tasks.lm import export

@@ -22,7 +22,8 @@ from structsparse import load
 from structsparse.artifacts.quantization import round_
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences, write_columns
-from structsparse.corpora.splits import Splits, planted
+from structsparse.corpora.known.tagging import planted
+from structsparse.corpora.splits import Splits
 from structsparse.tasks.tagging import artifact, predictor
 from structsparse.tasks.tagging.data import TaggingData, prepare
 from structsparse.tasks.tagging.model import DenseScorer, RecurrentScorer, SparseScorer, SumScorer, Tagger

@@ -14,7 +14,8 @@ from structsparse import load
 from structsparse.artifacts.quantization import round_
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
-from structsparse.corpora.splits import Splits, planted
+from structsparse.corpora.known.tagging import planted
+from structsparse.corpora.splits import Splits
 from structsparse.losses.structured import CRF, Hinge, Perceptron
 from structsparse.tasks.tagging import artifact
 from structsparse.tasks.tagging.data import prepare

@@ -16,7 +16,7 @@ from structsparse.base.errors import UserError
 from structsparse.cli.main import main
 from structsparse.corpora import byte_streams
 from structsparse.corpora.columns import Column, read_columns
-from structsparse.corpora.splits import planted
+from structsparse.corpora.known.tagging import planted
 from structsparse.structures.chain import Chain, ChainScores
 from structsparse.tasks.tagging import artifact, predictor
 from structsparse.tasks.tagging.data import prepare

@@ -9,7 +9,8 @@ from omegaconf import OmegaConf
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
-from structsparse.corpora.splits import Splits, planted
+from structsparse.corpora.known.tagging import planted
+from structsparse.corpora.splits import Splits
 from structsparse.features.filters import at_random, by_gain, gains
 from structsparse.features.information import mutual_information
 from structsparse.tasks.tagging.data import prepare

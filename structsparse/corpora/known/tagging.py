@@ -1,0 +1,79 @@
+"""Tagging corpora in train, dev and test: known by name, your own column files, or planted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from structsparse.corpora.columns import Column, Sentences, read_columns
+from structsparse.corpora.known.catalog import locate
+from structsparse.corpora.planted.tagging import planted_tagging
+from structsparse.corpora.splits import SentenceSplits, hold_out
+
+
+def planted(seed: int, train: int, dev: int, test: int) -> SentenceSplits:
+    """Planted sentences (data=planted): drawn from a model in which only some templates matter."""
+    corpus = planted_tagging(seed=seed, train=train, dev=dev, test=test)
+    truth = tuple(corpus.templates)
+    return SentenceSplits("planted", corpus.train, corpus.dev, corpus.test, scheme="iob2", truth=truth)
+
+
+def known(
+    name: str,
+    columns: Sequence[str | None],
+    scheme: str,
+    stray: str,
+    comments: str,
+    held_out: float,
+    seed: int,
+    join_dev: bool = False,
+) -> SentenceSplits:
+    """A tagging corpus that is known by name (data=conll2000, say), found on this machine or downloaded."""
+    paths = {part: str(path) for part, path in locate(name).items()}
+    return files(
+        paths["train"], paths.get("dev"), paths["test"],
+        columns, scheme, stray, comments, held_out, seed, join_dev, name,
+    )  # fmt: skip
+
+
+def files(
+    train: str,
+    dev: str | None,
+    test: str,
+    columns: Sequence[str | None],
+    scheme: str,
+    stray: str,
+    comments: str,
+    held_out: float,
+    seed: int,
+    join_dev: bool = False,
+    name: str = "files",
+) -> SentenceSplits:
+    """A tagging corpus of your own column files (data=files).
+
+    Without a dev file a share of the training sentences is held out. `join_dev` trains on the dev sentences too, for a
+    last run after all choices have been made."""
+    parts = {
+        part: read_columns(Path(path), list(columns), comments=comments)
+        for part, path in (("train", train), ("dev", dev), ("test", test))
+        if path is not None
+    }
+    all_train = parts["train"]
+    if dev is None:
+        parts["train"], parts["dev"] = hold_out(all_train, held_out, seed)
+    if join_dev:
+        parts["train"] = all_train if dev is None else joined(all_train, parts["dev"])
+    return SentenceSplits(name, parts["train"], parts["dev"], parts["test"], scheme, stray, joined=join_dev)
+
+
+def joined(first: Sentences, second: Sentences) -> Sentences:
+    """The sentences of two parts, one after the other."""
+    columns = {}
+    for name, column in first.columns.items():
+        more = second.columns[name].recoded(column.values)
+        columns[name] = Column(more.values, np.concatenate([column.codes, more.codes]))
+    offsets = np.concatenate([first.offsets, first.tokens + second.offsets[1:]])
+    return replace(first, columns=columns, offsets=offsets)
