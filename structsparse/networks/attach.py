@@ -1,17 +1,21 @@
-"""Penalties for a network of one's own: which parameters, which groups, and the prox after each optimizer step.
+"""Penalties for any torch network: which parameters and groups they are on, and the prox after each optimizer step.
 
     penalties = attach("group_lasso", model, groups="module_rows", parameters="*linear1.weight", strength=1e-3)
     trainer = lightning.Trainer(callbacks=[ProximalStep(penalties)])
 
-or, in a loop of one's own, `handle = proximal(optimizer, model, penalties)` once before it.
+or, in a plain training loop, `handle = proximal(optimizer, model, penalties)` once before it.
 """
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -22,6 +26,8 @@ from structsparse.groups.modules import BY_MODULE
 from structsparse.penalties import Penalty
 from structsparse.solvers.base import solver_of
 
+_HANDLES: WeakKeyDictionary[Optimizer, RemovableHandle] = WeakKeyDictionary()  # of the hooks that `proximal` has made
+
 
 def attach(
     penalty: str | Callable[..., Penalty],
@@ -31,13 +37,14 @@ def attach(
     weights: str = "sqrt_size",
     **options,
 ) -> dict[str, Penalty]:
-    """A penalty for each chosen parameter of a model, by name: what ProximalStep, SparsityMonitor and the others take.
+    """Penalties on the chosen parameters of a model, by parameter name: what ProximalStep and `proximal` take.
 
     `penalty`: a class, or its name in small letters ("l1", "group_lasso"); `options` go to it (strength, mix, ...).
     `groups`: a unit of the layers ("module_rows", one of modules.BY_MODULE), {parameter name: groups}, a function
     (shape, layout, parameter=name) -> groups, or None for a penalty on entries. `parameters`: patterns of their names.
     """
-    make = _kind(penalty) if isinstance(penalty, str) else penalty
+    make = _class_of(penalty) if isinstance(penalty, str) else penalty
+    _check_options(make, {**({} if groups is None else {"groups": groups}), **options})
     if isinstance(groups, str):
         if groups not in BY_MODULE:
             raise UserError(f"groups={groups!r} is no unit of a layer; expected one of {', '.join(BY_MODULE)}")
@@ -47,16 +54,16 @@ def attach(
         unknown = [name for name in groups if name not in shapes]
         if unknown:
             raise UserError(f"groups name the parameter {unknown[0]!r}; there are {', '.join(shapes)}")
-        return {name: make(groups=given, **options) for name, given in groups.items()}
-    found = {}
+        return {name: make(groups=of_parameter, **options) for name, of_parameter in groups.items()}
+    attached = {}
     for name, parameter in chosen(model, parameters).items():
         grouped = {} if groups is None else {"groups": groups(tuple(parameter.shape), None, parameter=name)}
-        found[name] = make(**grouped, **options)
-    return found
+        attached[name] = make(**grouped, **options)
+    return attached
 
 
 def chosen(model: nn.Module, patterns: str | Sequence[str]) -> dict[str, nn.Parameter]:
-    """The parameters whose names match a pattern. One that matches nothing is a mistake."""
+    """The parameters whose names match a pattern. A pattern that matches nothing is refused."""
     named = dict(model.named_parameters())
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     for pattern in patterns:
@@ -66,37 +73,83 @@ def chosen(model: nn.Module, patterns: str | Sequence[str]) -> dict[str, nn.Para
 
 
 def proximal(optimizer: Optimizer, model: nn.Module, penalties: Mapping[str, Penalty]) -> RemovableHandle:
-    """Apply each penalty's prox after every step of the optimizer, with the step it really took; `.remove()` ends it.
+    """Apply each penalty's prox after every step of an optimizer, with the effective step; `.remove()` ends it.
 
     For loops without Lightning. Do not clip gradients: that shortens the gradient, but not the threshold."""
     named = dict(model.named_parameters())
     unknown = [name for name in penalties if name not in named]
     if unknown:
         raise UserError(f"a penalty is for the parameter {unknown[0]!r}; there are {', '.join(named)}")
+    if _is_active(_HANDLES.get(optimizer)):
+        raise UserError(
+            f"this {type(optimizer).__name__} applies penalties already, a second call would apply them twice; give "
+            "all penalties in one call, or call .remove() on the handle of the first"
+        )
+    on_parameters = {named[name]: penalty for name, penalty in penalties.items()}
     solver = solver_of(optimizer)
-    solver.check_prox([named[name] for name in penalties])
+    solver.check_prox(on_parameters)
     if solver.carries_penalties:
-        solver.attach({named[name]: penalty for name, penalty in penalties.items()})
-        return optimizer.register_step_post_hook(lambda *_: None)
-    targets = []
-    for name, penalty in penalties.items():
-        targets.append((penalty.to(named[name].device), solver.group_of(named[name]), named[name]))
+        solver.attach(on_parameters)
+        hook = _nothing
+    else:
+        hook = _prox_after_step(optimizer, on_parameters)
+    _HANDLES[optimizer] = optimizer.register_step_post_hook(hook)
+    return _HANDLES[optimizer]
+
+
+def _prox_after_step(optimizer: Optimizer, penalties: Mapping[torch.Tensor, Penalty]) -> Callable[..., None]:
+    """A hook that applies the proxes. Parameter groups are looked up at each step: `load_state_dict` replaces them."""
+    targets = [(penalty.to(p.device), _place_of(optimizer, p), p) for p, penalty in penalties.items()]
+    solver = solver_of(optimizer)
 
     def apply(*_) -> None:
-        for penalty, group, parameter in targets:
-            penalty.prox_(parameter.detach(), solver.effective_step(group, parameter))
+        for penalty, place, parameter in targets:
+            step = solver.effective_step(optimizer.param_groups[place], parameter)
+            penalty.prox_(parameter.detach(), step)
 
-    return optimizer.register_step_post_hook(apply)
+    return apply
 
 
-def _kind(name: str) -> type[Penalty]:
-    """`group_lasso` is GroupLasso, `l1` is L1, `squared_l2` is SquaredL2."""
-    classes = {_small(kind): getattr(kinds, kind) for kind in kinds.__all__ if kind not in ("Penalty", "Copied")}
-    known = {small: kind for small, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Penalty)}
-    if name not in known:
-        raise UserError(f"unknown penalty {name!r}; expected one of {', '.join(sorted(known))}, or a class")
-    return known[name]
+def _place_of(optimizer: Optimizer, parameter: torch.Tensor) -> int:
+    """The number of the parameter group that a parameter belongs to."""
+    groups = enumerate(optimizer.param_groups)
+    return next(place for place, group in groups if any(member is parameter for member in group["params"]))
+
+
+def _nothing(*_) -> None:
+    """A hook for solvers that apply the penalties themselves."""
+
+
+def _is_active(handle: RemovableHandle | None) -> bool:
+    """Whether a hook is still registered."""
+    return handle is not None and handle.id in (handle.hooks_dict_ref() or ())
+
+
+def _check_options(make: Callable[..., Penalty], options: Mapping[str, object]) -> None:
+    """Refuse options that a penalty does not take, and a call that lacks one."""
+    parameters = inspect.signature(make).parameters
+    name, takes = make.__name__, ", ".join(parameters)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for option in options:
+        if option not in parameters:
+            near = difflib.get_close_matches(option, parameters, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UserError(f"{name} has no option {option!r}, it takes {takes}{hint}")
+    for option, parameter in parameters.items():
+        if parameter.default is parameter.empty and option not in options:
+            raise UserError(f"{name} needs the option {option!r}, it takes {takes}")
+
+
+def _class_of(name: str) -> type[Penalty]:
+    """The penalty class with a name in small letters: `group_lasso` is GroupLasso, `squared_l2` is SquaredL2."""
+    public = [vars(kinds)[kind] for kind in kinds.__all__ if kind not in ("Penalty", "Copied")]
+    classes = {_small(kind.__name__): kind for kind in public if isinstance(kind, type) and issubclass(kind, Penalty)}
+    if name not in classes:
+        raise UserError(f"unknown penalty {name!r}; expected one of {', '.join(sorted(classes))}, or a class")
+    return classes[name]
 
 
 def _small(name: str) -> str:
+    """A class name in small letters, its words joined by underscores."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
