@@ -38,7 +38,7 @@ from structsparse.groups.cover import cover_rows
 from structsparse.kernels.features.word_groups import count_distinct, distinct
 from structsparse.penalties import L1, StructuredElasticNet
 from structsparse.solvers.linear import fit_linear
-from structsparse.solvers.overlaps import Majorizer, Problem
+from structsparse.solvers.overlaps import Majorizer, OverlapProblem
 from structsparse.solvers.overlaps.design import Design
 from structsparse.tasks.textcat.data import DocumentData
 
@@ -100,7 +100,7 @@ def of_table(data, penalty, gap=0.0):
     table = torch.zeros(data.words, dtype=torch.float64)
 
     def solve():
-        search = Majorizer(Problem(design, table, penalty), None, None, KKT, gap)
+        search = Majorizer(OverlapProblem(design, table, penalty), None, None, KKT, gap)
         search.solve()
         return search
 

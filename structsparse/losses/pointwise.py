@@ -15,6 +15,7 @@ class PointwiseLoss(nn.Module):
     kind: str  # the name by which solvers that read the data directly know this loss
 
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:  # [items]
+        """The loss of each item."""
         if scores.dim() == 1:
             return self.of(scores, targets)
         codes = torch.arange(scores.shape[1], device=scores.device)
@@ -27,30 +28,34 @@ class PointwiseLoss(nn.Module):
 
 
 class Logistic(PointwiseLoss):
-    """loss = log(1 + exp(-y f)); with more than two classes log sum_k exp(f_k) - f_target."""
+    """Logistic loss: log(1 + exp(-y f)); with more than two classes log sum_k exp(f_k) - f_target."""
 
     kind = "logistic"
 
     def of(self, scores: Tensor, y: Tensor) -> Tensor:
+        """The logistic loss entry by entry."""
         return -F.logsigmoid(y * scores)
 
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:  # [items]
+        """The loss of each item; cross entropy for more than two classes."""
         return self.of(scores, targets) if scores.dim() == 1 else F.cross_entropy(scores, targets, reduction="none")
 
 
 class Squared(PointwiseLoss):
-    """loss = (f - y)^2 / 2."""
+    """Squared loss: (f - y)^2 / 2."""
 
     kind = "squared"
 
     def of(self, scores: Tensor, y: Tensor) -> Tensor:
+        """The squared loss entry by entry."""
         return (scores - y).square() / 2
 
 
 class SquaredHinge(PointwiseLoss):
-    """loss = max(0, 1 - y f)^2."""
+    """Squared hinge loss: max(0, 1 - y f)^2."""
 
     kind = "squared_hinge"
 
     def of(self, scores: Tensor, y: Tensor) -> Tensor:
+        """The squared hinge loss entry by entry."""
         return (1 - y * scores).clamp(min=0).square()

@@ -6,7 +6,7 @@ from structsparse.structures.contexts import Contexts
 
 
 class SoftmaxLM(nn.Module):
-    """loss = sum over targets of -log p(target | context), one number for a whole text."""
+    """Language-model loss: sum over targets of -log p(target | context), one number for a whole text."""
 
     smooth = True
 
@@ -15,4 +15,5 @@ class SoftmaxLM(nn.Module):
         self.structure = structure
 
     def forward(self, increments, node_ends: Tensor, entry_ends: Tensor) -> Tensor:  # scalar
+        """The loss of the targets counted by node_ends and entry_ends."""
         return self.structure.surprise(increments, node_ends, entry_ends)

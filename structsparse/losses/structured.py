@@ -17,16 +17,17 @@ class StructuredLoss(nn.Module):
 
 
 class CRF(StructuredLoss):
-    """loss = log sum_y exp(score(y)) - score(gold)."""
+    """CRF loss: log sum_y exp(score(y)) - score(gold)."""
 
     smooth = True
 
     def forward(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
+        """The CRF loss of each item."""
         return _not_negative(self.structure.surprise(scores, gold, lengths))
 
 
 class Hinge(StructuredLoss):
-    """loss = max_y (score(y) + cost * distance(y, gold)) - score(gold)."""
+    """Structured hinge loss: max_y (score(y) + cost * distance(y, gold)) - score(gold)."""
 
     smooth = False
 
@@ -35,15 +36,17 @@ class Hinge(StructuredLoss):
         self.cost = cost
 
     def forward(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
+        """The hinge loss of each item."""
         return _margin(self.structure, self.structure.add_cost(scores, gold, lengths, self.cost), gold, lengths)
 
 
 class Perceptron(StructuredLoss):
-    """loss = max_y score(y) - score(gold)."""
+    """Structured perceptron loss: max_y score(y) - score(gold)."""
 
     smooth = False
 
     def forward(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
+        """The perceptron loss of each item."""
         return _margin(self.structure, scores, gold, lengths)
 
 

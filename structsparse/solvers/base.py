@@ -21,7 +21,7 @@ from structsparse.solvers.effective_steps import METRICS, check_group
 
 @dataclass(frozen=True)
 class Proof:
-    """What a solver proves of the weights that it ended with; None: nothing."""
+    """The proof of a solver for the weights that it ended with; None: nothing is proved."""
 
     gap: float | None = None  # the duality gap, as a share of the objective at zero weights
     kkt: float | None = None  # how far from stationary, as a share of the steepest gradient at zero
@@ -47,26 +47,27 @@ class Capabilities:
 
     @property
     def name(self) -> str:
+        """The name of the class, for messages."""
         return type(self).__name__
 
     @property
     def members(self) -> list[Tensor]:
-        """The parameters that it moves."""
+        """The parameters that the solver moves."""
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
     # --- the step that it took
 
     def rate(self, group: dict) -> float | Tensor:
-        """The part of the step that adds up over several steps."""
+        """The part of the last step that adds up over several steps."""
         return group["lr"]
 
     def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """Step over rate, a number or one per entry; 0 before the first step."""
+        """The last step over the rate, a number or one per entry; 0 before the first step."""
         raise NotImplementedError
 
     @torch.no_grad()
     def effective_step(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """The step taken last on each entry of a parameter of this group; 0 before the first one."""
+        """The last step on each entry of a parameter, rate * metric; 0 before the first step."""
         return self.rate(group) * self.metric(group, parameter)
 
     def accumulated_rate(self, waiting: float | Tensor, latest: float | Tensor) -> float | Tensor:
@@ -75,11 +76,11 @@ class Capabilities:
 
     @property
     def knows_step(self) -> bool:
-        """Whether a prox can be told which step it follows, or needs not be told."""
+        """Whether the solver knows the step that a prox must use, or needs no prox after its steps."""
         return self.carries_penalties or type(self).metric is not Capabilities.metric
 
     def check_prox(self, parameters: Iterable[Tensor]) -> None:
-        """Refuse, with the reason, to penalise these parameters where the solver's step is unknown or wrong for it."""
+        """Refuse to penalise these parameters if the step of the solver is unknown or wrong for a prox."""
         if not self.knows_step:
             raise UserError(
                 f"the step that {self.name} really takes is not known, so no prox fits after it; "
@@ -89,7 +90,7 @@ class Capabilities:
             check_group(self.name, self.group_of(parameter), parameter)
 
     def group_of(self, parameter: Tensor) -> dict:
-        """The options of the parameter group that a penalised parameter stands in."""
+        """The parameter group that holds a penalised parameter."""
         for group in self.param_groups:
             if any(member is parameter for member in group["params"]):
                 return group
@@ -98,42 +99,42 @@ class Capabilities:
     # --- around a prox that follows its steps
 
     def hold(self, parameters: Iterable[Tensor]) -> None:
-        """These parameters are moved by `place_`, just before a prox, and may rest in between."""
+        """Let these parameters rest between proxes; `place_` moves them just before one."""
 
     def place_(self, group: dict, parameter: Tensor) -> None:
-        """Move a parameter to where the prox expects it."""
+        """Move a held parameter to the point at which the prox is due."""
 
     # --- penalties that it carries
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
-        """The penalty of each penalised parameter; entries of a parameter outside its support stay zero."""
+        """Give the solver the penalty of each parameter; entries of a parameter outside its support stay zero."""
         raise NotImplementedError(f"{self.name} carries no penalties")
 
     def flush(self) -> None:
-        """Write out what the weights stand for, where the solver keeps them in another form."""
+        """Write out the weights, if the solver keeps them in another form."""
 
     def renew(self) -> None:
-        """The penalties that it carries have changed: evaluate the objective at the weights anew."""
+        """Evaluate the objective anew, as the penalties have changed."""
 
     # --- sentence by sentence
 
     def check(self, model: nn.Module, loss: nn.Module) -> None:
-        """Refuse a model or a loss that it cannot work on."""
+        """Refuse a model or a loss that the solver does not support."""
 
     def sweep(self, model: nn.Module, loss: nn.Module, passage) -> Tensor:
-        """Move the weights through the sentences of a passage, in order; returns the mean of their losses."""
+        """Learn from the sentences of a passage, in order; returns the mean of their losses."""
         raise NotImplementedError(f"{self.name} does not go from sentence to sentence")
 
     def take_mean(self) -> None:
-        """The weights become their mean so far, until `resume`."""
+        """Replace the weights by their mean so far, until `resume`."""
 
     def resume(self) -> None:
-        """The weights are again what they were before `take_mean`."""
+        """Restore the weights of before `take_mean`."""
 
     # --- in the end
 
     def proof(self) -> Proof:
-        """What it proves of its last point."""
+        """The proof of optimality at the last point."""
         return Proof()
 
 
@@ -143,33 +144,38 @@ class Solver(Capabilities, Optimizer):
     A subclass has `step` and, unless it carries the penalties itself, `metric`."""
 
     def check_members(self, parameters: Iterable[Tensor]) -> None:
-        """Refuse parameters that it does not move."""
+        """Refuse parameters that the solver does not move."""
         for parameter in parameters:
             self.group_of(parameter)
 
 
 class TorchSolver(Capabilities):
-    """One of torch's own optimizers, seen as a solver."""
+    """Adapter that presents one of torch's own optimizers as a solver."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
 
     @property
     def name(self) -> str:
+        """The name of the optimizer, for messages."""
         return type(self.optimizer).__name__
 
     @property
     def param_groups(self) -> list[dict]:
+        """The parameter groups of the optimizer."""
         return self.optimizer.param_groups
 
     @property
     def knows_step(self) -> bool:
+        """Whether the effective step of this optimizer is implemented."""
         return type(self.optimizer) in METRICS
 
     def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
+        """The last step over the learning rate, from the state of the optimizer."""
         return METRICS[type(self.optimizer)](group, self.optimizer.state.get(parameter, {}))
 
     def check_prox(self, parameters: Iterable[Tensor]) -> None:
+        """Refuse LBFGS too, with a reason of its own."""
         if isinstance(self.optimizer, torch.optim.LBFGS):
             raise UserError(
                 "LBFGS tries several points within one step, so no prox fits after it; choose SGD or Adagrad"
@@ -178,5 +184,5 @@ class TorchSolver(Capabilities):
 
 
 def solver_of(optimizer: Optimizer) -> Capabilities:
-    """The solver that an optimizer is, or an adapter around one of torch's."""
+    """The solver that an optimizer is, or an adapter around one of torch's optimizers."""
     return optimizer if isinstance(optimizer, Capabilities) else TorchSolver(optimizer)

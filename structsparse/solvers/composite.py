@@ -65,6 +65,7 @@ class Composite(Solver):
 
     @property
     def converged(self) -> bool:
+        """Whether the last steps gained next to nothing."""
         return self.shared.get("calm", 0) >= CALM
 
     @property
@@ -74,6 +75,7 @@ class Composite(Solver):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
+        """A step of the solver; returns the loss at its end."""
         if closure is None:
             raise UserError(f"{type(self).__name__} evaluates the loss within a step: call step(closure)")
         if "objective" not in self.shared:

@@ -36,6 +36,7 @@ class RDA(RowSolver):
 
     @torch.no_grad()
     def step(self, closure=None):
+        """Add the gradients to their sums; move the parameters that are not held."""
         loss = super().step(closure)
         for group in self.param_groups:
             group["taken"] += 1
@@ -46,7 +47,7 @@ class RDA(RowSolver):
 
     @torch.no_grad()
     def place_(self, group: dict, parameter: Tensor) -> None:
-        """W <- start - step * mean gradient"""
+        """Dual averaging: W <- start - step * mean gradient"""
         state = self.state[parameter]
         if "sum" not in state:
             return
@@ -61,9 +62,11 @@ class RDA(RowSolver):
         return 1.0
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
+        """Add a dense gradient to the sum."""
         self._sums(parameter)["sum"].add_(parameter.grad)
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
+        """Add factored gradients to the sum."""
         for gradient in notes_of(parameter).pending:
             subtract_(self._sums(parameter)["sum"], gradient, -1.0)
 
@@ -96,10 +99,12 @@ class AdagradRDA(RDA):
         return state["squares"].sqrt().add_(self.delta).reciprocal_() if "squares" in state else 1 / self.delta
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
+        """Add a dense gradient to the sum, and its square to the squares."""
         super()._dense(group, parameter)
         self._sums(parameter)["squares"].addcmul_(parameter.grad, parameter.grad)
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
+        """Add factored gradients to the sum, and their squares to the squares."""
         super()._bags(group, parameter)
         state = self._sums(parameter)
         gradient = concatenated(notes_of(parameter).pending)
@@ -107,6 +112,7 @@ class AdagradRDA(RDA):
         adagrad_(state["sum"], state["squares"], gradient, no_step, self.delta, self._slot(parameter))
 
     def _sums(self, parameter: Tensor) -> dict[str, Tensor]:
+        """The state of a parameter, with the sum of squared gradients."""
         state = super()._sums(parameter)
         if "squares" not in state:
             state["squares"] = torch.zeros_like(parameter)

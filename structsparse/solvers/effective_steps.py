@@ -26,13 +26,14 @@ def check_group(name: str, group: dict, parameter: Tensor) -> None:
 
 
 def _sgd(group: dict, state: dict) -> float:
-    """Where the gradient g stays, the buffer holds g * (1 - dampening) / (1 - momentum); so too with nesterov."""
+    """SGD: under a constant gradient g the buffer tends to g * (1 - dampening) / (1 - momentum), also with nesterov."""
     if group["momentum"] == 0:
         return 1.0
     return (1 - group["dampening"]) / (1 - group["momentum"])
 
 
 def _adagrad(group: dict, state: dict) -> float | Tensor:
+    """Adagrad: 1 / (sqrt(sum of squares) + eps), with its decay."""
     if not state:
         return 0.0
     inverse = state["sum"].sqrt().add_(group["eps"]).reciprocal_()
@@ -40,6 +41,7 @@ def _adagrad(group: dict, state: dict) -> float | Tensor:
 
 
 def _rmsprop(group: dict, state: dict) -> float | Tensor:
+    """RMSprop: 1 / (sqrt(mean square) + eps) / (1 - momentum)."""
     if not state:
         return 0.0
     square = state["square_avg"]
@@ -49,6 +51,7 @@ def _rmsprop(group: dict, state: dict) -> float | Tensor:
 
 
 def _adam(group: dict, state: dict) -> float | Tensor:
+    """Adam and AdamW: 1 / (sqrt(corrected mean square) + eps), without the correction of the mean gradient."""
     if not state:
         return 0.0
     square = state["max_exp_avg_sq"] if group["amsgrad"] else state["exp_avg_sq"]

@@ -31,6 +31,7 @@ class Tied(Composite):
         super().__init__(params, lr, tolerance)
 
     def attach(self, penalties, support=None) -> None:
+        """Accept penalties by entry only."""
         for penalty in penalties.values():
             if not by_entry(penalty):
                 raise UserError(
@@ -42,6 +43,7 @@ class Tied(Composite):
         self.groups: list[Tensor] | None = None
 
     def _begin(self, closure: Callable) -> None:
+        """Group the equal entries and start BFGS at the identity."""
         self._group()
         super()._begin(closure)
         count = len(self.shared["values"])
@@ -67,6 +69,7 @@ class Tied(Composite):
         self.sizes = sizes[:-1].double().clamp(min=1)
 
     def _step(self, closure: Callable) -> None:
+        """A BFGS step on the values, with a backtracking line search."""
         if self.groups is None:
             self._find_groups()  # after a checkpoint
         shared, unit = self.shared, self.sizes.sqrt()
@@ -139,9 +142,11 @@ class StraightThrough(Composite):
 
     @property
     def converged(self) -> bool:
+        """Never: the loss need not fall."""
         return False
 
     def attach(self, penalties, support=None) -> None:
+        """Accept Discrete penalties only."""
         for penalty in penalties.values():
             if not penalty.discrete:
                 raise UserError(
@@ -152,6 +157,7 @@ class StraightThrough(Composite):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
+        """A gradient step on the latent weights; the parameters are their nearest values."""
         if closure is None:
             raise UserError("StraightThrough evaluates the loss within a step: call step(closure)")
         self._mask()
@@ -191,6 +197,7 @@ class ProxOnly(Composite):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
+        """Apply the prox, once."""
         if not self.converged:
             self._mask()
             for parameter, penalty in self.penalties.items():

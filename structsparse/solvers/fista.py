@@ -36,10 +36,12 @@ class FISTA(Composite):
         self.cached_steps: dict[Tensor, tuple] = {}
 
     def _begin(self, closure: Callable) -> None:
+        """Evaluate the starting point, with a unit scale and no momentum."""
         super()._begin(closure)
         self.shared.update(scale=1.0, momentum=1.0)
 
     def _step(self, closure: Callable) -> None:
+        """An accelerated step; if it leads uphill, a plain one; if that fails too, none."""
         shared, steps, moves = self.shared, self._steps(), self._moves()
         self._allow(shared.get("accuracy", self.accuracy))
         end = self._descend(closure, moves, steps, *self._extrapolated(closure, moves))
@@ -89,6 +91,7 @@ class FISTA(Composite):
         return cached[3]
 
     def _moves(self) -> list[AcceleratedParameter]:
+        """The work memory of each parameter, allocated once."""
         if [move.parameter for move in self.moves] != self.members:
             self.moves = [AcceleratedParameter(parameter) for parameter in self.members]
         return self.moves
@@ -189,6 +192,7 @@ class AcceleratedSGD(Solver):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
+        """Evaluate the gradient at X; the prox after it completes the step to Y."""
         if closure is None:
             raise UserError("AcceleratedSGD evaluates the gradient away from the weights: call step(closure)")
         for group in self.param_groups:

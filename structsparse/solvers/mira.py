@@ -27,6 +27,7 @@ class MIRA(RowSolver):
 
     @torch.no_grad()
     def step(self, closure=None):
+        """A passive-aggressive step with the loss and gradients of the closure."""
         if closure is None:
             raise UserError("MIRA's step follows from the loss: call step(closure) with what computes it")
         with torch.enable_grad():

@@ -88,6 +88,7 @@ class Online(Solver):
 
     @torch.no_grad()
     def step(self, closure=None):
+        """Call the closure, which calls `sweep`."""
         if closure is None:
             raise UserError(f"{self.name} learns from sentences: call step(closure) with a closure that calls sweep")
         return closure()
@@ -131,10 +132,12 @@ class Online(Solver):
         return torch.tensor(losses / len(passage.sentences), dtype=torch.float64)
 
     def state_dict(self) -> dict:
+        """The state, with the changes by proxes included in the mean."""
         self._add_prox_to_mean()
         return super().state_dict()
 
     def check(self, model: nn.Module, loss: nn.Module) -> None:
+        """Refuse models without a sweep, losses without a rival, other devices and types."""
         name = self.name
         if not isinstance(model, SweptModel):
             raise UserError(f"{name} has no sweep over sentences for a {type(model).__name__}; choose another solver")

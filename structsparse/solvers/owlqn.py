@@ -33,6 +33,7 @@ class OWLQN(Composite):
         self.history = history
 
     def attach(self, penalties, support=None) -> None:
+        """Accept penalties by entry only."""
         for penalty in penalties.values():
             if not by_entry(penalty):
                 raise UserError(
@@ -42,6 +43,7 @@ class OWLQN(Composite):
         super().attach(penalties, support)
 
     def _begin(self, closure: Callable) -> None:
+        """Evaluate the starting point with an empty history."""
         super()._begin(closure)
         self._forget()
 
@@ -52,6 +54,7 @@ class OWLQN(Composite):
         self.shared["products"] = []  # of step and change, the oldest first
 
     def _step(self, closure: Callable) -> None:
+        """An orthant-wise L-BFGS step with a backtracking line search."""
         here, slopes = [p.clone() for p in self.members], self._slopes(self._gradients())
         pseudo = [past_signs(g, p, p.new_tensor(c)) for g, p, c in zip(slopes, here, self._cuts(), strict=True)]
         if inner(pseudo, pseudo) == 0:

@@ -77,6 +77,7 @@ class ProximalQuasiNewton(Composite):
         self.history, self.exponent, self.sweeps = history, exponent, sweeps
 
     def _step(self, closure: Callable) -> None:
+        """Minimise the model over the working set, then search along the line to its minimiser."""
         secants, weights = self._secants(), self._weights()
         scale = self.shared.get("scale") or self._first_scale(weights)
         penalties = [self.penalties.get(parameter) for parameter in self.members]

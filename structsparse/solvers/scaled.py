@@ -25,7 +25,7 @@ SAVED = ("factors", "squares", "doubt", "touched", "counts")  # state of a scale
 
 
 class _ScaledSolver(RowSolver):
-    """Base of both solvers, which differ in the step of each group."""
+    """Base of SGD and AdaGrad with scaled tables, which differ in the step of each group."""
 
     carries_penalties = True
 
@@ -63,6 +63,7 @@ class _ScaledSolver(RowSolver):
 
     @torch.no_grad()
     def step(self, closure=None):
+        """A gradient step of all parameters, then their proxes."""
         loss = super().step(closure)
         self._mask()  # entries outside the support must not add to the norm of their group
         for parameter, penalty in self.penalties.items():
@@ -105,6 +106,7 @@ class ScaledSGD(_ScaledSolver):
         super().__init__(params, {"lr": lr})
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
+        """The SGD step of a dense gradient."""
         if parameter in self.tables:
             self.tables[parameter].fold_()
         parameter.sub_(parameter.grad, alpha=group["lr"])
@@ -112,6 +114,7 @@ class ScaledSGD(_ScaledSolver):
             self.tables[parameter].written()
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
+        """The SGD step of factored gradients."""
         for gradient in notes_of(parameter).pending:
             if parameter in self.tables:
                 self.tables[parameter].subtract_(gradient, group["lr"])
@@ -119,6 +122,7 @@ class ScaledSGD(_ScaledSolver):
                 subtract_(parameter, gradient, group["lr"])
 
     def _step(self, group: dict, parameter: Tensor) -> float:
+        """The last step: the learning rate."""
         return group["lr"]
 
 
@@ -135,6 +139,7 @@ class ScaledAdagrad(_ScaledSolver):
         super().__init__(params, {"lr": lr, "eps": eps, "initial": initial_accumulator_value})
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
+        """The groupwise AdaGrad step of a dense gradient."""
         if parameter in self.tables:
             self.tables[parameter].fold_()
         self._sum(group, parameter).add_(self._sums(parameter, parameter.grad * parameter.grad))
@@ -143,6 +148,7 @@ class ScaledAdagrad(_ScaledSolver):
             self.tables[parameter].written()
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
+        """The groupwise AdaGrad step of factored gradients."""
         gradient, total = concatenated(notes_of(parameter).pending), self._sum(group, parameter)
         if parameter in self.tables:
             self.tables[parameter].adagrad_(gradient, total, group["lr"], group["eps"], self._slot(parameter))
@@ -157,6 +163,7 @@ class ScaledAdagrad(_ScaledSolver):
         parameter.index_add_(0, rows, sums * (steps if groups is None else steps[rows]), alpha=-1)
 
     def _step(self, group: dict, parameter: Tensor) -> Tensor:
+        """The last step of each group, or spread over the entries of a plain parameter."""
         steps = self._steps(group, parameter)
         return steps if parameter in self.tables else self._spread(parameter, steps)
 
@@ -206,12 +213,12 @@ class ScaledTable:
         notes_of(self.parameter).scale = RowScale(state["factors"], self.groups.offsets)
 
     def subtract_(self, gradient: BagGradient, rate: float) -> None:
-        """theta -= rate * X'R"""
+        """SGD step of the scaled rows: theta -= rate * X'R"""
         bags, bounds = self._bags(gradient)
         kernels.subtract(*bags, float(rate), *self._tracked(), *self._touched(), bounds)
 
     def adagrad_(self, gradient: BagGradient, history: Tensor, lr: float, eps: float, slot: Tensor) -> None:
-        """history += |gradient|^2 by group; theta -= lr * gradient / (sqrt(history) + eps)"""
+        """AdaGrad step: history += |gradient|^2 by group; theta -= lr * gradient / (sqrt(history) + eps)"""
         bags, bounds = self._bags(gradient)
         steps = history.numpy(), float(lr), float(eps)
         kernels.adagrad(*bags, *steps, *self._tracked(), *self._touched(), bounds, slot.numpy())

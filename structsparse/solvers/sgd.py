@@ -32,6 +32,7 @@ class RowSolver(Solver):
 
     @torch.no_grad()
     def step(self, closure=None):
+        """Take the steps of dense and factored gradients."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -68,9 +69,11 @@ class RowSGD(RowSolver):
         super().__init__(params, {"lr": lr})
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
+        """The SGD step of a dense gradient."""
         parameter.sub_(parameter.grad, alpha=group["lr"])
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
+        """The SGD step of factored gradients."""
         for gradient in notes_of(parameter).pending:
             subtract_(parameter, gradient, group["lr"])
 
@@ -88,10 +91,12 @@ class RowAdagrad(RowSolver):
         super().__init__(params, {"lr": lr, "eps": eps, "initial": initial_accumulator_value})
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
+        """The AdaGrad step of a dense gradient."""
         total = self._sum(group, parameter).addcmul_(parameter.grad, parameter.grad)
         parameter.addcdiv_(parameter.grad, total.sqrt().add_(group["eps"]), value=-group["lr"])
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
+        """The AdaGrad step of factored gradients."""
         total = self._sum(group, parameter)
         gradient = concatenated(notes_of(parameter).pending)
         adagrad_(parameter, total, gradient, group["lr"], group["eps"], self._slot(parameter))

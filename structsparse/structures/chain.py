@@ -134,6 +134,7 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, route, lengths, *scores):
+        """log Z of each sentence."""
         totals, memory = route.sum(ChainScores(*scores), lengths)
         ctx.route = route
         ctx.save_for_backward(lengths, *scores, *memory)
@@ -142,6 +143,7 @@ class _LogPartition(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, weights):  # [batch]
+        """Expected counts of the scores."""
         lengths, *saved = ctx.saved_tensors
         return None, None, *ctx.route.expect(ChainScores(*saved[:4]), lengths, saved[4:], weights)
 
@@ -151,6 +153,7 @@ class _Surprise(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, gold, lengths, *scores):
+        """The CRF loss of each sentence, and its gradient."""
         emissions, transitions, start, end = (score.detach().contiguous() for score in scores)
         sizes, labels = lengths.numpy(), emissions.shape[1]
         begins, order = np.cumsum(sizes) - sizes, np.argsort(-sizes, kind="stable")
@@ -230,12 +233,14 @@ class NativeRoute:
 
     @staticmethod
     def best(scores: ChainScores, lengths: Tensor) -> Tensor:
+        """Viterbi by the compiled kernels."""
         paths = torch.empty(scores.emissions.shape[:2], dtype=torch.int64)
         kernels.best(*_arrays(scores, lengths), paths.numpy())
         return paths
 
     @staticmethod
     def best_k(scores: ChainScores, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The k best sequences by the compiled kernels."""
         batch, time, _ = scores.emissions.shape
         paths, totals = torch.empty(batch, k, time, dtype=torch.int64), torch.empty(batch, k, dtype=torch.float64)
         kernels.best_k(*_arrays(scores, lengths), paths.numpy(), totals.numpy())
@@ -257,6 +262,7 @@ class TorchRoute:
 
     @staticmethod
     def sum(scores: ChainScores, lengths: Tensor):
+        """log Z by forward and backward recursions in log-space."""
         emissions, transitions, start, end = (score.double() for score in scores)
         batch, time, labels = emissions.shape
         # both recursions at once: [0] forward, [1] backward from the last token of each sentence
@@ -273,6 +279,7 @@ class TorchRoute:
 
     @staticmethod
     def expect(scores: ChainScores, lengths: Tensor, memory, weights: Tensor) -> ChainScores:
+        """Expected counts of every score, from the recursions."""
         emissions, transitions = scores.emissions.double(), scores.transitions.double()
         before, after = memory
         inside = _inside(lengths, emissions.shape[1]).unsqueeze(2)
@@ -292,6 +299,7 @@ class TorchRoute:
 
     @staticmethod
     def best(scores: ChainScores, lengths: Tensor) -> Tensor:
+        """Viterbi in torch operations."""
         emissions, transitions, start, end = (score.double() for score in scores)
         time, labels = emissions.shape[1:]
         inside = _inside(lengths, time)
@@ -310,6 +318,7 @@ class TorchRoute:
 
     @staticmethod
     def best_k(scores: ChainScores, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The k best sequences in torch operations."""
         emissions, transitions, start, end = (score.double() for score in scores)
         batch, time, labels = emissions.shape
         inside = _inside(lengths, time)

@@ -157,6 +157,7 @@ class _Surprise(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, route, contexts, ends, *increments):
+        """The loss over all targets."""
         increments = Increments(*(None if part is None else part.detach() for part in increments))
         loss, ctx.kept = route.sum(contexts, increments, *ends)
         ctx.route, ctx.contexts, ctx.ends, ctx.increments = route, contexts, ends, increments
@@ -166,6 +167,7 @@ class _Surprise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, scale):
+        """The gradient with respect to the weights."""
         if not ctx.needs_input_grad[3]:
             return None, None, None, None, None, None
         if _versions(ctx.increments, ctx.ends) != ctx.versions:

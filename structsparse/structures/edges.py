@@ -151,6 +151,7 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, route, step_list, lengths, *scores):
+        """log Z of each sentence."""
         totals, memory = route.sum(EdgeScores(*scores), step_list, lengths)
         ctx.route = route
         ctx.save_for_backward(lengths, *step_list, *scores, *memory)
@@ -159,6 +160,7 @@ class _LogPartition(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, weights):  # [batch]
+        """Expected counts of the scores."""
         lengths, *saved = ctx.saved_tensors
         step_list, scores, memory = saved[:3], EdgeScores(*saved[3:8]), saved[8:]
         return None, None, None, *ctx.route.expect(scores, step_list, lengths, memory, weights)
@@ -192,6 +194,7 @@ class NativeRoute:
 
     @staticmethod
     def best(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor) -> Tensor:
+        """Viterbi by the compiled kernels."""
         paths = torch.empty(scores.emissions.shape[:2], dtype=torch.int64)
         kernels.best(*_arrays(scores, step_list, lengths), paths.numpy())
         return paths
@@ -211,6 +214,7 @@ class TorchRoute:
 
     @staticmethod
     def sum(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
+        """log Z by the forward recursion in log-space, and the share of each step."""
         emissions, start, end = (score.double() for score in (scores.emissions, scores.start, scores.end))
         steps = _steps(scores, step_list, lengths)
         inside = _inside(lengths, emissions.shape[1])
@@ -226,6 +230,7 @@ class TorchRoute:
 
     @staticmethod
     def expect(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor, memory, weights: Tensor) -> EdgeScores:
+        """Expected counts of every score, from the shares."""
         *shares, last = memory
         origins, targets, _ = step_list
         batch, time, _ = scores.emissions.shape
@@ -249,6 +254,7 @@ class TorchRoute:
 
     @staticmethod
     def best(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor) -> Tensor:
+        """Viterbi in torch operations."""
         emissions, start, end = (score.double() for score in (scores.emissions, scores.start, scores.end))
         steps = _steps(scores, step_list, lengths)
         inside = _inside(lengths, emissions.shape[1])

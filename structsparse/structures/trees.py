@@ -91,6 +91,7 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, route, single_root, lengths, scores):
+        """log Z of each sentence, and its marginals if a gradient is needed."""
         totals, marginals = route.sum(scores, lengths, single_root, ctx.needs_input_grad[3])
         ctx.kind = scores.dtype
         ctx.save_for_backward(marginals)
@@ -99,6 +100,7 @@ class _LogPartition(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, weights):  # [batch]
+        """The marginals, times the weights."""
         (marginals,) = ctx.saved_tensors
         return None, None, None, (weights.double()[:, None, None] * marginals).to(ctx.kind)
 

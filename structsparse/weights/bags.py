@@ -37,6 +37,7 @@ class _BagSum(torch.autograd.Function):
     def forward(
         ctx, table: Tensor, ids: Tensor, offsets: Tensor, pending: list[BagGradient] | None, scale: RowScale | None
     ) -> Tensor:
+        """The sums of bags, by the compiled kernels on the CPU."""
         ctx.save_for_backward(ids, offsets, table)
         ctx.pending = pending
         if _on_cpu(table):
@@ -51,6 +52,7 @@ class _BagSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, residuals: Tensor):
+        """The dense gradient, or a factored one for the list `pending`."""
         ids, offsets, table = ctx.saved_tensors
         gradient = BagGradient(ids, offsets, residuals.contiguous())
         if ctx.pending is None:
@@ -60,7 +62,7 @@ class _BagSum(torch.autograd.Function):
 
 
 def subtract_(table: Tensor, gradient: BagGradient, rate: float) -> Tensor:
-    """table -= rate * X'R"""
+    """SGD step: table -= rate * X'R"""
     ids, offsets, residuals = gradient
     if _on_cpu(table):
         arrays = ids.numpy(), offsets.numpy(), residuals.numpy(), table.detach().numpy()

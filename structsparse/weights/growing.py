@@ -75,10 +75,12 @@ class PartialTable(GrowingTable):
         return self.table.detach(), *(getattr(self, name) for name in self.columns)
 
     def _set_columns(self, columns: Sequence[Tensor]) -> None:
+        """Replace the columns."""
         for name, column in zip(self.columns, columns, strict=True):
             setattr(self, name, column)
 
     def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        """Make room for the rows of a checkpoint, then load them."""
         held = len(state_dict[prefix + "table"])
         self.set_rows(*(tensor.new_zeros(held, *tensor.shape[1:]) for tensor in self._rows()))
         super()._load_from_state_dict(state_dict, prefix, *args)

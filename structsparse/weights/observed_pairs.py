@@ -110,6 +110,7 @@ class PairScorer(PairTable):
         self.ends = not observed
 
     def forward(self, batch: TokenBatch) -> Tensor:
+        """Scores of the labels of each token."""
         return batch.lay(self.sum(batch))
 
 
@@ -156,6 +157,7 @@ class _PairSum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, table: Tensor, pairs: Pairs, batch: TokenBatch) -> Tensor:
+        """The sums of pair weights per token and label."""
         ctx.pairs, ctx.batch = pairs, batch
         values, labels = table.detach().numpy(), len(pairs.links)
         numbers = np.empty(len(pairs.offsets) - 1, np.int32)
@@ -169,6 +171,7 @@ class _PairSum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, residuals: Tensor):
+        """The gradient of the pair weights, with a precomputed order for batches that come again."""
         pairs, batch = ctx.pairs, ctx.batch
         gradient = residuals.new_zeros(len(pairs))
         arrays = residuals.contiguous().numpy(), pairs.offsets, pairs.labels, gradient.numpy()

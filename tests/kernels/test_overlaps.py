@@ -11,7 +11,7 @@ from structsparse.kernels.solvers import overlaps_groups as row_groups
 from structsparse.kernels.solvers import overlaps_newton as row_polish
 from structsparse.kernels.solvers import overlaps_problem as row_kernels
 from structsparse.penalties import StructuredElasticNet
-from structsparse.solvers.overlaps import Majorizer, Problem
+from structsparse.solvers.overlaps import Majorizer, OverlapProblem
 from structsparse.solvers.overlaps.design import Design
 
 ROWS, ITEMS = 24, 60
@@ -24,12 +24,12 @@ def drawn(seed: int, groups: int, size: int):
     return cover_rows((ROWS,), sets, weights="one"), sets, random
 
 
-def problem_of(cover, random, lasso: float = 0.3, group: float = 0.3) -> Problem:
+def problem_of(cover, random, lasso: float = 0.3, group: float = 0.3) -> OverlapProblem:
     X = scipy.sparse.csc_array(random.poisson(0.4, (ITEMS, ROWS)).astype(float))
     y = np.sign(X @ random.standard_normal(ROWS) + 0.1)
     design = Design(X, y, "logistic", torch.zeros(1, dtype=torch.float64))
     penalty = StructuredElasticNet(1 / ITEMS, cover, group, lasso)
-    return Problem(design, torch.zeros(ROWS, dtype=torch.float64), penalty)
+    return OverlapProblem(design, torch.zeros(ROWS, dtype=torch.float64), penalty)
 
 
 @pytest.mark.parametrize("pull", [0.05, 0.2, 0.5, 3.0])  # the dead groups can hold all of it, nearly all, some, little
@@ -54,7 +54,7 @@ def test_the_residual_of_dead_groups_is_that_of_cvxpy(seed, pull):
         assert least * (1 - 1e-6) - 1e-9 <= (left**2).sum() / 2 <= least / (1 - row_groups.SURE) * (1 + 1e-6)
 
 
-def smoothed(problem: Problem, sets, eps: float, W: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def smoothed(problem: OverlapProblem, sets, eps: float, W: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     X, y = torch.from_numpy(problem.design.matrix.toarray()), torch.from_numpy(problem.design.targets)
     loss = torch.nn.functional.softplus(-y * (X @ W + bias)).mean()
     norms = [(W[list(own)].square().sum() + eps**2).sqrt() - eps for own in sets]

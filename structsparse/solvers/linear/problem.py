@@ -88,6 +88,7 @@ def _group_blocks(penalty: SparseGroupLasso, features: int, strength) -> Feature
 
 
 def _int32(*arrays):
+    """Arrays as int32."""
     return (array.astype(np.int32) for array in arrays)
 
 

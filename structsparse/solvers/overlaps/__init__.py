@@ -3,6 +3,6 @@
 from structsparse.solvers.overlaps.admm import Admm
 from structsparse.solvers.overlaps.majorize import Majorizer
 from structsparse.solvers.overlaps.optimizers import ADMM, Majorize, StoppedEarly
-from structsparse.solvers.overlaps.problem import Certificate, Problem
+from structsparse.solvers.overlaps.problem import Certificate, OverlapProblem
 
-__all__ = ["ADMM", "Admm", "Certificate", "Majorize", "Majorizer", "Problem", "StoppedEarly"]
+__all__ = ["ADMM", "Admm", "Certificate", "Majorize", "Majorizer", "OverlapProblem", "StoppedEarly"]

@@ -18,7 +18,7 @@ import numpy as np
 
 from structsparse.base.errors import UserError
 from structsparse.kernels.solvers import overlaps_groups as row_groups
-from structsparse.solvers.overlaps.problem import Certificate, Problem
+from structsparse.solvers.overlaps.problem import Certificate, OverlapProblem
 
 STOPS = ("change", "dual", "gap")
 PASSES = 20  # of descent in each Newton step of a w-step, at most
@@ -35,8 +35,8 @@ class Admm:
     """
 
     def __init__(
-        self, problem: Problem, weights=None, bias=None, rho: float = 1.0, adaptive: bool = False, relax: float = 1.0,
-        stop: str = "change", tolerance: float = 1e-3, inner: float = 1e-6, newton: int = 50,
+        self, problem: OverlapProblem, weights=None, bias=None, rho: float = 1.0, adaptive: bool = False,
+        relax: float = 1.0, stop: str = "change", tolerance: float = 1e-3, inner: float = 1e-6, newton: int = 50,
     ):  # fmt: skip
         if stop not in STOPS:
             raise UserError(f"solver.stop={stop}: expected {', '.join(STOPS)}")

@@ -41,6 +41,7 @@ class Design:
 
     @property
     def items(self) -> int:
+        """The number of items N."""
         return self.matrix.shape[0]
 
     def outputs(self, table: Tensor) -> int:

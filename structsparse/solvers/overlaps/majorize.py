@@ -25,7 +25,7 @@ from structsparse.kernels.solvers import overlaps_problem as row_kernels
 from structsparse.kernels.solvers.overlaps_problem import LOGISTIC, SQUARED
 from structsparse.penalties import L1
 from structsparse.solvers.linear import fit_linear
-from structsparse.solvers.overlaps.problem import HOLD_ROUNDS, Certificate, Problem
+from structsparse.solvers.overlaps.problem import HOLD_ROUNDS, Certificate, OverlapProblem
 
 FALL = 0.7  # factor of eps per iteration
 FIRST = 3.0  # the first eps, in units of 1 / median norm of an item: the typical size of weights
@@ -51,7 +51,7 @@ class Majorizer:
     """The state of majorize-minimise; `iterate` until the certificate suffices or the search is `stuck`."""
 
     def __init__(
-        self, problem: Problem, weights: np.ndarray | None, bias: np.ndarray | None, kkt: float, gap: float = 0.0
+        self, problem: OverlapProblem, weights: np.ndarray | None, bias: np.ndarray | None, kkt: float, gap: float = 0.0
     ):
         self.problem, self.kkt, self.gap = problem, kkt, gap
         self.point = problem.begin(weights, bias)
@@ -79,6 +79,7 @@ class Majorizer:
 
     @property
     def done(self) -> bool:
+        """Whether the certificate suffices, or the search is stuck."""
         return self.stuck or self._enough(self.certificate)
 
     def _enough(self, certificate: Certificate | None) -> bool:
@@ -219,7 +220,7 @@ class Majorizer:
         self.certificate = latest
 
 
-def _median_norm(problem: Problem) -> float:
+def _median_norm(problem: OverlapProblem) -> float:
     """The median norm of an item."""
     squares = np.bincount(problem.data.items, problem.data.values**2, problem.items)
     return float(np.sqrt(np.median(squares)))

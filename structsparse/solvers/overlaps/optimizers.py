@@ -15,7 +15,7 @@ from structsparse.solvers.base import Proof, Solver
 from structsparse.solvers.overlaps.admm import Admm
 from structsparse.solvers.overlaps.design import Design
 from structsparse.solvers.overlaps.majorize import Majorizer
-from structsparse.solvers.overlaps.problem import Certificate, Problem
+from structsparse.solvers.overlaps.problem import Certificate, OverlapProblem
 from structsparse.weights.notes import notes_of
 
 
@@ -47,15 +47,18 @@ class DesignOptimizer(Solver):
 
     @property
     def converged(self) -> bool:
+        """Whether the search is done."""
         return self.search is not None and self.search.done
 
     @property
     def certificate(self) -> Certificate | None:
+        """The certificate of the last step, computed on demand; None before the first step."""
         if self._certificate is None and self._latest is not None:
             self._certificate = self._certified(self._latest)
         return self._certificate
 
     def proof(self) -> Proof:
+        """The figures of the certificate."""
         certificate = self.certificate
         if certificate is None:
             return Proof()
@@ -63,6 +66,7 @@ class DesignOptimizer(Solver):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
+        """Up to `inner` iterations of the search; writes the solution into table and bias."""
         if closure is None:
             raise UserError(f"{type(self).__name__} evaluates the loss within a step: call step(closure)")
         table = self._table()
@@ -98,19 +102,24 @@ class DesignOptimizer(Solver):
             )
         return tables[0]
 
-    def _problem(self, table: Tensor, design: Design, penalty: Penalty) -> Problem:
-        return Problem(design, table, penalty, self.support.get(table))
+    def _problem(self, table: Tensor, design: Design, penalty: Penalty) -> OverlapProblem:
+        """The problem of the table under its penalty and support."""
+        return OverlapProblem(design, table, penalty, self.support.get(table))
 
     def _penalty(self, table: Tensor) -> Penalty:
+        """The penalty of the table."""
         return self.penalties.get(table) or NoPenalty()
 
     def _begin(self, table: Tensor, design: Design):
+        """Start a search."""
         raise NotImplementedError
 
     def _certified(self, search) -> Certificate:
+        """The certificate of a search."""
         raise NotImplementedError
 
     def _start(self, table: Tensor, design: Design) -> tuple[np.ndarray, np.ndarray]:
+        """Weights and bias to start from, as arrays."""
         bias = np.zeros(design.outputs(table)) if design.bias is None else design.bias.detach().cpu().double().numpy()
         return table.detach().cpu().double().numpy(), bias
 
@@ -130,11 +139,13 @@ class Majorize(DesignOptimizer):
         super().__init__(params, inner, lr, kkt=kkt, gap=float(gap))
 
     def _begin(self, table: Tensor, design: Design) -> Majorizer:
+        """Start a search by majorize-minimise."""
         problem = self._problem(table, design, self._penalty(table))
         group = self.param_groups[0]
         return Majorizer(problem, *self._start(table, design), group["kkt"], group["gap"])
 
     def _certified(self, search: Majorizer) -> Certificate:
+        """The certificate of the search, computed if it has none."""
         return search.certificate if search.done and search.certificate else search.certify()
 
 
@@ -164,17 +175,20 @@ class ADMM(DesignOptimizer):
 
     @property
     def converged(self) -> bool:
+        """Whether the search is done, or has used up its iterations."""
         return super().converged or (
             self.search is not None and self.search.iterations >= self.param_groups[0]["iterations"]
         )
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
+        """As in the base class; after convergence nothing changes."""
         if self.search is not None and self.converged:
             self.search.done = True
         return super().step(closure)
 
     def _begin(self, table: Tensor, design: Design) -> Admm:
+        """Start a search by ADMM."""
         group = self.param_groups[0]
         options = {key: group[key] for key in ("rho", "adaptive", "relax", "stop", "tolerance")}
         problem = self._problem(table, design, self._penalty(table))
@@ -182,11 +196,13 @@ class ADMM(DesignOptimizer):
         return Admm(problem, *self._start(table, design), **options)
 
     def _settle(self) -> None:
+        """At the end, set the rows of dead groups to zero."""
         if self.converged and self.param_groups[0]["zeros"] and self.search.problem.grouped:
             self.search.point.W[self._dead_rows()] = 0
             self.search.point.rescore()
 
     def _certified(self, search: Admm) -> Certificate:
+        """The certificate of the current weights."""
         return search.certify()
 
     def _dead_rows(self) -> np.ndarray:
@@ -207,6 +223,7 @@ class StoppedEarly(ADMM):
     """
 
     def _penalty(self, table: Tensor) -> Penalty:
+        """The penalty of the table with the strength of its groups set to zero."""
         penalty = super()._penalty(table).without_groups()
         if penalty is None:
             raise UserError("solver=early takes its metric from groups: expected a penalty such as reg=sentences")

@@ -35,7 +35,7 @@ class Certificate(NamedTuple):
     woken: np.ndarray  # bool [groups], groups that are zero and should not be
 
 
-class Problem:
+class OverlapProblem:
     """Data and penalty of a problem, as arrays. Entries outside the support stay zero: their gradient is set to 0."""
 
     def __init__(self, design: Design, table: Tensor, penalty: Penalty, support: Tensor | None = None):
@@ -68,24 +68,24 @@ class Problem:
                 "reg.lasso or reg.squares above 0"
             )
 
-    def begin(self, weights: np.ndarray | None = None, bias: np.ndarray | None = None) -> Point:
+    def begin(self, weights: np.ndarray | None = None, bias: np.ndarray | None = None) -> OverlapPoint:
         """The point to start from; first the units of gaps and of gradients are computed at zero weights."""
-        zero = Point(self)
+        zero = OverlapPoint(self)
         zero.fit_bias()
         zero.refresh()
         self.unit = max(zero.loss, np.finfo(float).tiny)
         self.steepest = max(float(np.abs(zero.G).max(initial=0)), np.finfo(float).tiny)
         if weights is None or not weights.any():
             return zero
-        point = Point(self, weights, bias)
+        point = OverlapPoint(self, weights, bias)
         point.refresh()
         return point
 
 
-class Point:
+class OverlapPoint:
     """Weights [rows, outputs] and bias of a problem, with scores, loss and gradient there."""
 
-    def __init__(self, problem: Problem, weights: np.ndarray | None = None, bias: np.ndarray | None = None):
+    def __init__(self, problem: OverlapProblem, weights: np.ndarray | None = None, bias: np.ndarray | None = None):
         self.problem = problem
         shape = problem.rows, problem.outputs
         self.W = np.zeros(shape) if weights is None else weights.reshape(shape).astype(np.float64)
@@ -145,6 +145,7 @@ class Point:
         return np.sqrt(squares)
 
     def objective(self) -> float:
+        """The loss plus the penalty."""
         problem = self.problem
         norms = np.empty(len(problem.sets.reach))
         living = np.flatnonzero(self.W.any(1))
@@ -255,6 +256,7 @@ def _past_cut(rest: np.ndarray, W: np.ndarray, cut: float) -> np.ndarray:
 
 
 def _zeros(shape) -> np.ndarray:
+    """An array of zeros."""
     return np.zeros(shape)
 
 

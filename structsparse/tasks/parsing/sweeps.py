@@ -28,6 +28,7 @@ class TreeSweeper(Sweeper):
         self.scratch: trees.TreeScratch | None = None
 
     def check(self) -> None:
+        """Refuse scorers without a table of features."""
         if not isinstance(self.model.scorer, FeatureTable):
             raise UserError(
                 f"{self.solver.name} moves tables of features of arcs (model=arcs or arcs_growing), not "
@@ -63,6 +64,7 @@ class GrowingTreeSweeper(Sweeper):
         self.moves: keyed.TreeDifference | None = None
 
     def check(self) -> None:
+        """Refuse weights other than float32."""
         if self.model.scorer.table.dtype != torch.float32:
             raise UserError(
                 f"{self.solver.name} moves float32 weights of model=arcs_growing alone (trainer.precision); or take "

@@ -27,6 +27,7 @@ class TaggingSweeper(Sweeper):
         self.begins, self.longest, self.most = np.empty(0, np.int64), 0, 0  # of the corpus seen last, see _scratch
 
     def check(self) -> None:
+        """Refuse scorers without a table of features, and features of label pairs."""
         name, model = self.solver.name, self.model
         if not isinstance(model.scorer, FeatureTable):
             raise UserError(f"{name} moves tables of sparse features (model=sparse or growing), not {model.scorer}")
@@ -34,6 +35,7 @@ class TaggingSweeper(Sweeper):
             raise UserError(f"{name} does not support features.edges; choose another solver")
 
     def sweep(self, passage: Passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
+        """Learn from the sentences of a passage; a growing table gets room as needed."""
         scorer, growing = self.model.scorer, isinstance(self.model.scorer, GrowingTable)
         if growing:
             self._release(scorer)
@@ -62,6 +64,7 @@ class TaggingSweeper(Sweeper):
         return kernels.FeatureRows(weights.numpy(), past.numpy(), *slots)
 
     def _labels(self, rule: UpdateRule) -> kernels.LabelWeights:
+        """The weights of labels and label pairs, with their sums for the mean."""
         weights = [self.model.get_parameter(name) for name in LABEL_WEIGHTS]
         past = [self.solver.past(p, len(p)) if rule.averaging else p.detach()[:0] for p in weights]
         return kernels.LabelWeights(*(tensor.detach().numpy() for tensor in (*weights, *past)))

@@ -346,13 +346,13 @@ def test_the_conjugate_of_the_loss_is_a_supremum():
     """sup_f  dual * f - loss(f), by a grid; outside its domain the conjugate is infinite."""
     y, f, none = np.array([1.0, -1.0]), np.linspace(-40, 40, 400_001), np.zeros(0)
     for logistic in (True, False):
-        problem = linear.Problem(*[none] * 8, y, logistic)
+        problem = linear.LinearProblem(*[none] * 8, y, logistic)
         for dual in (np.array([-0.3, 0.8]), np.array([-1.0, 0.0])):
             losses = [np.logaddexp(0, -t * f) if logistic else (f - t) ** 2 / 2 for t in y]
             grid = np.mean([(2 * d * f - loss).max() for d, loss in zip(dual / 2, losses, strict=True)])
             assert linear.loss_conjugate(problem, dual * 4, 0.25) == pytest.approx(grid, abs=1e-6)
     for dual in ([0.1, 0.5], [-1.1, 0.5], [-0.5, -0.1], [-0.5, 1.1]):
-        assert linear.loss_conjugate(linear.Problem(*[none] * 8, y, True), np.array(dual), 1.0) == math.inf
+        assert linear.loss_conjugate(linear.LinearProblem(*[none] * 8, y, True), np.array(dual), 1.0) == math.inf
 
 
 def test_curvatures_bound_the_second_derivatives(penalty):

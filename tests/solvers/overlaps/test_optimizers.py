@@ -18,7 +18,7 @@ from structsparse.features import word_groups
 from structsparse.features.words import bag
 from structsparse.groups import by_row, cover_rows
 from structsparse.penalties import L1, ElasticNet, GroupLasso, SquaredL2, StructuredElasticNet
-from structsparse.solvers.overlaps import ADMM, Admm, Majorize, Majorizer, Problem, StoppedEarly
+from structsparse.solvers.overlaps import ADMM, Admm, Majorize, Majorizer, OverlapProblem, StoppedEarly
 from structsparse.solvers.overlaps.design import Design
 from structsparse.weights.notes import notes_of
 
@@ -206,7 +206,7 @@ def agree(kind: str, loss: str, classes: int, group: float, tmp_path, squares: f
     hold."""
     design, table = design_of(classes, loss)
     penalty = penalty_of(cover_of(kind, table.shape, tmp_path, classes), group, squares)
-    majorizer = Majorizer(Problem(design, table, penalty), None, None, kkt=1e-9)
+    majorizer = Majorizer(OverlapProblem(design, table, penalty), None, None, kkt=1e-9)
     certificate, (W, bias) = majorizer.solve(5000), majorizer.point.copy()
     value = objective(design, penalty, W, bias)
     assert certificate.objective == pytest.approx(value, rel=1e-12)
@@ -214,7 +214,7 @@ def agree(kind: str, loss: str, classes: int, group: float, tmp_path, squares: f
     assert certificate.gap <= 1e-7
     assert violation(design, penalty, W.reshape(table.shape), bias, classes) < 1e-7  # the precision of cvxpy
     enough = 7e-7 * value / majorizer.problem.unit
-    long = Admm(Problem(design, table, penalty), rho=rho, stop="gap", tolerance=enough, inner=1e-9)
+    long = Admm(OverlapProblem(design, table, penalty), rho=rho, stop="gap", tolerance=enough, inner=1e-9)
     bound = long.solve(20_000)
     other = objective(design, penalty, *long.point.copy())
     assert bound.gap <= enough
@@ -250,7 +250,7 @@ def test_three_methods_agree_with_squares(loss, classes, tmp_path):
 def test_a_certificate_measures_the_distance_from_optimality(away):
     design, table = design_of(2, "logistic")
     penalty = penalty_of(cover_of("planted", table.shape), 0.32)
-    majorizer = Majorizer(Problem(design, table, penalty), None, None, kkt=1e-9)
+    majorizer = Majorizer(OverlapProblem(design, table, penalty), None, None, kkt=1e-9)
     best = majorizer.solve().objective
     point = majorizer.point
     point.W *= 1 + away
@@ -278,7 +278,7 @@ def test_a_certificate_measures_the_distance_from_optimality(away):
 @pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge"])
 def test_without_groups_the_solution_is_that_of_cvxpy(loss, penalty):
     design, table = design_of(2, loss)
-    majorizer = Majorizer(Problem(design, table, penalty), None, None, kkt=1e-9)
+    majorizer = Majorizer(OverlapProblem(design, table, penalty), None, None, kkt=1e-9)
     certificate = majorizer.solve()
     assert certificate.kkt <= 1e-9
     squares = np.ones(136)
@@ -309,7 +309,7 @@ def test_admm_follows_algorithm_2():
     design, table = design_of(2, "squared")
     cover, rho = cover_of("sentences", table.shape), 3.0
     penalty = penalty_of(cover, 0.5, squares=0.2, lasso=0.0)
-    search = Admm(Problem(design, table, penalty), rho=rho, inner=1e-13)
+    search = Admm(OverlapProblem(design, table, penalty), rho=rho, inner=1e-13)
     X, y, items = design.matrix.toarray(), design.targets, design.items
     groups, reach = members(cover), 0.5 * penalty.groups.weight.numpy()
     M = np.concatenate([np.eye(len(table))[own] for own in groups])
@@ -336,8 +336,10 @@ def test_admm_follows_algorithm_2():
 def test_admm_reaches_the_optimum_with_any_options(options):
     design, table = design_of(2, "logistic")
     penalty = penalty_of(cover_of("planted", table.shape), 0.32)
-    best = Majorizer(Problem(design, table, penalty), None, None, kkt=1e-9).solve().objective
-    search = Admm(Problem(design, table, penalty), **{"stop": "gap", "tolerance": 1e-8, "inner": 1e-10, **options})
+    best = Majorizer(OverlapProblem(design, table, penalty), None, None, kkt=1e-9).solve().objective
+    search = Admm(
+        OverlapProblem(design, table, penalty), **{"stop": "gap", "tolerance": 1e-8, "inner": 1e-10, **options}
+    )
     found = search.solve(5000)
     assert search.done
     assert found.objective == pytest.approx(best, rel=1e-6)
@@ -349,8 +351,8 @@ def test_admm_reaches_the_optimum_with_any_options(options):
 def test_a_large_rho_stops_far_from_the_optimum_and_the_certificate_says_so():
     design, table = design_of(2, "logistic")
     penalty = penalty_of(cover_of("sentences", table.shape), 0.65)
-    best = Majorizer(Problem(design, table, penalty), None, None, kkt=1e-9).solve().objective
-    search = Admm(Problem(design, table, penalty), rho=1000.0)
+    best = Majorizer(OverlapProblem(design, table, penalty), None, None, kkt=1e-9).solve().objective
+    search = Admm(OverlapProblem(design, table, penalty), rho=1000.0)
     found = search.solve(100)
     assert search.change <= 1e-3 or search.iterations == 100
     assert found.objective > best * 1.001
@@ -403,7 +405,7 @@ def test_early_stopping_is_admm_without_groups():
 def test_entries_outside_the_support_stay_zero_and_the_others_are_optimal():
     design, table = design_of(2, "logistic")
     penalty, allowed = penalty_of(cover_of("brown", table.shape), 0.5), torch.arange(136) % 3 > 0
-    found = Majorizer(Problem(design, table, penalty, allowed), None, None, kkt=1e-9)
+    found = Majorizer(OverlapProblem(design, table, penalty, allowed), None, None, kkt=1e-9)
     found.solve()
     assert not found.point.W[~allowed.numpy()].any()
     kept = np.flatnonzero(allowed)
@@ -413,7 +415,7 @@ def test_entries_outside_the_support_stay_zero_and_the_others_are_optimal():
     smaller = cover_rows((len(kept),), [own[k] for k in some], weights=penalty.groups.weight[some])
     small = Design(design.matrix.tocsc()[:, kept], design.targets, "logistic", design.bias)
     inside = StructuredElasticNet(STRENGTH, smaller, 0.5, LASSO)
-    alone = Majorizer(Problem(small, torch.zeros(len(kept)), inside), None, None, kkt=1e-9)
+    alone = Majorizer(OverlapProblem(small, torch.zeros(len(kept)), inside), None, None, kkt=1e-9)
     alone.solve()
     np.testing.assert_allclose(found.point.W[kept], alone.point.W, atol=1e-7)
 
@@ -421,10 +423,10 @@ def test_entries_outside_the_support_stay_zero_and_the_others_are_optimal():
 def test_another_start_ends_at_the_same_optimum():
     design, table = design_of(3, "logistic")
     penalty = penalty_of(cover_of("sentences", table.shape, classes=3), 1.2)
-    first = Majorizer(Problem(design, table, penalty), None, None, kkt=1e-9)
+    first = Majorizer(OverlapProblem(design, table, penalty), None, None, kkt=1e-9)
     first.solve(5000)
     start = np.random.default_rng(0).normal(size=tuple(table.shape))
-    again = Majorizer(Problem(design, table, penalty), start, np.ones(3), kkt=1e-9)
+    again = Majorizer(OverlapProblem(design, table, penalty), start, np.ones(3), kkt=1e-9)
     assert again.solve(5000).kkt <= 1e-9
     np.testing.assert_allclose(again.point.W, first.point.W, atol=1e-7)
 
@@ -443,13 +445,16 @@ def test_another_start_ends_at_the_same_optimum():
         (lambda c: moved(Majorize, penalty_of(c.cover, 0.1, lasso=0.0)), r"lie in no group and have neither"),
         (lambda c: Design(np.eye(3), np.ones(3), "loud", None), r"unknown loss 'loud' of a design"),
         (lambda c: Design(np.eye(3), np.ones(2), "squared", None), r"the targets of a design"),
-        (lambda c: Problem(replace(c.design, targets=2 * c.design.targets), c.table, L1(0.1)), r"expected -1 or 1"),
-        (lambda c: Problem(c.design, torch.zeros(5), L1(0.1)), r"does not fit a matrix of 136 columns"),
+        (
+            lambda c: OverlapProblem(replace(c.design, targets=2 * c.design.targets), c.table, L1(0.1)),
+            r"expected -1 or 1",
+        ),
+        (lambda c: OverlapProblem(c.design, torch.zeros(5), L1(0.1)), r"does not fit a matrix of 136 columns"),
     ],
 )
 def test_wrong_arguments_are_refused_with_the_reason(attempt, reason):
     design, table = design_of(2, "logistic")
     cover = cover_rows((136,), [[0, 1], [1, 2]])
-    context = SimpleNamespace(design=design, table=table, cover=cover, problem=Problem(design, table, L1(0.1)))
+    context = SimpleNamespace(design=design, table=table, cover=cover, problem=OverlapProblem(design, table, L1(0.1)))
     with pytest.raises(UserError, match=reason):
         attempt(context)
