@@ -1,4 +1,4 @@
-"""The interface of a solver: what it needs from training, what it carries itself, which step it took, what it proves.
+"""The interface of solvers: what they need from training, the effective step, penalties carried, proofs of optimality.
 
 At a fixed point of `solver step, then prox` the update is step * gradient, so a threshold of step * strength balances
 it. With the bare learning rate under momentum or a metric, another problem is solved. The effective step of an entry
@@ -29,21 +29,21 @@ class Proof:
 
 
 class Capabilities:
-    """What training asks of any solver, with the answers of the plainest one: a step with `group["lr"]`, then a prox.
+    """The capabilities of a solver, with defaults for the plainest one: a step with `group["lr"]`, then a prox.
 
-    Needs `param_groups`. Our own solvers inherit it through `Solver`; `TorchSolver` answers for torch's optimizers."""
+    The solvers of this package inherit them through `Solver`; `TorchSolver` declares those of torch's optimizers."""
 
-    needs_closure = False  # its step takes loss and gradient from the closure, so none may accumulate before it
-    needs_full_batch = False  # it compares losses of several steps, which must all be of the same items
-    needs_each_prox = False  # its next step builds on the prox of this one
-    needs_sentences = False  # it moves the weights sentence by sentence: `sweep`, through `model.sweeper(solver)`
-    carries_penalties = False  # it applies the penalties within its steps: `attach`, and `flush` afterwards
+    needs_closure = False  # the step takes loss and gradient from the closure: gradients must not accumulate before it
+    needs_full_batch = False  # losses of several steps are compared, so they must be of the same items
+    needs_each_prox = False  # the next step builds on the prox of this one
+    needs_sentences = False  # weights move sentence by sentence: `sweep`, through `model.sweeper(solver)`
+    carries_penalties = False  # penalties are applied within the steps: `attach`, and `flush` afterwards
     average = False  # between epochs the weights are means: `take_mean`, undone by `resume`
-    host_only = False  # it runs on the CPU alone
-    from_start = False  # `rate` is that of all steps together: it replaces what has accumulated
-    prox_every = 1  # so many of its steps cost as much as one prox, which may wait for them
-    slopes = True  # whether the closure is asked for gradients; if not, it may leave them out
-    converged = False  # whether another step gains anything
+    host_only = False  # the solver runs on the CPU only
+    from_start = False  # `rate` is that of all steps together and replaces the accumulated one
+    prox_every = 1  # steps that cost as much as one prox, which may wait for them
+    slopes = True  # whether the closure must compute gradients
+    converged = False  # whether no further step gains anything
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class Capabilities:
         """The parameters that the solver moves."""
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
-    # --- the step that it took
+    # --- the last step
 
     def rate(self, group: dict) -> float | Tensor:
         """The part of the last step that adds up over several steps."""
@@ -96,7 +96,7 @@ class Capabilities:
                 return group
         raise UserError(f"a penalised parameter {tuple(parameter.shape)} is not among those that {self.name} moves")
 
-    # --- around a prox that follows its steps
+    # --- a prox after the steps
 
     def hold(self, parameters: Iterable[Tensor]) -> None:
         """Let these parameters rest between proxes; `place_` moves them just before one."""
@@ -104,7 +104,7 @@ class Capabilities:
     def place_(self, group: dict, parameter: Tensor) -> None:
         """Move a held parameter to the point at which the prox is due."""
 
-    # --- penalties that it carries
+    # --- penalties within the steps
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
         """Give the solver the penalty of each parameter; entries of a parameter outside its support stay zero."""
@@ -131,7 +131,7 @@ class Capabilities:
     def resume(self) -> None:
         """Restore the weights of before `take_mean`."""
 
-    # --- in the end
+    # --- the end
 
     def proof(self) -> Proof:
         """The proof of optimality at the last point."""
