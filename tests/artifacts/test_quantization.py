@@ -15,8 +15,8 @@ from structsparse.artifacts.quantization import REACHES, ArtifactOptions, quanti
 from structsparse.artifacts.tables import step_of
 from structsparse.base.errors import UserError
 from structsparse.tasks.tagging import artifact
+from tests.support.classifiers import L1, TEXTCAT
 from tests.support.runs import run_here
-from tests.tasks.textcat.test_task import L1, TEXTCAT
 
 
 def twin(weights: list[float], bits: int, reach: float) -> list[float]:

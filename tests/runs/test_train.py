@@ -34,8 +34,8 @@ from structsparse.training import compose as composing
 from structsparse.training.stage import Stage
 from structsparse.weights.batch import Sizes
 from structsparse.weights.observed_pairs import Pairs
+from tests.support.classifiers import PARTS as OF_DOCUMENTS
 from tests.support.runs import PLANTED, ROOT, SMALL, TWO_STAGES, run_here, run_program
-from tests.tasks.textcat.test_task import PARTS as OF_DOCUMENTS
 
 CONF = ROOT / "conf"
 RATES = {"sgd": 0.03, "momentum": 0.005, "adagrad": 0.3, "adam": 0.03, "adamw": 0.03}  # fit for small corpora

@@ -13,8 +13,8 @@ from structsparse.groups import Cover
 from structsparse.tasks.textcat import task as classification
 from structsparse.tasks.textcat.data import DocumentData
 from structsparse.training.search import grid
+from tests.support.classifiers import TEXTCAT
 from tests.support.runs import PLANTED, SMALL, asks_to_stop, at_step, run_here
-from tests.tasks.textcat.test_task import TEXTCAT
 
 PLAIN = ("reg=l1", "reg.relative=true", "solver=fista", "trainer.max_epochs=40")
 
