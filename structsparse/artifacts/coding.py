@@ -18,7 +18,7 @@ from structsparse.kernels.artifacts import arithmetic_coder as coder
 
 WIDEST = 14  # bits of a symbol: for more, learning the probabilities costs more than it saves
 _LZMA = {"format": lzma.FORMAT_RAW, "filters": [{"id": lzma.FILTER_LZMA2, "preset": 6}]}
-_EXPANSION = 1000  # at most so many bytes of words for each byte of their encoding
+_EXPANSION = 1000  # bytes of words for each byte of their encoding, at most
 
 
 def bits_of(largest: int) -> int:
@@ -92,7 +92,7 @@ def encode_words(words: Sequence[str]) -> np.ndarray:
 
 
 def decode_words(tensors: dict, count: int) -> list[str]:
-    """The words of the tensor `words`, of which there must be `count`."""
+    """The words of the tensor `words`; there must be `count` of them."""
     encoded = take_bytes(tensors, "words")
     decompressor = lzma.LZMADecompressor(**_LZMA)
     try:

@@ -120,7 +120,7 @@ COMMON_FIELDS: Fields = {
 
 
 def check_fields(description: dict, fields: Fields, optional: Collection[str] = ()) -> None:
-    """Check that a description has these fields, no others, and acceptable values."""
+    """Check that a description has exactly these fields, with acceptable values."""
     for name in sorted(({*description} ^ {*fields}) - {*optional}):
         raise UserError(f"{name} is {'unknown' if name in description else 'missing'}, expected {', '.join(fields)}")
     for name, (accepts, expected) in fields.items():

@@ -174,7 +174,7 @@ def _decode_values(tensors: dict, name: str, contexts: np.ndarray) -> np.ndarray
 
 
 def step_of(values: np.ndarray) -> np.float32 | None:
-    """The largest number that all values are small multiples of, exactly; None if there is none."""
+    """The largest number of which all values are exact small multiples, or None."""
     if not len(values) or not np.isfinite(values).all() or not values.any():
         return None
     sizes = np.abs(values[values != 0]).astype(np.float64)

@@ -11,9 +11,9 @@ _GROWTH = 1 << 26  # bytes that the heap grows by at least
 def keep_freed_memory() -> bool:
     """Make the C library keep freed memory for the next array; returns whether it can (it is glibc).
 
-    By default glibc maps each array above 32 MB anew and unmaps it when it is freed, so the kernel fills every page
-    with zeros each time: a quarter of the CPU time of a large language model. Kept memory does not always fit the next
-    array, so the peak rises, by at most 45 % so far (10 million words)."""
+    By default glibc maps memory for each array above 32 MB and unmaps it when the array is freed. The kernel fills
+    every page with zeros each time: a quarter of the CPU time of a large language model. Freed memory does not always
+    fit the next array, so the peak rises, by at most 45 % in our measurements (10 million words)."""
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt

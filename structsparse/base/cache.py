@@ -1,9 +1,9 @@
 """Cache of arrays on disk, addressed by their content: each entry's key is a hash of all that it was computed from.
 
 An entry is one file: a line of JSON that describes the arrays, then their bytes, all under checksums. Entries are
-written to a temporary file and renamed, so a reader never sees half of one, and two runs that write the same entry at
-the same time do no harm. Entries are memory-mapped: runs side by side share the memory. When the cache is too large,
-the least recently used entries are evicted.
+written to a temporary file and renamed: a reader never sees half of one, and concurrent writers of an entry do no
+harm. Entries are memory-mapped, so concurrent runs share the memory. When the cache is too large, the least recently
+used entries are evicted.
 """
 
 from __future__ import annotations
@@ -67,13 +67,15 @@ def check_megabytes(megabytes: int) -> None:
 
 
 def _warn(message: str) -> None:
+    """Report a problem of the cache as a Python warning."""
     warnings.warn(message, stacklevel=3)
 
 
 def load_or_make(key: str, make: Callable[[], Arrays], megabytes: int, report: Callable[[str], None] = _warn) -> Arrays:
     """Arrays of a cache entry, or the result of `make`, which is then stored.
 
-    `megabytes` limits the whole cache; 0 turns it off. `report` gets one line if the cache is damaged or read-only."""
+    `megabytes` limits the size of all entries; 0 turns the cache off. `report` gets one line if the cache is damaged or
+    read-only."""
     check_megabytes(megabytes)
     if not megabytes:
         return make()
@@ -92,7 +94,7 @@ def load_or_make(key: str, make: Callable[[], Arrays], megabytes: int, report: C
 
 
 def load(key: str) -> Arrays | None:
-    """The arrays of a cache entry, None if there is no such entry. Writing to them changes a private copy only."""
+    """The arrays of a cache entry, None if it does not exist. Writing to them changes a private copy only."""
     path = folder() / key
     try:
         with path.open("rb") as file:
@@ -163,6 +165,7 @@ def _decoded(entry: mmap.mmap) -> Arrays:
 
 
 def _bytes(array: np.ndarray) -> memoryview:
+    """The bytes of an array, as they lie in memory."""
     return np.ascontiguousarray(array).view(np.uint8).data
 
 

@@ -64,6 +64,7 @@ class KnownCorpus:
         return {split: self._find(file) for split, file in self.files.items()}
 
     def _find(self, file: KnownFile) -> Path:
+        """The path of a file, which is downloaded if it is nowhere."""
         paths = [folder / self.folder / file.name for folder in data_folders()]
         for path in paths:
             if path.is_file():
@@ -125,9 +126,11 @@ class KnownArchive:
         )
 
     def _is_complete(self, path: Path) -> bool:
+        """Whether a folder has all parts."""
         return all((path / part).is_dir() for part in self.parts)
 
     def _checked(self, data: bytes) -> bytes:
+        """The archive, if it has the expected checksum."""
         checksum = hashlib.sha256(data).hexdigest()
         if checksum != self.sha256:
             raise _OtherContent(f"another archive, SHA-256 {checksum[:12]}... where {self.sha256[:12]}... is expected")

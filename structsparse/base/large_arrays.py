@@ -52,7 +52,7 @@ def empty_array(count: int, dtype: type, folder: Path, share: float = SHARE) -> 
 
 
 def shrunk(array: np.ndarray, count: int) -> np.ndarray:
-    """The first entries of an `empty_array`; the memory of the others is freed, nothing is copied."""
+    """The first `count` entries of an `empty_array`; frees the rest of its memory without a copy."""
     if array.base is not None:
         return array[:count]
     array.resize(count, refcheck=False)

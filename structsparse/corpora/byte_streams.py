@@ -27,7 +27,7 @@ def damaged(name: str) -> UserError:
 
 
 def read_bytes(path: Path, expected: str) -> bytes:
-    """All bytes of a file; `expected` says in errors what it should be."""
+    """All bytes of a file; errors name what was `expected`."""
     if path.is_dir():
         raise UserError(f"{path}: is a directory, expected {expected}")
     try:

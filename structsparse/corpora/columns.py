@@ -199,6 +199,7 @@ class LineReader:
         return [f"{count} {kind} line{'s' if count > 1 else ''} skipped" for kind, count in counts]
 
     def _take(self, lines: list[str]) -> None:
+        """Parse lines, once the form of tokens is known."""
         width, row = self.width, self.fields
         for line in lines:
             self.number += 1
@@ -217,6 +218,7 @@ class LineReader:
                 self._end_sentence()
 
     def _end_sentence(self) -> None:
+        """Complete the sentence that has begun, if it has tokens."""
         if len(self.fields) > (self.ends[-1] if self.ends else 0):
             self.ends.append(len(self.fields))
 
@@ -240,6 +242,7 @@ class LineReader:
         return None
 
     def _is_comment(self, line: str, fields: list[str]) -> bool:
+        """Whether a line is a comment, by the rule for comments."""
         if self.comments == "never" or not line.startswith("#"):
             return False
         return self.comments == "always" or len(fields) != self.width or ("\t" in line) != self.tabbed
@@ -256,10 +259,12 @@ class LineReader:
         return fields
 
     def _wrong_width(self, fields: list[str], number: int, expected: str) -> UserError:
+        """The error for a line with another number of columns."""
         columns = f"{len(fields)} column{'s' if len(fields) != 1 else ''}"
         return UserError(f"{self.name}, line {number}: {columns}, expected {expected}")
 
     def _expected(self) -> str:
+        """Numbers and names of columns, for messages."""
         return f"{' or '.join(map(str, self.widths))} ({_listed(self.names)})"
 
 
@@ -297,4 +302,5 @@ def _split(line: str) -> list[str]:
 
 
 def _listed(names: Sequence[str | None]) -> str:
+    """Names of columns for messages, - for ignored ones."""
     return " ".join("-" if name is None else name for name in names)

@@ -225,6 +225,7 @@ class TreeReader:
         return heads
 
     def _malformed(self, fields: list[str]) -> UserError:
+        """The error for a line without ten columns, or with an empty one."""
         if len(fields) != len(FIELDS):
             columns = f"{len(fields)} column{'s' if len(fields) != 1 else ''} between tabs"
             return self._error(f"{columns}, expected {len(FIELDS)} ({_listed()})")
@@ -232,6 +233,7 @@ class TreeReader:
         return self._error(f"column {empty + 1} ({FIELDS[empty]}) is empty, expected a value, or _ for none")
 
     def _error(self, problem: str, line: int | None = None) -> UserError:
+        """An error that names file and line; by default the line that is being read."""
         return UserError(f"{self.name}, line {line or self.number}: {problem}")
 
 
@@ -264,6 +266,7 @@ def _valid_utf8(data: bytes) -> int:
 
 
 def _listed() -> str:
+    """The names of the ten columns, for messages."""
     return " ".join(FIELDS)
 
 

@@ -44,8 +44,8 @@ class RawDocuments:
 
     def only(self, labels: Sequence[str]) -> RawDocuments:
         """The documents with one of these labels."""
-        kept = [k for k, label in enumerate(self.labels) if label in labels]
-        return RawDocuments(*([column[k] for k in kept] for column in (self.names, self.texts, self.labels)))
+        chosen = [k for k, label in enumerate(self.labels) if label in labels]
+        return RawDocuments(*([column[k] for k in chosen] for column in (self.names, self.texts, self.labels)))
 
 
 def documents(
@@ -205,8 +205,8 @@ def assembled(
 ) -> dict[str, Documents]:
     """The parts of a corpus, tokenized together.
 
-    Documents of other than these `classes` are left out; None: the classes are all labels of train, sorted as integers
-    if they are integers. `parses`: paths of files of parse trees by part."""
+    Documents with a label outside of `classes` are left out. None: the classes are all labels of train, in numerical
+    order if they are integers. `parses`: paths of files of parse trees by part."""
     for part in set(parses or {}) - set(raw):
         raise UserError(f"data.parses has {part}, which is drawn from train; expected only {', '.join(raw)}")
     if numbers and classes is not None:

@@ -53,7 +53,7 @@ class Constituents:
         return len(self.document)
 
     def select(self, indices: np.ndarray, documents: int) -> Constituents:
-        """The phrases of the documents at these positions, in this order, among so many documents."""
+        """The phrases of the documents at these positions, in this order; `documents`: how many there are in all."""
         bounds = np.searchsorted(self.document, np.arange(documents + 1))
         sizes = np.diff(bounds)[indices]
         rows = ranges(bounds[:-1][indices], sizes)
@@ -95,6 +95,7 @@ class Documents:
 
     @cached_property
     def _sentences(self) -> np.ndarray:
+        """The same, computed once."""
         begins = self._split() if self.sentence_offsets is None else self.sentence_offsets
         return np.union1d(begins, np.append(self.offsets, 0)).astype(np.int64)
 
@@ -135,6 +136,7 @@ class Documents:
         return f"{len(self):,} documents, {len(self.tokens):,} words{trees}, {self._labels()}"
 
     def _labels(self) -> str:
+        """The classes with their counts, or the range of the numbers."""
         if self.classes is None:
             if not len(self):
                 return "no numbers"

@@ -161,6 +161,7 @@ def _code_points(text: str) -> np.ndarray:
 
 
 def _excerpt(letters: str, place: int) -> str:
+    """Twenty letters from a place on, for messages."""
     return repr(letters[place : place + 20]) if place < len(letters) else "nothing more"
 
 
@@ -176,6 +177,7 @@ def read_trees(path: Path) -> Iterator[Tree]:
 
 
 def _text(path: Path) -> str:
+    """The text of a file of parse trees."""
     try:
         return read_gunzipped(path, "a file of parses").decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,8 +1,7 @@
 """Span tags: conversion between the schemes iob1, iob2 and iobes, and the spans that tags encode.
 
-A tag sequence is read as `conlleval.pl` reads it (with S for a span of one token), which gives every sequence, however
-broken, exactly one set of spans. A tag is stray if its spans, written in the scheme that the tags claim to follow, have
-another tag there.
+Tags are read as by `conlleval.pl`, with S for a span of one token: every sequence, however broken, has exactly one set
+of spans. A tag is stray if these spans, written in the scheme that the tags claim to follow, have another tag there.
 """
 
 from collections.abc import Sequence
@@ -76,6 +75,7 @@ def convert(sentences: Sentences, name: str, source: str, target: str, stray: st
 
 
 def _check(option: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse a value that is not one of the choices."""
     if value not in choices:
         raise UserError(f"{option} {value!r} is unknown, expected one of {', '.join(choices)}")
 
@@ -112,6 +112,7 @@ def _split(tag: str) -> tuple[str, str] | None:
 
 
 def _malformed(name: str, tag: str) -> str:
+    """The message for a malformed tag."""
     return f"{name} {tag!r} is malformed, expected O or B-, I-, E- or S- before a type"
 
 
@@ -157,6 +158,7 @@ def _column(prefix: np.ndarray, kind: np.ndarray, types: list[str]) -> Column:
 
 
 def _tag(prefix: int, kind: int, types: list[str]) -> str:
+    """A tag as a string."""
     return "O" if prefix == OUTSIDE else f"{PREFIXES[prefix]}-{types[kind]}"
 
 

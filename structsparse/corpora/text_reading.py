@@ -18,7 +18,7 @@ from structsparse.corpora.byte_streams import damaged
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 NUMBER, PROPER_NOUN = "#n", "<proper_noun>"
-_PIECE = 1 << 20  # bytes of a line that are read at once: a line may be the whole file
+_PIECE = 1 << 20  # bytes of a line that are read at once: a line may be as long as the file
 _PARAGRAPH = 1 << 16  # characters of a paragraph from which on its complete sentences are handed on
 
 _RESERVED = frozenset([START, END, UNKNOWN, NUMBER, PROPER_NOUN])
@@ -82,6 +82,7 @@ class TextReading:
 
 
 def _check(name: str, value: object, choices: Sequence) -> None:
+    """Refuse an option that is not one of the choices."""
     if value not in choices:
         raise UserError(f"{name} is {value!r}, expected one of {', '.join(map(str, choices))}")
 

@@ -1,8 +1,8 @@
 """Index from features to rows of a weight table, by 64-bit keys, and the bags of rows that are active at each token.
 
-A feature is a template with values filled in. No string is made of it: each attribute value has a 64-bit hash, a
-template combines the hashes of its atoms into one 64-bit key, and the keys of a template are a sorted array. The rows
-of a template are contiguous, by falling frequency, then by first appearance. Loops over tokens are compiled
+A feature is a template with values filled in. No string is made of it. Each attribute value has a 64-bit hash, and a
+template combines the hashes of its atoms into one 64-bit key. The keys of a template are a sorted array. Its rows are
+contiguous, by falling frequency, then by first appearance. Loops over tokens are compiled
 (`kernels/features/keys.py`); for the largest corpora most of the time goes into numpy's sort.
 """
 
@@ -28,6 +28,7 @@ WORD = 64  # bits of a full key
 
 @lru_cache(1 << 16)  # a stream repeats its words
 def _digest(text: str) -> bytes:
+    """The 64-bit hash of a text, as bytes."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
@@ -159,17 +160,19 @@ class FeatureIndex(ABC):
         new_row = np.cumsum(alive, dtype=np.int32)
         new_row[alive] -= 1
         new_row[~alive] = -1
-        kept = alive[self.rows]
-        sizes = [np.count_nonzero(kept[begin:end]) for begin, end in zip(self.offsets, self.offsets[1:], strict=False)]
+        living = alive[self.rows]
+        sizes = [
+            np.count_nonzero(living[begin:end]) for begin, end in zip(self.offsets, self.offsets[1:], strict=False)
+        ]
         offsets = np.cumsum([0, *sizes])
-        smaller = type(self)(self.templates, offsets, self.keys[kept], new_row[self.rows[kept]], self.lengths)
+        smaller = type(self)(self.templates, offsets, self.keys[living], new_row[self.rows[living]], self.lengths)
         return smaller, new_row
 
     def only(self, alive: np.ndarray) -> Self:
         """The index of the living rows, with their old numbers."""
-        kept = alive[self.rows]
-        offsets = np.r_[0, np.cumsum(kept)][self.offsets]
-        return replace(self, offsets=offsets, keys=self.keys[kept], rows=self.rows[kept])
+        living = alive[self.rows]
+        offsets = np.r_[0, np.cumsum(living)][self.offsets]
+        return replace(self, offsets=offsets, keys=self.keys[living], rows=self.rows[living])
 
     def shortened(self, guard: int, occurring: Callable[[int], np.ndarray] | None = None) -> Self:
         """The index with keys of as few bits as possible.

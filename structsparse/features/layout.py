@@ -1,4 +1,4 @@
-"""Layout of a table of templates [rows, labels], and the groups of any such table: by template, feature, label."""
+"""Layout of a table of templates [rows, labels], and its groups: by template, by feature, by label."""
 
 from __future__ import annotations
 

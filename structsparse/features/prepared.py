@@ -42,6 +42,7 @@ def indexed(
 def _made(
     parts: Mapping[str, Sentences], templates: Sequence, min_count: int, kind: type[FeatureIndex], options: Mapping
 ) -> tuple[FeatureIndex, dict[str, Bags]]:
+    """Index and bags, computed from the corpus."""
     index = kind.fit(parts["train"], templates, min_count, **options)
     return index, {part: index.bags(sentences) for part, sentences in parts.items()}
 

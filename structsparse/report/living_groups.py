@@ -111,4 +111,5 @@ def norm_heatmap(norms: Sequence[Sequence[float]], names: Sequence[str]) -> Figu
 
 
 def _shortened(name: str) -> str:
+    """A name that fits a label of a picture."""
     return name if len(name) <= _LONGEST_LABEL else f"{name[:_LONGEST_LABEL]}…"

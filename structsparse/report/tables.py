@@ -54,7 +54,7 @@ def console_table(table: Table, title: str, most: int = 25) -> RichTable:
 
 
 def without_empty_columns(table: Table) -> Table:
-    """The first column of a table of strings, and those of the others that are not empty in every row."""
+    """A table of strings without columns that are empty in every row; the first column always stays."""
     columns = [k for k in range(len(table.header)) if k == 0 or any(row[k] for row in table.rows)]
     return Table(tuple(table.header[k] for k in columns), [tuple(row[k] for k in columns) for row in table.rows])
 

@@ -1,1 +1,1 @@
-"""Planted corpora: drawn from seeded models of which the relevant features are known."""
+"""Planted corpora: drawn from seeded models, so that the relevant features are known."""

@@ -4,10 +4,10 @@ A group of words shares its stem. Each sentence is about one group: many of its 
 common words and words of any group. A few groups decide, the same number for each class (for numbers: up and down); the
 others are silent. A share of the sentences is about deciding groups, mostly about those of the document's class:
 
-    p(group g | class k)  ~  loud  if g decides for k,   1 - loud  shared by the other deciding groups
+    p(group g | class k)  ~  loud  if g decides for k,   1 - loud  shared by the other deciding groups.
 
 A label that is a number is the sum of the effects of a document's deciding sentences, and noise. A single word is rare
-and says the same as its group, so a learner that knows the groups needs fewer documents.
+and has the effect of its group, so a learner that knows the groups needs fewer documents.
 """
 
 from __future__ import annotations
@@ -134,6 +134,6 @@ def _texts(
 
 
 def _ranked(rng: np.random.Generator, words: int, draws: int) -> np.ndarray:
-    """Draws of word numbers, of which the first is the most frequent: int64 [draws]"""
+    """Random word numbers, the first the most frequent: int64 [draws]"""
     mass = np.cumsum(np.arange(1, words + 1) ** -EXPONENT)
     return np.minimum(np.searchsorted(mass, rng.random(draws) * mass[-1], side="right"), words - 1)

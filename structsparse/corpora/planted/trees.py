@@ -1,7 +1,7 @@
 """Planted trees: sentences drawn from a seeded model in which only some kinds of features of arcs matter.
 
-A word is a lemma and an ending; its lemma tells its part of speech, its ending its `xpos`. Parts of speech follow each
-other as in a Markov chain. The trees of a sentence, which have one root, have probabilities
+A word is a lemma and an ending. The lemma determines the part of speech, the ending determines `xpos`. Parts of speech
+follow a Markov chain. The trees of a sentence have one root and the probabilities
 
     p(tree | sentence)  ~  exp( sum over its arcs from h to m of
         direction[upos_h, upos_m, left or right of h] + valency[lemma_h, upos_m] + distance[|h - m|] )
@@ -9,9 +9,9 @@ other as in a Markov chain. The trees of a sentence, which have one root, have p
 where the root stands at 0, before the first word, and has a part of speech of its own and no lemma. Trees are drawn
 exactly, so that no other kind of feature carries information. The tables are balanced: what speaks for an arc to the
 left speaks against one to the right; lemmas come in equally frequent pairs with opposite preferences. So neither
-`upos_h & upos_m` nor `upos_h & upos_m & distance` tells much. Word forms, `xpos`, neighbours and the words between do
-not matter. The effect of distance is chosen so that a given share of the arcs is non-projective. The relation of a word
-follows from its part of speech, that of its head, and the direction.
+`upos_h & upos_m` nor `upos_h & upos_m & distance` is informative. Word forms, `xpos`, neighbours and the words between
+do not matter. The effect of distance is chosen so that a given share of the arcs is non-projective. The relation of a
+word follows from its part of speech, that of its head, and the direction.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def _choose_distance(truth: Truth, text: _SentenceCodes, nonprojective_share: fl
     low, high = 0.0, MOST
     fewest, most = share(high)[0], share(low)[0]
     if not fewest <= nonprojective_share <= most:
-        given = f"data.nonprojective is {nonprojective_share:g}"
-        raise UserError(f"{given}, expected a share of arcs from {fewest:.2g} to {most:.2g}")
+        problem = f"data.nonprojective is {nonprojective_share:g}"
+        raise UserError(f"{problem}, expected a share of arcs from {fewest:.2g} to {most:.2g}")
     for _ in range(12):
         middle = (low + high) / 2
         result, tried = share(middle)

@@ -24,8 +24,8 @@ _FEW = 4  # keys that agree in the high bits are rarely more than this
 def fold(seed, attributes, shifts, hashes, starts, lengths, keys):
     """keys [tokens] of one template: the hashes of its atoms combined with its seed.
 
-    attributes, shifts [atoms]; hashes [attributes, places], where sentence s begins at starts[s] and stands between
-    the hashes of its boundaries, so that a shift needs no check for the ends of the sentence."""
+    attributes, shifts [atoms]; hashes [attributes, places]. Sentence s begins at starts[s], between the hashes of its
+    boundaries, so that a shift needs no check for the ends of the sentence."""
     done = 0
     for s in range(len(starts)):
         sentence = keys[done : done + lengths[s]]
@@ -173,14 +173,14 @@ def compact(ids, offsets):
 
 
 @njit(**PLAIN)
-def kept_offsets(ids, offsets, new_row, kept):
-    """kept [bags + 1] = offsets of the bags without the ids whose new row is -1."""
-    kept[0] = 0
+def kept_offsets(ids, offsets, new_row, result):
+    """result [bags + 1] = offsets of the bags without the ids whose new row is -1."""
+    result[0] = 0
     for bag in range(len(offsets) - 1):
         size = 0
         for place in range(offsets[bag], offsets[bag + 1]):
             size += new_row[ids[place]] >= 0
-        kept[bag + 1] = kept[bag] + size
+        result[bag + 1] = result[bag] + size
 
 
 @njit(**PLAIN)
