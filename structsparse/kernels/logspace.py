@@ -24,11 +24,13 @@ TAYLOR = tuple(1.0 / math.factorial(k) for k in range(13, -1, -1))
 
 @intrinsic
 def _bits(typing, x):
+    """The bits of a float64 as an int64."""
     return types.int64(types.float64), lambda _c, build, _s, args: build.bitcast(args[0], ir.IntType(64))
 
 
 @intrinsic
 def _from_bits(typing, x):
+    """The float64 with the bits of an int64."""
     return types.float64(types.int64), lambda _c, build, _s, args: build.bitcast(args[0], ir.DoubleType())
 
 

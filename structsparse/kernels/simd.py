@@ -24,11 +24,14 @@ lanes = Lanes()
 
 @register_model(Lanes)
 class _LanesModel(models.PrimitiveModel):
+    """A vector is represented by an LLVM vector."""
+
     def __init__(self, manager, kind):
         super().__init__(manager, kind, _vector)
 
 
 def _address(context, builder, kind, array, place):
+    """Emit the address of 16 entries of an array as that of a vector."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [place]), _vector.as_pointer())
 

@@ -49,6 +49,7 @@ class _Vectors:
 
     @classmethod
     def of(cls, context, builder, kind, array, start, stop, numbers):
+        """The entries start : stop of a numba array."""
         data = context.make_array(kind)(context, builder, array).data
         element = context.get_data_type(kind.dtype)
         scalars = cgutils.unpack_tuple(builder, numbers)
@@ -63,15 +64,19 @@ class _Vectors:
         return self.builder.shuffle_vector(first, empty, ir.Constant(ir.VectorType(lane, self.lanes), [0] * self.lanes))
 
     def address(self, place):
+        """The address of the vector at an index."""
         return self.builder.bitcast(self.builder.gep(self.data, [place]), self.vector.as_pointer())
 
     def load(self, place):
+        """Load the vector at an index."""
         return self.builder.load(self.address(place), align=self.bits // 8)
 
     def store(self, value, place):
+        """Store a vector at an index."""
         self.builder.store(value, self.address(place), align=self.bits // 8)
 
     def zeros(self, vector):
+        """A vector of zeros."""
         return ir.Constant(vector, [0.0] * self.lanes)
 
     def fetch(self, place):
@@ -93,6 +98,7 @@ class _Vectors:
         return self.builder.select(self.builder.icmp_signed(compared, lanes, number), vector, self.zeros(self.vector))
 
     def index(self, number):
+        """A constant index."""
         return ir.Constant(self.size.type, number)
 
     def take(self, place):
@@ -102,6 +108,7 @@ class _Vectors:
         return self.load(here)
 
     def at_least(self, many):
+        """Whether there are at least so many entries."""
         return self.builder.icmp_signed(">=", self.size, self.index(many))
 
     def if_left(self, count):
@@ -340,16 +347,19 @@ def _widen(builder, vectors, x):
 
 
 def _absolute(builder, vectors, x):
+    """|x| in float64."""
     kind = ir.FunctionType(vectors.vector, [vectors.vector])
     name = f"llvm.fabs.v{vectors.lanes}f{vectors.bits}"
     return _widen(builder, vectors, builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [x]))
 
 
 def _square(builder, vectors, x):
+    """x^2 in float64."""
     return _few_square(builder, vectors, _widen(builder, vectors, x))
 
 
 def _few_square(builder, vectors, x):
+    """x^2 in the precision of x."""
     return builder.fmul(x, x, flags=FUSED)
 
 

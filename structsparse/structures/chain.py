@@ -100,7 +100,7 @@ class Chain(Structure):
 
 
 def _check(scores: ChainScores, lengths: Tensor):
-    """Refuse scores whose shapes do not fit."""
+    """Refuse scores of a chain whose shapes do not fit."""
     if scores.emissions.dim() != 3:
         raise UserError(f"emissions have shape {tuple(scores.emissions.shape)}, expected [batch, time, labels].")
     batch, _, labels = scores.emissions.shape
@@ -130,7 +130,7 @@ def _inside(lengths: Tensor, time: int) -> Tensor:  # [batch, time]
 
 
 class _LogPartition(torch.autograd.Function):
-    """log Z of padded sentences; its gradient is the expected counts."""
+    """log Z of padded linear chains; its gradient is the expected counts."""
 
     @staticmethod
     def forward(ctx, route, lengths, *scores):
@@ -175,7 +175,7 @@ class _Surprise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, weights):  # [batch]
-        """All sentences must have the same weight, as in a mean over a batch."""
+        """The gradient computed before; all sentences must have the same weight, as in a mean over a batch."""
         if ctx.gradients is None or not bool((weights == weights[0]).all()):
             raise RuntimeError(
                 "the gradient of sentences end to end is that of their plain sum, and can be taken only once"
@@ -204,7 +204,7 @@ def _redo_(again: np.ndarray, losses: np.ndarray, counts: list, scores: ChainSco
 
 
 class NativeRoute:
-    """The compiled kernels, for float32 or float64 scores on the CPU."""
+    """Linear chains by the compiled kernels, for float32 or float64 scores on the CPU."""
 
     @staticmethod
     def sum(scores: ChainScores, lengths: Tensor):
@@ -248,7 +248,7 @@ class NativeRoute:
 
 
 def _arrays(scores: ChainScores, lengths: Tensor):
-    """Arrays for the kernels: emissions as they are, lengths, shared scores in float64."""
+    """Arrays of a chain for the kernels: emissions as they are, lengths, shared scores in float64."""
     sizes = lengths.to(torch.int64).contiguous().numpy()
     time = scores.emissions.shape[1]
     if len(sizes) and not (sizes.min() >= 1 and sizes.max() <= time):
@@ -258,7 +258,8 @@ def _arrays(scores: ChainScores, lengths: Tensor):
 
 
 class TorchRoute:
-    """Torch operations in log-space and float64: any device, any scores, no synchronisation with the host."""
+    """Linear chains in torch operations, in log-space and float64: any device, any scores, no synchronisation with the
+    host."""
 
     @staticmethod
     def sum(scores: ChainScores, lengths: Tensor):

@@ -153,7 +153,7 @@ class Contexts(nn.Module):
 
 
 class _Surprise(torch.autograd.Function):
-    """The loss as a function of the weights, by one of the routes."""
+    """The loss over a tree of contexts as a function of the weights, by one of the routes."""
 
     @staticmethod
     def forward(ctx, route, contexts, ends, *increments):
@@ -208,7 +208,7 @@ class Memory:
 
 
 class NativeRoute:
-    """The compiled kernels, for float32 or float64 weights on the CPU."""
+    """The softmax over contexts by the compiled kernels, for float32 or float64 weights on the CPU."""
 
     @staticmethod
     def sum(contexts: Contexts, increments: Increments, node_ends: Tensor, entry_ends: Tensor):

@@ -147,7 +147,7 @@ def _rows(lengths: Tensor, time: int, tokens: int) -> Tensor:
 
 
 class _LogPartition(torch.autograd.Function):
-    """log Z; its gradient is the expected counts."""
+    """log Z of chains over observed pairs; its gradient is the expected counts."""
 
     @staticmethod
     def forward(ctx, route, step_list, lengths, *scores):
@@ -167,7 +167,7 @@ class _LogPartition(torch.autograd.Function):
 
 
 class NativeRoute:
-    """The compiled kernels, for float32 or float64 scores on the CPU."""
+    """Chains over observed pairs by the compiled kernels, for float32 or float64 scores on the CPU."""
 
     @staticmethod
     def sum(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):

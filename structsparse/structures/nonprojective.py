@@ -33,7 +33,7 @@ class TorchRoute:
 
 
 class NativeRoute(trees.NativeRoute):
-    """The compiled kernels."""
+    """Nonprojective trees by the compiled kernels."""
 
     projective, general = False, TorchRoute
     kernel = staticmethod(matrix_tree.sums)

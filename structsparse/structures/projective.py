@@ -30,7 +30,7 @@ class TorchRoute:
 
 
 class NativeRoute(trees.NativeRoute):
-    """The compiled kernels."""
+    """Projective trees by the compiled kernels."""
 
     projective, general = True, TorchRoute
     kernel = staticmethod(eisner.sums)

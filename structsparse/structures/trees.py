@@ -87,7 +87,7 @@ def tokens_inside(lengths: Tensor, n: int) -> Tensor:  # [batch, n]
 
 
 class _LogPartition(torch.autograd.Function):
-    """log Z; its gradient is the marginals."""
+    """log Z over dependency trees; its gradient is the marginals."""
 
     @staticmethod
     def forward(ctx, route, single_root, lengths, scores):
@@ -106,7 +106,7 @@ class _LogPartition(torch.autograd.Function):
 
 
 class NativeRoute:
-    """The compiled kernels, for scores on the CPU."""
+    """Dependency trees by the compiled kernels, for scores on the CPU."""
 
     projective: bool
     kernel = None  # (scores, lengths, single_root, with_marginals, totals, marginals); fills the last two
@@ -141,7 +141,7 @@ class NativeRoute:
 
 
 def _arrays(scores: Tensor, lengths: Tensor):
-    """Arrays for the kernels: scores in float32 or float64, and lengths."""
+    """Arrays of trees for the kernels: scores in float32 or float64, and lengths."""
     sizes, n = lengths.to(torch.int64).contiguous().numpy(), scores.shape[1] - 1
     if len(sizes) and not (sizes.min() >= 1 and sizes.max() <= n):
         raise UserError(f"lengths run from {sizes.min()} to {sizes.max()}, expected from 1 to {n} (tokens).")
@@ -150,7 +150,7 @@ def _arrays(scores: Tensor, lengths: Tensor):
 
 
 def _check(scores: Tensor, lengths: Tensor):
-    """Refuse scores whose shapes do not fit."""
+    """Refuse arc scores whose shapes do not fit."""
     shape = tuple(scores.shape)
     if len(shape) != 3 or shape[1] != shape[2] or shape[1] < 2:
         raise UserError(f"scores have shape {shape}, expected [batch, n + 1, n + 1] for sentences of n tokens.")

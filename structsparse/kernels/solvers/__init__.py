@@ -1,0 +1,1 @@
+"""Kernels of solvers: quasi-Newton, FISTA, linear and overlapping problems, online sweeps."""

@@ -38,7 +38,7 @@ STUCK = 3  # rounds without decrease of the objective before it ends
 
 @njit(**SERIAL)
 def solve(problem, w, scores, goal, rounds):
-    """Minimise over all blocks to a duality gap of `goal`, with at most `rounds` rounds of Newton.
+    """Minimise a linear problem over all blocks to a duality gap of `goal`, with at most `rounds` rounds of Newton.
 
     w and scores change in place. Returns the number of passes of descent.
     """
@@ -204,7 +204,7 @@ def norm_ratio(aims, bound, members, reach):
 
 @njit(**SERIAL)
 def _living(problem, w, blocks):
-    """The blocks with a nonzero weight."""
+    """The blocks of features with a nonzero weight."""
     living, count = np.empty_like(blocks), 0
     for g in blocks:
         if np.any(w[problem.members[problem.bounds[g] : problem.bounds[g + 1]]] != 0):
@@ -247,7 +247,7 @@ def _descend_sparse(problem, living, w, pull, start, grad, slope, curvature, bou
 
 @njit(**SERIAL)
 def _model(problem, living, features, w, pull, start, grad, slope, curvature):
-    """The value of the model at w, up to a constant."""
+    """The value of the second-order model at w, up to a constant."""
     value = 0.0
     for i in range(pull.size):
         if curvature[i] > 1e-200:

@@ -117,7 +117,7 @@ def add_columns(problem, w, chosen, scores):
 
 @njit(**SERIAL)
 def gradient(problem, slope, chosen, grad):
-    """grad[j] <- X_j' slope / N over the chosen blocks."""
+    """Gradient: grad[j] <- X_j' slope / N over the chosen blocks."""
     values, items, starts, members, bounds = problem[:5]
     for g in chosen:
         for m in range(np.uint64(bounds[g]), np.uint64(bounds[g + 1])):
@@ -164,7 +164,7 @@ def restrict(problem, chosen):
 
 @njit(**SERIAL)
 def features_of(problem, chosen):
-    """The features of the chosen blocks, block after block."""
+    """The features of the chosen blocks, block after block, as indices."""
     size = 0
     for g in chosen:
         size += problem.bounds[g + 1] - problem.bounds[g]
@@ -181,7 +181,7 @@ def features_of(problem, chosen):
 
 @njit(**SERIAL)
 def penalty_value(problem, w, chosen):
-    """The penalty of the chosen blocks."""
+    """The block penalty over the chosen blocks: cut, reach and ridge."""
     total = 0.0
     for g in chosen:
         absolute, squares = 0.0, 0.0

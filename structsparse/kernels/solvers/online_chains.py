@@ -72,7 +72,7 @@ class ChainScratch(NamedTuple):
 
 @njit(**PLAIN)
 def sweep(corpus, order, done, rows, held, labels, rule, scratch, clock):
-    """Learn from the sentences order[done:]; `clock` sentences have been seen before order[0].
+    """Learn a tagger from the sentences order[done:]; `clock` sentences have been seen before order[0].
 
     It ends early where a growing table has no room for all features of the next sentence. Returns the number of
     sentences done, rows held, the sum of losses, the sum of steps, and the change of the number of nonzero weights."""
@@ -151,6 +151,7 @@ def _score_held(ids, offsets, first, last, weights, slots, emissions):
 
 @njit(inline="always")
 def _larger(x, y):
+    """The larger of two scores."""
     return x if x > y else y
 
 
@@ -202,7 +203,7 @@ def _total(emissions, path, labels):
 
 @njit(**PLAIN)
 def _differ(gold, rival):
-    """Whether two sequences of labels differ."""
+    """Whether gold and rival labels differ."""
     differ = False
     for t in range(len(gold)):
         differ |= gold[t] != rival[t]

@@ -40,7 +40,7 @@ class TreeScratch(NamedTuple):
 
 @njit(**PLAIN)
 def sweep(corpus, order, weights, past, projective, single, rule, scratch, clock):
-    """Learn from the sentences `order`; `clock` sentences have been seen before.
+    """Learn a parser from the sentences `order`; `clock` sentences have been seen before.
 
     Returns the sum of losses, the sum of steps, and the change of the number of nonzero weights."""
     work, crossing, nested = room(scratch.longest + 1, projective)
@@ -137,7 +137,7 @@ def _difference(corpus, first, gold, rival, scratch):
 
 @njit(**PLAIN)
 def _move(scratch, moves, weights, past, step, late, averaging):
-    """Add step * amount to each moving row; returns the change of the number of nonzero weights."""
+    """Add step * amount to the weight of each moving row; returns the change of the number of nonzero weights."""
     living, one = 0, weights.dtype.type(1)
     move, weighted = one * step, one * late
     for k in range(moves):

@@ -121,7 +121,7 @@ def _keys_of(says, sums, head, modifier, tokens, keys):
 
 @njit(**PLAIN)
 def _weigh_all(slots, keys):
-    """The sum of the weights of keys."""
+    """The score of an arc: the sum of the weights of its keys."""
     total = 0.0
     for k in range(len(keys)):
         total += weigh(slots, keys[k])
@@ -162,7 +162,7 @@ def score(says, sentences, slots, scores):
 
 @njit(**PLAIN)
 def sweep(says, gold, order, done, slots, rows, held, most, open, trees, rule, moves, longest, clock):
-    """Learn from the sentences order[done:], as `online_trees.sweep` does; `clock` sentences have been seen before.
+    """Learn a parser with a growing table from the sentences order[done:]; `clock` sentences have been seen before.
 
     It ends early where the table has no room (`most` rows in all) for the features that the next sentence may add.
     trees: projective, single root; open: whether features may be added. Returns the number of sentences done, rows
@@ -231,7 +231,8 @@ def _drop_unknown(moves, used, slots, rows):
 
 @njit(**PLAIN)
 def _move(moves, used, slots, rows, held, step, late, averaging):
-    """Apply and empty `moves`; returns the number of rows held and the change of the number of nonzero weights."""
+    """Apply and empty `moves` in a growing table; returns the rows held and the change of the number of nonzero
+    weights."""
     living = 0
     for u in range(used):
         if u + AHEAD < used:

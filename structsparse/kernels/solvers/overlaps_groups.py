@@ -15,7 +15,7 @@ MUCH = 0.3  # share of the largest residual; a smaller one may vanish once the l
 
 
 class RowGroups(NamedTuple):
-    """The groups of each row, and the strength of each group."""
+    """Overlapping groups of rows: the groups of each row, and the strength of each group."""
 
     starts: np.ndarray  # int64 [rows + 1]
     groups: np.ndarray  # int32 [copies]
@@ -27,7 +27,7 @@ class RowGroups(NamedTuple):
 
 @njit(**SERIAL)
 def group_squares(sets, W, out):
-    """out[g] <- ||W_g||^2"""
+    """Squared norms of overlapping groups: out[g] <- ||W_g||^2"""
     out[:] = 0
     for j in range(W.shape[0]):
         total = 0.0

@@ -34,7 +34,8 @@ class LinearData(NamedTuple):
 
 @njit(**SERIAL)
 def losses(data, F, slope, bend):
-    """The mean loss; fills slope and bend [outputs, items]: bend is the curvature, or p under softmax."""
+    """The mean loss of items with several outputs; fills slope and bend [outputs, items], the curvature or, for
+    softmax, p."""
     outputs, count = F.shape
     if data.kind == SOFTMAX:
         return _softmax(data.targets, F, slope, bend)
@@ -117,7 +118,7 @@ def conjugates(data, slope, scale):
 
 @njit(**SERIAL)
 def gradient(data, slope, G):
-    """G[j, k] <- X_j' slope_k / items"""
+    """Gradient by rows and outputs: G[j, k] <- X_j' slope_k / items"""
     for k in range(slope.shape[0]):
         output_slope = slope[k]
         for j in range(G.shape[0]):
@@ -126,7 +127,7 @@ def gradient(data, slope, G):
 
 @njit(**SERIAL)
 def scores(data, W, bias, F):
-    """F <- (X W)' + bias"""
+    """Scores of all items and outputs: F <- (X W)' + bias"""
     for k in range(F.shape[0]):
         F[k] = bias[k]
         for j in range(W.shape[0]):

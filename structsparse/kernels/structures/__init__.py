@@ -1,0 +1,1 @@
+"""Kernels of structures: chains, dependency trees, trees of contexts."""

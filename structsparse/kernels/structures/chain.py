@@ -339,7 +339,7 @@ def _backward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_lo
 
 @njit(parallel=True, **PLAIN)
 def backward(emissions, lengths, transitions, start, end, alphas, in_logs, weights, nodes, steps, ends):
-    """Backward recursion of a batch: the gradient of sum_b weights[b] log Z_b.
+    """Backward recursion of a batch of linear chains: the gradient of sum_b weights[b] log Z_b.
 
     Fills nodes [batch, time, labels], zero beyond the length; adds to steps [chunks, labels, labels] and to
     ends [chunks, 2, labels], whose sums over the chunks belong to the transitions, the start and the end.
@@ -358,7 +358,7 @@ def backward(emissions, lengths, transitions, start, end, alphas, in_logs, weigh
 
 @njit(**PLAIN)
 def _best(emissions, transitions, start, end, scores, arrivals, origins, path):
-    """Viterbi: fill path [time] with the best labels; among equals the lowest."""
+    """Viterbi on one linear chain: fill path [time] with the best labels; among equals the lowest."""
     for j in range(len(end)):
         scores[j] = start[j] + emissions[0, j]
     for t in range(1, len(emissions)):
@@ -398,7 +398,8 @@ def _best_chunk(sentences, emissions, lengths, transitions, start, end, paths):
 
 @njit(parallel=True, **PLAIN)
 def best(emissions, lengths, transitions, start, end, paths):
-    """Viterbi of a batch: fill paths [batch, time] with the best label sequences, 0 beyond the length."""
+    """Viterbi on a batch of linear chains: fill paths [batch, time] with the best label sequences, 0 beyond the
+    length."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:
         _best_chunk(range(len(lengths)), emissions, lengths, transitions, start, end, paths)
@@ -431,7 +432,7 @@ def _merge(before, steps, heads, scores, origins):
 
 @njit(**PLAIN)
 def _best_k(emissions, back, start, end, before, after, heads, origins, paths, totals):
-    """Fill paths [ranks, time] and totals [ranks]; back is transitions to -> from, origins [time, labels, ranks]."""
+    """The k best paths of one chain: paths [ranks, time], totals [ranks]; back is transitions to -> from."""
     time, ranks = len(emissions), len(totals)
     before[:] = -np.inf
     for j in range(len(end)):

@@ -62,7 +62,7 @@ def _exp(flat, place):
 
 @njit(**PLAIN)
 def _tables(transitions, start, end):
-    """Exponentials of the shared scores in float32, each table divided by its largest entry.
+    """Exponentials of transitions, starts and ends in float32, each table divided by its largest entry.
 
     Returns steps to <- from and from <- to [width, width], start and end [width]; the logarithms of the divisors of a
     step and of both ends; whether all scores lie within REACH."""
@@ -118,7 +118,8 @@ def _lift(flat, labels, begins, lengths, t, weights, peaks):
 
 @njit(**PLAIN)
 def _mix(matrix, values, labels, out):
-    """out = matrix @ values for each lane: matrix [width, width], values and out [width, LANES]."""
+    """One step of a recursion: out = matrix @ values for each lane; matrix [width, width], values and out [width,
+    LANES]."""
     width = len(matrix)
     for j in range(0, width, 8):
         s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = spread(_zero)
@@ -164,7 +165,7 @@ def _divide(values, labels, sums):
 
 @njit(**PLAIN)
 def _forward(flat, labels, begins, lengths, shared, lifted, alphas, totals):
-    """Forward recursion: fill lifted and alphas [time, width * LANES], and totals [LANES] with log Z.
+    """Forward recursion of 16 sentences: fill lifted and alphas [time, width * LANES], and totals [LANES] with log Z.
 
     Returns False if a token is beyond REACH."""
     back, _, first, last, step_peak, ends_peak, _ = shared

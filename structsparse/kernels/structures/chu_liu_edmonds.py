@@ -25,7 +25,8 @@ FRESH, ON_PATH, LINKED, MERGED, IN_CYCLE = range(5)
 
 
 class Contractions(NamedTuple):
-    """Work memory. A node is at a place, a cycle at that of its first member; names are unique over both."""
+    """Work memory of contractions. A node is at a place, a cycle at that of its first member; names are unique over
+    both."""
 
     ranks: np.ndarray  # [n + 1, n + 1] of the best arc between two nodes
     arcs: np.ndarray  # [n + 1, n + 1] which arc of tokens that is: modifier * (n + 1) + head
@@ -38,7 +39,7 @@ class Contractions(NamedTuple):
 
 @njit(**PLAIN)
 def room(size):
-    """Work memory of `best` for up to size - 1 tokens."""
+    """Work memory of contractions for up to size - 1 tokens."""
     ranks, arcs = np.empty((size, size), np.int64), np.empty((size, size), np.int64)
     state, path, names = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
     return Contractions(ranks, arcs, state, path, names, np.empty(2 * size, np.int64), np.empty(2 * size, np.int64))
@@ -58,7 +59,7 @@ def _start(size, single, space):
 
 @njit(**PLAIN)
 def _best_head(v, size, scores, ranks, state):
-    """The head of the best arc into node v, -1 if all are forbidden."""
+    """The best head of node v, which may be a cycle; -1 if all are forbidden."""
     best = -1
     for u in range(size):
         if u == v or state[u] == MERGED or not scores[v, u] > -np.inf:

@@ -128,7 +128,7 @@ def _exponentials(weights, features, out):
 
 @njit(**SUMS)
 def _gain(weights, features, below):
-    """sum_e below[e] * d[e]"""
+    """The part of the loss linear in the increments: sum_e below[e] * d[e]"""
     total = 0.0
     if features.size == 0:
         for e in range(below.size):
@@ -173,7 +173,7 @@ def increment(weights, features, base, e):
 
 @njit(**EXACT)
 def _multiply(a, b, node, above, exps, masses):
-    """exps of entries a : b, and what they add to the masses of their nodes; how many are beyond the quick way.
+    """Compute exps of entries a : b and their gains to the masses of their nodes; returns how many are out of range.
 
     Along the entries: a loop over the few entries of each node would often end in a mispredicted branch."""
     wild, last, gained = 0, -1, 0.0
@@ -227,7 +227,7 @@ def _forward_part(first, last, runs, tree, weights, features, below, node_ends, 
 
 @njit(parallel=True, **PLAIN)
 def forward(runs, parts, tree, weights, features, base, below, node_ends, total, words, exps, masses):
-    """The loss, and whether all values are in the range of the fast algorithm.
+    """The language-model loss over a tree of contexts, and whether all values are in the range of the fast algorithm.
 
     `tree` is (above of nodes, starts, above and node of entries); `total` the number of targets. Fills exps [entries]
     and masses [nodes, 2] (Z, and the largest on its path) for `backward`."""
@@ -266,7 +266,7 @@ def _spread(a, b, words, node, above, exps, shares, slopes, root, first):
 
 @njit(**EXACT)
 def _finish(node, exps, shares, slopes, below, features, scale, out):
-    """The gradient with respect to the weights of some entries, from slopes and shares."""
+    """The gradient of the loss with respect to the weights of some entries, from slopes and shares."""
     if features.size == 0:
         for e in range(out.size):
             out[e] = scale * (slopes[e] + shares[node[e]] * exps[e] - below[e])
@@ -277,7 +277,7 @@ def _finish(node, exps, shares, slopes, below, features, scale, out):
 
 @njit(**SUMS)
 def _divide(counts, masses, out):
-    """out = counts / masses[:, 0]"""
+    """Targets per mass: out = counts / masses[:, 0]"""
     for n in range(out.size):
         out[n] = counts[n] / masses[n, 0]
 

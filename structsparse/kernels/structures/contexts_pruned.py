@@ -33,7 +33,7 @@ def entries_above(above, starts, entry_word, entry_above):
 
 @njit(**PLAIN)
 def spread(explicit, same, entry_above, values):
-    """values [entries] = the value of the entry above if `same`, else the next of `explicit`."""
+    """Fill inherited values: values [entries] = that of the entry above if `same`, else the next of `explicit`."""
     taken = 0
     for entry in range(len(values)):
         if same[entry]:
@@ -45,7 +45,7 @@ def spread(explicit, same, entry_above, values):
 
 @njit(**PLAIN)
 def score(increments, entry_above, scores):
-    """scores [entries] = sums of the increments along the path from node 0."""
+    """Scores of a pruned model: scores [entries] = sums of the increments along the path from node 0."""
     for entry in range(len(scores)):
         over = entry_above[entry]
         scores[entry] = increments[entry] + (scores[over] if over >= 0 else 0.0)
@@ -68,7 +68,7 @@ def scores_after(node, above, starts, entry_word, scores, words):
 
 @njit(**PLAIN)
 def normalise(scores, above, starts, entry_word, entry_above, log_z):
-    """log_z [nodes] = log of the sum of exp(score) over all words, at the cost of the entries.
+    """Normalisers of a pruned model: log_z [nodes] = log of the sum of exp(score) over all words.
 
     Z of a context is that of the context above plus the change by its own entries. If that would leave too small a
     share of the largest Z on the path, or the change is too large, Z is summed over all words instead."""

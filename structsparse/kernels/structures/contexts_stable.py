@@ -42,7 +42,7 @@ def deepest_entries(n, tree, entry_word, path, out):
 
 @njit(**EXACT)
 def masses(S, tree, entry_word, levels, words, masses, shifts, anew):
-    """Compute log Z = shifts + log masses[:, 0]; anew [nodes] marks contexts summed over all words."""
+    """Stable normalisers: log Z = shifts + log masses[:, 0]; anew [nodes] marks contexts summed over all words."""
     node_above, starts, above, _ = tree
     path, deepest = np.empty(levels, np.int64), np.empty(words, np.int64)
     for n in range(len(node_above)):
@@ -69,7 +69,7 @@ def masses(S, tree, entry_word, levels, words, masses, shifts, anew):
 
 @njit(**SUMS)
 def loss(S, node_ends, entry_ends, masses, shifts):
-    """sum N log Z - sum M S"""
+    """The language-model loss from stable normalisers: sum N log Z - sum M S"""
     loss = 0.0
     for n in range(len(node_ends)):
         if node_ends[n] != 0.0:
@@ -82,7 +82,7 @@ def loss(S, node_ends, entry_ends, masses, shifts):
 
 @njit(**EXACT)
 def gradient(S, tree, entry_word, levels, features, below, node_ends, scale, masses, shifts, anew, out):
-    """Gradient: out [entries] = scale * dloss/dweights."""
+    """The gradient of the stable loss: out [entries] = scale * dloss/dweights."""
     node_above, starts, above, _ = tree
     words = starts[1]
     path, deepest = np.empty(levels, np.int64), np.empty(words, np.int64)

@@ -43,7 +43,7 @@ def _arrive(alpha, edge, transitions, step_list, work, out):
 
 @njit(**EXACT)
 def _forward(emissions, edges, shared, step_list, shares, last):
-    """Forward recursion: fill shares [time, steps] and last [labels], the probabilities at the end; returns log Z."""
+    """Forward recursion over listed label pairs: fill shares [time, steps] and last [labels]; returns log Z."""
     transitions, start, end = shared
     labels = len(start)
     alpha, arrived, work = np.empty(labels), np.empty(labels), np.empty(len(transitions))
@@ -122,7 +122,7 @@ def _backward_chunk(sentences, begins, lengths, weights, step_list, shares, last
 
 @njit(parallel=True, **PLAIN)
 def backward(begins, lengths, weights, step_list, shares, last, nodes, taken, steps, ends):
-    """Backward recursion of a batch: the gradient of sum_b weights[b] log Z_b.
+    """Backward recursion over listed label pairs: the gradient of sum_b weights[b] log Z_b.
 
     Fills nodes [batch, time, labels], zero beyond the length, and taken [tokens, steps]; adds to steps [chunks, steps]
     and ends [chunks, 2, labels], whose sums over the chunks belong to the transitions, the start and the end."""
@@ -138,7 +138,7 @@ def backward(begins, lengths, weights, step_list, shares, last, nodes, taken, st
 
 @njit(**PLAIN)
 def _best(emissions, edges, shared, step_list, path):
-    """Viterbi: fill path [time] with the best labels; among equals the lowest."""
+    """Viterbi over listed label pairs: fill path [time] with the best labels; among equals the lowest."""
     transitions, start, end = shared
     sources, _, arrivals = step_list
     labels = len(start)
@@ -176,7 +176,7 @@ def _best_chunk(sentences, emissions, edges, begins, lengths, shared, step_list,
 
 @njit(parallel=True, **PLAIN)
 def best(emissions, edges, begins, lengths, shared, step_list, paths):
-    """Viterbi of a batch: fill paths [batch, time] with the best label sequences, 0 beyond the length."""
+    """Viterbi over listed label pairs: fill paths [batch, time] with the best label sequences, 0 beyond the length."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:
         _best_chunk(range(len(lengths)), emissions, edges, begins, lengths, shared, step_list, paths)

@@ -50,7 +50,8 @@ def _add_back(factor, terms, k, by_terms, by_sums, i, low):
 
 @njit(**PLAIN)
 def _inside(n, weights, single, charts):
-    """Inside recursion: fill the charts [5, n + 1, n + 1]; returns the total weight of all trees."""
+    """Inside recursion of projective trees: fill the charts [5, n + 1, n + 1]; returns the total weight of all
+    trees."""
     right, left, rightward, leftward, gap = charts
     charts[:] = 0.0
     for i in range(n, -1, -1):
@@ -124,7 +125,7 @@ def sums(scores, lengths, single, with_marginals, totals, marginals):
 
 @njit(**PLAIN)
 def room(size):
-    """Work memory of `best` for up to size - 1 tokens: charts, and a stack of spans."""
+    """Work memory of Eisner's algorithm for up to size - 1 tokens: charts, and a stack of spans."""
     return np.empty(CHARTS * size**2), np.empty((4 * size, 3), np.int64)
 
 

@@ -32,7 +32,7 @@ TRACE, FLOOR, REACH = 1e-300, 1e-280, 690.0  # smallest product, smallest sum, l
 
 
 class Elimination(NamedTuple):
-    """Work memory for a sentence of n tokens; depth counts how often they were halved."""
+    """Work memory of an elimination of n tokens; depth counts how often they were halved."""
 
     tables: np.ndarray  # [depth, n, n] weights of the heads of each token, without the root; kept at depth 0
     exits: np.ndarray  # [depth, n] weights of the root
@@ -45,7 +45,7 @@ class Elimination(NamedTuple):
 
 @njit(**PLAIN)
 def load(scores, single, table, exits):
-    """Compute the weights of the heads of each token [n, n] and of the root [n].
+    """Compute the weights of the heads of each token [n, n] and of the root [n] from scores.
 
     Returns the logarithm of their divisors, NaN if weights are more than REACH apart. With a single root the weights of
     the root have one scale of their own, as exactly one is used."""

@@ -1,0 +1,1 @@
+"""Kernels of tables of weights: bags of rows, scaled rows, observed pairs, hash tables."""

@@ -157,7 +157,7 @@ def prefetch_distance(offsets, token):
 
 @njit(parallel=True, **PLAIN)
 def total(ids, offsets, table, sums, threads):
-    """sums[token] += the rows of the token.
+    """Sums of bags: sums[token] += the rows of the token.
 
     ids [occurrences], offsets [tokens + 1], table [rows, labels], sums [tokens, labels]"""
     width = np.uint64(table.shape[1])
@@ -191,7 +191,7 @@ def owners(ids: np.ndarray) -> np.ndarray:
 
 @njit(parallel=True, **PLAIN)
 def subtract(ids, offsets, residuals, table, rate, bounds):
-    """table[row] -= rate * sum of the residuals of the tokens that touched it.
+    """SGD step of a table: table[row] -= rate * sum of the residuals of the tokens that touched it.
 
     ids [occurrences], offsets [tokens + 1], residuals [tokens, labels], table [rows, labels]"""
     width = np.uint64(table.shape[1])
@@ -268,7 +268,8 @@ def _adagrad_rows(rows, sources, sums, residuals, slot, table, squares, rate, ep
 
 @njit(parallel=True, **PLAIN)
 def adagrad(ids, offsets, residuals, table, squares, rate, eps, bounds, slot):
-    """squares += gradient^2; table -= rate * gradient / (sqrt(squares) + eps), on the touched rows only.
+    """AdaGrad step of a table: squares += gradient^2; table -= rate * gradient / (sqrt(squares) + eps), on touched rows
+    only.
 
     slot: int32 [rows], the number of a row among the touched ones; all -1 before and after."""
     for thread in prange(len(bounds) - 1):

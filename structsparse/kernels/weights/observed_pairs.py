@@ -30,7 +30,7 @@ def mark(ids, offsets, gold, seen):
 
 @njit(**PLAIN)
 def count(seen, counts):
-    """counts [rows] += the number of labels of each row."""
+    """Count the observed labels of each row: counts [rows] += their number."""
     for row in range(len(seen)):
         for word in range(seen.shape[1]):
             bits = seen[row, word]

@@ -61,7 +61,7 @@ def _group(rows, group, row):
 
 @njit(parallel=True, **PLAIN)
 def total(ids, offsets, table, factors, rows, sums, threads):
-    """sums[token] += the rows of the token, each times the factor of its group.
+    """Sums of bags of a scaled table: sums[token] += the rows of the token, each times the factor of its group.
 
     ids [occurrences], offsets [tokens + 1], table [rows, labels], factors [groups], rows [groups + 1] where each group
     begins, sums [tokens, labels]"""
@@ -112,7 +112,7 @@ def _change_row(flat, steps, start, source, width, rate, group, row, factors, sq
 
 @njit(parallel=True, **PLAIN)
 def subtract(ids, offsets, residuals, table, rate, factors, squares, doubt, rows, touched, counts, bounds):
-    """factors * W -= rate * X'R, on the touched rows only.
+    """SGD step of a scaled table: factors * W -= rate * X'R, on the touched rows only.
 
     ids [occurrences], offsets [tokens + 1], residuals [tokens, labels], table [rows, labels]; the rest as above"""
     width = np.uint64(table.shape[1])
@@ -206,7 +206,7 @@ def measure(flat, width, g, factors, squares, doubt, rows):
 
 @njit(**PLAIN)
 def fold(flat, width, g, factors, squares, doubt, rows):
-    """Multiply the factor of group g into its rows."""
+    """Multiply the factor of group g into its rows, after which it is 1."""
     if factors[g] != 1:
         vectors.multiply(flat, rows[g] * width, rows[g + 1] * width, (flat.dtype.type(factors[g]),))
         factors[g] = 1.0

@@ -111,7 +111,7 @@ class OverlapPoint:
         self.loss = row_kernels.losses(self.problem.data, self.F, self.slope, self.bend)
 
     def refresh(self) -> None:
-        """Compute the gradient; slope and bend are up to date with the scores."""
+        """Compute the gradient of the loss; slope and bend are up to date with the scores."""
         self.gradient_of(self.slope)
 
     def gradient_of(self, slope: np.ndarray) -> None:

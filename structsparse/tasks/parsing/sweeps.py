@@ -36,7 +36,7 @@ class TreeSweeper(Sweeper):
             )
 
     def sweep(self, passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
-        """`passage` is an ArcPassage."""
+        """Learn from the sentences of an ArcPassage."""
         if self.source is not passage.source:
             self._begin(passage.source)
         table, structure = self.model.scorer.table, self.model.structure
@@ -72,7 +72,7 @@ class GrowingTreeSweeper(Sweeper):
             )
 
     def sweep(self, passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
-        """`passage` is an ArcPassage."""
+        """Learn from the sentences of an ArcPassage, in as many calls of the kernel as the growing table needs."""
         source = passage.source
         self._release(self.model.scorer)
         if self.source is not source:
