@@ -151,8 +151,7 @@ def _score_held(ids, offsets, first, last, weights, slots, emissions):
 
 @njit(inline="always")
 def _larger(x, y):
-    """The larger of two scores."""
-    return x if x > y else y
+    return x if x > y else y  # which LLVM vectorises, unlike max
 
 
 @njit(**PLAIN)
