@@ -1,35 +1,39 @@
-"""Figures of an experiment by one of its options, or one figure by another, a line for each row that varies: a picture,
-CSV and a table."""
+"""Curves of a table: columns by a varied option or by another column, a line for each row; PNG, CSV and a table."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from structsparse.base.files import atomic_file, write_text
-from structsparse.report.tables import Table
+from structsparse.report.tables import Mean, Table
 from structsparse.training.scores import gain
 
-MANY = 1_000_000  # of what x counts, for the slope of a line
-WIDE = 30  # an axis is logarithmic where its largest value is so many times its smallest
+if TYPE_CHECKING:
+    from benchmarks.harness.spec import Row, Spec
+
+UNIT = 1_000_000  # of x, for the slope of a line
+WIDE = 30  # an axis is logarithmic if its largest value is at least so many times its smallest
 
 
 class Curve(NamedTuple):
+    """A figure as it is specified."""
+
     name: str
     x: str  # the varied option, or a column of metrics.json
     y: tuple[str, ...]  # columns of metrics.json
     rows: tuple[str, ...]
-    against: object = None  # the value of x, or "best", with which the last value is compared
+    against: object = None  # the value of x, or "best", that the last value is compared with
 
 
-class Points(NamedTuple):
-    """One line of a figure."""
+class CurveLine(NamedTuple):
+    """One line of a figure: means over runs and their standard errors."""
 
     label: str
     y: str
@@ -38,35 +42,38 @@ class Points(NamedTuple):
     errors: list[float]  # nan for a single run
 
 
-def points_of(curve: Curve, experiment, figures) -> list[Points]:
-    """The lines of which anything is finished; `figures(row, key)` are those of a row. Means over fewer runs than
-    others are of would mislead, and are left out."""
-    drawn = [row for row in experiment.rows if row.entry in curve.rows and _place(curve, row, figures) is not None]
-    most = max((figures(row, y).count for row in drawn for y in curve.y), default=0)
-    found = []
+def lines_of(curve: Curve, spec: Spec, mean: Callable[[Row, str], Mean]) -> list[CurveLine]:
+    """The lines that have finished runs; `mean(row, column)` is that of a row.
+
+    Means over fewer runs than the others are left out, as they would mislead.
+    """
+    rows = [row for row in spec.rows if row.entry in curve.rows and _x_of(curve, row, mean) is not None]
+    most = max((mean(row, y).count for row in rows for y in curve.y), default=0)
+    lines = []
     for entry in curve.rows:
-        rows = [row for row in drawn if row.entry == entry]
         for y in curve.y:
-            some = [(_place(curve, row, figures), figures(row, y)) for row in rows]
-            some = sorted((x, figure) for x, figure in some if figure.count == most > 0)
-            if some:
+            points = [(_x_of(curve, row, mean), mean(row, y)) for row in rows if row.entry == entry]
+            points = sorted((x, value) for x, value in points if value.count == most > 0)
+            if points:
                 label = entry if len(curve.y) == 1 else f"{entry}: {y}"
-                xs, own = zip(*some, strict=True)
-                found.append(Points(label, y, list(xs), [f.mean for f in own], [f.error for f in own]))
-    return found
+                xs, values = zip(*points, strict=True)
+                lines.append(CurveLine(label, y, list(xs), [v.mean for v in values], [v.error for v in values]))
+    return lines
 
 
-def _place(curve: Curve, row, figures) -> float | None:
-    """Where a row stands along the axis."""
+def _x_of(curve: Curve, row: Row, mean: Callable[[Row, str], Mean]) -> float | None:
+    """The position of a row on the x axis."""
     if curve.x in row.varied:
         return row.varied[curve.x]
-    found = figures(row, curve.x)
-    return found.mean if found.count else None
+    column = mean(row, curve.x)
+    return column.mean if column.count else None
 
 
-def table_of(curve: Curve, lines: Sequence[Points], varied: bool = True) -> Table:
-    """Lines by x; the last column is the last value over the one it is compared with. Where x is no option, but differs
-    from line to line, a row for each point, and what the straight line through those of a line says."""
+def table_of(curve: Curve, lines: Sequence[CurveLine], varied: bool = True) -> Table:
+    """Lines by x; the last column is the last value over the one that it is compared with.
+
+    If x is a column and not an option, a row for each point and the straight line through the points of each line.
+    """
     if not varied:
         return Table(("", _short(curve.x), " and ".join(curve.y)), [row for line in lines for row in _point_rows(line)])
     xs = sorted({x for line in lines for x in line.xs})
@@ -76,7 +83,7 @@ def table_of(curve: Curve, lines: Sequence[Points], varied: bool = True) -> Tabl
     rows = []
     for line in lines:
         means = dict(zip(line.xs, line.means, strict=True))
-        cells = [shown(means[x]) if x in means else "" for x in xs]
+        cells = [number(means[x]) if x in means else "" for x in xs]
         if curve.against is not None:
             base = _base(curve, line, means)
             cells.append("" if base is None else f"{line.means[-1] / base:.4f}")
@@ -84,43 +91,45 @@ def table_of(curve: Curve, lines: Sequence[Points], varied: bool = True) -> Tabl
     return Table(tuple(header), rows)
 
 
-def _point_rows(line: Points) -> list[tuple[str, str, str]]:
-    rows = [(line.label, shown(x), shown(mean)) for x, mean in zip(line.xs, line.means, strict=True)]
+def _point_rows(line: CurveLine) -> list[tuple[str, str, str]]:
+    """The points of a line, and the straight line through them."""
+    rows = [(line.label, number(x), number(mean)) for x, mean in zip(line.xs, line.means, strict=True)]
     if len(set(line.xs)) > 1:
         slope, origin = np.polyfit(line.xs, line.means, 1)
-        rows += [(f"{line.label}, by the line: at", "0", shown(origin))]
-        rows += [(f"{line.label}, by the line: for each further", f"{MANY:,}", shown(slope * MANY))]
+        rows += [(f"{line.label}, straight line: at", "0", number(origin))]
+        rows += [(f"{line.label}, straight line: for each further", f"{UNIT:,}", number(slope * UNIT))]
     return rows
 
 
-def _base(curve: Curve, line: Points, means: Mapping[float, float]) -> float | None:
+def _base(curve: Curve, line: CurveLine, means: Mapping[float, float]) -> float | None:
+    """The value that the last one is compared with."""
     if curve.against == "best":
         return max(line.means, key=lambda mean: gain(line.y, mean))
     return means.get(curve.against)
 
 
-def shown(value: float) -> str:
-    """To two digits behind the point, to four figures where it is small, whole where it is large."""
+def number(value: float) -> str:
+    """A number for people: two digits after the point, four figures if it is small, none after the point if large."""
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.2f}" if abs(value) >= 10 else f"{value:.4g}"
 
 
-def figure_of(title: str, curve: Curve, lines: Sequence[Points]) -> Figure:
+def figure_of(title: str, curve: Curve, lines: Sequence[CurveLine]) -> Figure:
+    """The figure of a curve: rows by colour, columns by line style."""
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
     styles = dict(zip(curve.y, ("-", "--", ":", "-."), strict=False))
-    colours = {
-        label: f"C{k % 10}" for k, label in enumerate(dict.fromkeys(line.label.partition(":")[0] for line in lines))
-    }
+    entries = dict.fromkeys(line.label.partition(":")[0] for line in lines)
+    colours = {entry: f"C{k % 10}" for k, entry in enumerate(entries)}
     for line in lines:
         style = {"linestyle": styles.get(line.y, "-"), "color": colours[line.label.partition(":")[0]]}
-        errors = None if len(curve.y) > 1 else [0.0 if error != error else error for error in line.errors]
+        errors = None if len(curve.y) > 1 else np.nan_to_num(line.errors)
         axes.errorbar(line.xs, line.means, errors, marker="o", markersize=3, linewidth=1.2, label=line.label, **style)
-    for axis, values in (
-        ("x", [x for line in lines for x in line.xs]),
-        ("y", [m for line in lines for m in line.means]),
+    for set_scale, values in (
+        (axes.set_xscale, [x for line in lines for x in line.xs]),
+        (axes.set_yscale, [mean for line in lines for mean in line.means]),
     ):
         if values and min(values) > 0 and max(values) >= WIDE * min(values):
-            getattr(axes, f"set_{axis}scale")("log")
+            set_scale("log")
     axes.set(xlabel=_short(curve.x), ylabel=" and ".join(curve.y), title=title)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
@@ -131,8 +140,8 @@ def _short(option: str) -> str:
     return option.rpartition(".")[2]
 
 
-def write(folder: Path, curve: Curve, title: str, lines: Sequence[Points]) -> None:
-    """NAME.png and NAME.csv"""
+def write(folder: Path, curve: Curve, title: str, lines: Sequence[CurveLine]) -> None:
+    """Write NAME.png and NAME.csv."""
     text = io.StringIO()
     rows = [
         (line.label, line.y, x, mean, error)

@@ -1,14 +1,15 @@
-"""Runs a script again and again, each time in a process of its own that starts with all that the script imports.
+"""Fork server: runs a script again and again, each time in a forked process that has imported what the script needs.
 
     python -m benchmarks.harness.fork_server train.py
 
-A line of its input, {"log": FILE, "arguments": [...]}, starts one; when that has ended, a line of its output says
-{"status": ..., "seconds_cpu": ...}. Being forked saves the seconds that it takes to import torch and the rest.
+Each line of its input, {"log": FILE, "arguments": [...]}, starts one run; when that has ended, a line of its output
+says {"status": ..., "seconds_cpu": ...}. A fork saves the seconds that importing torch and the rest takes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import runpy
@@ -18,16 +19,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+PRELOAD = {"train.py": "structsparse.training.run"}  # what a script imports after it has read its arguments
 
-class Warm:
-    """Such a process, seen from outside."""
+
+class ForkServer:
+    """The client side of a fork server, which runs as a separate process."""
 
     def __init__(self, script: Path, environment: Mapping[str, str], errors) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors, "text": True}
         self.process = subprocess.Popen([sys.executable, "-m", __name__, str(script)], env=environment, **pipes)
 
     def run(self, log: Path, arguments: Sequence[str]) -> dict[str, float]:
-        """Run the script with these arguments; how it ended, and what it cost."""
+        """Run the script with these arguments; its exit status and CPU time."""
         try:
             self.process.stdin.write(json.dumps({"log": str(log), "arguments": list(arguments)}) + "\n")
             self.process.stdin.flush()
@@ -37,28 +40,29 @@ class Warm:
         return json.loads(answer) if answer else {"status": self.process.wait() or 1, "seconds_cpu": 0.0}
 
     @property
-    def lives(self) -> bool:
+    def alive(self) -> bool:
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """End what it runs, and itself."""
+        """Stop the current run and the server."""
         self.process.terminate()
 
     def close(self) -> None:
+        """End the server once it is idle."""
         self.process.stdin.close()
         self.process.wait()
         self.process.stdout.close()
 
 
 def serve(script: str) -> None:
-    """Fork for each line that comes in. A child leaves this function by running the script."""
+    """The server: fork for each line of the input. A child leaves this function by running the script."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever is printed meanwhile is no answer
+    os.dup2(2, 1)  # output of the script is no answer
     sys.path.insert(0, str(Path(script).parent))  # as for any script
-    runpy.run_path(script, run_name="warm")
-    import structsparse.training.run  # noqa: F401  train.py imports it after it has read its arguments
-
-    ctrl_c = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches the child as well, which knows what to do
+    if Path(script).name in PRELOAD:
+        importlib.import_module(PRELOAD[Path(script).name])
+    runpy.run_path(script, run_name="imported")
+    ctrl_c = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child receives it too, and handles it
     child = 0
 
     def stop(signum: int, frame: object) -> None:
@@ -70,30 +74,30 @@ def serve(script: str) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     for line in iter(sys.stdin.readline, ""):
-        order = json.loads(line)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until it is known whom to stop
+        request = json.loads(line)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until `child` is set
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGINT, ctrl_c)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         if child == 0:
-            _take_over(answers, order["log"])
-            sys.argv = [script, *order["arguments"]]
+            _redirect(answers, request["log"])
+            sys.argv = [script, *request["arguments"]]
             runpy.run_path(script, run_name="__main__")
             return
         _, ended, usage = os.wait4(child, 0)
         child = 0
-        said = {"status": os.waitstatus_to_exitcode(ended), "seconds_cpu": usage.ru_utime + usage.ru_stime}
-        print(json.dumps(said), file=answers, flush=True)
+        answer = {"status": os.waitstatus_to_exitcode(ended), "seconds_cpu": usage.ru_utime + usage.ru_stime}
+        print(json.dumps(answer), file=answers, flush=True)
 
 
-def _take_over(answers, log: str) -> None:
-    """Nothing comes in, and all that is said goes to the log."""
+def _redirect(answers, log: str) -> None:
+    """Give a child an empty input and the log as its output."""
     answers.close()
-    nothing, file = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for number, taken in ((0, nothing), (1, file), (2, file)):
-        os.dup2(taken, number)
+    null, file = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number, target in ((0, null), (1, file), (2, file)):
+        os.dup2(target, number)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Rows compared run by run: a column for each place (a task, say), and paired differences with their standard errors.
+"""Table of rows that are compared run by run: a column for each place (a task, say), and paired differences.
 
-The score of a row at a place is the mean over its seeds (splits, say), `mean` that of the places, seed by seed. Two
-rows are compared by the differences of the runs that both have, over places and seeds; what is positive is better.
-Standard errors are over seeds within a place, over places x seeds for all differences."""
+The score of a row at a place is the mean over its seeds (splits, say); `mean` is that of the places, seed by seed. Two
+rows are compared by the differences of the runs that both have, over places and seeds; a positive difference is better.
+Standard errors are over seeds within a place, and over places x seeds for all differences.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +14,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.harness import figures as paired_figures
+from benchmarks.harness import figures
+from benchmarks.harness.figures import draw
 from benchmarks.harness.living_templates import kinds_of
-from benchmarks.harness.spec import Experiment, Row, short
-from benchmarks.harness.tables import SCORES, Figures, converged, csv_of, draw
+from benchmarks.harness.records import converged, csv_of, metric_of
+from benchmarks.harness.spec import Row, Spec, short
 from structsparse.base.files import write_text
 from structsparse.report import bootstrap
-from structsparse.report.tables import Table, markdown
+from structsparse.report.tables import Mean, Table, markdown, without_empty_columns
 from structsparse.training.scores import gain
 
-CHOICE = "what dev chooses"  # a row made of others
+CHOICE = "what dev chooses"  # a row made of the runs of others
 
 
 @dataclass(frozen=True)
-class Board:
-    """The last runs of all rows."""
+class PairedResults:
+    """The runs of all rows in the last pass."""
 
     title: str
     note: str
@@ -35,240 +37,236 @@ class Board:
     rows: tuple[Row, ...]
     places: tuple[str, ...]
     against: tuple[str, ...]
-    found: Mapping[str, Mapping[tuple, Mapping]]  # row -> (place, seed) -> what the run has found
+    records: Mapping[str, Mapping[tuple, Mapping]]  # row -> (place, seed) -> record of the run
     bound: float | None = None  # of convergence
-
-    @property
-    def score(self) -> tuple[str, float]:
-        """What the metric is called, and what it is multiplied by."""
-        return SCORES.get(self.metric, (self.metric, 1.0))
 
     def scores(self, row: str, key: str | None = None) -> dict[tuple, float]:
         """(place, seed) -> the metric, or another column."""
-        found = ((run, record.get(key or self.metric)) for run, record in self.found.get(row, {}).items())
-        return {run: float(value) for run, value in found if value is not None}
+        values = ((run, record.get(key or self.metric)) for run, record in self.records.get(row, {}).items())
+        return {run: float(value) for run, value in values if value is not None}
+
+    @property
+    def shown_places(self) -> tuple[str, ...]:
+        """The places that have a column of their own; none if there is only one."""
+        return self.places if len(self.places) > 1 else ()
 
 
-def board_of(experiment: Experiment, records: Sequence[Mapping]) -> Board:
-    first, *_, last = [*experiment.passes, *experiment.passes]
-    keys, metric = [*map(short, experiment.across)], experiment.metric
+def results_of(spec: Spec, records: Sequence[Mapping]) -> PairedResults:
+    """The records of a table by row, place and seed, and what dev chooses among its rows."""
+    keys, metric = [*map(short, spec.across)], spec.metric
 
     def run(record: Mapping) -> tuple:
-        return " ".join(str(record[key]) for key in keys), record[experiment.repeated]
+        return " ".join(str(record[key]) for key in keys), record[spec.seed_column]
 
-    devs = {(r["row"], run(r)): r.get(f"dev_{metric}") for r in records if r["pass"] == first}
-    found: dict[str, dict] = {}
+    devs = {(r["row"], run(r)): r.get(f"dev_{metric}") for r in records if r["pass"] == spec.first_pass}
+    by_row: dict[str, dict] = {}
     for record in records:
-        if record["pass"] == last:
+        if record["pass"] == spec.last_pass:
             dev = {f"dev_{metric}": devs.get((record["row"], run(record)))}
-            found.setdefault(record["row"], {})[run(record)] = {**record, **dev}
-    places = tuple(" ".join(map(str, place)) for place in experiment.places)
-    told = experiment.title, experiment.note, metric, experiment.rows, places, experiment.against
-    return with_choice(Board(*told, found, experiment.converged))
-
-
-def with_choice(board: Board) -> Board:
-    """With what dev chooses in each run among the rows to choose from: the best, of equal ones the smallest. Runs that
-    one of them has not finished are left out."""
-    names = [row.name for row in board.rows if row.selects]
-    if len(names) < 2:
-        return board
-    dev, picked = f"dev_{board.metric}", {}
-    devs = {name: board.scores(name, dev) for name in names}
-    for run in {run: None for name in names for run in devs[name]}:
-        some = [name for name in names if any(place == run[0] for place, _ in devs[name])]
-        if all(run in devs[name] for name in some):
-            records = [board.found[name][run] for name in some]
-            picked[run] = max(records, key=lambda r: (gain(board.metric, r[dev]), -(r.get("nonzero") or 0)))
-    rows = (*board.rows, Row(CHOICE, CHOICE, (), (), entry=CHOICE))
-    return replace(board, rows=rows, found={**board.found, CHOICE: picked})
-
-
-def merged(boards: Sequence[Board]) -> Board:
-    """All rows at all places. What two of them have run is of the first one; dev chooses anew among all."""
-    rows: dict[str, Row] = {}
-    found: dict[str, dict] = {}
-    for board in boards:
-        for row in board.rows:
-            if row.name != CHOICE:
-                known = rows.setdefault(row.name, row)
-                controls = tuple(dict.fromkeys((*known.against, *row.against)))
-                paper = {**row.paper, **known.paper}
-                rows[row.name] = replace(known, against=controls, paper=paper, selects=known.selects or row.selects)
-                found[row.name] = {**board.found.get(row.name, {}), **found.get(row.name, {})}
-    titles, notes, places, against = (
-        dict.fromkeys(part)
-        for part in (
-            [board.title for board in boards],
-            [board.note for board in boards if board.note],
-            [place for board in boards for place in board.places],
-            [name for board in boards for name in board.against],
-        )
+            by_row.setdefault(record["row"], {})[run(record)] = {**record, **dev}
+    places = tuple(" ".join(map(str, place)) for place in spec.places)
+    return with_choice(
+        PairedResults(spec.title, spec.note, metric, spec.rows, places, spec.against, by_row, spec.converged)
     )
-    bounds = [board.bound for board in boards if board.bound is not None]
-    told = "; ".join(titles), " ".join(notes), boards[0].metric, tuple(rows.values()), tuple(places), tuple(against)
-    return with_choice(Board(*told, found, max(bounds, default=None)))
+
+
+def with_choice(results: PairedResults) -> PairedResults:
+    """The results with one more row: in each run the row that dev chooses, the best, of equal ones the smallest.
+
+    Runs that one of the rows to choose from has not finished are left out.
+    """
+    names = [row.name for row in results.rows if row.selects]
+    if len(names) < 2:
+        return results
+    dev, picked = f"dev_{results.metric}", {}
+    devs = {name: results.scores(name, dev) for name in names}
+    for run in {run: None for name in names for run in devs[name]}:
+        candidates = [name for name in names if any(place == run[0] for place, _ in devs[name])]
+        if all(run in devs[name] for name in candidates):
+            records = [results.records[name][run] for name in candidates]
+            picked[run] = max(records, key=lambda r: (gain(results.metric, r[dev]), -(r.get("nonzero") or 0)))
+    rows = (*results.rows, Row(CHOICE, CHOICE, (), (), entry=CHOICE))
+    return replace(results, rows=rows, records={**results.records, CHOICE: picked})
+
+
+def merged(tables: Sequence[PairedResults]) -> PairedResults:
+    """All rows at all places. A run of two tables is taken from the first one; dev chooses anew among all rows."""
+    rows: dict[str, Row] = {}
+    records: dict[str, dict] = {}
+    for results in tables:
+        for row in results.rows:
+            if row.name != CHOICE:
+                first = rows.setdefault(row.name, row)
+                controls = tuple(dict.fromkeys((*first.against, *row.against)))
+                paper = {**row.paper, **first.paper}
+                rows[row.name] = replace(first, against=controls, paper=paper, selects=first.selects or row.selects)
+                records[row.name] = {**results.records.get(row.name, {}), **records.get(row.name, {})}
+    titles = dict.fromkeys(results.title for results in tables)
+    notes = dict.fromkeys(results.note for results in tables if results.note)
+    places = tuple(dict.fromkeys(place for results in tables for place in results.places))
+    against = tuple(dict.fromkeys(name for results in tables for name in results.against))
+    bound = max((results.bound for results in tables if results.bound is not None), default=None)
+    title, note = "; ".join(titles), " ".join(notes)
+    return with_choice(
+        PairedResults(title, note, tables[0].metric, tuple(rows.values()), places, against, records, bound)
+    )
 
 
 # --- tables
 
 
-def scores_table(board: Board) -> Table:
-    """A line for each row, and one for what was published. A dagger marks what has not converged."""
-    scale, lines = board.score[1], []
-    places = list(board.places) if len(board.places) > 1 else []
-    header = (
-        "row",
-        *places,
-        "mean" if places else f"test {board.score[0]}",
-        "dev",
-        "weights",
-        "groups",
-        "CPU s",
-        "runs",
-    )
-    for row in board.rows:
-        own = board.scores(row.name)
-        if not own:
+def scores_table(results: PairedResults) -> Table:
+    """A line for each row, and one for its published figures. A dagger marks rows that have not converged."""
+    name, scale = metric_of(results.metric)
+    places, lines = results.shown_places, []
+    header = ("row", *places, "mean" if places else f"test {name}", "dev", "weights", "groups", "CPU s", "runs")
+    for row in results.rows:
+        scores = results.scores(row.name)
+        if not scores:
             continue
-        loose = " †" if any(not converged(r, board.bound) for r in board.found[row.name].values()) else ""
-        cells = [over_seeds(own, place).shown(2, scale) for place in places]
-        cells += [mean_of(own, board.places).shown(2, scale) + loose]
-        cells += [mean_of(board.scores(row.name, f"dev_{board.metric}"), board.places).shown(2, scale)]
-        sizes = ("nonzero", "groups_alive", "seconds_cpu")
-        cells += [Figures.of(board.scores(row.name, key).values())._replace(error=np.nan).shown(0) for key in sizes]
-        lines.append((row.name, *cells, str(len(own))))
+        mark = " †" if any(not converged(r, results.bound) for r in results.records[row.name].values()) else ""
+        cells = [over_seeds(scores, place).text(2, scale) for place in places]
+        cells += [mean_over_places(scores, results.places).text(2, scale) + mark]
+        cells += [mean_over_places(results.scores(row.name, f"dev_{results.metric}"), results.places).text(2, scale)]
+        sizes = (results.scores(row.name, key).values() for key in ("nonzero", "groups_alive", "seconds_cpu"))
+        cells += [Mean.of(values)._replace(error=np.nan).text(0) for values in sizes]
+        lines.append((row.name, *cells, str(len(scores))))
         if row.paper:
-            said = [row.paper.get(place) for place in board.places]
-            mean = f"{scale * np.mean(said):.2f}" if None not in said else ""
-            said = ["" if value is None else f"{scale * value:.2f}" for value in said] if places else []
-            lines.append((f"{row.name}, published", *said, mean, *[""] * (len(header) - len(said) - 2)))
-    kept = [k for k in range(len(header)) if k == 0 or any(line[k] for line in lines)]
-    return Table(tuple(header[k] for k in kept), [tuple(line[k] for k in kept) for line in lines])
+            lines.append(_published(row, results, scale, len(header)))
+    return without_empty_columns(Table(header, lines))
 
 
-def over_seeds(scores: Mapping[tuple, float], place: str) -> Figures:
-    return Figures.of(value for (where, _), value in scores.items() if where == place)
+def _published(row: Row, results: PairedResults, scale: float, columns: int) -> tuple[str, ...]:
+    """The published figures of a row."""
+    values = [row.paper.get(place) for place in results.places]
+    mean = f"{scale * np.mean(values):.2f}" if None not in values else ""
+    cells = ["" if value is None else f"{scale * value:.2f}" for value in values] if results.shown_places else []
+    return (f"{row.name}, published", *cells, mean, *[""] * (columns - len(cells) - 2))
 
 
-def mean_of(scores: Mapping[tuple, float], places: Sequence[str]) -> Figures:
+def over_seeds(scores: Mapping[tuple, float], place: str) -> Mean:
+    """Mean over the seeds of a place."""
+    return Mean.of(value for (at, _), value in scores.items() if at == place)
+
+
+def mean_over_places(scores: Mapping[tuple, float], places: Sequence[str]) -> Mean:
     """Mean over the places, with its standard error over the seeds that have all of them."""
     seeds = dict.fromkeys(seed for _, seed in scores)
-    whole = [seed for seed in seeds if all((place, seed) in scores for place in places)]
-    return Figures.of(float(np.mean([scores[place, seed] for place in places])) for seed in whole)
+    complete = [seed for seed in seeds if all((place, seed) in scores for place in places)]
+    return Mean.of(float(np.mean([scores[place, seed] for place in places])) for seed in complete)
 
 
 class Difference(NamedTuple):
-    """How much better a row is than another one."""
+    """How much better a row is than another one, in the runs that both have."""
 
     row: str
     other: str
-    places: tuple[Figures, ...]
-    all: Figures
-    better: int
+    places: tuple[Mean, ...]
+    all: Mean
+    better: int  # runs
     worse: int
-    own: bool  # the other one is a control of the row's own
+    is_control: bool  # the other row is a control of this row
 
     @property
     def survives(self) -> bool:
-        """By more than twice its standard error."""
+        """Whether it is better by more than twice its standard error."""
         return self.all.mean > 2 * self.all.error
 
 
-def differences(board: Board) -> list[Difference]:
-    """Of all rows to their own controls, then to the rows that all are paired with."""
-    found = []
-    for row in board.rows:
-        for other in dict.fromkeys((*row.against, *board.against)):
-            pair = difference(board, row.name, other, other in row.against)
+def differences(results: PairedResults) -> list[Difference]:
+    """Each row compared with its controls, then with the rows that all are paired with."""
+    pairs = []
+    for row in results.rows:
+        for other in dict.fromkeys((*row.against, *results.against)):
+            pair = difference(results, row.name, other, other in row.against)
             if other != row.name and pair.all.count:
-                found.append(pair)
-    return found
+                pairs.append(pair)
+    return pairs
 
 
-def difference(board: Board, row: str, other: str, own: bool = False) -> Difference:
-    mine, theirs = board.scores(row), board.scores(other)
-    pairs = {
-        run: gain(board.metric, mine[run]) - gain(board.metric, theirs[run]) for run in mine if run in theirs
-    }  # better is positive
-    places = tuple(over_seeds(pairs, place) for place in board.places)
-    better, worse = (sum(sign * value > 0 for value in pairs.values()) for sign in (1, -1))
-    return Difference(row, other, places, Figures.of(pairs.values()), better, worse, own)
+def difference(results: PairedResults, row: str, other: str, is_control: bool = False) -> Difference:
+    """A row compared with another one."""
+    ours, theirs, metric = results.scores(row), results.scores(other), results.metric
+    gains = {run: gain(metric, ours[run]) - gain(metric, theirs[run]) for run in ours if run in theirs}
+    places = tuple(over_seeds(gains, place) for place in results.places)
+    better, worse = (sum(sign * value > 0 for value in gains.values()) for sign in (1, -1))
+    return Difference(row, other, places, Mean.of(gains.values()), better, worse, is_control)
 
 
-def differences_table(board: Board, found: Sequence[Difference]) -> Table:
-    scale, places = board.score[1], list(board.places) if len(board.places) > 1 else []
-    rows = []
-    for pair in found:
-        cells = [_signed(figures, scale) for figures in pair.places] if places else []
-        some = pair.all.error > 1e-9 * abs(pair.all.mean)  # more than what rounding leaves of equal differences
-        errors = f"{pair.all.mean / pair.all.error:+.1f}" if some else ""
-        rows.append(
-            (pair.row, pair.other, *cells, _signed(pair.all, scale), errors, f"{pair.better} of {pair.all.count}")
-        )
-    return Table(("row", "less", *places, "all", "in standard errors", "better in"), rows)
+def differences_table(results: PairedResults, pairs: Sequence[Difference]) -> Table:
+    """A line for each paired difference."""
+    scale, rows = metric_of(results.metric).scale, []
+    for pair in pairs:
+        cells = [mean.signed(2, scale) for mean in pair.places] if results.shown_places else []
+        varies = pair.all.error > 1e-9 * abs(pair.all.mean)  # by more than rounding errors of equal differences
+        errors = f"{pair.all.mean / pair.all.error:+.1f}" if varies else ""
+        wins = f"{pair.better} of {pair.all.count}"
+        rows.append((pair.row, pair.other, *cells, pair.all.signed(2, scale), errors, wins))
+    return Table(("row", "less", *results.shown_places, "all", "in standard errors", "better in"), rows)
 
 
-def _signed(figures: Figures, scale: float) -> str:
-    """+1.18 ± 0.27"""
-    shown = figures.shown(2, scale)
-    return shown if not shown or shown.startswith("-") else f"+{shown}"
-
-
-def remarks(board: Board, found: Sequence[Difference]) -> list[str]:
-    """What survives its controls and what does not, a sentence each; then what dev has chosen."""
-    said, scale = [], board.score[1]
-    for pair in found:
-        if pair.own and pair.all.count > 1:
+def remarks(results: PairedResults, pairs: Sequence[Difference]) -> list[str]:
+    """Sentences below the table: which gains survive their controls, and what dev has chosen."""
+    sentences, scale = [], metric_of(results.metric).scale
+    for pair in pairs:
+        if pair.is_control and pair.all.count > 1:
             verdict = "survives" if pair.survives else "does not survive"
-            said.append(
-                f"What {pair.row} brings {verdict} its control {pair.other}: {_signed(pair.all, scale)}, better in "
+            sentences.append(
+                f"The gain of {pair.row} {verdict} its control {pair.other}: {pair.all.signed(2, scale)}, better in "
                 f"{pair.better} and worse in {pair.worse} of {pair.all.count} runs."
             )
-    picked = [record["row"] for record in board.found.get(CHOICE, {}).values()]
+    picked = [record["row"] for record in results.records.get(CHOICE, {}).values()]
     if picked:
-        counts = ", ".join(
-            f"{name} {picked.count(name)}" for name in dict.fromkeys(sorted(picked, key=picked.count)[::-1])
-        )
-        said.append(f"Among the rows to choose from, dev chooses in {len(picked)} runs: {counts}.")
-    if any(not converged(r, board.bound) for own in board.found.values() for r in own.values()):
-        said.append(f"† marks rows with runs that have not converged to {board.bound:g}.")
-    return said
+        names = dict.fromkeys(sorted(picked, key=picked.count)[::-1])
+        counts = ", ".join(f"{name} {picked.count(name)}" for name in names)
+        sentences.append(f"Of the rows to choose from, dev chooses in {len(picked)} runs: {counts}.")
+    if any(not converged(r, results.bound) for runs in results.records.values() for r in runs.values()):
+        sentences.append(f"† marks rows with runs that have not converged to {results.bound:g}.")
+    return sentences
 
 
 # --- files
 
 
-def write(folder: Path, experiment: Experiment, records: Sequence[Mapping]) -> None:
-    """table.md, table.csv and figures of whatever is finished."""
-    write_text(folder / "table.csv", csv_of(experiment, records))
-    _write(folder, board_of(experiment, records), kinds_of(experiment, records))
+def write(folder: Path, spec: Spec, records: Sequence[Mapping]) -> None:
+    """Write table.md, table.csv and figures of the runs that are finished."""
+    write_text(folder / "table.csv", csv_of(spec, records))
+    _write(folder, results_of(spec, records), kinds_of(spec, records))
 
 
-def write_together(folder: Path, done: Sequence[tuple[Experiment, Sequence[Mapping]]]) -> None:
-    """The rows and places of several experiments in one table."""
-    boards = [board_of(experiment, records) for experiment, records in done if experiment.paired]
-    if len(boards) > 1 and len({board.metric for board in boards}) == 1:
-        _write(folder, merged(boards))
+def write_together(folder: Path, done: Sequence[tuple[Spec, Sequence[Mapping]]]) -> None:
+    """Write the rows and places of several tables as one, if their rows are paired and their metrics equal."""
+    tables = [results_of(spec, records) for spec, records in done if spec.paired]
+    if len(tables) > 1 and len({results.metric for results in tables}) == 1:
+        _write(folder, merged(tables))
 
 
-def _write(folder: Path, board: Board, kinds: Table | None = None) -> None:
-    found = differences(board)
-    parts = [f"# {board.title}\n", *([f"{board.note}\n"] if board.note else []), markdown(scores_table(board))]
-    if any(row.varied for row in board.rows):
-        parts += [f"![{board.score[0]} by living weights](sizes.png)\n"]
-        draw(folder / "sizes.png", paired_figures.sizes(board))
-    if found:
-        parts += ["## Paired differences\n", markdown(differences_table(board, found))]
+def _write(folder: Path, results: PairedResults, kinds: Table | None = None) -> None:
+    pairs, (name, scale) = differences(results), metric_of(results.metric)
+    parts = [f"# {results.title}\n", *([f"{results.note}\n"] if results.note else []), markdown(scores_table(results))]
+    if any(row.varied for row in results.rows):
+        parts += [f"![{name} against living weights](sizes.png)\n"]
+        draw(folder / "sizes.png", figures.sizes(results))
+    if pairs:
+        parts += ["## Paired differences\n", markdown(differences_table(results, pairs))]
         parts += ["![paired differences](differences.png)\n"]
-        draw(folder / "differences.png", paired_figures.differences(board, found))
-    parts += [f"{said}\n" for said in remarks(board, found)]
-    folders = {row: {run: Path(record["folder"]) for run, record in runs.items()} for row, runs in board.found.items()}
-    pairs = [(pair.row, pair.other) for pair in found]
-    drawn = bootstrap.bootstrap_table(folders, pairs, board.places, board.score[1])
-    if drawn is not None:
-        told = f"Items drawn anew {bootstrap.DRAWS:,} times, the same ones for both rows, of each the mean over seeds: "
-        told += "the difference, its standard error, and the share of draws in which it is above zero.\n"
-        parts += ["## Paired bootstrap\n", told, markdown(drawn)]
+        draw(folder / "differences.png", figures.differences(results, pairs))
+    parts += [f"{sentence}\n" for sentence in remarks(results, pairs)]
+    resampled = _bootstrap(results, pairs, scale)
+    if resampled is not None:
+        parts += ["## Paired bootstrap\n", *resampled]
     parts += [] if kinds is None else ["## Living templates by kind\n", markdown(kinds)]
     write_text(folder / "table.md", "\n".join(parts))
+
+
+def _bootstrap(results: PairedResults, pairs: Sequence[Difference], scale: float) -> list[str] | None:
+    """The paired bootstrap over items with its explanation; None where no run has scores of items."""
+    folders = {row: {run: Path(r["folder"]) for run, r in runs.items()} for row, runs in results.records.items()}
+    table = bootstrap.bootstrap_table(folders, [(p.row, p.other) for p in pairs], results.places, scale)
+    if table is None:
+        return None
+    text = (
+        f"Items resampled {bootstrap.DRAWS:,} times, the same ones for both rows; scores are means over seeds. Each "
+        "cell: the difference, its standard error, and the share of samples in which it is above zero.\n"
+    )
+    return [text, markdown(table)]

@@ -444,3 +444,12 @@ def test_a_group_whose_gradient_is_infinite_would_come_to_life_at_any_strength(r
     grad[0] = math.inf
     found = GroupLasso(by_row_blocks((6, 1), ["a", "b"], [0, 3, 6]), 1.0).entering(ROUTES[route](grad))
     assert found.tolist() == [math.inf, 1.0]
+
+
+def test_whole_groups_survive_if_asked_for():
+    groups = by_row_blocks((4, 2), "ab", [0, 2, 4])
+    W = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    assert torch.equal(SparseGroupLasso(groups, 1.0, 0.5).survivors(W), W != 0)
+    whole = SparseGroupLasso(groups, 1.0, 0.5, whole=True).survivors(W)
+    assert whole[:2].all()
+    assert not whole[2:].any()
