@@ -1,7 +1,8 @@
-"""From the options of a run to the stages of its recipe, their penalties and their trainers."""
+"""The composed configuration of a run, turned into the stages of its recipe with their penalties and trainers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -14,15 +15,17 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from structsparse.base.errors import UserError
+from structsparse.penalties import Penalty
 from structsparse.training.callbacks.checkpoints import WholeFiles
 from structsparse.training.callbacks.monitor import SparsityMonitor
 from structsparse.training.callbacks.progress import EpochLines
+from structsparse.training.devices import accelerator
 from structsparse.training.run_folder import learning_options
 from structsparse.training.stage import Stage
 from structsparse.training.terms import Term
 
-TERM_KNOBS = ("strength", "relative", "parameters", "groups", "nonnegative", "ridge")
-SCHEDULE_KNOBS = ("every", "warmup", "budget", "freeze", "reweight", "admm")
+TERM_OPTIONS = ("strength", "relative", "parameters", "groups", "nonnegative", "ridge")
+SCHEDULE_OPTIONS = ("every", "warmup", "budget", "freeze", "reweight", "admm")  # of `reg`, for all terms of a stage
 BASE = "_"  # files and folders of conf/ that begin with it are shared by several choices; they are no choices
 
 
@@ -35,7 +38,7 @@ def hide_bases() -> None:
         source.list = _without_bases(source.list)
 
 
-def _without_bases(listed):
+def _without_bases(listed: Callable[..., list[str]]) -> Callable[..., list[str]]:
     """The method `list` of a configuration source, without names of bases."""
 
     def list_choices(self, config_path: str, results_filter=None) -> list[str]:
@@ -45,11 +48,12 @@ def _without_bases(listed):
 
 
 def stages_of(cfg: DictConfig, metric: str, folder: Path, console: Console) -> list[Stage]:
+    """The stages of the recipe. `metric` is the score of dev that their console lines show."""
     return [stage_of(name, changed(cfg, changes), metric, folder, console) for name, changes in cfg.recipe.items()]
 
 
 def changed(cfg: DictConfig, changes: DictConfig | None) -> DictConfig:
-    """The options of one stage. A part that says what it is (_target_) replaces, any other is merged."""
+    """The options of one stage: changes with a `_target_` replace a part of the configuration, others are merged."""
     stage = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
     for key, value in (changes or {}).items():
         if key not in stage:
@@ -60,17 +64,18 @@ def changed(cfg: DictConfig, changes: DictConfig | None) -> DictConfig:
 
 
 def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Console) -> Stage:
+    """A stage with the options `cfg`, those of the recipe included."""
     solver, reg = cfg.solver.copy(), cfg.reg.copy()
     final_lr = solver.pop("final_lr", 1.0)
     if cfg.data.get("join_dev") and (cfg.choose != "last" or cfg.patience is not None):
         stop = "choose=last patience=null"
         raise UserError(f"data.join_dev=true: dev, trained on as well, cannot choose; stage {name} needs {stop}")
-    schedule = {key: reg.pop(key, None) for key in SCHEDULE_KNOBS}
-    others = [term_of(f"also.{key}", other) for key, other in (cfg.also or {}).items()]
+    schedule = {key: reg.pop(key, None) for key in SCHEDULE_OPTIONS}
+    further = [term_of(f"also.{key}", options) for key, options in (cfg.also or {}).items()]
     options = learning_options(OmegaConf.to_container(cfg, resolve=True))
     return Stage(
         name=name, scorer=instantiate(cfg.model), loss=instantiate(cfg.loss), optimizer=instantiate(solver),
-        final_lr=final_lr, terms=[term_of("reg", reg), *others],
+        final_lr=final_lr, terms=[term_of("reg", reg), *further],
         batch=cfg.batch, seed=cfg.seed, choose=cfg.choose, warm=cfg.warm, survivors=cfg.survivors,
         patience=cfg.patience,
         trainer=partial(trainer_of, name, cfg, metric, folder, console),
@@ -79,26 +84,42 @@ def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Con
 
 
 def term_of(name: str, reg: DictConfig) -> Term:
+    """A penalty of the objective, from the part of the configuration called `name`."""
     for key in OmegaConf.missing_keys(reg):
         raise UserError(f"{key.removeprefix('reg.')} needs a value")
     reg = reg.copy()
-    knobs = {key: reg.pop(key, None) for key in TERM_KNOBS}
-    for key in SCHEDULE_KNOBS:
-        reg.pop(key, None)  # of the first term, for all
-    groups = knobs.pop("groups")
-    return Term(name, instantiate(reg), groups=None if groups is None else instantiate(groups), **knobs)
+    options = {key: reg.pop(key, None) for key in TERM_OPTIONS}
+    for key in SCHEDULE_OPTIONS:
+        reg.pop(key, None)
+    groups = options.pop("groups")
+    return Term(name, instantiate(reg), groups=None if groups is None else instantiate(groups), **options)
 
 
 def trainer_of(
-    name: str, cfg: DictConfig, metric: str, folder: Path, console: Console, *, before, after, penalties, quiet=False
-):
-    """Quiet: without TensorBoard and lines on the way, which would take longer than a point of a grid."""
+    name: str,
+    cfg: DictConfig,
+    metric: str,
+    folder: Path,
+    console: Console,
+    *,
+    before: Sequence[lightning.Callback],
+    after: Sequence[lightning.Callback],
+    penalties: Mapping[str, Penalty],
+    host_only: str | None,
+    quiet: bool = False,
+) -> lightning.Trainer:
+    """The trainer of the stage called `name`, with callbacks before and after those that show its progress.
+
+    `host_only`: what runs on the CPU alone, if anything does. `quiet`: no TensorBoard and no console lines, which would
+    take longer than a point of a grid."""
     monitor = SparsityMonitor(penalties, name)
-    shown = [] if quiet else [monitor, EpochLines(monitor, metric, console)]
+    progress = [] if quiet else [monitor, EpochLines(monitor, metric, console)]
+    options = OmegaConf.to_container(cfg.trainer, resolve=True)
+    options["accelerator"] = accelerator(options["accelerator"], host_only, Console(quiet=True) if quiet else console)
     try:
         return lightning.Trainer(
-            **OmegaConf.to_container(cfg.trainer, resolve=True),
-            callbacks=[*before, *shown, *after],
+            **options,
+            callbacks=[*before, *progress, *after],
             plugins=[WholeFiles()],
             logger=False if quiet else TensorBoardLogger(folder, name="tensorboard", version=""),
             default_root_dir=folder, use_distributed_sampler=False,

@@ -14,17 +14,22 @@ from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
 from structsparse.base.files import write_text
-from structsparse.solvers.base import Proof, solver_of
+from structsparse.solvers.base import Capabilities, Proof, solver_of
 from structsparse.training import certificate, legality
 from structsparse.training.callbacks.budget import Budget
-from structsparse.training.callbacks.checkpoints import LAST, Checkpoints, StopAtNaN, same_model
+from structsparse.training.callbacks.checkpoints import LAST, Checkpoints, StopAtNaN, checked_checkpoint
 from structsparse.training.callbacks.converged import StopWhenConverged
 from structsparse.training.callbacks.online import Counts, Mean
 from structsparse.training.callbacks.outer import Admm, OuterIterations
 from structsparse.training.callbacks.proximal import ProximalStep
 from structsparse.training.certificate import Certificate
 from structsparse.training.data import Data
-from structsparse.training.search import strengths
+from structsparse.training.search.strengths import (
+    residual_at_zero,
+    reweight_groups,
+    set_absolute_strengths,
+    set_strengths,
+)
 from structsparse.training.stage import FitRecord, Objective, Stage, StageFigures, StageResult, Strengths
 from structsparse.training.task import Task
 
@@ -59,12 +64,12 @@ def run(
     if start is not None:
         module.load_state_dict(start)
     objective = Objective(stage, data, module, terms, support)
-    found, at_zero = _set_strengths(objective, before, cold=not warm and start is None)
+    strengths, at_zero = _set_strengths(objective, before, cold=not warm and start is None)
     checkpoints = Checkpoints(folder, f"dev/{data.metric}", stage.choose, stage.patience)
-    record = _trained(objective, checkpoints, resume, solver_of(optimizer).needs_sentences)
+    record = _trained(objective, checkpoints, resume, solver_of(optimizer))
     _load_chosen(objective, checkpoints, record)
-    found = replace(found, first=float(next(iter(objective.penalties.values())).strength))
-    figures = StageFigures(stage.name, seconds, found, record=record)
+    strengths = replace(strengths, first=float(next(iter(objective.penalties.values())).strength))
+    figures = StageFigures(stage.name, seconds, strengths, record=record)
     return _certified(objective, StageResult(data, module, objective.penalties, figures, at_zero, {}, support))
 
 
@@ -76,12 +81,12 @@ def probe(stage: Stage, task: Task, data: Data) -> StageResult:
     if not terms:
         raise UserError("path: this model is counted, not trained: it has no strength")
     objective = Objective(stage, data, module, terms, {})
-    found, at_zero = strengths.set_strengths(objective, cold=True)
+    strengths, at_zero = set_strengths(objective, cold=True)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if name in at_zero:
                 parameter.zero_()
-    return StageResult(data, module, objective.penalties, StageFigures(stage.name, strengths=found), at_zero)
+    return StageResult(data, module, objective.penalties, StageFigures(stage.name, strengths=strengths), at_zero)
 
 
 def validate(stage: Stage, task: Task, data: Data) -> None:
@@ -112,10 +117,11 @@ def make_optimizer(stage: Stage) -> torch.optim.Optimizer:
 def refuse_dead(task: Task, result: StageResult) -> StageResult:
     """The result of a stage, if any weight of it lives."""
     if not task.alive(result):
-        known = result.figures.strengths
+        strengths = result.figures.strengths
+        critical = float("nan") if strengths.critical is None else strengths.critical
         raise UserError(
-            f"every group is dead: at strength {known.first:.4g} (critical {known.critical or float('nan'):.4g}) "
-            "no weight survives; lower reg.strength"
+            f"every group is dead: at strength {strengths.first:.4g} (critical {critical:.4g}) no weight survives; "
+            "lower reg.strength"
         )
     return result
 
@@ -136,40 +142,42 @@ def _set_strengths(objective: Objective, before: StageResult | None, cold: bool)
     """Make strengths absolute, and penalties ready for the weights; also the gradients at zero, where needed."""
     stage = objective.stage
     if stage.proven or any(term.relative is True for term in stage.terms):
-        found, at_zero = strengths.set_strengths(objective, cold)
+        strengths, at_zero = set_strengths(objective, cold)
     else:
-        found, at_zero = strengths.set_absolute_strengths(objective), {}
+        strengths, at_zero = set_absolute_strengths(objective), {}
     for term, penalties in objective.terms:
         term.kind.at_start(penalties, dict(objective.module.named_parameters()))
     if stage.reweight is not None:
-        found = replace(strengths.reweight_groups(objective, before), terms=found.terms)
-    return found, at_zero
+        strengths = replace(reweight_groups(objective, before), terms=strengths.terms)
+    return strengths, at_zero
 
 
 # --- training
 
 
-def _trained(objective: Objective, checkpoints: Checkpoints, resume: bool, one_by_one: bool) -> FitRecord:
+def _trained(objective: Objective, checkpoints: Checkpoints, resume: bool, solver: Capabilities) -> FitRecord:
     """The record of the fit, which may have come to its end in an earlier run."""
     finished, last = checkpoints.folder / FINISHED, checkpoints.folder / LAST
     if resume and finished.is_file():
-        same_model(checkpoints.chosen, objective.module.fingerprint)
+        checked_checkpoint(checkpoints.chosen, objective.module)
         return FitRecord.of(json.loads(finished.read_text()))
-    record = _train(objective, checkpoints, last if resume and last.is_file() else None, one_by_one)
+    record = _train(objective, checkpoints, last if resume and last.is_file() else None, solver)
     write_text(finished, json.dumps(asdict(record)))
     return record
 
 
-def _train(objective: Objective, checkpoints: Checkpoints, last: Path | None, one_by_one: bool) -> FitRecord:
-    """Train until the trainer stops; from the checkpoint `last`, if there is one."""
+def _train(objective: Objective, checkpoints: Checkpoints, last: Path | None, solver: Capabilities) -> FitRecord:
+    """Train until the trainer stops; from the checkpoint `last`, if there is one. `solver` is not the one that trains,
+    but one of its kind."""
     stage, module = objective.stage, objective.module
     proximal, counts = _proximal_steps(objective), Counts()
     steps = [StopAtNaN(), *proximal, Mean(), counts, StopWhenConverged()]
-    trainer = stage.trainer(before=steps, after=[checkpoints], penalties=objective.penalties)
+    host_only = solver.name if solver.host_only else type(module).__name__ if module.host_only else None
+    trainer = stage.trainer(before=steps, after=[checkpoints], penalties=objective.penalties, host_only=host_only)
     sharing = {"rank": trainer.global_rank, "world": trainer.world_size}
-    train, dev = _batches(objective, one_by_one, sharing), objective.data.batches("dev", 256, **sharing)
+    train, dev = _batches(objective, solver.needs_sentences, sharing), objective.data.batches("dev", 256, **sharing)
     if last is not None:
-        same_model(last, module.fingerprint)
+        checked_checkpoint(last, module)
     if trainer.precision == "64-true":
         module.double()  # before a checkpoint is read into it, not after, as Lightning would
     begin = time.perf_counter()
@@ -181,9 +189,9 @@ def _train(objective: Objective, checkpoints: Checkpoints, last: Path | None, on
         seconds=time.perf_counter() - begin,
         epochs=trainer.current_epoch,
         strengths={name: float(penalty.strength) for name, penalty in objective.penalties.items()},
-        cuts=proximal[0].sequence if isinstance(proximal[0], Budget) else (),
+        cuts=proximal[0].cuts,
         counts=counts.history,
-        outer=[tuple(line) for line in proximal[0].history] if isinstance(proximal[0], OuterIterations) else (),
+        outer=[tuple(line) for line in proximal[0].outer],
         proof=solver_of(optimizer).proof(),
     )
 
@@ -228,7 +236,7 @@ def _load_chosen(objective: Objective, checkpoints: Checkpoints, record: FitReco
     module, penalties = objective.module, objective.penalties
     for name, strength in record.strengths.items():
         penalties[name].strength = strength
-    saved = torch.load(same_model(checkpoints.chosen, module.fingerprint), weights_only=True)
+    saved = torch.load(checked_checkpoint(checkpoints.chosen, module), weights_only=True)
     module.to(next(value.dtype for value in saved["state_dict"].values() if value.is_floating_point()))
     module.load_state_dict(saved["state_dict"])
     for term, penalties in objective.terms:
@@ -243,8 +251,7 @@ def _certified(objective: Objective, result: StageResult) -> StageResult:
         return replace(result, figures=replace(figures, certificate=Certificate(objective=value)))
     proof = figures.record.proof if stage.choose == "last" else Proof()  # it is of the last model
     if result.at_zero and proof.kkt is None:
-        residual = strengths.residual_at_zero(result.penalties, result.at_zero)
-        figures = replace(figures, residual_at_zero=residual)
+        figures = replace(figures, residual_at_zero=residual_at_zero(result.penalties, result.at_zero))
     proven, at_end = certificate.prove(
         result.module, result.data.whole("train"), result.penalties, objective.main, result.support,
         figures.residual_at_zero, proof, bounded=stage.budget is None,

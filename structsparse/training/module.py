@@ -9,12 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from structsparse.solvers.base import solver_of
+from structsparse.training.callbacks.checkpoints import FORMAT
 from structsparse.weights.notes import notes_of
 
 
 class TaskModule(lightning.LightningModule):
     """Trains a model under a loss. A task says what `step` is, the mean loss of a batch, and `count`, which adds a
     batch to a score; a score has `counts` that add up and `result()`."""
+
+    host_only = False  # whether the model runs on the CPU alone
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class TaskModule(lightning.LightningModule):
         return score
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
-        checkpoint["fingerprint"] = self.fingerprint
+        checkpoint.update(fingerprint=self.fingerprint, format=FORMAT)
 
     def configure_optimizers(self):
         """Penalised parameters stand in a group of their own, where nothing else may shrink them."""

@@ -1,10 +1,12 @@
 """Two processes give what one gives, and a training step never asks a device for a value."""
 
 import dataclasses
+import io
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from structsparse.corpora.known.tagging import planted
 from structsparse.corpora.text import encode
@@ -21,10 +23,11 @@ from structsparse.tasks.lm.model import NgramModel
 from structsparse.tasks.tagging.data import prepare
 from structsparse.tasks.tagging.model import DenseScorer, RecurrentScorer, SparseScorer, SumScorer, Tagger
 from structsparse.tasks.tagging.task import Tagging
+from structsparse.training import devices
 from structsparse.training.run_folder import first_process
 from structsparse.weights.batch import Sizes
 from structsparse.weights.notes import notes_of
-from tests.support.runs import TWO_STAGES, run_here, run_program
+from tests.support.runs import PLANTED, TWO_STAGES, run_here, run_program
 
 TWO_PROCESSES = ("trainer.devices=2", "trainer.accelerator=cpu", "trainer.strategy=ddp")
 
@@ -33,6 +36,7 @@ WITNESS = """
 import os
 import sys
 import torch
+from rich.console import Console
 from structsparse.cli.train import main
 from structsparse.training import finish, fit
 
@@ -114,6 +118,43 @@ def test_one_process_of_all_nodes_speaks(environment, first, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert first_process() is first
+
+
+# --- `auto`
+
+
+@pytest.mark.parametrize(
+    ("device", "requested", "host_only", "expected", "line"),
+    [
+        ("cpu", "auto", "Majorize", "auto", ""),
+        ("cuda", "auto", None, "auto", ""),
+        ("cuda", "auto", "Majorize", "cpu", "Majorize runs on the CPU only: trainer.accelerator=auto is the CPU, not"),
+        ("cuda", "gpu", "Majorize", "gpu", ""),  # the solver refuses it
+        ("mps", "auto", None, "cpu", "sums are float64, which MPS does not have"),
+    ],
+)
+def test_auto_is_the_cpu_where_nothing_else_is_possible(device, requested, host_only, expected, line, monkeypatch):
+    monkeypatch.setattr(devices, "automatic", lambda: device)
+    output = io.StringIO()
+    assert devices.accelerator(requested, host_only, Console(file=output)) == expected
+    assert output.getvalue().startswith(line)
+    assert output.getvalue().count("\n") == bool(line)
+
+
+HOST_ONLY = {
+    "OnlinePerceptron": ("loss=perceptron", "solver=online_perceptron", "recipe=direct", "reg.strength=1e-4"),
+    "Majorize": ("task=textcat", "data=planted_documents", "data.train=30", "reg=structured", "solver=majorize"),
+    "OnlineMIRA": ("task=parsing", "data=planted_treebank", "data.train=10", "data.dev=5", "data.test=5"),
+}
+
+
+@pytest.mark.parametrize("solver", HOST_ONLY)
+def test_a_solver_of_the_host_runs_on_a_machine_with_a_gpu(solver, run, monkeypatch):
+    monkeypatch.setattr(devices, "automatic", lambda: "cuda")
+    data = PLANTED if solver == "OnlinePerceptron" else ()
+    found = run(*HOST_ONLY[solver], "trainer.max_epochs=1", data=data, base=())
+    assert found.status == 0, found.errors
+    assert f"{solver} runs on the CPU only: trainer.accelerator=auto is the CPU, not cuda" in found.output
 
 
 # --- on `meta`, where a look at a value is an error

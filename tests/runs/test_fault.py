@@ -234,6 +234,24 @@ def test_a_checkpoint_of_another_model_is_refused(other, stopped, run):
     assert "last.ckpt is a checkpoint of another model" in found.errors
 
 
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("older", [True, False], ids=["older", "other names"])
+def test_a_checkpoint_of_an_older_version_is_refused_in_one_sentence(older, finished, stopped, run):
+    folder = stopped.folder / "checkpoints" / "fit"
+    saved = torch.load(folder / "last.ckpt", weights_only=True)
+    if older:
+        del saved["format"]
+    saved["state_dict"] = {f"model.{name}": value for name, value in saved["state_dict"].items()}
+    torch.save(saved, folder / "last.ckpt")
+    if finished:  # the record of a fit, as older versions wrote it
+        torch.save(saved, folder / "best.ckpt")
+        (folder / "finished.json").write_text('{"seconds_fit": 1.0, "epochs": 3, "strengths": {}, "cuts": []}')
+    found = run(f"ckpt_path={stopped.folder}", folder="resumed")
+    assert (found.status, found.errors.count("\n")) == (2, 1)
+    expected = "was written by another version of structsparse" if older else "does not fit the model, which differs in"
+    assert expected in found.errors
+
+
 def test_a_run_may_be_resumed_with_another_trainer(stopped, run):
     """How long a run lasts and what it runs on is no part of the model."""
     assert run("trainer.log_every_n_steps=3", "patience=5", f"ckpt_path={stopped.folder}", folder="other").status == 0

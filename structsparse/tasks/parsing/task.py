@@ -60,6 +60,10 @@ class Parsing(TaskModule):
     def linear(self) -> bool:
         return self.parser.linear and not isinstance(self.parser.scorer, GrowingArcScorer)
 
+    @property
+    def host_only(self) -> bool:
+        return isinstance(self.parser.scorer, GrowingArcScorer)
+
     def step(self, batch: ArcBatch) -> Tensor:
         losses = self.loss(self.parser(batch), batch.gold, batch.lengths)  # [batch]
         return losses.sum() / batch.items

@@ -26,7 +26,7 @@ class Budget(ProximalStep):
 
     After `freeze` epochs the living groups are settled: the dead stay dead, the living are shrunk no more.
 
-    `sequence` holds (step, parameter, strength) of every time that groups were shrunk; the penalty keeps the last, of
+    `cuts` holds (step, parameter, strength) of every time that groups were shrunk; the penalty keeps the last, of
     several families the largest."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Budget(ProximalStep):
             raise UserError(f"reg.freeze={freeze}: expected a number of epochs, at least 1, or null")
         self.budget, self.freeze, self.frozen = budget, freeze, False
         self.most = {name: self._most(name, penalty) for name, penalty in self.penalties.items()}
-        self.sequence: list[tuple[int, str, float]] = []
+        self.cuts: list[tuple[int, str, float]] = []
 
     def _most(self, name: str, penalty: Penalty) -> list[int]:
         """How many groups may live in each family of disjoint ones."""
@@ -76,9 +76,7 @@ class Budget(ProximalStep):
         if self.freeze is not None and any(notes_of(p).grows is not None for p in module.parameters()):
             raise UserError(f"reg.freeze={self.freeze}: rows of model=growing come and go; take model=sparse, or null")
         for name, penalty in self.penalties.items():  # that of the last cut, none before the first
-            penalty.strength = max(
-                (s for _, cut, s in self.sequence[-len(self.most[name]) :] if cut == name), default=0.0
-            )
+            penalty.strength = max((s for _, cut, s in self.cuts[-len(self.most[name]) :] if cut == name), default=0.0)
         super().on_train_start(trainer, module)
 
     @torch.no_grad()
@@ -91,7 +89,7 @@ class Budget(ProximalStep):
             most = self.most[name][family]
             strength, lives = float(self.needed(strengths, most)), torch.zeros_like(strengths, dtype=torch.bool)
             if strength > 0:
-                self.sequence.append((self.count, name, strength))
+                self.cuts.append((self.count, name, strength))
                 taken.append(strength)
                 lives[strengths.topk(most).indices] = True  # ties are for rounding to decide
             return strength, ~lives
@@ -120,9 +118,9 @@ class Budget(ProximalStep):
             self.support[name] = mask & self.support[name] if name in self.support else mask
 
     def state_dict(self) -> dict:
-        return {**super().state_dict(), "frozen": self.frozen, "support": self.support, "sequence": self.sequence}
+        return {**super().state_dict(), "frozen": self.frozen, "support": self.support, "cuts": self.cuts}
 
     def load_state_dict(self, state: dict) -> None:
         super().load_state_dict(state)
         self.frozen, self.support = state["frozen"], dict(state["support"])
-        self.sequence = [tuple(entry) for entry in state["sequence"]]
+        self.cuts = [tuple(entry) for entry in state["cuts"]]

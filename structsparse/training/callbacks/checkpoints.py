@@ -18,6 +18,7 @@ from structsparse.base.files import atomic_file
 from structsparse.training.scores import gain
 
 LAST, BEST = "last.ckpt", "best.ckpt"
+FORMAT = 2  # of a checkpoint; raised when older ones cannot be continued
 SECONDS = 10.0  # of work that a crash may cost; saving a large model after every short epoch would cost more
 
 
@@ -187,19 +188,28 @@ class StopAtNaN(lightning.Callback):
                 )
 
 
-def same_model(path: Path, fingerprint: str) -> Path:
-    """The checkpoint at `path`, if it can be read and is of this very model; otherwise the reason."""
+def checked_checkpoint(path: Path, module: lightning.LightningModule) -> Path:
+    """The path of a checkpoint that this module can continue from; otherwise a refusal with the reason."""
     if not path.is_file():
-        raise UserError(f"{path}: no checkpoint there; ckpt_path is a checkpoint, a run directory or last")
+        raise UserError(f"{path}: no checkpoint there; ckpt_path is a checkpoint, a run folder or last")
     try:
         saved = torch.load(path, map_location="meta", weights_only=True, mmap=True)
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f"{path} is no readable checkpoint ({reason})") from None
-    found = saved.get("fingerprint") if isinstance(saved, dict) else None
-    if found != fingerprint:
+    saved = saved if isinstance(saved, dict) else {}
+    if "fingerprint" in saved and saved.get("format") != FORMAT:
         raise UserError(
-            f"{path} is a checkpoint of another model ({found}, expected {fingerprint}); "
+            f"{path} was written by another version of structsparse, which this one cannot continue; "
+            "train again without ckpt_path"
+        )
+    known = saved.get("fingerprint")
+    if known != module.fingerprint:
+        raise UserError(
+            f"{path} is a checkpoint of another model ({known}, expected {module.fingerprint}); "
             "resume with the options and the data it was made with"
         )
+    other = sorted(saved["state_dict"].keys() ^ module.state_dict().keys())
+    if other:
+        raise UserError(f"{path} does not fit the model, which differs in {', '.join(other)}; train again without it")
     return path

@@ -66,7 +66,7 @@ class Outer(NamedTuple):
 class OuterIterations(ProximalStep):
     """Puts copies beside the parameters of `copied`, which bear their penalties, and updates them every `inner` epochs,
     or sooner if the solver has converged. Between epochs, in validation, in checkpoints and in the end the weights are
-    the copies. `history` holds what each outer iteration has changed."""
+    the copies. `outer` holds what each outer iteration has changed."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class OuterIterations(ProximalStep):
         self.copied, self.options, self.items = dict(copied), options, items
         self.copies: dict[str, Copied] = {}
         self.aside: dict[str, Tensor] | None = None  # the weights, where the parameters are copies
-        self.epochs, self.history = 0, []
+        self.epochs, self.outer = 0, []
         self.saved: dict | None = None
         self.parameters: dict[str, Tensor] = {}
 
@@ -132,7 +132,7 @@ class OuterIterations(ProximalStep):
         entries = sum(part.entries for part in moved)
         apart, change, flips, living = torch.stack([torch.stack(part[1:]) for part in moved]).sum(0).tolist()
         last = Outer(trainer.current_epoch, apart / entries, change / entries, int(flips), int(living))
-        self.history.append(last)
+        self.outer.append(last)
         if self.carrier is not None:
             self.carrier.renew()
         if max(last.primal, last.dual) <= self.options.tolerance:
@@ -172,7 +172,7 @@ class OuterIterations(ProximalStep):
 
     def state_dict(self) -> dict:
         copies = {name: copy.state_dict() for name, copy in self.copies.items()}
-        own = {"copies": copies, "aside": self.aside, "epochs": self.epochs, "history": [*map(tuple, self.history)]}
+        own = {"copies": copies, "aside": self.aside, "epochs": self.epochs, "outer": [*map(tuple, self.outer)]}
         return super().state_dict() | own
 
     def load_state_dict(self, state: dict) -> None:
@@ -186,4 +186,4 @@ class OuterIterations(ProximalStep):
         self.aside = state["aside"]
         if self.aside is not None:
             self.aside = {name: value.to(self.parameters[name].device) for name, value in self.aside.items()}
-        self.epochs, self.history, self.saved = state["epochs"], [Outer(*line) for line in state["history"]], None
+        self.epochs, self.outer, self.saved = state["epochs"], [Outer(*line) for line in state["outer"]], None

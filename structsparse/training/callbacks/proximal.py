@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import lightning
 import torch
@@ -26,6 +26,9 @@ class ProximalStep(lightning.Callback):
     `support` holds, for a parameter, which of its entries may live at all; the others stay zero.
 
     An optimizer that carries penalties itself is given them, and no prox follows its steps."""
+
+    cuts: Sequence[tuple[int, str, float]] = ()  # to a budget: step, parameter, strength
+    outer: Sequence[tuple] = ()  # what each outer iteration of ADMM has changed
 
     def __init__(
         self,

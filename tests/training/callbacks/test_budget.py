@@ -189,7 +189,7 @@ def test_without_a_cut_there_is_no_strength_and_a_checkpoint_brings_it_back():
     again = Budget({"weights": penalty}, 2, freeze=1)
     again.load_state_dict(cut.state_dict())
     fitted(again, max_epochs=1)
-    assert float(penalty.strength) == cut.sequence[-1][2]
+    assert float(penalty.strength) == cut.cuts[-1][2]
 
 
 def test_within_the_budget_nothing_is_shrunk():
@@ -211,11 +211,11 @@ def test_the_strengths_are_told_with_the_steps_at_which_groups_were_cut():
     penalty = KINDS["rows"]()
     budget = Budget({"weights": penalty}, 2, every=4)
     fitted(budget)
-    steps = [step for step, _, _ in budget.sequence]
+    steps = [step for step, _, _ in budget.cuts]
     assert set(steps) <= {4, 8, 10, 12, 16, 20}  # an epoch has ten, and its end is one of them
     assert steps == sorted(steps)
-    assert all(name == "weights" and strength > 0 for _, name, strength in budget.sequence)
-    assert budget.sequence[-1][2] == float(penalty.strength)
+    assert all(name == "weights" and strength > 0 for _, name, strength in budget.cuts)
+    assert budget.cuts[-1][2] == float(penalty.strength)
 
 
 def test_after_freezing_the_dead_stay_dead_and_the_living_are_not_shrunk():
@@ -225,7 +225,7 @@ def test_after_freezing_the_dead_stay_dead_and_the_living_are_not_shrunk():
 
     class Watch(lightning.Callback):
         def on_train_epoch_end(self, trainer, module):
-            seen.append((module.weights.detach().clone(), len(budget.sequence)))
+            seen.append((module.weights.detach().clone(), len(budget.cuts)))
 
     module = Regression(fall=1.0)
     trainer(budget, Watch(), max_epochs=6).fit(module, loader())
@@ -240,7 +240,7 @@ def test_a_checkpoint_holds_the_budget_too():
     fitted(budget, max_epochs=1)
     other = Budget({"weights": KINDS["rows"]()}, 2, every=3, freeze=1)
     other.load_state_dict(budget.state_dict())
-    assert (other.sequence, other.frozen) == (budget.sequence, True)
+    assert (other.cuts, other.frozen) == (budget.cuts, True)
     assert torch.equal(other.support["weights"], budget.support["weights"])
 
 
