@@ -1,4 +1,4 @@
-"""The loss of a chain CRF, forward and backward: ours beside torch-struct, pytorch-crf and a plain loop.
+"""The loss of a chain CRF, forward and backward: ours against torch-struct, pytorch-crf and a plain loop.
 
 A call takes emissions, transitions, start and end scores, gold labels and lengths, and leaves the gradients of
 the summed loss on all four scores. 128 sentences of 10 to 40 tokens, float32; figures are per real token.

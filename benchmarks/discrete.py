@@ -1,4 +1,4 @@
-"""Time of an outer iteration of reg=discrete beside that of the same iterations of the solver without it.
+"""Time of an outer iteration of reg=discrete against the same iterations of the solver without it.
 
 python benchmarks/discrete.py [--json FILE] [--quick]
 """

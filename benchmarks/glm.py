@@ -1,4 +1,4 @@
-"""Sparse linear classifiers to a duality gap: ours beside skglm and celer, CPU time of one thread.
+"""Sparse linear classifiers to a duality gap: ours against skglm and celer, CPU time of one thread.
 
 Bags of words of two newsgroups (sci.med against sci.space): logs of counts, rows of norm 1, every word of the training
 posts a feature; groups of words that begin with the same three letters. All contenders minimise the same objective,

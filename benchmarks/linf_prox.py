@@ -1,11 +1,10 @@
 """One proximal step of the largest-entry norm over subtrees of contexts: Figure 3 of Nelakanti et al. (2013).
 
     python benchmarks/linf_prox.py algorithm=merged_heap order=9 words=100000
-    python -m benchmarks.harness.runner nelakanti2013/prox        every algorithm, by order and by words
+    python -m benchmarks.harness nelakanti2013/prox               every algorithm, by order and by words
 
-The step is that of all words' gradient from the weights where training begins, each over its count, and what the
-penalty takes is 0.65 counts; only the prox is timed. Beside the trie stands the tree in which chains of contexts have
-been joined, whose prox is the same. Writes metrics.json into hydra.run.dir, if that is given.
+Only the prox is timed: after a gradient step of all words from the initial weights, at a strength of 0.65 counts. The
+collapsed tree, in which chains of contexts are joined, has the same prox as the trie. Writes metrics.json into hydra.run.dir, if that is given.
 """
 
 import statistics

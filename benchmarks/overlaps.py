@@ -1,4 +1,4 @@
-"""One family after the other is not the prox of overlapping groups: how far it is from it.
+"""Overlapping groups: the distance of the sequential prox, one family after the other, from the exact one.
 
 A single prox of random weights, exact and sequential, at shares of the strength at which all of them would die. The
 distance is relative to the norm of the exact result, the excess to its objective; median and largest of ten draws.

@@ -1,4 +1,4 @@
-"""The algorithms by which Nelakanti, Archambeau, Mairal, Bach and Bouchard (2013) clip subtrees, beside ours.
+"""Clipping of subtrees by the algorithms of Nelakanti, Archambeau, Mairal, Bach and Bouchard (2013), and by ours.
 
     random_pivot_   their Algorithm 3: each subtree by itself, the limit by pivots drawn at random
     best_of_heap_   their Algorithm 4: heaps of subtrees, of which the k largest entries are read and clipped

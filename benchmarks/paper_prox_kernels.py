@@ -1,4 +1,4 @@
-"""The largest entries of subtrees clipped as in Nelakanti, Archambeau, Mairal, Bach and Bouchard (2013); all float64.
+"""Kernels of the algorithms of Nelakanti, Archambeau, Mairal, Bach and Bouchard (2013) that clip subtrees; float64.
 
 Twins of `kernels.trees.clip_trees`, which does the same faster: these are what it is compared with. v and c hold the
 sizes and counts (1 / step) of the entries of one node after the other.

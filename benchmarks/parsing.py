@@ -1,4 +1,4 @@
-"""Dependency parsers: scores of all arcs by rows and by keys, the best trees, and the share of either in training.
+"""Dependency parsing: arc scores by rows and by keys, best trees against a C package, growth with the arcs.
 
 The 684 templates of conf/features/parsing.yaml on the training part of tr_imst, averaged MIRA, one thread. First an
 epoch with a row for every feature of training (`model=arcs`); its weights are then given to the table that is searched

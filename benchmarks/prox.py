@@ -1,4 +1,4 @@
-"""Proximal steps beside the speed of memory, and a group lasso at the cost of its groups; then those of trees.
+"""Proximal steps against one pass over memory, a group lasso at the cost of its groups, proximal steps of trees.
 
 Each step changes all of 80 million float32 weights in place; its time is a multiple of that of `mul_`, which must read
 and write them too. Groups follow each other, their ends drawn at random; then rows of 22 labels, each a group. Beside

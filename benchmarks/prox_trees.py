@@ -1,4 +1,4 @@
-"""The proximal steps of trees: ours beside SPAMS, which has the only other exact ones; an entry for each node.
+"""Exact proximal steps of trees: ours against SPAMS; one entry for each node.
 
 Shallow: a million nodes on 12 levels, an uneven number of children. Deep: 100,000 nodes that hang below one of the few
 nodes before them, more than 5,000 levels. Both sides get the same float64 problem in the order they like best: ours

@@ -1,4 +1,4 @@
-"""A whole training step of a sparse tagger: ours beside what torch offers for it.
+"""A training step of a sparse tagger: ours against the sparse operations of torch.
 
 The scores of a minibatch of 64 sentences, the loss of a chain CRF, its gradient, and the change of the weights; 96
 templates (1-5-grams of pos[-5..5], 1-3-grams of word[-5..5], 1-2-grams of shape[-5..5]), float32. All contenders work

@@ -1,6 +1,6 @@
-"""Taggers for chunks: ours beside crfsuite, CPU time of one thread.
+"""Chunking: our taggers against crfsuite, CPU time of one thread.
 
-CoNLL-2000 as it was given out, the 19 templates of conf/features/chunking.yaml; both sides see the same features and
+CoNLL-2000 as published, the 19 templates of conf/features/chunking.yaml; both sides see the same features and
 have a weight for the same pairs. crfsuite trains first: L1 by OWL-QN to its own stop, and its averaged perceptron. Then
 ours, through the same recipe as `train.py`: the same L1 objective until it is as low as crfsuite's (which this program
 evaluates at crfsuite's weights with our own code, and stops if it does not agree with what crfsuite has said); the same

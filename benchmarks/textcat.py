@@ -1,4 +1,4 @@
-"""Text categorization: our lasso beside skglm and scikit-learn's liblinear, sentences beside our lasso, growth.
+"""Text categorization: our lasso against skglm and liblinear, sentences against our lasso, growth with the groups.
 
 Raw counts of the words of two newsgroups (sci.med against sci.space), each word of the fitting part a feature, logistic
 loss, strengths of the summed loss, an intercept that is not penalised. All start from zero and end at a relative

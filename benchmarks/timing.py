@@ -1,4 +1,4 @@
-"""What the benchmarks share: both sides timed in one run, turn by turn; a table for people, figures for machines."""
+"""Timing of contenders turn by turn within one run, and the output of figures as a table and as JSON."""
 
 import argparse
 import json
