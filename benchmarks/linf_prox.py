@@ -4,7 +4,9 @@
     python -m benchmarks.harness nelakanti2013/prox               every algorithm, by order and by words
 
 Only the prox is timed: after a gradient step of all words from the initial weights, at a strength of 0.65 counts. The
-collapsed tree, in which chains of contexts are joined, has the same prox as the trie. Writes metrics.json into hydra.run.dir, if that is given.
+collapsed tree, in which chains of contexts are joined, has the same prox as the trie.
+
+Writes metrics.json into hydra.run.dir, if that is given.
 """
 
 import statistics
