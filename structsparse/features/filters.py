@@ -6,7 +6,8 @@ their old order, and notes for the user.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -33,6 +34,11 @@ class Candidates(Protocol):
 def all_of(candidates: Candidates) -> Filtered:
     """All templates."""
     return list(candidates.templates), []
+
+
+def keeps_all(filter: Callable) -> bool:
+    """Whether a filter of templates is `all_of`, perhaps as a partial."""
+    return (filter.func if isinstance(filter, partial) else filter) is all_of
 
 
 def at_random(candidates: Candidates, count: int, seed: int) -> Filtered:

@@ -1,10 +1,10 @@
 """The artifact of a language model: `model.json` has its words and reading, `weights.safetensors` its living contexts.
 
 Contexts stand level by level and the children of a context side by side, so that the numbers of children and their
-words are all that is needed. A next word is stored as its rank among the next words of the context above, of which long
-contexts have few; a word that is missing there comes after them. A weight that equals that of the same word in the
-context above takes one bit: l-infinity penalties cause many of these. The bytes of all numbers are sorted by their
-significance, then deflated.
+words are all that is needed. A next word is stored as its rank among the next words of the context above. Long
+contexts have few of these; a word that is missing there comes after them. A weight that equals that of the same word
+in the context above takes one bit: l-infinity penalties cause many of these. The bytes of all numbers are sorted by
+their significance, then deflated.
 """
 
 from __future__ import annotations

@@ -226,6 +226,7 @@ class ContextTree:
         return replace(self, **nodes, **entries, ends=ends, entry_ends=entry_ends, **rest)
 
     def _require_trie(self, action: str) -> None:
+        """Refuse an action on a collapsed tree."""
         if self.collapsed:
             raise UserError(f"only a trie of contexts can be {action}, this one is collapsed")
 

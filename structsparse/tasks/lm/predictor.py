@@ -25,6 +25,7 @@ from structsparse.tasks.lm.trie import Trie
 if TYPE_CHECKING:
     from structsparse.tasks.lm.contexts import ContextTree
 
+_EXPECTED = "a language model reads texts (str) or sentences (lists of words)"
 LONGEST = 1000  # words of a random sentence: a model that never learnt sentence ends would go on forever
 Texts = str | os.PathLike | Iterable[str | Sequence[str]]  # a text, a file, or several texts or sentences of words
 
@@ -131,7 +132,7 @@ class LanguageModel:
         """The most probable next words after each text, see `next_words`."""
         if isinstance(texts, os.PathLike):
             raise UserError(f"{texts}: the next words of a language model are predicted after texts, not after a file")
-        return [self.next_words(text, count) for text in ([texts] if isinstance(texts, str) else texts)]
+        return [self.next_words(text, count) for text in _listed(texts)]
 
     def marginals(self, texts: Texts) -> NoReturn:
         """Refused: the words of a text are given, so that no variable is left to have a marginal."""
@@ -161,7 +162,7 @@ class LanguageModel:
     def stream(self, source: Path | BinaryIO) -> Iterator[tuple[ProvisionalText, EncodedText]]:
         """The sentences of a file, plain or gzipped, or of a pipe, block by block in constant memory.
 
-        `Coded` has the words that the vocabulary lacks, too."""
+        The first of each pair also has the words that the vocabulary lacks."""
         blocks = sentences_of_file if isinstance(source, os.PathLike) else sentences_of_stream
         for coded in blocks(source, self.reading):
             yield coded, coded.text(self.vocabulary)
@@ -182,7 +183,7 @@ class LanguageModel:
 
     def _texts(self, texts: str | Iterable[str | Sequence[str]]) -> Iterator[tuple[ProvisionalText, EncodedText]]:
         """The texts that a caller passes, each as codes."""
-        for text in [texts] if isinstance(texts, str) else texts:
+        for text in _listed(texts):
             coded = code_pieces("text", self._sentences(text), self.reading)
             yield coded, coded.text(self.vocabulary)
 
@@ -192,7 +193,7 @@ class LanguageModel:
             return sentences_of([(line, True) for line in text.split("\n")], self.reading)
         if isinstance(text, Sequence) and all(isinstance(word, str) for word in text):
             return [(list(text), True)]
-        raise UserError(f"a language model reads texts (str) or sentences (lists of words), got {text!r:.60}")
+        raise UserError(f"{_EXPECTED}, got {text!r:.60}")
 
     # --- next words
 
@@ -204,7 +205,7 @@ class LanguageModel:
         """The most probable next words after a context, and what each shorter context adds to their scores.
 
         A context that begins with `<s>` begins its sentence."""
-        if count < 1:
+        if type(count) is not int or count < 1:
             raise UserError(f"the {count} most probable words were requested, expected a number from 1 on")
         path = self.trie.path(self._codes(context))
         probabilities = self._after(path[-1])
@@ -248,6 +249,8 @@ class LanguageModel:
         """Whether a context begins its sentence, as `<s>` or `</s>` in it says, and its words as the model reads them.
 
         Words before such a mark belong to another sentence."""
+        if not isinstance(context, Iterable):
+            raise UserError(f"{_EXPECTED}, got {context!r:.60}")
         tokens = self.reading.split(context) if isinstance(context, str) else list(context)
         marks = [place for place, token in enumerate(tokens) if token in (START, END)]
         if marks:
@@ -272,3 +275,12 @@ class LanguageModel:
             if node == 0 or entry >= 0:
                 context = map(self.vocabulary.name, self.trie.context(node))
                 yield Part(tuple(context), float(self.increments[entry]))
+
+
+def _listed(texts: str | Iterable[str | Sequence[str]]) -> Iterable[str | Sequence[str]]:
+    """Texts as something to iterate over; a single one is a list of one."""
+    if isinstance(texts, str):
+        return [texts]
+    if not isinstance(texts, Iterable):
+        raise UserError(f"{_EXPECTED}, got {texts!r:.60}")
+    return texts

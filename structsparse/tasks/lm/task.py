@@ -73,7 +73,7 @@ class LanguageModule(TaskModule):
         super().__init__(loss, optimizer, Perplexity, penalised, final_lr, fingerprint)
         self.model, self.trie, self.texts = model, trie, texts
         self._places: dict[str, Places] = {}
-        self._on_trie: list | None = None  # cache of on_trie: the model, and for each of its entries the row of ours
+        self._on_trie: list | None = None  # cache of on_trie: the model, and for each of its entries a row
 
     @property
     def linear(self) -> bool:
@@ -163,29 +163,32 @@ class LanguageModelTask(Task):
         """Texts alone; contexts are the only features, and each model counts them when it is built."""
         if not isinstance(corpus, TextSplits):
             raise UserError("task=lm reads running text: take data=text, ptb or another corpus of it")
-        if "templates" in features or getattr(filter, "func", filter) is not filters.all_of:
+        if "templates" in features or not filters.keeps_all(filter):
             raise UserError("task=lm has contexts and no templates: leave out features=... and filter=...")
         return LanguageData(corpus)
 
     def build(self, stage: Stage, data: LanguageData) -> tuple[LanguageModule | KneserNeyModule, TermPenalties]:
+        """The Lightning module of an n-gram model, or of a counted Kneser-Ney model, and its penalties."""
         model = stage.scorer(data)
         identity = stage.fingerprint(*_identity(data))
         if isinstance(model, KneserNey):
             return KneserNeyModule(model, data.texts.parts, identity), []
         parameters = {f"model.{name}": parameter for name, parameter in model.named_parameters()}
-        placed = place(stage.terms, parameters, ContextLayout(model.tree))
+        penalties = place(stage.terms, parameters, ContextLayout(model.tree))
         loss = stage.loss(model.structure)
         trie = data.trie(model.tree.order) if model.tree.collapsed else None
         texts, names = data.texts.parts, [*parameters]
         module = LanguageModule(model, trie, loss, stage.optimizer, texts, names, stage.final_lr, identity)
-        return module, placed
+        return module, penalties
 
     def validate(self, stage: Stage, data: LanguageData, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse penalties on parameters that n-gram models do not have."""
         borne(stage.terms, ["model.table"])
 
     def check_solver(
         self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]
     ) -> None:
+        """Refuse online solvers, which n-gram models cannot be trained with."""
         if solver_of(optimizer).needs_sentences:
             raise UserError(
                 "solver: online solvers that go from sentence to sentence do not fit task=lm; take fista, or "
@@ -198,6 +201,7 @@ class LanguageModelTask(Task):
 
     @torch.no_grad()
     def inherit(self, module: LanguageModule, before: StageResult, support: dict[str, Tensor]) -> None:
+        """Start an n-gram model from the weights of the stage before; dead weights are zero."""
         old, new = before.module.model.table, module.model.table
         if old.shape != new.shape:
             raise UserError("warm=true: this model cannot start from the weights of the stage before; set it to false")
@@ -206,9 +210,11 @@ class LanguageModelTask(Task):
             new.mul_(mask)
 
     def alive(self, result: StageResult) -> bool:
+        """Whether an n-gram model has a nonzero weight; counted models always live."""
         return isinstance(result.module, KneserNeyModule) or bool((result.module.model.table != 0).any())
 
     def sparsity(self, data: LanguageData, first: StageResult, last: StageResult) -> dict[str, object]:
+        """Counts of contexts, weights, parameters and groups of a language model."""
         if isinstance(last.module, KneserNeyModule):
             model = last.module.model
             return {"features": model.nodes, "weights": model.entries, "nonzero": model.entries}
@@ -228,6 +234,7 @@ class LanguageModelTask(Task):
     def write_report(
         self, folder: Path, data: LanguageData, results: Sequence[StageResult], last: StageResult
     ) -> Table | None:
+        """Write log_probabilities.npy and the tables of a language model."""
         test = data.texts.test
         known = last.module.log_probabilities("test")[test.known[test.targets]]
         report.write_log_probabilities(folder / "log_probabilities.npy", known)
@@ -236,6 +243,7 @@ class LanguageModelTask(Task):
         return report.write_tables(folder, last.module.model.tree, last.module.model.table.detach().cpu().numpy())
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
+        """Write the artifact of an n-gram model; Kneser-Ney models have none."""
         if isinstance(result.module, KneserNeyModule):
             console.print("no model folder: model=kneser_ney is a baseline that is counted, it cannot be exported")
             return None

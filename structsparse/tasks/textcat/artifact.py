@@ -77,7 +77,7 @@ def load(folder: Path, description: dict) -> Classifier:
         outputs, words = outputs_of(classes), decode_words(tensors, description["words"])
         plain = len(words) - extra
         if plain < 0 or len({*words[:plain]}) != plain:
-            raise UserError(f"{len(words):,} words, {extra:,} of them made of others: expected distinct words")
+            raise UserError(f"{len(words):,} words, {extra:,} of them extra features: expected distinct words")
         table = decode_table(tensors, "table", (len(words),) if outputs == 1 else (len(words), outputs))
         if not np.isfinite(table).all():
             raise UserError("table holds a number that is NaN or infinite")

@@ -82,7 +82,7 @@ class Classifier:
         """The best classes of each document, at most `count`, the best first; texts as for `predict`."""
         if self.classes is None:
             raise UserError("this model predicts a number for each document, it has no classes to rank")
-        if count < 1:
+        if type(count) is not int or count < 1:
             raise UserError(f"the {count} best classes were requested, expected a number from 1 on")
         scores = self.scores(self._documents(texts))
         probabilities = self.probabilities(scores) if self.probabilistic else None
@@ -182,6 +182,8 @@ class Classifier:
         """The documents that a caller passes."""
         if isinstance(texts, os.PathLike):
             texts = content_of(existing(Path(texts))).removesuffix("\n").split("\n")
+        if not isinstance(texts, Iterable):
+            raise UserError(f"a classifier reads documents (str), got {texts!r:.60}")
         return self.read([texts] if isinstance(texts, str) else texts)
 
 

@@ -95,18 +95,19 @@ class TextcatTask(Task):
             raise UserError(
                 "task=textcat reads documents with labels: take data=documents, newsgroups or another of them"
             )
-        if not {*features} <= OPTIONS or getattr(filter, "func", filter) is not filters.all_of:
+        if not {*features} <= OPTIONS or not filters.keeps_all(filter):
             raise UserError("task=textcat has words and no templates: leave out features=... and filter=...")
         shown = None if self.shown is None else _documents_shown(self.shown, corpus)
         return prepare(corpus, features, shown)
 
     def build(self, stage: Stage, data: DocumentData) -> tuple[ClassifierModule, TermPenalties]:
+        """The Lightning module of a classifier, and its penalties."""
         model, loss = stage.scorer(data), stage.loss()
         _check_loss(loss, data)
         parameters = {f"model.{name}": parameter for name, parameter in model.named_parameters()}
         layout = data.bag.layout
-        placed = place([_with_cached_groups(term, data) for term in stage.terms], parameters, layout)
-        names = tuple(name for _, penalties in placed for name in penalties)
+        penalties = place([_with_cached_groups(term, data) for term in stage.terms], parameters, layout)
+        names = tuple(name for _, by_name in penalties for name in by_name)
         identity = stage.fingerprint(*_identity(data))
         module = ClassifierModule(model, loss, stage.optimizer, data.score, names, stage.final_lr, identity)
         notes_of(model.table).design = Design(data.columns, data.targets("train"), loss.kind, model.bias)
@@ -114,15 +115,17 @@ class TextcatTask(Task):
         squares = torch.from_numpy(np.maximum(squares, 1 / data.items))
         notes_of(model.table).curvature = squares if model.table.dim() == 1 else squares[:, None]
         notes_of(model.bias).curvature = torch.ones((), dtype=torch.float64)
-        return module, placed
+        return module, penalties
 
     def validate(self, stage: Stage, data: DocumentData, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse a loss that does not fit the labels, and penalties on parameters that classifiers do not have."""
         _check_loss(stage.loss(), data)
         borne(stage.terms, ["model.table", "model.bias"])
 
     def check_solver(
         self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]
     ) -> None:
+        """Refuse online solvers, which classifiers cannot be trained with."""
         if solver_of(optimizer).needs_sentences:
             raise UserError(
                 "solver: online solvers that go from sentence to sentence do not fit task=textcat; take majorize or "
@@ -135,14 +138,17 @@ class TextcatTask(Task):
 
     @torch.no_grad()
     def inherit(self, module: ClassifierModule, before: StageResult, support: dict[str, Tensor]) -> None:
+        """Start a classifier from the weights of the stage before; dead weights are zero."""
         module.model.load_state_dict(before.module.model.state_dict())
         for name, mask in support.items():
             dict(module.named_parameters())[name].mul_(mask)
 
     def alive(self, result: StageResult) -> bool:
+        """Whether a classifier has a nonzero weight."""
         return bool((result.module.model.table != 0).any())
 
     def sparsity(self, data: DocumentData, first: StageResult, last: StageResult) -> dict[str, object]:
+        """Counts of words, weights and groups of a classifier; precision and recall of planted groups."""
         living = last.module.model.table.detach().cpu() != 0
         rows = living if living.dim() == 1 else living.any(dim=1)
         counts = {
@@ -158,11 +164,13 @@ class TextcatTask(Task):
     def write_report(
         self, folder: Path, data: DocumentData, results: Sequence[StageResult], last: StageResult
     ) -> Table | None:
+        """Write the tables of words and groups of a classifier, and its explanation."""
         words, first = report.write_words(folder, data, last.module.model), selecting_stage(results)
         report.write_explanation(folder, data, first, last)
         return report.write_groups(folder, data, first) or words
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
+        """Write the artifact of a classifier."""
         return artifact.save(folder, classifier_of(result))
 
 

@@ -146,9 +146,11 @@ def test_what_a_language_model_cannot_answer_is_refused_with_the_reason(tmp_path
         model.marginals("w0")
     with pytest.raises(UserError, match="not after a file"):
         model.nbest(tmp_path / "text")
-    for texts in ([3], [["w0", 3]], [None]):
+    for texts in (3, [3], [["w0", 3]], [None], b"w0"):
         with pytest.raises(UserError, match=r"reads texts \(str\) or sentences \(lists of words\), got"):
             model.predict(texts)
+    with pytest.raises(UserError, match="got 3"):
+        model.nbest([3])
     with pytest.raises(UserError, match="nowhere: no such file"):
         model.evaluate("nowhere")
 

@@ -98,6 +98,7 @@ def test_what_a_classifier_cannot_answer_is_refused_with_the_reason(tmp_path):
         (lambda: numbers.nbest(texts), "has no classes to rank"),
         (lambda: model.nbest(texts, 0), "the 0 best classes"),
         (lambda: model.predict([3]), r"reads documents \(str\), got 3"),
+        (lambda: model.predict(None), r"reads documents \(str\), got None"),
         (lambda: model.predict(tmp_path / "nowhere"), "nowhere: no such file or folder"),
         (lambda: model.evaluate(texts), "labels are missing"),
         (lambda: model.evaluate(texts, ["a"]), "60 documents and 1 labels"),

@@ -43,6 +43,7 @@ class ExplainedSentence(NamedTuple):
 
     @property
     def text(self) -> str:
+        """The sentence as it stands in the document."""
         return "".join(piece for piece, _ in self.pieces)
 
 
@@ -59,6 +60,7 @@ class ExplainedDocument(NamedTuple):
 
     @property
     def right(self) -> bool:
+        """Whether the prediction is the label."""
         return self.label == self.predicted
 
 
