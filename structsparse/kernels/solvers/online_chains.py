@@ -151,7 +151,7 @@ def _score_held(ids, offsets, first, last, weights, slots, emissions):
 
 @njit(inline="always")
 def _larger(x, y):
-    return x if x > y else y  # which LLVM vectorises, unlike max
+    return x if x > y else y
 
 
 @njit(**PLAIN)
