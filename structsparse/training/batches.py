@@ -1,4 +1,4 @@
-"""Sentences as arrays, and the loader that lays them into batches."""
+"""Batches of sentences: tokens of a corpus as arrays, and resumable loaders over them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POOL = 16  # batches shuffled together, then sorted by length: little padding, 
 
 @dataclass(frozen=True)
 class TokenArrays:
-    """A corpus ready to train on; everything is indexed by token, sentence s is offsets[s] : offsets[s + 1]."""
+    """Tokens of a corpus as arrays for training; sentence s has the tokens offsets[s] : offsets[s + 1]."""
 
     bags: Bags
     gold: np.ndarray  # int64 [tokens]
@@ -60,7 +60,7 @@ class TokenArrays:
 
 
 def _at(bags: Bags, tokens: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """The bags of some tokens, end to end, and where each begins."""
+    """The feature bags of some tokens, concatenated, and the offset of each."""
     sizes = np.diff(bags.offsets)[tokens]
     ids = bags.ids[ranges(bags.offsets[tokens], sizes)]
     return torch.from_numpy(ids), torch.from_numpy(np.r_[0, np.cumsum(sizes)])
@@ -68,7 +68,7 @@ def _at(bags: Bags, tokens: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
 
 @dataclass
 class Passage:
-    """Some sentences, to be gone through one after another. Nothing is copied: the arrays are those of the corpus."""
+    """Sentences for an online solver, which takes them one after another; the arrays are those of the corpus."""
 
     ids: torch.Tensor  # int32 [occurrences] active rows of all tokens of the corpus
     offsets: torch.Tensor  # int64 [tokens + 1] into ids
@@ -79,7 +79,7 @@ class Passage:
 
 
 class Progress:
-    """How far a loader is: a run stopped inside an epoch goes on with the next batch."""
+    """Position of a loader in its epoch: a run that was stopped continues with the next batch."""
 
     def __init__(self) -> None:
         self.sampler, self.batch_sampler = self, None  # whom Lightning tells the epoch
@@ -112,7 +112,7 @@ class Batches(Progress):
         self.whole: TokenBatch | None = None  # the batch of a corpus that is a single step, made once
 
     def __len__(self) -> int:
-        """The sentences left over after the last full batch join it when they are too few to share."""
+        """The number of steps. Sentences left after the last full batch join it if they are too few to share."""
         full, rest = divmod(len(self.arrays), self.size)
         return max(1, full + (rest >= self.world))
 
@@ -134,7 +134,7 @@ class Batches(Progress):
         return self.whole
 
     def order(self) -> list[np.ndarray]:
-        """The sentences of each step of this epoch."""
+        """The numbers of the sentences of each step of this epoch."""
         lengths = self.arrays.lengths
         if not self.shuffle or len(self) == 1:
             return self._cut(np.argsort(-lengths, kind="stable"))
@@ -150,7 +150,7 @@ class Batches(Progress):
 
 
 class Passages(Batches):
-    """Sentences in random order, some at a time, for a solver that takes them one by one."""
+    """Passages of sentences in random order, for online solvers."""
 
     def __iter__(self) -> Iterator[Passage]:
         if self.done >= len(self):

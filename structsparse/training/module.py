@@ -1,4 +1,4 @@
-"""What the Lightning modules of all tasks share: how they are optimised, and how they are scored."""
+"""The base of the Lightning modules of all tasks: their optimizer, their validation, their checkpoints."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TaskModule(lightning.LightningModule):
         return self.step(batch) * self.trainer.world_size
 
     def backward(self, loss: Tensor, *args, **kwargs) -> None:
-        """Nothing where the loss has moved the weights already, or where a solver wants its value alone."""
+        """Skip the backward pass if the solver has moved the weights already, or needs the loss alone."""
         if loss.requires_grad and solver_of(self.optimizers(use_pl_optimizer=False)).slopes:
             loss.backward(*args, **kwargs)
 
@@ -79,7 +79,7 @@ class TaskModule(lightning.LightningModule):
         checkpoint.update(fingerprint=self.fingerprint, format=FORMAT)
 
     def configure_optimizers(self):
-        """Penalised parameters stand in a group of their own, where nothing else may shrink them."""
+        """The optimizer and its learning rates; penalised parameters form a parameter group without weight decay."""
         apart: dict[bool, list] = {True: [], False: []}
         for name, parameter in self.named_parameters():
             notes_of(parameter).pending = None

@@ -11,7 +11,7 @@ UNSEEN = "(unseen)"  # the type of gold labels beyond the names given
 
 
 def gain(metric: str, value: float) -> float:
-    """The value of a metric (`f1`, `dev_perplexity`, `dev/f1`, ...) so that more of it is better."""
+    """The value of a metric (`f1`, `dev_perplexity`, `dev/f1`, ...), negated if less of it is better."""
     name = metric.removeprefix("selected ").replace("/", "_").removeprefix("dev_")
     return -value if name in LOWER_IS_BETTER else value
 

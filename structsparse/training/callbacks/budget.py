@@ -1,4 +1,4 @@
-"""So many groups and no more: the strength follows from the budget, not the budget from the strength."""
+"""A budget of living groups: the strength of the penalty is chosen so that no more than so many live."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Budget(ProximalStep):
         self.cuts: list[tuple[int, str, float]] = []
 
     def _most(self, name: str, penalty: Penalty) -> list[int]:
-        """How many groups may live in each family of disjoint ones."""
+        """The budget of each family of disjoint groups."""
         families = penalty.families
         if not families:
             raise UserError(

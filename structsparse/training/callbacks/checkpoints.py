@@ -1,4 +1,4 @@
-"""What must survive: the last state, the best one on dev, and everything when somebody stops the run."""
+"""Checkpoints of a stage: its last state, its best model on dev, and all of it when the run is stopped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WholeFiles(TorchCheckpointIO):
 
 
 class Stopped(Exception):
-    """Somebody asked the run to stop, and everything is saved."""
+    """The run was stopped by a signal, after its state was saved."""
 
     def __init__(self, signum: int, path: Path) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}; saved to {path}")
@@ -140,12 +140,12 @@ class Checkpoints(lightning.Callback):
 
 
 def _any_process(trainer: lightning.Trainer, wish: bool) -> bool:
-    """A decision that all processes take alike."""
+    """Whether any process of a distributed run wishes it: a decision that all take alike."""
     return wish if trainer.world_size == 1 else trainer.strategy.reduce_boolean_decision(wish, all=False)
 
 
 def _check_numbers(state: Mapping[str, torch.Tensor], step: int) -> None:
-    """Minus infinity is a number here: it forbids."""
+    """Refuse weights that are NaN or infinite; minus infinity is allowed, as a weight that forbids."""
     for name, weights in state.items():
         if not (weights < torch.inf).all():
             raise UserError(

@@ -1,4 +1,4 @@
-"""Sparsity on view while it trains, in TensorBoard."""
+"""TensorBoard logs of sparsity during training: losses, living rows and groups, pictures of group norms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beside solvers that go from sentence to sentence: weights that are means, and how many there are."""
+"""Callbacks of online solvers: means of weights between epochs, and counts of rows and weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from structsparse.solvers.base import solver_of
 
 
 class Mean(lightning.Callback):
-    """Where a solver keeps means, these are the weights between epochs, in validation, in checkpoints, in the end."""
+    """Weight averaging: between epochs, in validation and in checkpoints the weights are the means of the solver."""
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         for optimizer in trainer.optimizers:
@@ -26,8 +26,8 @@ class Mean(lightning.Callback):
 
 
 class Counts(lightning.Callback):
-    """How many features have a row in memory, and how many weights are not zero, after each block of sentences and
-    before the prox that follows it. `history` holds (epoch, step, rows, weights)."""
+    """Counts of feature rows in memory and of nonzero weights, after each block of sentences and before its prox.
+    `history` holds (epoch, step, rows, weights)."""
 
     def __init__(self) -> None:
         self.history: list[tuple[int, int, int, int]] = []

@@ -1,4 +1,4 @@
-"""A bar within a long epoch (on a terminal), a line whenever dev has been looked at."""
+"""Progress on the console: a bar within an epoch on a terminal, and a line after each validation."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from structsparse.training.callbacks.monitor import SparsityMonitor
 
 
 class EpochLines(lightning.Callback):
+    """Console lines of a stage: loss, objective, score on dev and what lives."""
+
     def __init__(self, monitor: SparsityMonitor, metric: str, console: Console) -> None:
         self.monitor, self.metric, self.console = monitor, metric, console
         self.bar: Progress | None = None
@@ -62,7 +64,7 @@ class EpochLines(lightning.Callback):
 
 
 def _alive(scalars: Mapping[str, float]) -> list[str]:
-    """What lives of each parameter, which is named where there are several."""
+    """Counts of living rows, weights and groups; parameters are named if there are several."""
     found = [(*key.split("/"), count) for key, count in scalars.items() if "_alive/" in key]
     several = len({parameter for _, parameter, _ in found}) > 1
     return [

@@ -1,4 +1,4 @@
-"""The prox after each optimizer step."""
+"""The proximal step: the prox of each penalty after an optimizer step, with the step that was really taken."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class ProximalStep(lightning.Callback):
 
     @torch.no_grad()
     def flush(self) -> None:
-        """Apply what has accumulated."""
+        """Apply the thresholds that have accumulated."""
         for name, (solver, group, parameter) in self.targets.items():
             rate = self.rates[name]
             if not isinstance(rate, Tensor) and rate == 0.0:  # of a tensor it is not asked: a device would wait
