@@ -22,7 +22,7 @@ _EXPANSION = 1000  # bytes of words for each byte of their encoding, at most
 
 
 def bits_of(largest: int) -> int:
-    """The bits of the numbers from 0 to `largest`."""
+    """The bits of symbols from 0 to `largest`."""
     return int(largest).bit_length()
 
 

@@ -74,7 +74,7 @@ def errors_in(path: Path) -> Iterator[None]:
 
 
 def take(tensors: dict, name: str, dtypes: Collection[str], shape: tuple[int, ...]) -> np.ndarray:
-    """Remove and return a tensor, which must have this shape and one of these types."""
+    """Remove a tensor from those of an artifact and return it; it must have this shape and one of these types."""
     if name not in tensors:
         raise UserError(f"tensor {name} is missing")
     array = tensors.pop(name)
@@ -84,7 +84,7 @@ def take(tensors: dict, name: str, dtypes: Collection[str], shape: tuple[int, ..
 
 
 def take_bytes(tensors: dict, name: str) -> np.ndarray:
-    """Remove and return a tensor of encoded bytes: uint8, of any length."""
+    """Remove a tensor of encoded bytes from those of an artifact and return it: uint8, of any length."""
     if name not in tensors:
         raise UserError(f"tensor {name} is missing")
     array = tensors.pop(name)
@@ -120,7 +120,7 @@ COMMON_FIELDS: Fields = {
 
 
 def check_fields(description: dict, fields: Fields, optional: Collection[str] = ()) -> None:
-    """Check that a description has exactly these fields, with acceptable values."""
+    """Check that `model.json` has exactly these fields, with acceptable values."""
     for name in sorted(({*description} ^ {*fields}) - {*optional}):
         raise UserError(f"{name} is {'unknown' if name in description else 'missing'}, expected {', '.join(fields)}")
     for name, (accepts, expected) in fields.items():
@@ -129,12 +129,12 @@ def check_fields(description: dict, fields: Fields, optional: Collection[str] = 
 
 
 def are_strings(value: object) -> bool:
-    """Whether this is a list of strings."""
+    """Whether a field of `model.json` is a list of strings."""
     return isinstance(value, list) and all(isinstance(string, str) for string in value)
 
 
 def each_is(value: object, accepts: Callable[[object], bool]) -> bool:
-    """Whether this is an object all of whose values are accepted."""
+    """Whether a field of `model.json` is an object all of whose values are accepted."""
     return isinstance(value, dict) and all(map(accepts, value.values()))
 
 
@@ -152,7 +152,7 @@ def write_model(folder: Path, description: dict, weights: bytes) -> int:
 
 
 def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write these files to a temporary folder, flush them, rename it. A failure leaves the old folder as it was."""
+    """Write the files of a model to a temporary folder, flush them, rename it. A failure leaves the old model."""
     try:
         folder = folder.resolve()  # a link to a model stays a link
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _swap(new: Path, folder: Path, old: Path) -> None:
-    """Rename the new folder to `folder`, and an existing one to `old`; both or neither."""
+    """Rename the new model to `folder`, and an existing one to `old`; both or neither."""
     try:
         if folder.exists():
             folder.rename(old)

@@ -105,7 +105,7 @@ def _decode_rows(tensors: dict, name: str, rows: int, labels: int) -> np.ndarray
 
 
 def _symbols(tensors: dict, name: str, width: int, count: int, *contexts: np.ndarray) -> np.ndarray:
-    """The decoded symbols of a tensor: int64 [count]"""
+    """The decoded symbols of a tensor of a table: int64 [count]"""
     return decode_symbols(take_bytes(tensors, name), name, width, count, *contexts).astype(np.int64)
 
 

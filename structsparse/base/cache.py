@@ -130,7 +130,7 @@ def store(key: str, arrays: Mapping[str, np.ndarray], limit: int) -> None:
 
 
 def _write(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write the describing line and the bytes of the arrays."""
+    """Write a cache entry: the describing line and the bytes of the arrays."""
     size, contents = 0, {}
     for name, array in arrays.items():
         if array.dtype.name not in _DTYPES:
@@ -165,12 +165,12 @@ def _decoded(entry: mmap.mmap) -> Arrays:
 
 
 def _bytes(array: np.ndarray) -> memoryview:
-    """The bytes of an array, as they lie in memory."""
+    """The bytes of an array of a cache entry."""
     return np.ascontiguousarray(array).view(np.uint8).data
 
 
 def _aligned(size: int) -> int:
-    """A size rounded up to whole cache lines."""
+    """A size in a cache entry, rounded up to a multiple of the alignment."""
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 

@@ -31,7 +31,7 @@ def data_folders() -> list[Path]:
 
 
 def find_path(path: str) -> Path:
-    """A file or folder: as it is, or below STRUCTSPARSE_DATA."""
+    """The path of a file or folder of the user: as it is, or below STRUCTSPARSE_DATA."""
     data = os.environ.get(DATA_VARIABLE)
     candidates = [Path(path).expanduser(), *([Path(data).expanduser() / path] if data else [])]
     for candidate in candidates:
@@ -64,7 +64,7 @@ class KnownCorpus:
         return {split: self._find(file) for split, file in self.files.items()}
 
     def _find(self, file: KnownFile) -> Path:
-        """The path of a file, which is downloaded if it is nowhere."""
+        """The path of a corpus file, which is downloaded if it is nowhere."""
         paths = [folder / self.folder / file.name for folder in data_folders()]
         for path in paths:
             if path.is_file():
@@ -83,7 +83,7 @@ class KnownCorpus:
         raise UserError(self._missing(file, failures, paths[-1]))
 
     def _missing(self, file: KnownFile, failures: list[str], cached: Path) -> str:
-        """The message for a missing file: why, and where to put it."""
+        """The message for a missing corpus file: why, and where to put it."""
         companions = ", ".join(other.name for other in self.files.values() if other is not file)
         data = f"{DATA_VARIABLE}/{self.folder}/{file.name}"
         value = os.environ.get(DATA_VARIABLE) or "not set"
@@ -126,18 +126,18 @@ class KnownArchive:
         )
 
     def _is_complete(self, path: Path) -> bool:
-        """Whether a folder has all parts."""
+        """Whether a corpus folder has all parts."""
         return all((path / part).is_dir() for part in self.parts)
 
     def _checked(self, data: bytes) -> bytes:
-        """The archive, if it has the expected checksum."""
+        """The bytes of the archive, if they have the expected checksum."""
         checksum = hashlib.sha256(data).hexdigest()
         if checksum != self.sha256:
             raise _OtherContent(f"another archive, SHA-256 {checksum[:12]}... where {self.sha256[:12]}... is expected")
         return data
 
     def _unpack(self, data: bytes, target: Path) -> None:
-        """Unpack the archive to a temporary folder and rename it."""
+        """Unpack the archive of a corpus to a temporary folder and rename it."""
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as temporary:
             corpus = Path(temporary) / self.folder

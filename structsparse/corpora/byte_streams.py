@@ -18,7 +18,12 @@ _GZIP = b"\x1f\x8b"  # the first bytes of gzipped data
 
 def name_of(source: Source) -> str:
     """The name of a file or stream, for messages."""
-    return str(source) if isinstance(source, str | os.PathLike) else str(getattr(source, "name", "stream"))
+    if isinstance(source, str | os.PathLike):
+        return str(source)
+    try:
+        return str(source.name)
+    except AttributeError:  # bytes in memory
+        return "stream"
 
 
 def damaged(name: str) -> UserError:
@@ -52,7 +57,10 @@ def read_gunzipped(path: Path, expected: str) -> bytes:
 def chunks(source: Source, expected: str) -> Iterator[bytes]:
     """The bytes of a file or pipe in chunks, each as soon as it arrives."""
     if not isinstance(source, str | os.PathLike):
-        read = getattr(source, "read1", source.read)
+        try:
+            read = source.read1  # returns what has arrived
+        except AttributeError:  # an unbuffered stream does so anyway
+            read = source.read
         while data := read(_CHUNK):
             yield data
         return

@@ -35,15 +35,15 @@ class Column:
         return len(self.codes)
 
     def strings(self, start: int = 0, stop: int | None = None) -> list[str]:
-        """The strings of tokens `start` to `stop`."""
+        """The strings of a column at tokens `start` to `stop`."""
         return [self.values[code] for code in self.codes[start:stop].tolist()]
 
     def take(self, tokens: np.ndarray) -> "Column":
-        """The tokens at these positions, with the same codes."""
+        """The column of the tokens at these positions, with the same codes."""
         return Column(self.values, self.codes[tokens])
 
     def without_unused(self) -> "Column":
-        """The same strings, without the values that no token has."""
+        """The same column, without the values that no token has."""
         used = np.zeros(len(self.values), bool)
         used[self.codes] = True
         if used.all():
@@ -52,7 +52,7 @@ class Column:
         return Column([self.values[k] for k in np.flatnonzero(used).tolist()], codes[self.codes])
 
     def recoded(self, values: Sequence[str]) -> "Column":
-        """The same strings with the codes that `values` gives them; other strings get the codes that follow."""
+        """The same column with the codes that `values` gives to strings; other strings get the codes that follow."""
         merged = list(dict.fromkeys([*values, *self.values]))
         code_of = {value: code for code, value in enumerate(merged)}
         codes = np.fromiter(map(code_of.__getitem__, self.values), np.int32, len(self.values))
@@ -87,7 +87,7 @@ class Sentences:
         return np.diff(self.offsets)
 
     def select(self, indices) -> "Sentences":
-        """These sentences in this order (positions, a slice or a mask), with the same codes."""
+        """These sentences in this order (positions, a slice or a mask), their columns with the same codes."""
         tokens, offsets = self._tokens_of(np.arange(len(self))[indices])
         columns = {name: column.take(tokens) for name, column in self.columns.items()}
         return replace(self, columns=columns, offsets=offsets)
@@ -160,7 +160,7 @@ class LineReader:
         self.skipped = {"comment": 0, DOCUMENT_START: 0}
 
     def take(self, lines: list[str]) -> None:
-        """Parse further lines, or keep them until the first token shows how tokens look."""
+        """Parse further column lines, or keep them until the first token shows how tokens look."""
         if self.width == 0:
             lines, self.waiting = [*self.waiting, *lines], []
             first = self._first_token(lines)
@@ -171,7 +171,7 @@ class LineReader:
         self._take(lines)
 
     def end(self) -> None:
-        """End the input: a sentence without an empty line after it is complete, a file without one is refused."""
+        """End the input of columns: the last sentence needs no empty line; a file without a sentence is refused."""
         if self.width == 0:
             lines, self.waiting = self.waiting, []
             first = self._first_doubtful_token(lines)
@@ -182,7 +182,7 @@ class LineReader:
         self._end_sentence()
 
     def complete(self) -> Sentences:
-        """The sentences that have been completed since the last call."""
+        """The sentences of columns that have been completed since the last call."""
         size = self.ends[-1] if self.ends else 0
         fields, offsets = self.fields[:size], np.array([0, *self.ends], dtype=np.int64) // max(self.width, 1)
         self.fields, self.ends = self.fields[size:], []
@@ -194,12 +194,12 @@ class LineReader:
         return Sentences(columns, offsets, self.name)
 
     def notes(self) -> list[str]:
-        """Notes for the user: how many lines were skipped."""
+        """Notes for the user: how many comments and other lines of a column file were skipped."""
         counts = [(kind, count) for kind, count in self.skipped.items() if count]
         return [f"{count} {kind} line{'s' if count > 1 else ''} skipped" for kind, count in counts]
 
     def _take(self, lines: list[str]) -> None:
-        """Parse lines, once the form of tokens is known."""
+        """Parse column lines, once the form of tokens is known."""
         width, row = self.width, self.fields
         for line in lines:
             self.number += 1
@@ -218,7 +218,7 @@ class LineReader:
                 self._end_sentence()
 
     def _end_sentence(self) -> None:
-        """Complete the sentence that has begun, if it has tokens."""
+        """Complete the sentence of columns that has begun, if it has tokens."""
         if len(self.fields) > (self.ends[-1] if self.ends else 0):
             self.ends.append(len(self.fields))
 
@@ -242,13 +242,13 @@ class LineReader:
         return None
 
     def _is_comment(self, line: str, fields: list[str]) -> bool:
-        """Whether a line is a comment, by the rule for comments."""
+        """Whether a column line is a comment, by the rule for comments."""
         if self.comments == "never" or not line.startswith("#"):
             return False
         return self.comments == "always" or len(fields) != self.width or ("\t" in line) != self.tabbed
 
     def _checked(self, fields: list[str], number: int) -> list[str]:
-        """The fields of a token, if they are as many as those of the first token and none is empty."""
+        """The columns of a token, if they are as many as those of the first token and none is empty."""
         if len(fields) != self.width:
             as_before = f"{self.width} as on line {self.first} ({_listed(self.names[: self.width])})"
             raise self._wrong_width(fields, number, self._expected() if len(self.widths) == 1 else as_before)
@@ -285,7 +285,7 @@ def _widths(names: tuple[str | None, ...], optional: frozenset[str]) -> list[int
 
 
 def _decoded(data: bytes) -> tuple[str, list[str]]:
-    """The text without a byte order mark, and a note if it is not UTF-8."""
+    """The text of a column file without a byte order mark, and a note if it is not UTF-8."""
     try:
         return data.decode().removeprefix("\ufeff"), []
     except UnicodeDecodeError as error:
@@ -295,7 +295,7 @@ def _decoded(data: bytes) -> tuple[str, list[str]]:
 
 
 def _split(line: str) -> list[str]:
-    """The fields of a line, none for an empty one; white space other than spaces and tabs is part of a word."""
+    """The columns of a line, none for an empty one; white space other than spaces and tabs is part of a word."""
     if not line.strip(" \t"):
         return []
     return line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]

@@ -28,7 +28,7 @@ class ColumnStream:
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the user about what has been read so far."""
+        """Notes for the user about the columns read so far."""
         return [*self._decoding, *self._reader.notes()]
 
     @property
@@ -51,7 +51,7 @@ class ColumnStream:
                 raise failure
 
     def _lines(self) -> Iterator[tuple[list[str], bool]]:
-        """Whole lines, as many as have arrived, and whether they are the last."""
+        """Whole lines of the column stream, as many as have arrived, and whether they are the last."""
         number = 1
         for data, last in whole_lines(chunks(self.source, EXPECTED)):
             text = self._decoded(data, number)
@@ -60,7 +60,7 @@ class ColumnStream:
             yield ([*lines[:-1], lines[-1].removesuffix("\r")], True) if last else (lines[:-1], False)
 
     def _decoded(self, data: bytes, number: int) -> str:
-        """The text of lines from line `number` on, without a byte order mark."""
+        """The text of lines of the column stream from line `number` on, without a byte order mark."""
         data = data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data
         if self._decoding:
             return data.decode("latin-1")

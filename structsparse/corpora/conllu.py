@@ -52,7 +52,7 @@ class TreebankStream:
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the user about what has been read so far."""
+        """Notes for the user about the CoNLL-U read so far."""
         return self.reader.notes()
 
     def __iter__(self) -> Iterator[Treebank]:
@@ -74,7 +74,7 @@ class TreebankStream:
             raise failure
 
     def lines(self) -> Iterator[list[str]]:
-        """Whole lines, as many as have arrived at a time."""
+        """Whole lines of CoNLL-U, as many as have arrived at a time."""
         number = 0  # of lines before
         for data, last in whole_lines(gunzipped(self.name, chunks(self.source, _EXPECTED))):
             data = data.removeprefix(b"\xef\xbb\xbf") if number == 0 else data
@@ -107,7 +107,7 @@ class TreeReader:
         self._clear()
 
     def take(self, lines: list[str]) -> None:
-        """Parse further lines."""
+        """Parse further lines of CoNLL-U."""
         for line in lines:
             self.number += 1
             if line.startswith("#"):
@@ -123,7 +123,7 @@ class TreeReader:
                 self._end_sentence()
 
     def end(self) -> None:
-        """End the input: a sentence without an empty line after it is complete, a file without one is refused."""
+        """End the input of CoNLL-U: the last sentence needs no empty line; a file without a sentence is refused."""
         if self._words or self._other_tokens:
             self._end_sentence()
         self.trailing_comments = len(self._block)
@@ -131,7 +131,7 @@ class TreeReader:
             raise UserError(f"{self.name}: no sentence in it, expected lines of {len(FIELDS)} columns ({_listed()})")
 
     def complete(self) -> Treebank:
-        """The sentences that have been completed since the last call."""
+        """The treebank of the sentences that have been completed since the last call."""
         width = len(COLUMNS)
         columns = {name: Column.from_strings(self._fields[k::width]) for k, name in enumerate(COLUMNS)}
         treebank = Treebank(
@@ -157,7 +157,7 @@ class TreeReader:
         return notes
 
     def _clear(self) -> None:
-        """Forget the sentences that have been handed out."""
+        """Forget the trees that have been handed out."""
         self._fields: list[str] = []  # the fields of all tokens that a treebank keeps, token after token
         self._heads: list[int] = []  # [tokens]
         self._lines: list[int] = []  # [tokens]
@@ -187,7 +187,7 @@ class TreeReader:
             raise self._error(f"id {fields[ID]!r}, expected {words + 1}")
 
     def _end_sentence(self) -> None:
-        """Complete the sentence that has begun."""
+        """Complete the sentence of CoNLL-U that has begun, and check its tree."""
         count = len(self._words)
         if self._multiword_end > count or not count:
             expected = f"word {self._multiword_end} of a multiword token" if self._multiword_end else "a word in it"
@@ -225,7 +225,7 @@ class TreeReader:
         return heads
 
     def _malformed(self, fields: list[str]) -> UserError:
-        """The error for a line without ten columns, or with an empty one."""
+        """The error for a CoNLL-U line without ten columns, or with an empty one."""
         if len(fields) != len(FIELDS):
             columns = f"{len(fields)} column{'s' if len(fields) != 1 else ''} between tabs"
             return self._error(f"{columns}, expected {len(FIELDS)} ({_listed()})")
@@ -233,7 +233,7 @@ class TreeReader:
         return self._error(f"column {empty + 1} ({FIELDS[empty]}) is empty, expected a value, or _ for none")
 
     def _error(self, problem: str, line: int | None = None) -> UserError:
-        """An error that names file and line; by default the line that is being read."""
+        """An error that names the CoNLL-U file and line; by default the line that is being read."""
         return UserError(f"{self.name}, line {line or self.number}: {problem}")
 
 
@@ -257,7 +257,7 @@ def cycle_of(heads: list[int]) -> list[int]:
 
 
 def _valid_utf8(data: bytes) -> int:
-    """The number of bytes before the first line that is not UTF-8."""
+    """The number of bytes of CoNLL-U before the first line that is not UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError as error:
@@ -266,7 +266,7 @@ def _valid_utf8(data: bytes) -> int:
 
 
 def _listed() -> str:
-    """The names of the ten columns, for messages."""
+    """The names of the ten columns of CoNLL-U, for messages."""
     return " ".join(FIELDS)
 
 

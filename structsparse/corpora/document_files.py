@@ -31,19 +31,19 @@ class RawDocuments:
     labels: list[str] = field(default_factory=list)
 
     def add(self, name: str, text: str, label: str) -> None:
-        """Append a document."""
+        """Append a document to those read so far."""
         self.names.append(name)
         self.texts.append(text)
         self.labels.append(label)
 
     @classmethod
     def concatenated(cls, parts: Iterable[RawDocuments]) -> RawDocuments:
-        """The documents of several parts, one after the other."""
+        """The raw documents of several parts, one after the other."""
         columns = ((part.names, part.texts, part.labels) for part in parts)
         return cls(*(list(chain(*column)) for column in zip(*columns, strict=True)))
 
     def only(self, labels: Sequence[str]) -> RawDocuments:
-        """The documents with one of these labels."""
+        """The raw documents with one of these labels."""
         chosen = [k for k, label in enumerate(self.labels) if label in labels]
         return RawDocuments(*([column[k] for k in chosen] for column in (self.names, self.texts, self.labels)))
 
@@ -78,7 +78,7 @@ def documents(
 
 
 def read(path: Path, text: str = "text", label: str = "label") -> RawDocuments:
-    """A folder of folders that are named after their labels, or a table with these columns for texts and labels."""
+    """Documents of a folder of folders named after their labels, or of a table with columns of texts and labels."""
     raw = RawDocuments()
     if path.is_dir():
         for name, content, kind in _folder(path):
@@ -92,7 +92,7 @@ def read(path: Path, text: str = "text", label: str = "label") -> RawDocuments:
 
 
 def content_of(path: Path) -> str:
-    """The text of a file, plain or gzipped, in UTF-8 or else Latin-1, with \\n at the end of lines."""
+    """The text of a document file, plain or gzipped, in UTF-8 or else Latin-1, with \\n at the end of lines."""
     data = read_gunzipped(path, "a readable file")
     try:
         text = data.decode("utf-8-sig")
@@ -102,7 +102,7 @@ def content_of(path: Path) -> str:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files of a folder by name, without hidden ones."""
+    """The document files of a folder, sorted by name, without hidden ones."""
     return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
 
 
@@ -127,7 +127,7 @@ def _folder(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _separator(path: Path) -> str:
-    """The separator of the columns of a table, by its suffix; empty for JSON lines."""
+    """The separator of columns in a table of documents, by the suffix of its file; empty for JSON lines."""
     suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     if suffix.lower() not in SEPARATORS:
         endings = ", ".join(SEPARATORS)
@@ -136,7 +136,7 @@ def _separator(path: Path) -> str:
 
 
 def _rows(path: Path, separator: str, columns: tuple[str, str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a table: the line where each begins, and these columns of it."""
+    """The rows of a table of documents: the line where each begins, and the columns of text and label."""
     content = content_of(path)
     rows = _separated(path, content, separator) if separator else _json_lines(path, content)
     for line, row in rows:
@@ -150,7 +150,7 @@ def _rows(path: Path, separator: str, columns: tuple[str, str]) -> Iterator[tupl
 
 
 def _separated(path: Path, content: str, separator: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a CSV or TSV file."""
+    """The rows of a table of documents in CSV or TSV."""
     csv.field_size_limit(1 << 30)  # bytes of a document
     quoting = csv.QUOTE_MINIMAL if separator == "," or '\t"' in content else csv.QUOTE_NONE
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=separator, quoting=quoting, strict=True)
@@ -170,7 +170,7 @@ def _separated(path: Path, content: str, separator: str) -> Iterator[tuple[int, 
 
 
 def _json_lines(path: Path, content: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a file with a JSON object a line."""
+    """The rows of a table of documents with a JSON object a line."""
     for number, line in enumerate(content.split("\n"), 1):
         if not line.strip():
             continue
@@ -187,7 +187,7 @@ def _json_lines(path: Path, content: str) -> Iterator[tuple[int, dict[str, str]]
 
 
 def _cell(value: object) -> str | None:
-    """A JSON value as the cell of a table; None if it is neither a text nor a number."""
+    """A JSON value as the cell of a table of documents; None if it is neither a text nor a number."""
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else str(value) if isinstance(value, (int, float)) else None
@@ -203,7 +203,7 @@ def assembled(
     reading: DocumentReading,
     parses: Mapping[str, str] | None = None,
 ) -> dict[str, Documents]:
-    """The parts of a corpus, tokenized together.
+    """The parts of a corpus of raw documents, tokenized together.
 
     Documents with a label outside of `classes` are left out. None: the classes are all labels of train, in numerical
     order if they are integers. `parses`: paths of files of parse trees by part."""
@@ -226,7 +226,7 @@ def assembled(
 
 
 def _classes(train: RawDocuments, requested: Sequence[str] | None) -> tuple[str, ...]:
-    """The names of the classes in their order, at least two."""
+    """The names of the classes of documents in their order, at least two."""
     present = set(train.labels)
     if requested is None:
         names = sorted(present, key=int if all(_is_integer(name) for name in present) else None)
@@ -241,11 +241,12 @@ def _classes(train: RawDocuments, requested: Sequence[str] | None) -> tuple[str,
 
 
 def _is_integer(name: str) -> bool:
+    """Whether the name of a class is an integer."""
     return name.removeprefix("-").isdecimal() and len(name) < 100
 
 
 def _codes(raw: RawDocuments, classes: tuple[str, ...]) -> np.ndarray:
-    """The labels as codes into the classes: int64 [documents]"""
+    """The labels of documents as codes into the classes: int64 [documents]"""
     code = {name: k for k, name in enumerate(classes)}
     for name, label in zip(raw.names, raw.labels, strict=True):
         if label not in code:
@@ -257,7 +258,7 @@ def _codes(raw: RawDocuments, classes: tuple[str, ...]) -> np.ndarray:
 
 
 def _numbers(raw: RawDocuments) -> np.ndarray:
-    """The labels as numbers: float64 [documents]"""
+    """The labels of documents as numbers: float64 [documents]"""
     numbers = np.zeros(len(raw.labels))
     for k, label in enumerate(raw.labels):
         try:
@@ -276,6 +277,6 @@ def _position(name: str) -> str:
 
 
 def _listed(names: Mapping[str, object] | Sequence[str]) -> str:
-    """Names for a message, at most ten of them."""
+    """Names of classes or columns for a message, at most ten of them."""
     names = list(names)
     return ", ".join(names[:10]) + (f", ... ({len(names)})" if len(names) > 10 else "")

@@ -88,19 +88,19 @@ class Documents:
         return np.diff(self.offsets)
 
     def sentences(self) -> np.ndarray:
-        """Sentence boundaries among the tokens: int64 [sentences + 1], from the corpus or by a sentence splitter.
+        """Sentence boundaries among the tokens of documents, of the corpus or by a splitter: int64 [sentences + 1].
 
         No sentence is empty, none goes beyond its document."""
         return self._sentences
 
     @cached_property
     def _sentences(self) -> np.ndarray:
-        """The same, computed once."""
+        """Sentence boundaries among the tokens of documents, computed once."""
         begins = self._split() if self.sentence_offsets is None else self.sentence_offsets
         return np.union1d(begins, np.append(self.offsets, 0)).astype(np.int64)
 
     def _split(self) -> np.ndarray:
-        """The first token of each sentence that the splitter finds: int64 [sentences]"""
+        """The first token of each sentence of documents that the splitter finds: int64 [sentences]"""
         places = sentence_begins(self.texts, self.language)
         bounds = zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), places, strict=True)
         firsts = [low + np.searchsorted(self.begins[low:high], begun) for low, high, begun in bounds]
@@ -136,7 +136,7 @@ class Documents:
         return f"{len(self):,} documents, {len(self.tokens):,} words{trees}, {self._labels()}"
 
     def _labels(self) -> str:
-        """The classes with their counts, or the range of the numbers."""
+        """The classes of documents with their counts, or the range of their numbers."""
         if self.classes is None:
             if not len(self):
                 return "no numbers"
@@ -161,7 +161,7 @@ class DocumentSplits:
 
     @property
     def parts(self) -> dict[str, Documents]:
-        """The parts by name."""
+        """The parts of a corpus of documents by name."""
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
     @property
@@ -170,7 +170,7 @@ class DocumentSplits:
         return self.train.classes
 
     def describe(self) -> list[str]:
-        """Descriptions of the parts, the size of the vocabulary, and notes: a line each."""
+        """Descriptions of the parts of documents, the size of the vocabulary, and notes: a line each."""
         types = len(np.unique(self.train.tokens))
         size = f"vocabulary: {types:,} different words in train, {len(self.train.words):,} in all"
         return [*(f"{part}: {documents.describe()}" for part, documents in self.parts.items()), size, *self.notes]
@@ -238,7 +238,7 @@ def from_tokens(
 
 
 def coded_tokens(tokens: Iterable[str], lower: bool) -> tuple[tuple[str, ...], np.ndarray]:
-    """All word types in alphabetical order, and the tokens as codes: int32 [tokens]"""
+    """All word types of documents in alphabetical order, and the tokens as codes: int32 [tokens]"""
     numbers: dict[str, int] = {}
     codes = np.array([numbers.setdefault(token, len(numbers)) for token in tokens], np.int32)
     spellings = [token.lower() for token in numbers] if lower else [*numbers]

@@ -46,12 +46,12 @@ class Trees:
     labels: list[str]  # [constituents]
 
     def line_of(self, leaf: int) -> int:
-        """The line where the tree of a leaf begins."""
+        """The line where the parse tree of a leaf begins."""
         return self.lines[int(np.searchsorted(self.offsets, leaf, side="right")) - 1]
 
 
 def concatenated(trees: Iterable[Tree]) -> Trees:
-    """The constituents of these trees over their concatenated leaves."""
+    """The constituents of these parse trees over their concatenated leaves."""
     leaves, lines, offsets, spans, labels = [], [], [0], [], []
     for tree in trees:
         before = len(leaves)
@@ -90,7 +90,7 @@ def with_parses(documents: Documents, path: Path) -> Documents:
 
 @dataclass(frozen=True, eq=False)
 class _Alignment:
-    """Positions of leaves and of tokens of documents, counted in letters and digits."""
+    """Alignment of parse trees with documents: positions of leaves and tokens, counted in letters and digits."""
 
     documents: Documents
     trees: Trees
@@ -101,7 +101,7 @@ class _Alignment:
 
     @classmethod
     def of(cls, documents: Documents, trees: Trees, path: Path) -> _Alignment:
-        """The alignment of trees with documents; refused if their letters and digits differ."""
+        """The alignment of parse trees with documents; refused if their letters and digits differ."""
         letters = [_NO_LETTERS.sub("", text) for text in documents.texts]
         leaf_letters = [_NO_LETTERS.sub("", leaf) for leaf in trees.leaves]
         leaves, texts = (
@@ -161,7 +161,7 @@ def _code_points(text: str) -> np.ndarray:
 
 
 def _excerpt(letters: str, place: int) -> str:
-    """Twenty letters from a place on, for messages."""
+    """Twenty letters of leaves or texts from a place on, for messages."""
     return repr(letters[place : place + 20]) if place < len(letters) else "nothing more"
 
 
@@ -169,7 +169,7 @@ def _excerpt(letters: str, place: int) -> str:
 
 
 def read_trees(path: Path) -> Iterator[Tree]:
-    """The trees of a file, plain or gzipped: bracketed if it begins with a bracket, else CoNLL-U."""
+    """The parse trees of a file, plain or gzipped: bracketed if it begins with a bracket, else CoNLL-U."""
     text = _text(path)
     if not text.strip():
         raise UserError(f"{path}: is empty, expected bracketed trees or CoNLL-U")
@@ -185,7 +185,7 @@ def _text(path: Path) -> str:
 
 
 def bracketed(path: Path, text: str | None = None) -> Iterator[Tree]:
-    """Bracketed trees (label (label word) ...), each on one line or on several."""
+    """Bracketed parse trees (label (label word) ...), each on one line or on several."""
     text = _text(path) if text is None else text
     line, counted = 1, 0  # the line of the character at `counted`
     first, leaves, spans, open_, empty = 1, [], [], [], False
@@ -218,12 +218,12 @@ def bracketed(path: Path, text: str | None = None) -> Iterator[Tree]:
 
 
 def unescaped(word: str) -> str:
-    """A leaf as its text has it: ( for -LRB-, / for \\/."""
+    """A leaf of a parse tree as its text has it: ( for -LRB-, / for \\/."""
     return _BRACKETS.get(word) or word.replace("\\/", "/").replace("\\*", "*")
 
 
 def dependencies(path: Path, text: str | None = None) -> Iterator[Tree]:
-    """Trees of a CoNLL-U file: the constituent of a word is the smallest range with the word and all its descendants.
+    """Parse trees of a CoNLL-U file: the constituent of a word is the range of leaves of the word and its descendants.
 
     Longer constituents come first. A multiword token is one leaf; empty nodes are left out."""
     reader = TreeReader(str(path))

@@ -30,7 +30,7 @@ class SentenceSplits:
 
     @property
     def parts(self) -> dict[str, Sentences]:
-        """The parts by name."""
+        """The parts of a tagging corpus by name."""
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
 
@@ -52,7 +52,7 @@ def hold_out(sentences: Sentences, share: float, seed: int) -> tuple[Sentences, 
 
 
 def completed(parts: Mapping[str, Items], held_out: float, seed: int, kind: str) -> dict[str, Items]:
-    """Train, dev and test; missing ones of dev and test are random shares of train. `kind` names the items."""
+    """Train, dev and test splits; missing dev and test are random shares of train. `kind` names the items."""
     missing = [part for part in PARTS if part not in parts]
     if not missing:
         return dict(parts)
@@ -66,7 +66,7 @@ def completed(parts: Mapping[str, Items], held_out: float, seed: int, kind: str)
 
 
 def drawn(items: Items, sizes: Mapping[str, int], seed: int, kind: str = "documents") -> dict[str, Items]:
-    """Random parts of these sizes, and the rest as `train`; the items of each in their old order."""
+    """Random splits: parts of these sizes, and the rest as `train`; the items of each in their old order."""
     if not all(sizes.values()) or sum(sizes.values()) >= len(items):
         asked = " and ".join(f"{size} for {part}" for part, size in sizes.items())
         raise UserError(

@@ -75,7 +75,7 @@ def convert(sentences: Sentences, name: str, source: str, target: str, stray: st
 
 
 def _check(option: str, value: str, choices: Sequence[str]) -> None:
-    """Refuse a value that is not one of the choices."""
+    """Refuse an unknown tag scheme or treatment of stray tags."""
     if value not in choices:
         raise UserError(f"{option} {value!r} is unknown, expected one of {', '.join(choices)}")
 
@@ -158,16 +158,16 @@ def _column(prefix: np.ndarray, kind: np.ndarray, types: list[str]) -> Column:
 
 
 def _tag(prefix: int, kind: int, types: list[str]) -> str:
-    """A tag as a string."""
+    """A span tag as a string: O, or prefix and type."""
     return "O" if prefix == OUTSIDE else f"{PREFIXES[prefix]}-{types[kind]}"
 
 
 def _first_tokens(offsets: np.ndarray) -> np.ndarray:
-    """The positions of the first tokens of sentences."""
+    """The positions of the first tokens of sentences, which a tag before cannot reach."""
     return offsets[:-1][np.diff(offsets) > 0]
 
 
 def _position(sentences: Sentences, token: int) -> str:
-    """File, sentence and token, for messages."""
+    """File, sentence and token of a tag, for messages."""
     sentence = int(np.searchsorted(sentences.offsets, token, side="right")) - 1
     return f"{sentences.source}, sentence {sentence + 1}, token {token - sentences.offsets[sentence] + 1}"

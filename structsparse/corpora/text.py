@@ -35,7 +35,7 @@ class Vocabulary:
 
     @cached_property
     def codes(self) -> dict[str, int]:
-        """The code of each word."""
+        """The code of each word of the vocabulary."""
         return {word: code for code, word in enumerate(self.words)}
 
     @property
@@ -80,7 +80,7 @@ class EncodedText:
 
     @property
     def sentences(self) -> int:
-        """The number of sentences."""
+        """The number of sentences of an encoded text."""
         return len(self.codes) - len(self.targets)
 
     @property
@@ -89,7 +89,7 @@ class EncodedText:
         return int((~self.known).sum())
 
     def describe(self) -> str:
-        """Numbers of sentences, words and unknown words."""
+        """Numbers of sentences, words and unknown words of an encoded text."""
         words = len(self.targets) - self.sentences
         share = f", {self.unknowns:,} of them unknown ({self.unknowns / words:.2%})" if self.unknowns else ""
         return f"{self.source}: {self.sentences:,} sentences, {words:,} words{share}"
@@ -107,11 +107,11 @@ class ProvisionalText:
 
     @property
     def tokens(self) -> int:
-        """The number of words, without ends of sentences."""
+        """The number of words of a provisional text, without ends of sentences."""
         return len(self.codes) - len(self.ends)
 
     def part(self, begin: int, end: int, name: str) -> ProvisionalText:
-        """The sentences from `begin` to `end` - 1."""
+        """The sentences of a provisional text from `begin` to `end` - 1."""
         first, last = (0 if k == 0 else int(self.ends[k - 1]) for k in (begin, end))
         return ProvisionalText(f"{self.source} ({name})", self.words, self.codes[first:last])
 

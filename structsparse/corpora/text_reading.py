@@ -60,7 +60,7 @@ class TextReading:
             raise UserError(f"data.limit is {self.limit}, expected null or a number of words of at least 1")
 
     def split(self, text: str) -> list[str]:
-        """The tokens of a text."""
+        """The tokens of a line or sentence of text."""
         return text.split() if self.tokens == "spaces" else _TOKEN.findall(text)
 
     def opening(self, tokens: Sequence[str]) -> int:
@@ -82,7 +82,7 @@ class TextReading:
 
 
 def _check(name: str, value: object, choices: Sequence) -> None:
-    """Refuse an option that is not one of the choices."""
+    """Refuse an option of text reading that is not one of the choices."""
     if value not in choices:
         raise UserError(f"{name} is {value!r}, expected one of {', '.join(map(str, choices))}")
 
@@ -157,7 +157,7 @@ def decoded(path: Path, number: int, data: bytes) -> str:
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
-    """The lines of a file, plain or gzipped; very long ones in pieces."""
+    """The lines of a text file as bytes, plain or gzipped; very long ones in pieces."""
     if path.is_dir():
         raise UserError(f"{path}: is a directory, expected a file of text")
     try:

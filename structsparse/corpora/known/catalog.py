@@ -19,7 +19,7 @@ def locate(name: str, urls: Sequence[str] | None = None) -> dict[str, Path]:
 
 
 def _file(name_and_checksum: str) -> KnownFile:
-    """A file from its name and SHA-256 checksum."""
+    """A file of the catalog from its name and SHA-256 checksum."""
     return KnownFile(*name_and_checksum.split())
 
 

@@ -32,7 +32,7 @@ def newsgroups(
     split: int,
     others: bool = False,
 ) -> DocumentSplits:
-    """Posts of a pair of groups, or of all (data=newsgroups); dev is a random part of train.
+    """Posts of a pair of newsgroups, or of all (data=newsgroups); dev is a random part of train.
 
     `others` adds the training posts of all other groups as texts without labels."""
     if pair not in (*PAIRS, "all"):
@@ -55,7 +55,7 @@ def newsgroups(
 
 
 def stripped(post: str, remove: Sequence[str]) -> str:
-    """A post without its headers, quotes or footer.
+    """A newsgroup post without its headers, quotes or footer.
 
     Headers end at the first empty line. Quotes are lines that quote or say who is quoted. The footer is what follows
     the last line that is empty or all dashes."""
@@ -76,7 +76,7 @@ def _groups(root: Path) -> tuple[str, ...]:
 
 
 def _posts(folder: Path, groups: Sequence[str], remove: Sequence[str]) -> RawDocuments:
-    """The posts of these groups in a folder, each labelled by its group."""
+    """The posts of these newsgroups in a folder, each labelled by its group."""
     raw = RawDocuments()
     for group in groups:
         if not (folder / group).is_dir():

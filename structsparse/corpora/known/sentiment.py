@@ -52,13 +52,13 @@ def sentiment(labels: str, lower: bool, split: int | None = None) -> DocumentSpl
 
 
 def _sentences(trees: Trees) -> list[list[str]]:
-    """The leaves of each tree."""
+    """The leaves of each sentiment tree."""
     offsets = trees.offsets.tolist()
     return [trees.leaves[begin:end] for begin, end in zip(offsets[:-1], offsets[1:], strict=True)]
 
 
 def _constituents(documents: Documents, files: Sequence[Trees]) -> Constituents:
-    """The constituents of all sentences with their sentiments."""
+    """The constituents of all film reviews with their sentiments."""
     before = np.concatenate([[0], np.cumsum([len(trees.leaves) for trees in files])])  # leaves before each file
     begin = np.concatenate([trees.begin + first for trees, first in zip(files, before[:-1], strict=True)])
     end = np.concatenate([trees.end + first for trees, first in zip(files, before[:-1], strict=True)])

@@ -70,7 +70,7 @@ def files(
 
 
 def joined(first: Sentences, second: Sentences) -> Sentences:
-    """The sentences of two parts, one after the other."""
+    """The sentences of two parts of a tagging corpus, one after the other."""
     columns = {}
     for name, column in first.columns.items():
         more = second.columns[name].recoded(column.values)

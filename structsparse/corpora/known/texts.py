@@ -29,16 +29,16 @@ class TextSplits:
 
     @property
     def parts(self) -> dict[str, EncodedText]:
-        """The parts by name."""
+        """The texts of a corpus by part."""
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary of train."""
+        """The vocabulary of the train text."""
         return self.train.vocabulary
 
     def describe(self) -> list[str]:
-        """Descriptions of the parts, the size of the vocabulary, and notes: a line each."""
+        """Descriptions of the texts, the size of the vocabulary, and notes: a line each."""
         size = f"vocabulary: {len(self.vocabulary):,} words that can be predicted, </s> and <unk> among them"
         return [*(f"{part}: {text.describe()}" for part, text in self.parts.items()), size, *self.notes]
 
@@ -118,7 +118,7 @@ def _language_reference(reading: TextReading) -> ProvisionalText:
 def _hold_out(
     text: ProvisionalText, share: float, missing: Sequence[str], sentences: str
 ) -> dict[str, ProvisionalText]:
-    """Train, and a share of the words from the end for each missing part, split between sentences."""
+    """Train text, and for each missing part a share of the words from its end, split between sentences."""
     if not missing:
         return {"train": text}
     if not 0 < share * len(missing) < 1:
@@ -139,6 +139,6 @@ def _hold_out(
 def _splits(
     name: str, parts: dict[str, ProvisionalText], reading: TextReading, min_count: int, notes: tuple[str, ...] = ()
 ) -> TextSplits:
-    """The parts in the vocabulary of train."""
+    """Texts of a corpus for language models in the vocabulary of train."""
     vocabulary = parts["train"].vocabulary(min_count)
     return TextSplits(name, *(parts[part].text(vocabulary) for part in ("train", "dev", "test")), reading, notes)

@@ -28,11 +28,11 @@ class TreebankSplits(SentenceSplits):
     notes: tuple[str, ...] = ()
 
     def punctuation(self, part: str) -> np.ndarray:
-        """Which tokens of a part are punctuation, left out by scores without punctuation: bool [tokens]"""
+        """Which tokens of a part of the treebank are punctuation, for scores without it: bool [tokens]"""
         return punctuation(self.parts[part], self.rule)
 
     def describe(self) -> list[str]:
-        """Descriptions and notes of the parts, uninformative columns, unseen relations: a line each."""
+        """Descriptions and notes of the treebanks, uninformative columns, unseen relations: a line each."""
         lines = [f"{part}: {treebank.describe()}" for part, treebank in self.parts.items()]
         lines += [f"{part}: {note}" for part, treebank in self.parts.items() for note in treebank.notes]
         return [*lines, *_constant_columns(self.train), *_unseen_relations(self), *self.notes]
@@ -70,7 +70,7 @@ def files(
 def assembled(
     name: str, parts: Mapping[str, Treebank], rule: str, decides: tuple[str, ...] = (), notes: tuple[str, ...] = ()
 ) -> TreebankSplits:
-    """The parts of a corpus with a rule for punctuation, which `auto` takes from train."""
+    """The parts of a treebank corpus with a rule for punctuation, which `auto` takes from train."""
     rule = punctuation_rule(parts["train"]) if rule == "auto" else rule
     share = np.mean(punctuation(parts["train"], rule))
     definition = "tokens with the part of speech PUNCT" if rule == "upos" else "tokens of nothing but punctuation"
@@ -79,7 +79,7 @@ def assembled(
 
 
 def _constant_columns(train: Treebank) -> list[str]:
-    """Notes about columns with one value throughout train."""
+    """Notes about columns of a treebank with one value throughout train."""
     notes = []
     for name, column in train.columns.items():
         codes = np.unique(column.codes)
@@ -100,7 +100,7 @@ def _unseen_relations(corpus: TreebankSplits) -> list[str]:
 
 
 def _relations(treebank: Treebank) -> dict[str, int]:
-    """The number of tokens by relation."""
+    """The number of tokens of a treebank by relation."""
     column = treebank.columns["deprel"]
     counts = np.bincount(column.codes, minlength=len(column.values)).tolist()
     return {name: count for name, count in zip(column.values, counts, strict=True) if count}

@@ -65,7 +65,7 @@ def planted_documents(
 
 
 def _check(classes: int, groups: int, size: int, deciding: int) -> None:
-    """Refuse impossible options."""
+    """Refuse impossible options of planted documents."""
     if classes < 0 or classes == 1:
         raise UserError(f"data.classes is {classes}, expected at least 2, or 0 for numbers")
     most = (len(CONSONANTS) * len(VOWELS)) ** 2
@@ -82,7 +82,7 @@ def _check(classes: int, groups: int, size: int, deciding: int) -> None:
 
 
 def _words(rng: np.random.Generator, groups: int, size: int) -> tuple[list[str], list[str]]:
-    """The stems of the groups, and all words: common ones, then group after group."""
+    """The stems of the planted word groups, and all words: common ones, then group after group."""
     syllables = [c + v for c in CONSONANTS for v in VOWELS]
     endings = [v + c for v in VOWELS for c in CONSONANTS]
     stems = [syllables[k // len(syllables)] + syllables[k % len(syllables)]
@@ -97,7 +97,7 @@ def _words(rng: np.random.Generator, groups: int, size: int) -> tuple[list[str],
 def _topics(
     rng: np.random.Generator, sizes: np.ndarray, decides: np.ndarray, groups: int, mixed: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The kind (class) of each document; the group that each sentence is about; the kind that this group decides for.
+    """The kind (class) of each planted document; the word group of each sentence; the kind that this group decides for.
 
     The last is -1 for silent groups. `mixed`: kinds are drawn for sentences, not for documents."""
     kinds, deciding = decides.shape
@@ -116,7 +116,7 @@ def _topics(
 def _texts(
     rng: np.random.Generator, sizes: np.ndarray, topic: np.ndarray, words: Sequence[str], size: int
 ) -> tuple[list[str], np.ndarray]:
-    """The text of each document, and the offsets of sentences among the tokens: int64 [sentences + 1]"""
+    """The text of each planted document, and the offsets of sentences among the tokens: int64 [sentences + 1]"""
     lengths = 1 + rng.poisson(LENGTH - 1, len(topic))  # [sentences]
     about, tokens = np.repeat(topic, lengths), int(lengths.sum())
     share = rng.random(tokens)
@@ -134,6 +134,6 @@ def _texts(
 
 
 def _ranked(rng: np.random.Generator, words: int, draws: int) -> np.ndarray:
-    """Random word numbers, the first the most frequent: int64 [draws]"""
+    """Random word numbers for planted documents, the first the most frequent: int64 [draws]"""
     mass = np.cumsum(np.arange(1, words + 1) ** -EXPONENT)
     return np.minimum(np.searchsorted(mass, rng.random(draws) * mass[-1], side="right"), words - 1)

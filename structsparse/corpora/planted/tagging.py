@@ -75,13 +75,13 @@ class PlantedTagging:
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """The templates that matter."""
+        """The planted templates, which alone matter."""
         return tuple(self.truth.tables)
 
 
 @dataclass(frozen=True, eq=False)
 class _Language:
-    """The words and parts of speech that sentences are drawn from."""
+    """Stems, endings and parts of speech that planted tagging sentences are drawn from."""
 
     stems: tuple[str, ...]  # by family
     endings: tuple[str, ...]  # by family
@@ -91,7 +91,7 @@ class _Language:
 
 @dataclass(frozen=True, eq=False)
 class _SentenceCodes:
-    """Drawn sentences as codes.  [sentences, time] each"""
+    """Planted tagging sentences as codes.  [sentences, time] each"""
 
     inside: np.ndarray  # false after the end of a sentence
     pos: np.ndarray
@@ -125,7 +125,7 @@ def planted_tagging(
 
 
 def _sentences(strings: dict[str, list[str]], offsets: np.ndarray, source: str) -> Sentences:
-    """The tokens between these offsets, as if they were read from a file of their own."""
+    """The planted tagged tokens between these offsets, as if they were read from a file of their own."""
     first, last = offsets[[0, -1]]
     columns = {name: Column.from_strings(column[first:last]) for name, column in strings.items()}
     sentences = Sentences(columns, offsets - first, source)
@@ -134,7 +134,7 @@ def _sentences(strings: dict[str, list[str]], offsets: np.ndarray, source: str) 
 
 
 def _draw_language(rng: np.random.Generator) -> _Language:
-    """Random stems, endings, order of parts of speech, and endings by part of speech."""
+    """Random stems, endings and parts of speech for planted tagging."""
     families = [STEM_FAMILIES[k] for k in rng.permutation(len(STEM_FAMILIES))[:FAMILIES_USED]]
     stems = tuple(family + letter for family in families for letter in LETTERS)
     endings = tuple(letter + family for family in ENDING_FAMILIES for letter in LETTERS)
@@ -143,7 +143,7 @@ def _draw_language(rng: np.random.Generator) -> _Language:
 
 
 def _draw_truth(rng: np.random.Generator, language: _Language) -> Truth:
-    """A random model: for each planted template the values that speak, and their weights."""
+    """A random model of tags: for each planted template the values that speak, and their weights."""
     circle = language.circle
     steps = {
         (before, circle[(k + step) % len(circle)]): kind
@@ -167,7 +167,7 @@ def _draw_truth(rng: np.random.Generator, language: _Language) -> Truth:
 
 
 def _draw_speakers(rng: np.random.Generator, members: tuple[str, ...]) -> dict[tuple[str, ...], int]:
-    """Random members that speak, equally many of each family, and the kind that each speaks for."""
+    """Random stems or endings that speak for tags, equally many of each family, and the kind that each speaks for."""
     speakers = {}
     for first in range(0, len(members), len(LETTERS)):
         chosen = first + rng.permutation(len(LETTERS))[: len(FAMILY_KINDS)]
@@ -176,7 +176,7 @@ def _draw_speakers(rng: np.random.Generator, members: tuple[str, ...]) -> dict[t
 
 
 def _draw_text(rng: np.random.Generator, language: _Language, sentences: int) -> _SentenceCodes:
-    """Random sentences: parts of speech, stems, marks and endings."""
+    """Random sentences for planted tagging: parts of speech, stems, marks and endings."""
     lengths = SHORTEST + rng.poisson(MEAN_LENGTH - SHORTEST, sentences)
     shape = sentences, max(lengths, default=0)
     steps = rng.choice(len(POS), shape, p=STEP_MASS)
@@ -190,13 +190,13 @@ def _draw_text(rng: np.random.Generator, language: _Language, sentences: int) ->
 
 
 def _draw(rng: np.random.Generator, mass: np.ndarray) -> np.ndarray:
-    """A random code for each row of masses, which need not sum to 1.  [..., codes] to [...]"""
+    """A random code (part of speech, tag) for each row of masses, which need not sum to 1.  [..., codes] to [...]"""
     bounds = np.cumsum(mass, axis=-1)
     return (rng.random((*mass.shape[:-1], 1)) * bounds[..., -1:] >= bounds).sum(axis=-1)
 
 
 def _emissions(truth: Truth, language: _Language, text: _SentenceCodes) -> np.ndarray:
-    """Scores of all labels at all tokens, without transitions.  [sentences, time, labels]"""
+    """Scores of all planted labels at all tokens, without transitions.  [sentences, time, labels]"""
     pairs = [(before, pos) for before in language.circle for pos in language.circle]
     pair = len(POS) * np.roll(text.pos, 1, axis=1) + text.pos
     ending_before = np.roll(text.ending, 1, axis=1)
@@ -219,7 +219,7 @@ def _emissions(truth: Truth, language: _Language, text: _SentenceCodes) -> np.nd
 
 
 def _draw_tags(rng: np.random.Generator, truth: Truth, emissions: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Labels drawn exactly: forward sums over all labels before, then draws from the last token to the first.
+    """Planted labels drawn exactly: forward sums over all labels before, then draws from the last token to the first.
 
     [sentences, time, labels] and [sentences, time] to [sentences, time]
     """
@@ -240,7 +240,7 @@ def _draw_tags(rng: np.random.Generator, truth: Truth, emissions: np.ndarray, in
 
 
 def _words(language: _Language, text: _SentenceCodes) -> list[str]:
-    """The spelling of every token."""
+    """The spelling of every planted tagging token: stem, marks, ending."""
     stems, endings = (codes[text.inside].tolist() for codes in (text.stem, text.ending))
     marks = zip(*(present[text.inside].tolist() for present in text.marks), strict=True)
     return [

@@ -68,7 +68,7 @@ class PlantedTreebank:
 
 @dataclass(frozen=True, eq=False)
 class _SentenceCodes:
-    """Drawn sentences as codes.  [sentences, time] each"""
+    """Sentences of planted trees as codes.  [sentences, time] each"""
 
     inside: np.ndarray  # false after the end of a sentence
     lemma: np.ndarray
@@ -76,11 +76,11 @@ class _SentenceCodes:
 
     @property
     def upos(self) -> np.ndarray:
-        """Part of speech."""
+        """The part of speech of each planted word."""
         return self.lemma // LEMMAS
 
     def part(self, begin: int, end: int) -> _SentenceCodes:
-        """The sentences from `begin` to `end` - 1."""
+        """The sentences of planted trees from `begin` to `end` - 1."""
         return _SentenceCodes(self.inside[begin:end], self.lemma[begin:end], self.ending[begin:end])
 
 
@@ -107,7 +107,7 @@ def planted_treebank(
 
 
 def _spell(rng: np.random.Generator) -> tuple[str, ...]:
-    """All lemmas, part of speech by part of speech."""
+    """All lemmas for planted trees, part of speech by part of speech."""
     syllables = [a + b for a, b in product(CONSONANTS, VOWELS)]
     stems = [a + b for a, b in product(syllables, syllables)]
     chosen = iter(rng.permutation(len(stems))[: len(UPOS) * LEMMAS].tolist())
@@ -115,7 +115,7 @@ def _spell(rng: np.random.Generator) -> tuple[str, ...]:
 
 
 def _draw_truth(rng: np.random.Generator, lemmas: tuple[str, ...]) -> Truth:
-    """A random model in which distance has no effect yet."""
+    """A random model of trees in which distance has no effect yet."""
     pos, pairs = len(UPOS), len(PAIR_MASS)
     right, first = (
         STRENGTH * rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.5, shape)
@@ -154,7 +154,7 @@ def _choose_distance(truth: Truth, text: _SentenceCodes, nonprojective_share: fl
 
 
 def _draw_text(rng: np.random.Generator, chain: np.ndarray, sentences: int) -> _SentenceCodes:
-    """Random sentences: parts of speech from a Markov chain, lemmas and endings."""
+    """Random sentences for planted trees: parts of speech from a Markov chain, lemmas and endings."""
     lengths = SHORTEST + rng.poisson(MEAN_LENGTH - SHORTEST, sentences)
     shape = sentences, int(lengths.max(initial=0))
     bounds = np.cumsum(chain, axis=1)
@@ -197,7 +197,7 @@ def _arc_weights(truth: Truth, text: _SentenceCodes) -> tuple[np.ndarray, np.nda
 
 
 def distance_bin(distance: np.ndarray) -> np.ndarray:
-    """The bin of each distance; 0, which no arc has, counts as 1."""
+    """The bin of the distance of each arc; 0, which no arc has, counts as 1."""
     return np.maximum(np.searchsorted(BINS, distance, side="right") - 1, 0)
 
 
@@ -231,18 +231,18 @@ def _draw_heads(rng: np.random.Generator, arcs: np.ndarray, roots: np.ndarray, i
 
 
 def _is(codes: np.ndarray, count: int) -> np.ndarray:
-    """One-hot rows: bool [rows, count]"""
+    """One-hot rows for heads: bool [rows, count]"""
     return codes[:, None] == np.arange(count)
 
 
 def _draw(rng: np.random.Generator, mass: np.ndarray) -> np.ndarray:
-    """A random code for each row of masses, which need not sum to 1 and may be slightly negative.  [rows, codes]"""
+    """A random head for each row of masses, which need not sum to 1 and may be slightly negative.  [rows, heads]"""
     bounds = np.cumsum(np.maximum(mass, 0), axis=1)
     return (rng.random((len(mass), 1)) * bounds[:, -1:] >= bounds[:, :-1]).sum(axis=1)
 
 
 def _written(truth: Truth, text: _SentenceCodes, heads: np.ndarray) -> Sequence[str]:
-    """The lines of all sentences as CoNLL-U."""
+    """The planted trees of all sentences as lines of CoNLL-U."""
     lines = []
     for k, inside in enumerate(text.inside):
         codes = (part[k, inside].tolist() for part in (text.lemma, text.upos, text.ending, heads))
@@ -259,7 +259,7 @@ def _written(truth: Truth, text: _SentenceCodes, heads: np.ndarray) -> Sequence[
 
 
 def _read(source: str, lines: Sequence[str]) -> Treebank:
-    """The treebank of these lines of CoNLL-U."""
+    """The planted treebank of these lines of CoNLL-U."""
     reader = TreeReader(source)
     reader.take(lines)
     reader.end()
