@@ -41,6 +41,3 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file in UTF-8, atomically."""
     with atomic_file(path) as file:
         file.write(text.encode("utf-8"))
-
-
-written_whole = atomic_file  # until all callers use the new name

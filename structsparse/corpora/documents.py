@@ -274,7 +274,3 @@ def running_text(train: Documents, unlabelled: Sequence[str], reading: DocumentR
     offsets = np.concatenate([train.offsets, train.offsets[-1] + np.cumsum(sizes)])
     tokens = np.concatenate([train.tokens, codes[in_train].astype(train.tokens.dtype)])
     return RunningText(train.words, tokens, offsets)
-
-
-# until all callers use the new names
-Labelled, Reading, running = DocumentSplits, DocumentReading, running_text

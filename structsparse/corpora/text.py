@@ -218,8 +218,3 @@ def code_pieces(source: str, pieces: Iterable[tuple[list[str], bool]], reading: 
     else:
         codes.append(0)
     return ProvisionalText(source, list(numbers), np.array(codes, np.int32))
-
-
-# until all callers use the new names
-Reading, Text, Coded = TextReading, EncodedText, ProvisionalText
-from structsparse.corpora.text_reading import NUMBER, PROPER_NOUN, decoded  # noqa: E402, F401

@@ -43,9 +43,6 @@ class TextSplits:
         return [*(f"{part}: {text.describe()}" for part, text in self.parts.items()), size, *self.notes]
 
 
-Texts = TextSplits  # until all callers use the new name
-
-
 def files(
     train: str | None,
     dev: str | None,

@@ -38,9 +38,6 @@ class TreebankSplits(SentenceSplits):
         return [*lines, *_constant_columns(self.train), *_unseen_relations(self), *self.notes]
 
 
-Treebanks = TreebankSplits  # until all callers use the new name
-
-
 def ud(treebank: str, punctuation: str) -> TreebankSplits:
     """A treebank of Universal Dependencies (data=ud), found on this machine."""
     if not _NAME.fullmatch(treebank):
