@@ -97,7 +97,7 @@ READERS = [ROOT / "structsparse" / "training" / f"{name}.py" for name in ("compo
 YAML = "".join(path.read_text() for path in CONF.rglob("*.yaml"))
 READ = set(re.findall(r"\bcfg\.(\w+)", "".join(path.read_text() for path in READERS)))
 READ |= set(re.findall(r"\$\{(\w+)", YAML))  # by interpolation
-KNOBS = {*composing.TERM_KNOBS, *composing.SCHEDULE_KNOBS}
+KNOBS = {*composing.TERM_OPTIONS, *composing.SCHEDULE_OPTIONS}
 CONTROL = {"permute", "seed"}  # every maker of groups of words hands them on
 TASK_FEATURES = {"tagging": "features/_templates", "parsing": "features/parsing", "textcat": "features/textcat"}
 
