@@ -23,7 +23,7 @@ from structsparse.penalties.discrete import learn, settle  # noqa: E402
 from structsparse.solvers.quasi_newton import ProximalQuasiNewton  # noqa: E402
 from structsparse.tasks.tagging.data import prepare  # noqa: E402
 from structsparse.tasks.tagging.model import Tagger  # noqa: E402
-from structsparse.tasks.tagging.task import Tagging, _curvatures  # noqa: E402
+from structsparse.tasks.tagging.task import Tagging, curvatures  # noqa: E402
 from structsparse.training.callbacks.outer import Admm  # noqa: E402
 from structsparse.weights.notes import notes_of  # noqa: E402
 from structsparse.weights.observed_pairs import PairScorer  # noqa: E402
@@ -47,7 +47,7 @@ class Side:
         self.tagger = Tagger(PairScorer(data.sizes, observed=True), data.sizes.labels)
         loss = CRF(self.tagger.structure)
         self.module = Tagging(self.tagger, loss, None, None, [])
-        for name, curvature in _curvatures(data, self.tagger.scorer.pairs).items():
+        for name, curvature in curvatures(data, self.tagger.scorer.pairs).items():
             notes_of(self.tagger.get_parameter(name.removeprefix("tagger."))).curvature = curvature
         if weights is not None:
             self.tagger.load_state_dict(weights)

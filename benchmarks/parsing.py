@@ -157,7 +157,7 @@ def matrices_of(scores, walk):
 
 def scoring(training, walk, options):
     """Seconds of either route and of a pass over the rows; and the scores."""
-    scorer, says = training.keyed(), training.data.arrays["train"].says
+    scorer, says = training.keyed(), training.data.arrays["train"].template_atoms
     slots, weights = scorer.slots(), training.parser.scorer.table.detach()[:, 0].numpy()
     longest = int(np.diff(walk.begins).max())
     sheet, found = np.empty((longest + 1, longest + 1)), np.empty((2, walk.arcs[-1]))

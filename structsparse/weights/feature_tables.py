@@ -8,7 +8,16 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 
-class FeatureTable(nn.Module):
+class Scorer(nn.Module):
+    """A module that scores the labels of tokens, or arcs, from a batch. Any other module may take its place and gets
+    the defaults declared here."""
+
+    linear = False  # whether the scores are linear in all parameters
+    links: Tensor | None = None  # bool [labels, labels], which neighbouring labels have a score; None: all
+    ends = True  # whether the first and the last label of a sentence have a score
+
+
+class FeatureTable(Scorer):
     """A scorer whose `table` [rows, outputs] sums the rows of active features; sweeps over sentences can move it."""
 
     table: nn.Parameter

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from structsparse.base.errors import UserError
 from structsparse.kernels.weights import observed_pairs as kernels
 from structsparse.weights.batch import Sizes, TokenBatch
+from structsparse.weights.feature_tables import Scorer
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +93,7 @@ class PairTable(nn.Module):
         return f"{len(self.pairs):,} pairs of {len(self.pairs.offsets) - 1:,} rows"
 
 
-class PairScorer(PairTable):
+class PairScorer(PairTable, Scorer):
     """score[token, label] = sum over the features active at the token of the weight of (feature, label), if observed
 
     With `observed`, label pairs that are not neighbours in training have no score, nor do starts and ends: the model of

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from structsparse import load
+from structsparse.artifacts.folder import part_sizes
 from structsparse.artifacts.quantization import REACHES, ArtifactOptions, quantize_, quantize_all_
 from structsparse.artifacts.tables import step_of
 from structsparse.base.errors import UserError
-from structsparse.tasks.tagging import artifact
 from tests.support.classifiers import L1, TEXTCAT
 from tests.support.runs import run_here
 
@@ -119,7 +119,7 @@ def test_a_run_scores_and_reports_the_quantized_model(tmp_path):
     assert len(weights.unique()) <= 15
     assert int((weights != 0).sum()) == run.metrics["nonzero"]
     assert len(model.index) == run.metrics["rows_alive"]
-    parts = artifact.parts(run.folder / "model")
+    parts = part_sizes(run.folder / "model")
     assert {f"artifact_bytes_{part}": size for part, size in parts.items()}.items() <= run.metrics.items()
     assert sum(parts.values()) == run.metrics["artifact_bytes"]
     assert "the artifact has" in run.output

@@ -10,7 +10,7 @@ from structsparse.base.errors import UserError
 from structsparse.base.large_arrays import LARGE, empty_array, shrunk, zeros_on_large_pages
 from structsparse.corpora.planted.trees import planted_treebank
 from structsparse.tasks.parsing.features.index import ArcIndex
-from structsparse.tasks.parsing.features.templates import as_written
+from structsparse.tasks.parsing.features.templates import expand_plain
 
 
 @pytest.mark.parametrize("rows", [0, 3, LARGE, 3 * LARGE + 5])
@@ -45,7 +45,7 @@ def test_a_disk_without_room_is_reported(tmp_path):
 
 def test_features_of_arcs_in_a_file_are_those_in_memory(tmp_path, monkeypatch):
     monkeypatch.setenv("STRUCTSPARSE_CACHE", str(tmp_path))
-    trees, templates = planted_treebank(seed=0, train=8, dev=4, test=1), as_written(["h.upos & m.upos", "h.word"])
+    trees, templates = planted_treebank(seed=0, train=8, dev=4, test=1), expand_plain(["h.upos & m.upos", "h.word"])
     index = ArcIndex.fit(trees.train, templates)
     in_memory = index.bags(trees.dev)
     monkeypatch.setattr("structsparse.tasks.parsing.features.index.empty_array", partial(empty_array, share=0.0))

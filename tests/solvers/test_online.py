@@ -391,7 +391,7 @@ def test_errors_of_a_later_stage_are_raised_before_the_first_runs(run):
                 "solver@recipe.refit.solver=sgd",
                 "+recipe.refit.model._target_=structsparse.tasks.tagging.growing.GrowingScorer",
             ),
-            "grows",
+            "model=growing needs",
         ),
         (("+reg@recipe.refit.also.x=l1", "recipe.refit.also.x.parameters=['*table']"), "recipe.refit: also.x.param"),
     ):

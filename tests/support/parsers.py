@@ -62,5 +62,5 @@ def made(labels=True, projective=False, single_root=False, dead=0.7, **features)
         parser.scorer.table.copy_(torch.from_numpy(weights)[:, None])
     module = Parsing(parser, None, None, data.score, [])
     if labels:
-        module.labelling = Labelling.learnt(data.splits.parts, data.label_templates, data.min_count)
+        module.labelling = Labelling.fit(data.splits.parts, data.label_templates, data.min_count)
     return Made(data, module)

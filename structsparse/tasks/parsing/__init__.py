@@ -1,1 +1,1 @@
-"""Use of trained parsers."""
+"""Dependency parsing: the head of every word, and the relation between the two."""

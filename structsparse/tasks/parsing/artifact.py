@@ -1,7 +1,6 @@
-"""A parser as a folder: `model.json` has its templates and relations, `weights.safetensors` the keys and the weights of
-living features.
+"""The artifact of a parser: `model.json` has its templates and relations, `weights.safetensors` its numbers.
 
-Words are nowhere in it: a feature is its key, which its values are hashed to.
+Only living features are stored, as keys, which are hashes: no word of the treebank is in the folder.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from structsparse.artifacts.tables import decode_table, encode_table
 from structsparse.base.errors import UserError
 from structsparse.corpora.treebank import RULES
 from structsparse.structures.projective import ProjectiveTree
-from structsparse.tasks.parsing.features.index import ArcIndex, check_attributes
-from structsparse.tasks.parsing.features.templates import ArcTemplate, parse
+from structsparse.tasks.parsing.features.index import ArcIndex
+from structsparse.tasks.parsing.features.templates import ArcTemplate, check_attributes, parse
 from structsparse.tasks.parsing.model import ArcScorer, Parser
 from structsparse.tasks.parsing.predictor import DependencyParser
 from structsparse.tasks.parsing.relations import Relations
@@ -47,7 +46,7 @@ def unfit(parser: Parser) -> str | None:
 
 
 def save(folder: Path, model: DependencyParser) -> int:
-    """Write the living part of a parser, whole or not at all, in float32; the bytes of the folder."""
+    """Write the living part of a parser in float32, completely or not at all; the size of the folder in bytes."""
     if (reason := unfit(model.parser)) is not None:
         raise UserError(reason)
     state = {"table": model.parser.scorer.table.detach().cpu().float().numpy()}
@@ -56,8 +55,8 @@ def save(folder: Path, model: DependencyParser) -> int:
     tensors, described = {"keys": keys}, None
     if model.relations is not None:
         state["relations.table"] = model.relations.weights.toarray()
-        own, tensors["relations.keys"] = keep_living_(state, ["relations.table"], model.relations.index)
-        described = {"names": list(model.relations.names), "templates": own}
+        of_relations, tensors["relations.keys"] = keep_living_(state, ["relations.table"], model.relations.index)
+        described = {"names": list(model.relations.names), "templates": of_relations}
     for name, array in state.items():
         with errors_in(folder):
             _check_finite(name, array)
@@ -95,6 +94,7 @@ def load(folder: Path, description: dict) -> DependencyParser:
 
 
 def _relations(described: dict, tensors: dict) -> Relations:
+    """The relations of a description."""
     names = tuple(described["names"])
     index = decode_keys(ArcIndex, _one, described["templates"], tensors, "relations.keys")
     table = decode_table(tensors, "relations.table", (len(index), len(names)))
@@ -103,10 +103,12 @@ def _relations(described: dict, tensors: dict) -> Relations:
 
 
 def _one(line: str) -> list[ArcTemplate]:
+    """The template of a line, in a list as `decode_keys` takes it."""
     return [parse(line)]
 
 
 def _check_template(line: str) -> None:
+    """Refuse a line that is not the canonical name of a template."""
     template = parse(line)
     if template.name != line:
         raise UserError(f"template {line!r} is not the name of one template, expected {template.name!r}")
@@ -114,24 +116,27 @@ def _check_template(line: str) -> None:
 
 
 def _check_finite(name: str, array: np.ndarray) -> None:
+    """Refuse weights that are NaN or infinite."""
     check_weights(name, array)
     if array.size and array.min() == -np.inf:
         raise UserError(f"{name} holds a weight that is infinite, expected numbers")
 
 
-def _names(value: object) -> bool:
-    return isinstance(value, list) and all(map(_name, value)) and len({*value}) == len(value) > 0
+def _are_names(value: object) -> bool:
+    """Whether this is a list of distinct names of relations."""
+    return isinstance(value, list) and all(map(_is_name, value)) and len({*value}) == len(value) > 0
 
 
-def _name(value: object) -> bool:
-    """Whether it can stand in a column."""
+def _is_name(value: object) -> bool:
+    """Whether this can be a field of CoNLL-U."""
     return isinstance(value, str) and value != "" and not {*value} & {*"\t\n\r"}
 
 
 def _are_relations(value: object) -> bool:
+    """Whether this is the field `relations` of model.json."""
     if not isinstance(value, dict):
         return value is None
-    return {*value} == {"names", "templates"} and _names(value["names"]) and are_keys(value["templates"])
+    return {*value} == {"names", "templates"} and _are_names(value["names"]) and are_keys(value["templates"])
 
 
 _FIELDS: Fields = COMMON_FIELDS | {

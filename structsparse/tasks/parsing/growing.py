@@ -7,6 +7,7 @@ in compact arrays: the weight, the key and the template of each row.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -45,7 +46,7 @@ class GrowingArcScorer(PartialTable):
             raise UserError("model=arcs_growing looks its features up on the CPU; on other devices take model=arcs")
         size = batch.gold.shape[1] + 1
         scores = self.table.detach().new_zeros(len(batch.lengths), size, size)
-        keyed.score(batch.source.says, batch.chosen, self.slots(), scores.numpy())
+        keyed.score(batch.source.template_atoms, batch.chosen, self.slots(), scores.numpy())
         return scores
 
     # --- the hash table
@@ -82,7 +83,7 @@ class GrowingArcScorer(PartialTable):
         super().set_rows(weights, keys, templates.int())
         self._slots = self._hashed = None
 
-    def rest(self) -> None:
+    def compact(self) -> None:
         """Free the hash table and the reserved memory, which take several times the memory of the rows."""
         self._slots = self._hashed = None  # before anything is copied
         self.set_rows(*(tensor.clone() for tensor in self._rows()))
@@ -91,7 +92,7 @@ class GrowingArcScorer(PartialTable):
 
     def groups_of(self, make: Callable, layout: ArcLayout, name: str) -> HeldTemplates:
         """Templates as groups of the rows in memory; `make` must be groups=template."""
-        kind, options = getattr(make, "func", make), getattr(make, "keywords", {})
+        kind, options = (make.func, make.keywords) if isinstance(make, partial) else (make, {})
         if kind is not by_template:
             raise UserError("model=arcs_growing takes groups=template only; for other groups take model=arcs")
         sizes = torch.from_numpy(np.diff(layout.offsets))

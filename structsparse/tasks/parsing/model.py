@@ -1,4 +1,4 @@
-"""Arc-factored parsers: a score for every arc from a head to a modifier, and trees over them."""
+"""The model of a parser: a scorer of every arc from a head to a modifier, and trees over the arcs."""
 
 from __future__ import annotations
 
@@ -17,30 +17,28 @@ from structsparse.structures.nonprojective import NonprojectiveTree
 from structsparse.structures.projective import ProjectiveTree
 from structsparse.weights.bags import bag_sum
 from structsparse.weights.batch import BatchCache, Sizes
-from structsparse.weights.feature_tables import FeatureTable, GrowingTable
+from structsparse.weights.feature_tables import FeatureTable, GrowingTable, Scorer
 
 if TYPE_CHECKING:
     from structsparse.solvers.online import Online, Sweeper
 
 
-class Source(Protocol):
-    """The corpus that a batch is of. Whichever of the two ways to features a model takes, the other costs nothing."""
+class ArcSource(Protocol):
+    """The corpus of a batch. A model reads either the bags of features or the atoms of keys."""
 
-    says: TemplateAtoms  # what makes the keys of any sentence
+    template_atoms: TemplateAtoms  # all that is needed to compute the keys of any sentence
 
     def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The active rows of all arcs of these sentences, and where those of each arc begin."""
+        """Active rows of all arcs of these sentences, and where those of each arc begin."""
 
 
 @dataclass
 class ArcBatch:
-    """Some sentences. Arcs are laid end to end: by sentence, by modifier, by head; heads are padded."""
+    """Some sentences for a parser. Arcs are laid end to end: by sentence, by modifier, by head; heads are padded."""
 
-    source: Source
+    source: ArcSource
     chosen: np.ndarray  # int64 [batch] which sentences of the corpus these are
-    places: (
-        Tensor  # int64 [arcs] where each arc stands in [batch * size * size], size one more than the longest sentence
-    )
+    places: Tensor  # int64 [arcs] in [batch * size * size], size one more than the longest sentence
     gold: Tensor  # int64 [batch, size - 1] heads
     punctuation: Tensor  # bool [words]
     lengths: Tensor  # int64 [batch]
@@ -51,8 +49,7 @@ class ArcBatch:
 
     @cached_property
     def _bag(self) -> tuple[Tensor, Tensor]:
-        found = self.source.bag(self.chosen)
-        return tuple(torch.from_numpy(array).to(self.gold.device) for array in found)
+        return tuple(torch.from_numpy(array).to(self.gold.device) for array in self.source.bag(self.chosen))
 
     @property
     def ids(self) -> Tensor:
@@ -65,18 +62,18 @@ class ArcBatch:
         return self._bag[1]
 
     def pad(self, arcs: Tensor) -> Tensor:
-        """[arcs] -> [batch, size, size], modifiers by heads"""
+        """Scores of arcs as a padded tensor: [arcs] -> [batch, size, size], modifiers by heads"""
         batch, longest = self.gold.shape
         padded = arcs.new_zeros(batch * (longest + 1) ** 2)
         return padded.index_copy(0, self.places, arcs).view(batch, longest + 1, longest + 1)
 
 
 def places_of_arcs(lengths: np.ndarray, size: int) -> np.ndarray:
-    """Where the arcs of sentences of so many words stand in [sentences * size * size]: int64 [arcs]"""
+    """The place of each arc of sentences of these lengths in [sentences * size * size]: int64 [arcs]"""
     squares = lengths.astype(np.int64) ** 2
     sentence = np.repeat(np.arange(len(lengths)), squares)
     modifier, head = np.divmod(ranges(np.zeros_like(squares), squares), np.repeat(lengths, squares))
-    return (sentence * size + modifier + 1) * size + head + (head > modifier)  # a word's arc to itself is left out
+    return (sentence * size + modifier + 1) * size + head + (head > modifier)  # without arcs from a word to itself
 
 
 class ArcScorer(FeatureTable):
@@ -93,16 +90,16 @@ class ArcScorer(FeatureTable):
 
 
 class Parser(nn.Module):
-    """A scorer of arcs, and which trees there are."""
+    """A scorer of arcs, and the structure of the trees over them."""
 
     def __init__(self, scorer: nn.Module, projective: bool = False, single_root: bool = False) -> None:
         super().__init__()
-        self.scorer, self.linear = scorer, getattr(scorer, "linear", False)
+        self.scorer, self.linear = scorer, isinstance(scorer, Scorer) and scorer.linear
         self.structure = (ProjectiveTree if projective else NonprojectiveTree)(single_root)
 
     def sweeper(self, solver: Online) -> Sweeper:
         """The pass over single sentences by which an online solver moves this parser."""
-        from structsparse.tasks.parsing.sweeps import GrowingTreeSweeper, TreeSweeper  # parsing does without solvers
+        from structsparse.tasks.parsing.sweeps import GrowingTreeSweeper, TreeSweeper  # not needed for prediction
 
         return (GrowingTreeSweeper if isinstance(self.scorer, GrowingTable) else TreeSweeper)(self, solver)
 

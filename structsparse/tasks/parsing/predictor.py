@@ -1,6 +1,6 @@
 """The predictor of parsers: the best tree of a sentence, its relations, the k best trees, probabilities of arcs.
 
-Nothing here imports training. Sentences are processed in batches of similar length, so that memory is bounded by the
+Nothing here imports Lightning. Sentences are processed in batches of similar length, so that memory is bounded by the
 longest sentence and by the input itself.
 """
 
@@ -24,7 +24,8 @@ from structsparse.corpora.conllu import read_treebank
 from structsparse.corpora.from_lists import existing_file, sentences_from_lists
 from structsparse.corpora.treebank import COLUMNS, UNKNOWN, Treebank, punctuation
 from structsparse.features.keys import Bags
-from structsparse.tasks.parsing.features.index import ArcIndex, columns_of
+from structsparse.tasks.parsing.features.index import ArcIndex
+from structsparse.tasks.parsing.features.templates import columns_of
 from structsparse.tasks.parsing.model import ArcBatch, Parser, places_of_arcs
 from structsparse.tasks.parsing.relations import Relations
 from structsparse.tasks.parsing.scores import TreeScore

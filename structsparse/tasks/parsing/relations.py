@@ -1,4 +1,4 @@
-"""Relations of arcs: a linear classifier learnt from gold arcs, applied to predicted ones, one arc at a time."""
+"""Relations of arcs: a linear classifier of single arcs, trained on gold arcs and applied to predicted ones."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from structsparse.tasks.parsing.features.index import ArcIndex
 from structsparse.tasks.parsing.features.templates import ArcTemplate
 
 EPOCHS = 10
-CAP = 0.01  # of a move, so that no arc is fitted at all costs
+CAP = 0.01  # of the step for one arc, so that no arc is fitted at all costs
 
 
 @dataclass(frozen=True, eq=False)
 class Relations:
-    """score[arc, relation] = sum over the features of the arc of weights[feature, relation]"""
+    """A classifier of relations: score[arc, relation] = sum of weights[feature, relation] over the arc's features"""
 
     names: tuple[str, ...]
-    index: ArcIndex  # of features that live
+    index: ArcIndex  # of living features
     weights: sparse.csr_array  # float32 [features, relations]
 
     def predict(self, sentences: Sentences, heads: np.ndarray) -> Column:
-        """The best relation of the arc to each word from its head: heads [tokens], 0 the root."""
+        """The best relation of the arc to each word from its head: heads [tokens], 0 for the root"""
         return Column(list(self.names), self.scores(sentences, heads).argmax(axis=1).astype(np.int32))
 
     def scores(self, sentences: Sentences, heads: np.ndarray) -> np.ndarray:
-        """float32 [tokens, relations]"""
+        """Scores of all relations of the arc to each word from its head: float32 [tokens, relations]"""
         if not len(self.index):
             return np.zeros((len(heads), len(self.names)), np.float32)
         bags = self.index.bags_chosen(sentences, heads.astype(np.int64))
@@ -43,7 +43,7 @@ class Relations:
         return (sparse.csr_array((ones, bags.ids, bags.offsets), shape) @ self.weights).toarray()
 
     def small(self, small: ArtifactOptions, treebank: Treebank) -> Relations:
-        """As they are told in an artifact that is made small, by what is in a treebank."""
+        """The relations as a small artifact stores them: rounded weights, and keys shortened on a treebank."""
         weights, index = self.weights.copy(), self.index
         if small.bits is not None:
             quantize_(torch.from_numpy(weights.data), small.bits)
@@ -55,11 +55,12 @@ class Relations:
         return replace(self, index=index, weights=weights)
 
 
-def fitted(
+def fit_relations(
     treebank: Treebank, templates: Sequence[ArcTemplate], min_count: int = 1, seed: int = 0
 ) -> tuple[Relations, int]:
-    """Learnt from gold arcs, to the mean of the weights after each of them. Features and relations that never were in
-    doubt keep a weight of zero; rows of zeros are left out. Also, how many features there were before."""
+    """Relations trained on gold arcs by averaged updates, and the number of features before zero rows are dropped.
+
+    Features and relations that were never mistaken keep weights of zero."""
     heads, gold = treebank.heads.astype(np.int64), treebank.columns["deprel"].without_unused()
     index = ArcIndex.fit_chosen(treebank, heads, templates, min_count)
     bags, codes = index.bags_chosen(treebank, heads), gold.codes.astype(np.int64)
@@ -72,8 +73,9 @@ def fitted(
 def averaged(
     ids: np.ndarray, offsets: np.ndarray, gold: np.ndarray, shape: tuple[int, int], seed: int = 0, epochs: int = EPOCHS
 ) -> np.ndarray:
-    """Weights float32 [features, relations] of arcs of which arc a has the features ids[offsets[a] : offsets[a + 1]]
-    and the relation gold[a]."""
+    """Weights of a classifier, averaged over all updates: float32 [features, relations]
+
+    Arc a has the features ids[offsets[a] : offsets[a + 1]] and the relation gold[a]."""
     weights, past = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     if shape[1] < 2:
         return weights
@@ -91,26 +93,28 @@ def averaged(
 
 @dataclass(frozen=True, eq=False)
 class Labelling:
-    """What tells relations, and the parts of the corpus that it is scored on."""
+    """A trained classifier of relations, with the treebanks that it is scored on."""
 
     model: Relations
     parts: Mapping[str, Treebank]
-    features: int  # before those without weights were left out
-    seconds: float  # that it took to learn
+    features: int  # before those without weights were dropped
+    seconds: float  # of training
 
     @classmethod
-    def learnt(cls, parts: Mapping[str, Treebank], templates: Sequence[ArcTemplate], min_count: int) -> Self:
+    def fit(cls, parts: Mapping[str, Treebank], templates: Sequence[ArcTemplate], min_count: int) -> Self:
+        """Train a classifier on part `train`."""
         begin = time.perf_counter()
-        model, features = fitted(parts["train"], templates, min_count)
+        model, features = fit_relations(parts["train"], templates, min_count)
         return cls(model, parts, features, time.perf_counter() - begin)
 
     def codes(self, part: str, sentences: np.ndarray, heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Gold and predicted relations of some sentences with these heads, in one code: [tokens] each"""
+        """Codes of the gold and the predicted relations of some sentences with these heads: [tokens] each"""
         treebank = self.parts[part].select(sentences)
         gold = treebank.columns["deprel"].recoded(self.model.names)
         return gold.codes, self.model.predict(treebank, heads).codes
 
     def figures(self) -> dict[str, object]:
+        """Figures of the relations for `metrics.json`."""
         weights = self.model.weights
         return {
             "label_features": self.features,

@@ -1,4 +1,4 @@
-"""What a finished run of a parser says of itself: figures, the templates that live, and which kinds of them."""
+"""Reports on a trained parser: counts of features, and tables of living templates, features and relations."""
 
 from __future__ import annotations
 
@@ -13,39 +13,42 @@ from structsparse.base.files import write_text
 from structsparse.features.layout import by_template
 from structsparse.groups import Partition
 from structsparse.report import bootstrap, living_groups
-from structsparse.report import tables as report
+from structsparse.report.tables import Table, tsv
 from structsparse.tasks.parsing.data import ParsingData
 from structsparse.tasks.parsing.growing import GrowingArcScorer
 from structsparse.tasks.parsing.relations import Relations
-from structsparse.training import certificate
+from structsparse.training.selected_groups import selected_groups
 from structsparse.training.stage import GroupCount, StageResult, selecting_stage
 
-TABLE = "parser.scorer.table"
-MOST_FEATURES = 100_000  # in the report
+TABLE = "parser.scorer.table"  # the parameter with the weights of arc features
+MOST_FEATURES = 100_000  # rows of features.tsv and relations.tsv
 
 
-def templates_of(data: ParsingData) -> Partition:
+def template_groups(data: ParsingData) -> Partition:
+    """The templates of a parser as groups of its table."""
     return by_template((len(data.index), 1), data.layout)
 
 
 def living_templates(result: StageResult) -> list[str]:
+    """The names of the templates with a nonzero weight."""
     table = result.module.parser.scorer.table.detach()
-    alive = templates_of(result.data).alive(table).tolist()
+    alive = template_groups(result.data).alive(table).tolist()
     return [name for name, lives in zip(result.data.index.names, alive, strict=True) if lives]
 
 
-def features_of(data: ParsingData, first: StageResult) -> int:
-    """How many there are in training, whether a model has rows for all of them or not."""
+def count_features(data: ParsingData, first: StageResult) -> int:
+    """Number of features of training, whether the model of the first stage has rows for all of them or not."""
     if not isinstance(first.module.parser.scorer, GrowingArcScorer):
         return len(data.index)
     groups = first.penalties[TABLE].groups if TABLE in first.penalties and first.data is data else None
-    return int(data.counted().offsets[-1]) if groups is None else int(groups.size.sum())
+    return int(data.counted_layout.offsets[-1]) if groups is None else int(groups.size.sum())
 
 
 def sparsity(data: ParsingData, first: StageResult, last: StageResult) -> dict[str, object]:
-    """Counts before and after. Groups are those of the penalty that selected, templates where it had none."""
+    """Numbers of features, weights and groups before and after selection. Groups are those of the penalty that
+    selected, or templates if it has none."""
     nonzero = int(torch.count_nonzero(last.module.parser.scorer.table))
-    counts = dict.fromkeys(("features", "weights"), features_of(data, first))
+    counts = dict.fromkeys(("features", "weights"), count_features(data, first))
     counts |= dict.fromkeys(("nonzero", "rows_alive"), nonzero)
     living = living_templates(last)
     groups = first.group_count() or GroupCount(len(data.templates), len(living))
@@ -53,67 +56,65 @@ def sparsity(data: ParsingData, first: StageResult, last: StageResult) -> dict[s
     return counts | ({} if last.module.labelling is None else last.module.labelling.figures())
 
 
-def feature_table(last: StageResult) -> report.Table:
-    """The living features in words, the heaviest first."""
+def feature_table(last: StageResult) -> Table:
+    """Table of the living arc features in words with their weights, the heaviest first."""
     weights, data = last.module.parser.scorer.table.detach().cpu().double().numpy()[:, 0], last.data
     rows = heaviest(np.abs(weights))
-    names = data.index.describe(rows, data.splits.train, data.arrays["train"].made)
-    return report.Table(("feature", "weight"), list(zip(names, weights[rows].tolist(), strict=True)))
+    names = data.index.describe(rows, data.splits.train, data.arrays["train"].computed_bags)
+    return Table(("feature", "weight"), list(zip(names, weights[rows].tolist(), strict=True)))
 
 
-def relation_table(data: ParsingData, model: Relations) -> report.Table:
-    """The same of the features that tell relations, with their weights for those that they speak for or against."""
+def relation_table(data: ParsingData, model: Relations) -> Table:
+    """Table of the living features of relations in words with their nonzero weights, the heaviest first."""
     norms = np.sqrt(model.weights.power(2).sum(axis=1))
     rows, train = heaviest(norms), data.splits.train
     heads = train.heads.astype(np.int64)
     names, lines = model.index.describe(rows, train, model.index.bags_chosen(train, heads), heads), []
-    ends, codes, values = (of.tolist() for of in (model.weights.indptr, model.weights.indices, model.weights.data))
+    ends, codes, values = (
+        array.tolist() for array in (model.weights.indptr, model.weights.indices, model.weights.data)
+    )
     for name, row in zip(names, rows.tolist(), strict=True):
-        own = slice(ends[row], ends[row + 1])
-        told = sorted(zip(values[own], codes[own], strict=True), key=lambda of: -abs(of[0]))
-        said = " ".join(f"{model.names[k]}={weight:.4g}" for weight, k in told)
-        lines.append((name, float(norms[row]), said))
-    return report.Table(("feature", "norm", "weights"), lines)
+        entries = slice(ends[row], ends[row + 1])
+        weights = sorted(zip(values[entries], codes[entries], strict=True), key=lambda pair: -abs(pair[0]))
+        lines.append((name, float(norms[row]), " ".join(f"{model.names[k]}={weight:.4g}" for weight, k in weights)))
+    return Table(("feature", "norm", "weights"), lines)
 
 
 def heaviest(norms: np.ndarray) -> np.ndarray:
-    """The rows that live, those of the largest norm first, so many as anybody reads."""
+    """The rows of the largest norms, without zeros, the largest first, at most `MOST_FEATURES`: int64 [rows]"""
     rows = np.flatnonzero(norms)
-    if len(rows) > MOST_FEATURES:  # sorting all would take longer than finding out which are worth it
+    if len(rows) > MOST_FEATURES:  # a partition is faster than sorting all of them
         least = np.partition(norms[rows], -MOST_FEATURES)[-MOST_FEATURES]
         rows = rows[norms[rows] >= least]
     return rows[np.argsort(-norms[rows], kind="stable")[:MOST_FEATURES]]
 
 
-def kinds_table(data: ParsingData, last: StageResult) -> report.Table:
-    """How many templates of each kind and variant there are and live."""
+def kinds_table(data: ParsingData, last: StageResult) -> Table:
+    """Table of the kinds and the variants of templates: how many there are, and how many live."""
     living, lines = {*living_templates(last)}, []
     templates = data.templates
-    for what, of in (("kind", lambda t: t.kind), ("variant", lambda t: t.variant)):
-        every, alive = Counter(map(of, templates)), Counter(of(t) for t in templates if t.name in living)
-        lines += [(what, name, count, alive[name]) for name, count in every.items()]
-    return report.Table(("by", "value", "templates", "living"), lines)
+    for by, value_of in (("kind", lambda t: t.kind), ("variant", lambda t: t.variant)):
+        counts = Counter(map(value_of, templates))
+        alive = Counter(value_of(t) for t in templates if t.name in living)
+        lines += [(by, value, count, alive[value]) for value, count in counts.items()]
+    return Table(("by", "value", "templates", "living"), lines)
 
 
-def write_report(
-    folder: Path, data: ParsingData, results: Sequence[StageResult], last: StageResult
-) -> report.Table | None:
-    """Of all stages; `last` is what remains of the last one."""
-    first = selecting_stage(results)
-    table = _groups(first, last)
+def write_report(folder: Path, data: ParsingData, results: Sequence[StageResult], last: StageResult) -> Table:
+    """Write the report of a run; `last` is the final result. Returns the table of groups."""
+    table = group_table(selecting_stage(results), last)
     living_groups.write_groups(folder, table)
-    write_text(folder / "kinds.tsv", report.tsv(kinds_table(data, last)))
-    bootstrap.write_items(folder, {part: items_of(last, part) for part in bootstrap.PARTS})
-    write_text(folder / "features.tsv", report.tsv(feature_table(last)))
+    write_text(folder / "kinds.tsv", tsv(kinds_table(data, last)))
+    bootstrap.write_items(folder, {part: sentence_scores(last, part) for part in bootstrap.PARTS})
+    write_text(folder / "features.tsv", tsv(feature_table(last)))
     if last.module.labelling is not None:
-        told = relation_table(last.data, last.module.labelling.model)
-        write_text(folder / "relations.tsv", report.tsv(told))
+        write_text(folder / "relations.tsv", tsv(relation_table(last.data, last.module.labelling.model)))
     return table
 
 
 @torch.no_grad()
-def items_of(result: StageResult, part: str) -> bootstrap.ItemScores:
-    """How many words of each sentence have the right head, in the order of the treebank."""
+def sentence_scores(result: StageResult, part: str) -> bootstrap.ItemScores:
+    """The number of words with the right head in each sentence of a part, for the paired bootstrap."""
     arrays, module = result.data.arrays[part], result.module
     right = np.zeros(len(arrays), np.int64)
     for batch in result.data.whole(part):
@@ -124,12 +125,9 @@ def items_of(result: StageResult, part: str) -> bootstrap.ItemScores:
     return bootstrap.ItemScores(right, arrays.lengths)
 
 
-def _groups(first: StageResult, last: StageResult) -> report.Table:
-    """The selecting penalty's groups with the weights it gave them; templates with their final weights otherwise."""
-    penalty = first.penalties.get(TABLE)
-    if penalty is None or penalty.groups is None or len(penalty.groups.names) > living_groups.MOST_GROUPS:
-        return living_groups.group_table(templates_of(last.data), last.module.parser.scorer.table.detach())
-    weights = first.module.parser.scorer.table.detach()
-    enters = penalty.entering(first.at_zero[TABLE]) if TABLE in first.at_zero else None
-    wanted = certificate.violated(penalty, weights, first.at_end[TABLE]) if first.module.loss.smooth else None
-    return living_groups.group_table(penalty.groups, weights, enters, wanted)
+def group_table(first: StageResult, last: StageResult) -> Table:
+    """Table of the groups of the penalty that selected; of templates with their final weights if it has none."""
+    table = selected_groups(first, TABLE)
+    if table is not None:
+        return table
+    return living_groups.group_table(template_groups(last.data), last.module.parser.scorer.table.detach())

@@ -1,4 +1,4 @@
-"""How right predicted dependency trees are: counts that add up over batches and ranks."""
+"""The score of parsers: attachment of words to heads, whole trees and roots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from structsparse.corpora.treebank import per_sentence
 
-COUNTED = (
+COUNTED = (  # the counts of a score, which add up over batches and processes
     *("tokens", "heads", "arcs", "labelled"),
     *("tokens_no_punct", "heads_no_punct", "arcs_no_punct"),
     *("sentences", "complete", "complete_no_punct", "roots"),
@@ -16,18 +16,16 @@ COUNTED = (
 
 
 class TreeScore:
-    """Attachment of tokens to heads, whole trees and roots.
+    """Attachment scores of predicted dependency trees.
 
     uas                share of the tokens with the right head
-    las                share of the tokens with the right head and the right relation, compared as it is written, with
-                       what stands after a colon; only where relations were predicted
-    uas_no_punct       the same two over the tokens that are no punctuation; what is punctuation, the caller says (of
-    las_no_punct       Universal Dependencies the part of speech PUNCT, as in most papers; of CoNLL-X tokens of nothing
-                       but marks, as `eval.pl` has it). A wrong head that is punctuation counts as any wrong head.
+    las                share of the tokens with the right head and the right relation, subtype included; only where
+                       relations are predicted
+    uas_no_punct       the same two over the tokens that are not punctuation, as the caller marks them: by the part of
+    las_no_punct       speech PUNCT in Universal Dependencies, by their characters in CoNLL-X, as `eval.pl` does
     complete           share of the sentences all of whose tokens have the right head
-    complete_no_punct  share of the sentences all of whose tokens that are no punctuation have the right head
-    root_accuracy      share of the sentences whose roots (tokens with head 0) are those of the gold tree, no other and
-                       all of them if there are several
+    complete_no_punct  share of the sentences all of whose tokens that are not punctuation have the right head
+    root_accuracy      share of the sentences whose roots (tokens with head 0) are exactly those of the gold tree
     """
 
     def __init__(self) -> None:
@@ -35,7 +33,7 @@ class TreeScore:
 
     @property
     def counts(self) -> np.ndarray:
-        return self._counts  # int64, of what COUNTED says
+        return self._counts  # int64 [COUNTED]
 
     @counts.setter
     def counts(self, counts) -> None:
@@ -58,14 +56,14 @@ class TreeScore:
         gold_labels: np.ndarray | None = None,
         labels: np.ndarray | None = None,
     ) -> None:
-        """Count the sentences of these heads (0: the root, else places from 1 on) and, if they were predicted, codes of
-        relations.  [tokens], [tokens], [sentences + 1], bool [tokens], [tokens], [tokens]"""
+        """Count sentences: gold and predicted heads [tokens], 0 for the root; offsets [sentences + 1]; punctuation,
+        bool [tokens]; codes of gold and predicted relations [tokens], if there are any."""
         _check(gold, predicted, offsets, punctuation, gold_labels, labels)
         right, word = gold == predicted, ~punctuation
         arcs = right & (gold_labels == labels) if labels is not None else np.zeros(len(right), bool)
         wrong = per_sentence(~right, offsets)
         moved = per_sentence((gold == 0) != (predicted == 0), offsets)
-        found = {
+        counts = {
             "tokens": len(right),
             "heads": right.sum(),
             "arcs": arcs.sum(),
@@ -78,31 +76,32 @@ class TreeScore:
             "complete_no_punct": (per_sentence(~right & word, offsets) == 0).sum(),
             "roots": (moved == 0).sum(),
         }
-        self._counts += [found[name] for name in COUNTED]
+        self._counts += [counts[name] for name in COUNTED]
 
     def result(self) -> dict[str, float]:
-        """The shares as fractions, and how many tokens and sentences there were."""
-        seen = dict(zip(COUNTED, self._counts.tolist(), strict=True))
-        tokens, words, sentences = (max(1, seen[name]) for name in ("tokens", "tokens_no_punct", "sentences"))
-        found = {"uas": seen["heads"] / tokens, "uas_no_punct": seen["heads_no_punct"] / words}
-        if seen["labelled"]:
-            found |= {"las": seen["arcs"] / tokens, "las_no_punct": seen["arcs_no_punct"] / words}
-        return found | {
-            "complete": seen["complete"] / sentences,
-            "complete_no_punct": seen["complete_no_punct"] / sentences,
-            "root_accuracy": seen["roots"] / sentences,
-            "tokens": seen["tokens"],
-            "sentences": seen["sentences"],
+        """The scores as fractions, and the numbers of tokens and sentences."""
+        counts = dict(zip(COUNTED, self._counts.tolist(), strict=True))
+        tokens, words, sentences = (max(1, counts[name]) for name in ("tokens", "tokens_no_punct", "sentences"))
+        scores = {"uas": counts["heads"] / tokens, "uas_no_punct": counts["heads_no_punct"] / words}
+        if counts["labelled"]:
+            scores |= {"las": counts["arcs"] / tokens, "las_no_punct": counts["arcs_no_punct"] / words}
+        return scores | {
+            "complete": counts["complete"] / sentences,
+            "complete_no_punct": counts["complete_no_punct"] / sentences,
+            "root_accuracy": counts["roots"] / sentences,
+            "tokens": counts["tokens"],
+            "sentences": counts["sentences"],
         }
 
 
 def _check(gold, predicted, offsets, punctuation, gold_labels, labels) -> None:
+    """Refuse arrays of other lengths and heads outside their sentence."""
     tokens = int(offsets[-1])
     if (labels is None) != (gold_labels is None):
         raise ValueError("relations of one side only, expected those of both or of none")
-    given = {"gold": gold, "predicted": predicted, "punctuation": punctuation}
-    given |= {} if labels is None else {"gold_labels": gold_labels, "labels": labels}
-    for name, values in given.items():
+    arrays = {"gold": gold, "predicted": predicted, "punctuation": punctuation}
+    arrays |= {} if labels is None else {"gold_labels": gold_labels, "labels": labels}
+    for name, values in arrays.items():
         if values.shape != (tokens,):
             raise ValueError(f"{name} has shape {values.shape}, expected {(tokens,)}")
     lengths = np.repeat(np.diff(offsets), np.diff(offsets))

@@ -77,7 +77,7 @@ class GrowingTreeSweeper(Sweeper):
         self._release(self.model.scorer)
         if self.source is not source:
             self.source = source
-            self.moves = keyed.difference_for(len(source.says.bases), int(source.lengths.max()))
+            self.moves = keyed.difference_for(len(source.template_atoms.bases), int(source.lengths.max()))
         done, totals = 0, np.zeros(3)
         while done < len(passage.sentences):
             done, *sums = self._sweep_from(passage, done, rule, clock)
@@ -87,12 +87,12 @@ class GrowingTreeSweeper(Sweeper):
     def _sweep_from(self, passage, done: int, rule: UpdateRule, clock: int) -> tuple:
         """As many sentences as the slots have room for. Full slots are replaced by larger ones in the next call."""
         scorer, structure, source = self.model.scorer, self.model.structure, passage.source
-        order, says, longest = passage.sentences.numpy(), source.says, int(source.lengths.max())
-        extra = 2 * int(source.lengths[order[done]]) * len(says.bases) if scorer.open else 0
+        order, atoms, longest = passage.sentences.numpy(), source.template_atoms, int(source.lengths.max())
+        extra = 2 * int(source.lengths[order[done]]) * len(atoms.bases) if scorer.open else 0
         rows, slots = self._rows(extra, rule), scorer.slots(extra)
         most, kind = min(len(rows.keys), key_table.room(slots)), (structure.native.projective, structure.single_root)
         state = slots, rows, scorer.held, most, scorer.open, kind, rule, self.moves, longest, clock
-        done, held, *sums = keyed.sweep(says, source.gold, order, done, *state)
+        done, held, *sums = keyed.sweep(atoms, source.gold, order, done, *state)
         scorer.hold(held)
         scorer.collect()
         return done, *sums

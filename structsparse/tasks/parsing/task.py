@@ -1,9 +1,10 @@
-"""How the stages of a run build parsers, and what one stage hands to the next."""
+"""The parsing task: its Lightning module, how a stage builds a parser, and what the next stage inherits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,9 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.known.treebanks import TreebankSplits
 from structsparse.features.keys import WORD
 from structsparse.losses.structured import StructuredLoss
-from structsparse.report import tables as report
+from structsparse.report.tables import Table
 from structsparse.solvers.base import solver_of
-from structsparse.tasks.parsing import artifact
-from structsparse.tasks.parsing import report as parsing_report
+from structsparse.tasks.parsing import artifact, report
 from structsparse.tasks.parsing.data import ParsingData, prepare
 from structsparse.tasks.parsing.features.groups import ArcLayout
 from structsparse.tasks.parsing.features.index import ArcIndex
@@ -27,6 +27,7 @@ from structsparse.tasks.parsing.growing import GrowingArcScorer
 from structsparse.tasks.parsing.model import ArcBatch, ArcScorer, Parser
 from structsparse.tasks.parsing.predictor import DependencyParser
 from structsparse.tasks.parsing.relations import Labelling
+from structsparse.tasks.parsing.report import TABLE
 from structsparse.tasks.parsing.scores import TreeScore
 from structsparse.training.module import TaskModule
 from structsparse.training.search.screening import Screen
@@ -36,11 +37,9 @@ from structsparse.training.terms import borne, place
 from structsparse.weights.batch import Sizes
 from structsparse.weights.notes import notes_of
 
-TABLE = "parser.scorer.table"
-
 
 class Parsing(TaskModule):
-    """Trains a Parser under any structured loss; decodes and scores dev and test."""
+    """The Lightning module that trains a parser under a structured loss, and scores it on dev and test."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class Parsing(TaskModule):
     ) -> None:
         super().__init__(loss, optimizer, score, penalised, final_lr, fingerprint)
         self.parser = parser
-        self.labelling: Labelling | None = None  # once the parser is trained
+        self.labelling: Labelling | None = None  # set when the parser is trained
 
     @property
     def linear(self) -> bool:
@@ -74,16 +73,19 @@ class Parsing(TaskModule):
         return super().training_step(batch, batch_idx)
 
     def predict_step(self, batch: ArcBatch, batch_idx: int = 0) -> Tensor:
-        """Heads, int64 [batch, longest]"""
+        """The best head of each word: int64 [batch, longest]"""
         return self.parser.structure.best(self.parser(batch), batch.lengths)
 
     def count(self, batch: ArcBatch, score: TreeScore) -> None:
+        """Add the predictions for a batch to a score."""
         heads, gold = self.predict_step(batch), batch.gold
         inside = torch.arange(gold.shape[1], device=gold.device) < batch.lengths[:, None]
         offsets = np.concatenate([[0], np.cumsum(batch.lengths.cpu().numpy())])
-        gold, heads, marks = (of.cpu().numpy() for of in (gold[inside], heads[inside], batch.punctuation))
-        known = () if self.labelling is None else self.labelling.codes(batch.part, batch.sentences.cpu().numpy(), heads)
-        score.add(gold, heads, offsets, marks, *known)
+        gold, heads, marks = (tensor.cpu().numpy() for tensor in (gold[inside], heads[inside], batch.punctuation))
+        relations = ()
+        if self.labelling is not None:
+            relations = self.labelling.codes(batch.part, batch.sentences.cpu().numpy(), heads)
+        score.add(gold, heads, offsets, marks, *relations)
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,9 @@ class ParsingTask(Task):
     """Dependency parsing: the head of every word, and with `labels` the relation to it."""
 
     projective: bool = False  # no arcs may cross
-    open: bool = (
-        True  # a stage may use all features of the templates that the one before has left, not only living ones
-    )
-    single_root: bool = False  # one word of a sentence has the root as its head
-    labels: bool = True
+    open: bool = True  # a stage may use all features of the templates that survived, not only living ones
+    single_root: bool = False  # exactly one word of a sentence has the root as its head
+    labels: bool = True  # relations are learnt too, from gold arcs
     name: str = "parsing"
     layout = ArcLayout
     models = (ArcScorer, GrowingArcScorer)
@@ -111,9 +111,9 @@ class ParsingTask(Task):
         growing = isinstance(parser.scorer, GrowingArcScorer)
         parameters = {f"parser.{name}": p for name, p in parser.named_parameters()}
         grouped = any(term.groups is not None for term in stage.terms)
-        layout = None if not grouped else data.counted() if growing else data.layout
-        placed = place(stage.terms, parameters, layout, {})
-        names = [name for _, penalties in placed for name in penalties]
+        layout = None if not grouped else data.counted_layout if growing else data.layout
+        terms = place(stage.terms, parameters, layout, {})
+        names = [name for _, penalties in terms for name in penalties]
         loss = stage.loss(parser.structure)
         identity = stage.fingerprint(*_identity(data, growing))
         module = Parsing(parser, loss, stage.optimizer, data.score, names, stage.final_lr, identity)
@@ -121,7 +121,7 @@ class ParsingTask(Task):
             curvature = np.empty(len(data.index), np.float32)
             np.divide(data.arrays["train"].bags.counts(len(curvature)), data.items, out=curvature, casting="unsafe")
             notes_of(parser.scorer.table).curvature = torch.from_numpy(curvature)[:, None]
-        return module, placed
+        return module, terms
 
     def validate(self, stage: Stage, data: ParsingData, optimizer: torch.optim.Optimizer) -> None:
         with torch.device("meta"):
@@ -133,32 +133,33 @@ class ParsingTask(Task):
         _check_fit(optimizer, module.parser, module.loss)
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[ParsingData, dict[str, Tensor]]:
-        """Rows that are dead leave the data; a row is one weight, so that no support is left to watch over."""
+        """The data without dead rows. A row is a single weight, so that no mask is left."""
         if TABLE not in support:
             return before.data, {}
         data, scorer, kept = before.data, before.module.parser.scorer, _kept(before, support[TABLE])
         if not isinstance(scorer, GrowingArcScorer):
             return data.keep(kept.numpy()), {}
-        scorer.rest()
-        if not data.open or data.closed or not _whole(before):
+        scorer.compact()
+        if not data.open or data.closed or not _selects_templates(before):
             living = kept & (scorer.table.detach().view(-1) != 0)
-            return data.of_features(_index(data, scorer, _order(scorer, living))), {}
-        return data.of_templates(_templates_of(data, scorer, kept)), {}
+            return data.with_features(_index(data, scorer, _order(scorer, living))), {}
+        return data.with_templates(_living_templates(data, scorer, kept)), {}
 
     @torch.no_grad()
     def inherit(self, module: Parsing, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Start from the weights of the stage before, dead rows left out."""
+        """Copy the weights of the stage before, without dead rows."""
         old, scorer, support = before.module.parser.scorer, module.parser.scorer, before.survivors()
-        growing = [isinstance(one, GrowingArcScorer) for one in (old, scorer)]
-        if growing[0] != growing[1]:
+        growing = isinstance(scorer, GrowingArcScorer)
+        if growing != isinstance(old, GrowingArcScorer):
             raise UserError("warm=true: model=arcs and arcs_growing cannot start from each other; set it to false")
         kept = _kept(before, support[TABLE]) if TABLE in support else torch.ones(len(old.table), dtype=torch.bool)
-        if not growing[0]:
+        if not growing:
             scorer.table.copy_(old.table[kept] if len(old.table) != len(scorer.table) else old.table)
             return
-        _warm(scorer, old, kept & (old.table.detach().view(-1) != 0))
+        _copy_rows(scorer, old, kept & (old.table.detach().view(-1) != 0))
 
     def alive(self, result: StageResult) -> bool:
+        """Whether every penalised parameter has a surviving weight."""
         return all(bool(mask.any()) for mask in result.survivors().values())
 
     def screen(self, result: StageResult) -> Screen | None:
@@ -170,24 +171,24 @@ class ParsingTask(Task):
         return Screen.of(TABLE, result.penalties[TABLE], rows, torch.arange(rows))
 
     def finalize(self, result: StageResult) -> StageResult:
-        """A parser whose table grows, as one that has the features that live. Relations are learnt once it is trained,
-        from gold arcs."""
-        found = self._grown(result) if isinstance(result.module.parser.scorer, GrowingArcScorer) else result
-        data, module = found.data, found.module
+        """The result with a plain table of living features in place of a growing one, and with trained relations."""
+        result = self._grown(result) if isinstance(result.module.parser.scorer, GrowingArcScorer) else result
+        data, module = result.data, result.module
         if data.label_templates and module.labelling is None:
-            module.labelling = Labelling.learnt(data.splits.parts, data.label_templates, data.min_count)
-        return found
+            module.labelling = Labelling.fit(data.splits.parts, data.label_templates, data.min_count)
+        return result
 
     def _grown(self, result: StageResult) -> StageResult:
+        """The result with a plain table in place of a growing one."""
         module, scorer = result.module, result.module.parser.scorer
-        scorer.rest()
+        scorer.compact()
         order = _order(scorer, scorer.table.detach().view(-1) != 0)
-        data = result.data.of_features(_index(result.data, scorer, order))
+        data = result.data.with_features(_index(result.data, scorer, order))
         parser = Parser(ArcScorer(data.sizes), data.projective, data.single_root)
         with torch.no_grad():
             parser.scorer.table.copy_(scorer.table[torch.from_numpy(order)])
-        same = module.make_optimizer, module.make_score, module.penalised, module.final_lr, module.fingerprint
-        return StageResult(data, Parsing(parser, module.loss, *same), {}, result.figures)
+        settings = module.make_optimizer, module.make_score, module.penalised, module.final_lr, module.fingerprint
+        return StageResult(data, Parsing(parser, module.loss, *settings), {}, result.figures)
 
     def rounded(self, result: StageResult, small: ArtifactOptions) -> StageResult:
         result = super().rounded(result, small)
@@ -201,12 +202,12 @@ class ParsingTask(Task):
         return replace(result, data=data.shortened(small.guard, alive))
 
     def sparsity(self, data: ParsingData, first: StageResult, last: StageResult) -> dict[str, object]:
-        return parsing_report.sparsity(data, first, last)
+        return report.sparsity(data, first, last)
 
     def write_report(
         self, folder: Path, data: ParsingData, results: Sequence[StageResult], last: StageResult
-    ) -> report.Table | None:
-        return parsing_report.write_report(folder, data, results, last)
+    ) -> Table | None:
+        return report.write_report(folder, data, results, last)
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
         module, data = result.module, result.data
@@ -215,68 +216,67 @@ class ParsingTask(Task):
             return None
         relations = None if module.labelling is None else module.labelling.model
         return artifact.save(
-            folder, DependencyParser(data.told or data.index, module.parser, relations, data.splits.rule)
+            folder, DependencyParser(data.short or data.index, module.parser, relations, data.splits.rule)
         )
 
 
 def _parser(stage: Stage, data: ParsingData) -> Parser:
-    kind = getattr(stage.scorer, "func", stage.scorer)
+    """The parser of a stage, at zero."""
+    kind = stage.scorer.func if isinstance(stage.scorer, partial) else stage.scorer
     if kind is not GrowingArcScorer:
         return Parser(stage.scorer(data.sizes), data.projective, data.single_root)
     if data.bits < WORD:
-        raise UserError(f"features.bits={data.bits}: model=arcs_growing knows features by whole keys; take model=arcs")
+        raise UserError(f"features.bits={data.bits}: model=arcs_growing needs whole keys; take model=arcs")
     scorer = stage.scorer()
-    if data.closed:  # no others than these can come into being
+    if data.closed:  # no other features may get a row
         index = data.index
-        owners = np.repeat(np.arange(len(index.templates)), np.diff(index.offsets))
+        templates = np.repeat(np.arange(len(index.templates)), np.diff(index.offsets))
         keys = torch.from_numpy(index.keys.view(np.int64).copy())
-        scorer.set_rows(torch.zeros(len(index), 1), keys, torch.from_numpy(owners))
+        scorer.set_rows(torch.zeros(len(index), 1), keys, torch.from_numpy(templates))
         scorer.open = False
     elif data.min_count > 1:
         raise UserError(
-            f"features.min_count={data.min_count}: model=arcs_growing does not know how often a feature occurs; "
-            "take model=arcs, or 1"
+            f"features.min_count={data.min_count}: model=arcs_growing does not count features; take model=arcs, or 1"
         )
     return Parser(scorer, data.projective, data.single_root)
 
 
 def _check_fit(optimizer: torch.optim.Optimizer, parser: Parser, loss: nn.Module) -> None:
-    """Whether a solver can move this model under this loss."""
+    """Refuse a solver that cannot train this parser under this loss."""
     solver = solver_of(optimizer)
     if solver.needs_sentences:
         if parser.scorer.table.device.type != "meta":
             solver.check(parser, loss)
     elif isinstance(parser.scorer, GrowingArcScorer):
-        raise UserError(
-            "model=arcs_growing grows under solver=online_perceptron or online_mira alone; or take model=arcs"
-        )
+        raise UserError("model=arcs_growing needs solver=online_perceptron or online_mira; or take model=arcs")
 
 
 def _identity(data: ParsingData, growing: bool) -> tuple:
-    """What tells these data from others."""
+    """What identifies these data in the fingerprint of a stage."""
     names, train = [template.name for template in data.templates], data.arrays["train"]
     if growing and not data.closed:
-        return names, data.projective, data.single_root, train.says.values, train.says.starts, train.gold
+        atoms = train.template_atoms
+        return names, data.projective, data.single_root, atoms.values, atoms.starts, train.gold
     return names, data.projective, data.single_root, np.ascontiguousarray(data.index.keys)
 
 
-# --- which features are left
+# --- the rows of growing tables
 
 
-def _warm(scorer: GrowingArcScorer, old: GrowingArcScorer, living: Tensor) -> None:
-    """Start from the weights of another one. What it may hold already, it holds at zero."""
+def _copy_rows(scorer: GrowingArcScorer, old: GrowingArcScorer, living: Tensor) -> None:
+    """Copy the living rows, bool [rows], of another growing table."""
     order = _order(old, living)
     weights, keys = old.table.detach()[torch.from_numpy(order)], old.keys[torch.from_numpy(order)]
     if scorer.open:
-        _, numbers = np.unique(old.templates.numpy()[order], return_inverse=True)  # without those that have died
+        _, numbers = np.unique(old.templates.numpy()[order], return_inverse=True)  # dead templates have left
         scorer.set_rows(weights, keys, torch.from_numpy(numbers))
     else:
         scorer.table.copy_(weights)
         scorer.stale()
 
 
-def _whole(result: StageResult) -> bool:
-    """Whether the penalty has chosen templates as wholes."""
+def _selects_templates(result: StageResult) -> bool:
+    """Whether the penalty lets all or no rows of each template survive."""
     penalty, weights = result.penalties[TABLE], result.module.parser.scorer.table.detach()
     if penalty.groups is None:
         return False
@@ -285,33 +285,35 @@ def _whole(result: StageResult) -> bool:
 
 
 def _kept(before: StageResult, support: Tensor) -> Tensor:
-    """Of the rows that the penalty lets live those that the next stage gets: bool [rows]"""
+    """The rows that the next stage gets: survivors, and only nonzero ones if the task is not open: bool [rows]"""
     kept = support.view(-1).cpu()
     return kept if before.data.open else kept & (before.module.parser.scorer.table.detach().view(-1).cpu() != 0)
 
 
-def _templates_of(data: ParsingData, scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
-    """Those that have a living feature among the rows that are kept: bool [templates]"""
+def _living_templates(data: ParsingData, scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
+    """The templates with a nonzero weight among the rows that are kept: bool [templates]"""
     living = kept & (scorer.table.detach().view(-1) != 0)
     return np.bincount(scorer.templates[living].numpy(), minlength=len(data.templates)) > 0
 
 
 def _order(scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
-    """The rows that are kept, by template and key: int64 [kept]"""
+    """The rows that are kept, sorted by template and key: int64 [kept]"""
     rows = kept.nonzero().flatten().numpy()
     templates = scorer.templates.numpy()[rows]
     most = int(templates.max(initial=0))
-    rows = rows[np.argsort(templates.astype(np.min_scalar_type(most)), kind="stable")]  # by radix where there are few
+    rows = rows[
+        np.argsort(templates.astype(np.min_scalar_type(most)), kind="stable")
+    ]  # a radix sort for small integers
     keys, begin = scorer.keys.numpy().view(np.uint64), 0
     for count in np.bincount(templates).tolist():
-        own = rows[begin : begin + count]
-        own[:] = own[np.argsort(keys[own])]
+        block = rows[begin : begin + count]
+        block[:] = block[np.argsort(keys[block])]
         begin += count
     return rows
 
 
 def _index(data: ParsingData, scorer: GrowingArcScorer, order: np.ndarray) -> ArcIndex:
-    """An index of these rows, without the templates that have none."""
+    """The index of these rows, sorted as by `_order`, without templates that have none."""
     counts = np.bincount(scorer.templates.numpy()[order], minlength=len(data.templates))
     templates = tuple(t for t, count in zip(data.templates, counts, strict=True) if count)
     offsets = np.concatenate([[0], np.cumsum(counts[counts > 0])])

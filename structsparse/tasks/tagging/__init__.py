@@ -1,0 +1,1 @@
+"""Sequence labelling: named entities, chunks, parts of speech."""

@@ -15,20 +15,19 @@ import safetensors.numpy
 import torch
 
 from structsparse.artifacts.folder import (
-    COMMON,
+    COMMON_FIELDS,
     DESCRIPTION,
-    KEYS,
     WEIGHTS,
-    are_keys,
     are_strings,
-    blaming,
     check_fields,
+    check_weights,
     each_is,
-    parts,
+    errors_in,
     read_tensors,
-    write,
+    write_model,
 )
-from structsparse.artifacts.tables import check_numbers, index_of, keep_living_, packed, unpacked
+from structsparse.artifacts.keys import EXPECTED_KEYS, are_keys, decode_keys, keep_living_
+from structsparse.artifacts.tables import decode_table, encode_table
 from structsparse.base.errors import UserError
 from structsparse.corpora.tags import SCHEMES
 from structsparse.features.attributes import OF_WORD
@@ -42,29 +41,28 @@ from structsparse.weights.batch import Sizes
 from structsparse.weights.observed_pairs import PairScorer
 
 if TYPE_CHECKING:
-    from structsparse.tasks.tagging.data import TaggingData  # imports Lightning, which a predictor does without
+    from structsparse.tasks.tagging.data import TaggingData
 
-__all__ = ["living", "load", "parts", "save", "unfit"]
 KIND = None  # the value of `kind` in model.json, which taggers leave out
-EDGES = "edges.table"
+EDGES = "edges.table"  # the tensor with the weights of the features of edges
 
 
 def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
-    """Write the living part of a tagger, whole or not at all, in float32; the bytes of the folder."""
+    """Write the living part of a tagger in float32, completely or not at all; the size of the folder in bytes."""
     if (reason := unfit(tagger)) is not None:
         raise UserError(reason)
     scorer, used = _described(tagger.scorer), {type(module) for module in tagger.modules()}
     state, tables = _state(tagger), _tables(tagger)
-    templates, keys = keep_living_(state, tables, data.index if data.told is None else data.told)
+    templates, keys = keep_living_(state, tables, data.index if data.short is None else data.short)
     tensors, edges = {"keys": keys}, {}
     if tagger.edges is not None:
-        index = data.edges.index if data.edges_told is None else data.edges_told
+        index = data.edges.index if data.short_edges is None else data.short_edges
         edges["templates"], tensors["edges.keys"] = keep_living_(state, [EDGES], index)
-        edges["steps"] = data.edges.steps.T.tolist()
+        edges["steps"] = data.edges.label_pairs.T.tolist()
     for name, array in state.items():
-        with blaming(folder):
-            check_numbers(name, array)
-        tensors |= packed(name, array)
+        with errors_in(folder):
+            check_weights(name, array)
+        tensors |= encode_table(name, array)
     weights = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
     description = {
         "labels": list(data.labels),
@@ -77,18 +75,18 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
         "templates": templates,
         **({"edges": edges} if edges else {}),
     }
-    return write(folder, description, weights)
+    return write_model(folder, description, weights)
 
 
 def living(tagger: Tagger, rows: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Which features have a weight, bool [rows], and which features of edges, if there are any."""
+    """Which features of a tagger have a weight, bool [rows], and which features of edges; None if it has none."""
     state, none = _state(tagger), np.zeros(rows, bool)
     edges = (state[EDGES] != 0).any(axis=1) if EDGES in state else None
     return np.logical_or.reduce([none, *((state[name] != 0).any(axis=1) for name in _tables(tagger))]), edges
 
 
 def _state(tagger: Tagger) -> dict[str, np.ndarray]:
-    """All weights, float32, tables with their zeros."""
+    """All weights of a tagger by name, in float32; tables include their zeros."""
     weights = tagger.state_dict()
     weights |= {name: scorer.dense() for name, scorer in _tables(tagger).items() if _pairs(scorer)}
     if tagger.edges is not None:
@@ -98,14 +96,14 @@ def _state(tagger: Tagger) -> dict[str, np.ndarray]:
 
 def load(folder: Path, description: dict) -> SequenceTagger:
     """Read a tagger that `save` has written; errors name the damaged file and the reason."""
-    with blaming(folder / DESCRIPTION):
+    with errors_in(folder / DESCRIPTION):
         check_fields(description, _FIELDS, _OPTIONAL)
         columns, tagger = _needed(description), _empty_tagger(description)
         if "edges" in description:
             EdgeChain(torch.tensor(description["edges"]["steps"]).T, len(description["labels"]))  # checks them
-    with blaming(folder / WEIGHTS):
+    with errors_in(folder / WEIGHTS):
         tensors = read_tensors((folder / WEIGHTS).read_bytes(), description["sha256"])
-        index = index_of(TokenIndex, parse, description["templates"], tensors)
+        index = decode_keys(TokenIndex, parse, description["templates"], tensors)
         edges, scorer = _edges(description, tensors)
         tagger = _fill_(tagger, tensors)
         tagger.edges = scorer
@@ -123,7 +121,7 @@ def load(folder: Path, description: dict) -> SequenceTagger:
     )
 
 
-# The settings of the project's own scorers; no others are saved or built.
+# Scorers that an artifact can hold, and the settings of each; no other class is ever built.
 _SETTINGS = {
     SparseScorer: lambda scorer: {},
     DenseScorer: lambda scorer: {},
@@ -137,17 +135,18 @@ _BY_NAME = {kind.__name__: kind for kind in _SETTINGS}
 
 
 def unfit(tagger: Tagger) -> str | None:
-    """Why this tagger's scorer cannot be put into an artifact; None if it can."""
-    scorers = [tagger.scorer, *getattr(tagger.scorer, "parts", ())]
-    known = (*_SETTINGS, PairScorer)
-    strange = next((type(scorer) for scorer in scorers if type(scorer) not in known), None)
-    if strange is None:
+    """Why the scorer of a tagger cannot be put into an artifact; None if it can."""
+    scorers = [tagger.scorer, *(tagger.scorer.parts if isinstance(tagger.scorer, SumScorer) else ())]
+    supported = (*_SETTINGS, PairScorer)
+    unsupported = next((type(scorer) for scorer in scorers if type(scorer) not in supported), None)
+    if unsupported is None:
         return None
-    return f"{strange} cannot be put into an artifact; these scorers can: {', '.join(_BY_NAME)}"
+    return f"{unsupported} cannot be put into an artifact; these scorers can: {', '.join(_BY_NAME)}"
 
 
 def _described(scorer: torch.nn.Module) -> dict:
-    kind = SparseScorer if _pairs(scorer) else type(scorer)  # what tells them apart is where the zeros are
+    """Class and settings of a scorer."""
+    kind = SparseScorer if _pairs(scorer) else type(scorer)  # a sparse table with zeros where no pair was observed
     return {"class": kind.__name__, **_SETTINGS[kind](scorer)}
 
 
@@ -156,6 +155,7 @@ def _pairs(scorer: torch.nn.Module) -> bool:
 
 
 def _built(description: dict, sizes: Sizes) -> torch.nn.Module:
+    """The scorer of a description."""
     settings = dict(description)
     name = settings.pop("class", None)
     if name not in _BY_NAME:
@@ -166,28 +166,28 @@ def _built(description: dict, sizes: Sizes) -> torch.nn.Module:
 
 
 def _tables(tagger: Tagger) -> dict[str, torch.nn.Module]:
-    """The parameters that have a row per feature, and whose they are."""
+    """The scorers that have a row for each feature, by the name of their table."""
     kinds = (SparseScorer, PairScorer)
     return {f"{name}.table": module for name, module in tagger.named_modules() if type(module) in kinds}
 
 
-def _edges(known: dict, tensors: dict) -> tuple[TokenIndex | None, EdgeScorer | None]:
-    """The features that are conjoined with steps and what scores them, if there are any."""
-    if "edges" not in known:
+def _edges(description: dict, tensors: dict) -> tuple[TokenIndex | None, EdgeScorer | None]:
+    """The index and the scorer of the features of edges, if there are any."""
+    if "edges" not in description:
         return None, None
-    index = index_of(TokenIndex, parse, known["edges"]["templates"], tensors, "edges.keys")
-    steps = np.array(known["edges"]["steps"], np.int64).T  # [2, steps]
-    dense = unpacked(tensors, EDGES, (len(index), steps.shape[1]))
-    check_numbers(EDGES, dense)
-    return index, EdgeScorer.of(steps, len(known["labels"]), dense).requires_grad_(False).eval()
+    index = decode_keys(TokenIndex, parse, description["edges"]["templates"], tensors, "edges.keys")
+    steps = np.array(description["edges"]["steps"], np.int64).T  # [2, edges]
+    dense = decode_table(tensors, EDGES, (len(index), steps.shape[1]))
+    check_weights(EDGES, dense)
+    return index, EdgeScorer.of(steps, len(description["labels"]), dense).requires_grad_(False).eval()
 
 
 def _fill_(tagger: Tagger, tensors: dict) -> Tagger:
-    """Give an empty tagger its weights; every tensor must find its place."""
+    """Give an empty tagger its weights; a tensor that fits nowhere is refused."""
     state = {}
     for name, empty in tagger.state_dict().items():
-        array = unpacked(tensors, name, tuple(empty.shape))
-        check_numbers(name, array)
+        array = decode_table(tensors, name, tuple(empty.shape))
+        check_weights(name, array)
         state[name] = torch.tensor(array)
     if tensors:
         raise UserError(f"tensor {min(tensors)} has no place in this model")
@@ -195,7 +195,8 @@ def _fill_(tagger: Tagger, tensors: dict) -> Tagger:
     return tagger.requires_grad_(False).eval()
 
 
-def _keys_and_steps(value: object) -> bool:
+def _are_edges(value: object) -> bool:
+    """Whether this is the field `edges` of model.json."""
     if not isinstance(value, dict) or {*value} != {"templates", "steps"} or not isinstance(value["steps"], list):
         return False
     pairs = all(isinstance(pair, list) and [type(label) for label in pair] == [int, int] for pair in value["steps"])
@@ -203,7 +204,7 @@ def _keys_and_steps(value: object) -> bool:
     return bool(value["steps"]) and small and are_keys(value["templates"])
 
 
-_FIELDS = COMMON | {
+_FIELDS = COMMON_FIELDS | {
     "labels": (lambda value: bool(value) and are_strings(value) and len({*value}) == len(value), "distinct strings"),
     "scheme": (lambda value: value is None or value in SCHEMES, f"null or one of {', '.join(SCHEMES)}"),
     "columns": (lambda value: are_strings(value) and len({*value}) == len(value), "distinct strings"),
@@ -211,38 +212,40 @@ _FIELDS = COMMON | {
     "dense": (are_strings, "a list of strings"),
     "codes": (lambda value: each_is(value, are_strings), "a list of strings for each attribute"),
     "scorer": (lambda value: isinstance(value, dict), "a class and its settings"),
-    "templates": (lambda value: are_keys(value), KEYS),
-    "edges": (lambda value: _keys_and_steps(value), f"templates with {KEYS}, and pairs of labels"),
+    "templates": (lambda value: are_keys(value), EXPECTED_KEYS),
+    "edges": (lambda value: _are_edges(value), f"templates with {EXPECTED_KEYS}, and pairs of labels"),
 }
 _OPTIONAL = ("edges",)
 
 
-def _needed(known: dict) -> tuple[str, ...]:
-    """The columns that its templates and attributes are made from."""
-    lines = [*known["templates"], *known.get("edges", {}).get("templates", ())]
+def _needed(description: dict) -> tuple[str, ...]:
+    """The columns that the templates and attributes of a description read."""
+    lines = [*description["templates"], *description.get("edges", {}).get("templates", ())]
     for line in lines:
         if [template.name for template in parse(line)] != [line]:
             raise UserError(f"template {line!r} is not the name of one template")
-    layout, used = known["columns"], set()
+    layout, tag, used = description["columns"], description["tag"], set()
     atoms = [name for line in lines for name, _ in parse(line)[0].atoms]
-    for name in (*atoms, *known["dense"], *known["codes"]):
+    for name in (*atoms, *description["dense"], *description["codes"]):
         column = name if name in layout else "word"
         if column not in layout or name not in (*layout, *OF_WORD):
             raise UserError(f"attribute {name!r} is neither a column ({', '.join(layout)}) nor made from the word")
         used.add(column)
-    if known["tag"] in used:
-        raise UserError(f"tag {known['tag']!r} is a column that the templates look at, expected one that they predict")
-    if known["tag"] not in layout:
-        raise UserError(f"tag is {known['tag']!r}, expected one of the columns ({', '.join(layout)})")
+    if tag in used:
+        raise UserError(f"tag {tag!r} is a column that the templates look at, expected one that they predict")
+    if tag not in layout:
+        raise UserError(f"tag is {tag!r}, expected one of the columns ({', '.join(layout)})")
     return tuple(name for name in layout if name in used)
 
 
-def _empty_tagger(known: dict) -> Tagger:
-    """The modules without their numbers: takes no memory, draws nothing at random."""
-    rows, labels = sum(count for count, _ in known["templates"].values()), len(known["labels"])
-    sizes = Sizes(rows, labels, len(known["dense"]), tuple(len(values) + 1 for values in known["codes"].values()))
+def _empty_tagger(description: dict) -> Tagger:
+    """The tagger of a description without its weights, which takes no memory."""
+    rows, labels = sum(count for count, _ in description["templates"].values()), len(description["labels"])
+    sizes = Sizes(
+        rows, labels, len(description["dense"]), tuple(len(values) + 1 for values in description["codes"].values())
+    )
     try:
         with torch.device("meta"):
-            return Tagger(_built(known["scorer"], sizes), labels)
+            return Tagger(_built(description["scorer"], sizes), labels)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"scorer {known['scorer']} cannot be built ({str(error).splitlines()[0]})") from None
+        raise UserError(f"scorer {description['scorer']} cannot be built ({str(error).splitlines()[0]})") from None

@@ -1,11 +1,10 @@
-"""Sequence labelling: entities, chunks, parts of speech."""
+"""The data of a tagger: the parts of a tagged corpus as arrays of features and labels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache as once
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -15,10 +14,10 @@ from structsparse.corpora.splits import Splits
 from structsparse.corpora.tags import convert, detect_scheme
 from structsparse.features import attributes, filters
 from structsparse.features.prepared import indexed
-from structsparse.tasks.tagging.edges import EdgeFeatures, EdgeScorer, inner
+from structsparse.tasks.tagging.edges import EdgeFeatures, EdgeScorer, without_first_tokens
 from structsparse.tasks.tagging.features.filters import TokenCandidates
 from structsparse.tasks.tagging.features.index import TokenIndex
-from structsparse.tasks.tagging.features.templates import expand
+from structsparse.tasks.tagging.features.templates import Template, expand
 from structsparse.tasks.tagging.scores import SpanScore
 from structsparse.training.batches import Batches, Passages, TokenArrays
 from structsparse.training.data import CorpusParts
@@ -26,46 +25,48 @@ from structsparse.training.scores import AccuracyScore
 from structsparse.weights.batch import Sizes
 from structsparse.weights.observed_pairs import Pairs
 
-WHOLE = 2000  # sentences at a time when a part is gone through once
-EDGES = "tagger.edges.table"  # weights of features that are conjoined with a step from label to label
+LARGE_BATCH = 2000  # sentences of a batch where nothing is trained
+EDGES = "tagger.edges.table"  # the parameter with the weights of the features of edges
 
 
 def table_name(names: Iterable[str]) -> str | None:
-    """The weights of the sparse features of labels among these parameters, if any are."""
+    """The name of the parameter with the weights of the features of labels, if there is one among these names."""
     return next((name for name in names if name.endswith("table") and name != EDGES), None)
 
 
 @dataclass(frozen=True)
 class TaggingData(CorpusParts):
-    """Everything a tagger is trained and judged on, as arrays."""
+    """The data that a tagger is trained and evaluated on."""
 
     splits: Splits
     index: TokenIndex
     arrays: dict[str, TokenArrays]  # train, dev, test
     labels: tuple[str, ...]  # those of the training part: what can be predicted
-    names: tuple[str, ...]  # labels, then those seen in dev or test only
+    names: tuple[str, ...]  # labels, then those that occur in dev or test only
     sizes: Sizes
-    dense: tuple[str, ...]
+    dense: tuple[str, ...]  # numeric columns
     codes: dict[str, dict[str, int]]  # coded attributes and their vocabularies
     tag: str  # the column to predict
-    scheme: str | None
-    notes: tuple[str, ...]
+    scheme: str | None  # how tags encode spans while training
+    notes: tuple[str, ...]  # for the user
     reduced: bool = False  # whether rows have been dropped
-    edges: EdgeFeatures | None = None  # features that are conjoined with a step from label to label
-    told: TokenIndex | None = None  # features as the artifact tells them, if by keys that are shorter than `index`'s
-    edges_told: TokenIndex | None = None
+    edges: EdgeFeatures | None = None
+    short: TokenIndex | None = None  # the index of the artifact, if its keys are shorter than those of `index`
+    short_edges: TokenIndex | None = None  # the same of the features of edges
 
     @property
     def score(self) -> Callable[[], SpanScore | AccuracyScore]:
+        """Makes an empty score."""
         kind = AccuracyScore if self.scheme is None else SpanScore
         return lambda: kind(list(self.names))
 
     @property
     def metric(self) -> str:
+        """The score of dev that chooses among models."""
         return "accuracy" if self.scheme is None else "f1"
 
     def keep(self, alive: np.ndarray | None, edges: np.ndarray | None = None) -> TaggingData:
-        """Only the rows that are alive [rows], and those [rows] of the features of edges; of what is not told, all."""
+        """Only the rows that are alive, bool [rows], and those of the features of edges; None keeps all rows."""
         if edges is not None:
             return self._keep_edges(edges).keep(alive)
         if alive is None:
@@ -81,40 +82,45 @@ class TaggingData(CorpusParts):
         return replace(self, edges=edges, arrays=arrays, reduced=True)
 
     def shortened(self, guard: int, alive: np.ndarray, edges: np.ndarray | None) -> TaggingData:
-        """Features told by short keys, of which living ones alone are known: rows that are alive [rows], and those of
-        the features of edges. Dev and test are what is found by these keys."""
+        """The data with short keys of living features: rows, and rows of features of edges, that are alive (bool).
+
+        Dev and test get the features that these keys find, so that they are scored as the artifact will be."""
         train = self.splits.train
-        told = self.index.only(alive).shortened_on(train, guard)
-        of_edges = None if edges is None else self.edges.index.only(edges).shortened_on(train, guard)
+        short = self.index.only(alive).shortened_on(train, guard)
+        short_edges = None if edges is None else self.edges.index.only(edges).shortened_on(train, guard)
         arrays = dict(self.arrays)
         for part in ("dev", "test"):
             sentences = self.splits.parts[part]
-            arrays[part] = replace(arrays[part], bags=told.bags(sentences))
-            if of_edges is not None:
-                arrays[part] = replace(arrays[part], edges=inner(of_edges.bags(sentences), sentences.offsets))
-        return replace(self, arrays=arrays, told=told, edges_told=of_edges)
+            arrays[part] = replace(arrays[part], bags=short.bags(sentences))
+            if short_edges is not None:
+                bags = without_first_tokens(short_edges.bags(sentences), sentences.offsets)
+                arrays[part] = replace(arrays[part], edges=bags)
+        return replace(self, arrays=arrays, short=short, short_edges=short_edges)
 
     def edge_scorer(self) -> EdgeScorer | None:
-        """What scores the features of edges, at zero, if there are any."""
+        """A scorer of the features of edges, at zero, if there are any."""
         edges = self.edges
-        return None if edges is None else EdgeScorer(edges.steps, len(self.labels), edges.pairs)
+        return None if edges is None else EdgeScorer(edges.label_pairs, len(self.labels), edges.pairs)
 
     def describe(self) -> list[str]:
-        """What was read, and what there is to say of it."""
+        """Lines for the console: the sizes of parts and model, and notes."""
         parts = [f"{part} {len(a):,} sentences, {len(a.gold):,} tokens" for part, a in self.arrays.items()]
         model = f"{len(self.index.templates)} templates, {len(self.index):,} features, {len(self.labels)} labels"
         if self.edges is not None:
-            count, (_, steps) = len(self.edges.index), self.edges.steps.shape
-            model += f"; {count:,} features of edges, {len(self.edges.pairs):,} pairs of one and of {steps} steps"
+            features, edges = len(self.edges.index), self.edges.label_pairs.shape[1]
+            model += f"; {features:,} features of {edges} edges, {len(self.edges.pairs):,} observed pairs of the two"
         return [f"{self.splits.name}: {'; '.join(parts)}", model, *self.notes]
 
     def batches(self, part: str, size: int | None, *, shuffle: bool = False, **sharing) -> Batches:
+        """A part in batches of `size` sentences."""
         return Batches(self.arrays[part], size, shuffle=shuffle, **sharing)
 
     def whole(self, part: str) -> Batches:
-        return self.batches(part, WHOLE)
+        """A part in large batches."""
+        return self.batches(part, LARGE_BATCH)
 
     def passages(self, part: str, size: int | None, seed: int) -> Passages:
+        """Sentences in random order, `size` at a time, for online solvers."""
         return Passages(self.arrays[part], size, shuffle=True, seed=seed)
 
 
@@ -131,30 +137,28 @@ def prepare(
     edges: Sequence[str] = (),
     cache: int = 0,
 ) -> TaggingData:
-    """Text to arrays. `scheme` is how spans are written while training (null: the tags are no spans); `choose` is a
-    filter of templates; `edges` are templates that are conjoined with a step from label to label; `cache` is how many
-    megabytes of what was prepared may be kept for later runs."""
-    parts, notes = _tags_as(splits, tag, scheme)
-    labels = tuple(sorted({value for value, count in _counts(parts["train"], tag) if count}))
-    others = {value for part in parts.values() for value, count in _counts(part, tag) if count} - set(labels)
-    names = (*labels, *sorted(others))
-    notes += [f"{name}: label not seen in training, every one of its tags counts as wrong" for name in sorted(others)]
-    kept = [template for template in expand(templates) if all(name != tag for name, _ in template.atoms)]
-    if len(kept) < len(expand(templates)):
-        notes.append(f"templates that look at {tag!r}, the column to predict, were left out; {len(kept)} remain")
-    kept, said = choose(TokenCandidates(parts["train"], tag, kept))
-    notes += said
-    index, bags_of, said = indexed(parts, kept, min_count, cache, TokenIndex)
-    notes += said
+    """The data of a tagger from a corpus.
+
+    `scheme`: how tags encode spans while training; None: they do not. `choose`: a filter of templates. `edges`:
+    templates of the features of edges. `cache`: megabytes of prepared features that may be kept for later runs."""
+    parts, notes = _converted(splits, tag, scheme)
+    labels = tuple(sorted(_occurring(parts["train"], tag)))
+    unseen = sorted({label for part in parts.values() for label in _occurring(part, tag)} - {*labels})
+    names = (*labels, *unseen)
+    notes += [f"{name}: label not seen in training, every one of its tags counts as wrong" for name in unseen]
+    candidates = TokenCandidates(parts["train"], tag, _without_tag(templates, tag, notes))
+    chosen, messages = choose(candidates)
+    notes += messages
+    index, bags, messages = indexed(parts, chosen, min_count, cache, TokenIndex)
+    notes += messages
     vocabularies = {name: _vocabulary(parts["train"], name) for name in codes}
     arrays = {}
     for part, sentences in parts.items():
-        bags = bags_of[part]
         if part != "train":
-            lost = sentences.tokens * len(index.templates) - len(bags.ids)
-            notes.append(f"{part}: {lost:,} feature occurrences not seen in training were dropped")
+            unknown = sentences.tokens * len(index.templates) - len(bags[part].ids)
+            notes.append(f"{part}: {unknown:,} feature occurrences not seen in training were dropped")
         arrays[part] = TokenArrays(
-            bags,
+            bags[part],
             attributes.codes(sentences, {tag: {name: k for k, name in enumerate(names)}})[:, 0],
             sentences.offsets,
             attributes.numbers(sentences, dense),
@@ -170,6 +174,7 @@ def prepare(
 
 
 def _with_edges(data: TaggingData, lines: Sequence[str], min_count: int) -> TaggingData:
+    """The data with the features of edges of these templates."""
     templates = expand(lines)
     if any(name == data.tag for template in templates for name, _ in template.atoms):
         raise UserError(f"features.edges must not look at {data.tag!r}, the column to predict")
@@ -179,13 +184,22 @@ def _with_edges(data: TaggingData, lines: Sequence[str], min_count: int) -> Tagg
     return replace(data, edges=edges, arrays=arrays)
 
 
+def _without_tag(lines: Sequence[str], tag: str, notes: list[str]) -> list[Template]:
+    """The templates that do not read the column to predict; a note says how many remain."""
+    templates = expand(lines)
+    allowed = [template for template in templates if all(name != tag for name, _ in template.atoms)]
+    if len(allowed) < len(templates):
+        notes.append(f"templates that look at {tag!r}, the column to predict, were left out; {len(allowed)} remain")
+    return allowed
+
+
 def _pairs(train: TokenArrays, index: TokenIndex, labels: Sequence[str]) -> Callable[[], Pairs]:
-    """What is worked out, once, if a scorer asks for it."""
-    return once(partial(Pairs.observed, train, len(index), len(labels)))
+    """The observed pairs of feature and label, computed once, when a scorer needs them."""
+    return cache(partial(Pairs.observed, train, len(index), len(labels)))
 
 
-def _tags_as(splits: Splits, tag: str, scheme: str | None) -> tuple[dict[str, Sentences], list[str]]:
-    """The parts with their tags in the scheme wanted, and what there is to say of it."""
+def _converted(splits: Splits, tag: str, scheme: str | None) -> tuple[dict[str, Sentences], list[str]]:
+    """The parts with their tags converted to a scheme of spans, and notes for the user."""
     parts, notes = {}, []
     if splits.joined:
         notes.append("dev is trained on as well: its figures tell nothing of new sentences")
@@ -193,9 +207,8 @@ def _tags_as(splits: Splits, tag: str, scheme: str | None) -> tuple[dict[str, Se
         if len(sentences) == 0:
             raise UserError(f"{sentences.source}: no sentence in it; train, dev and test need one at least")
         if tag not in sentences.columns:
-            raise UserError(
-                f"{sentences.source}: no column {tag!r} (task.tag); there are {', '.join(sentences.columns)}"
-            )
+            columns = ", ".join(sentences.columns)
+            raise UserError(f"{sentences.source}: no column {tag!r} (task.tag); there are {columns}")
         notes += [f"{part}: {note}" for note in sentences.notes]
         if scheme is not None:
             written = detect_scheme(sentences, tag) if splits.scheme == "auto" else splits.scheme
@@ -207,11 +220,11 @@ def _tags_as(splits: Splits, tag: str, scheme: str | None) -> tuple[dict[str, Se
     return parts, notes
 
 
-def _counts(sentences: Sentences, name: str) -> list[tuple[str, int]]:
-    column = sentences.columns[name]
-    return list(zip(column.values, np.bincount(column.codes, minlength=len(column.values)), strict=True))
+def _occurring(sentences: Sentences, name: str) -> set[str]:
+    """The values of a column that some token has."""
+    return {*sentences.columns[name].without_unused().values}
 
 
 def _vocabulary(sentences: Sentences, name: str) -> dict[str, int]:
-    """Codes from 1; 0 is a value not seen in training."""
+    """Codes of the values of an attribute, from 1; 0 is a value not seen in training."""
     return {value: k for k, value in enumerate(attributes.attribute(sentences, name).values, start=1)}

@@ -1,6 +1,6 @@
-"""Templates conjoined with a step, a pair of neighbouring labels: a weight for (feature, label before, label here).
+"""Features of edges (`features.edges`): templates conjoined with an edge, a pair of neighbouring labels.
 
-Only what training holds has a weight: the pairs of a feature and a step that occur together there.
+Only pairs of a feature and an edge that occur together in training have a weight.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from structsparse.tasks.tagging.features.templates import Template
 
 
-class _Taken(NamedTuple):
-    """Training as `Pairs` looks at it, with steps in the place of labels."""
+class _EdgeArrays(NamedTuple):
+    """The training part in the form that `Pairs.observed` takes, with edges in place of labels."""
 
     bags: Bags
     gold: np.ndarray
@@ -37,55 +37,56 @@ class _Taken(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EdgeFeatures:
-    """The features that are conjoined with steps, the steps, and what goes with what in training."""
+    """The features of edges of a corpus: their index, the edges, and which feature occurs with which edge."""
 
     index: TokenIndex
-    steps: np.ndarray  # int64 [2, steps] from, to: those that training holds
-    bags: dict[str, Bags]  # of each part, a row per token; a sentence's first token, to which no step leads, has none
-    taken: np.ndarray  # int64 [tokens] the number of the step to each token of training; 0 for a sentence's first one
+    label_pairs: np.ndarray  # int64 [2, edges] from, to: the edges of training
+    bags: dict[str, Bags]  # of each part, per token; the first token of a sentence has no edge and an empty bag
+    gold: np.ndarray  # int64 [tokens] the edge to each token of training; 0 for the first token of a sentence
     offsets: np.ndarray  # int64 [sentences + 1] of training
 
     @classmethod
     def fit(
         cls, parts: dict[str, Sentences], gold: np.ndarray, templates: Sequence[Template], min_count: int
     ) -> EdgeFeatures:
-        """From the training part, whose labels are gold [tokens]; all parts are laid into bags."""
+        """Features of edges from part `train`, whose labels are gold [tokens], and the bags of all parts."""
         train = parts["train"]
         if train.tokens == len(train):
             raise UserError(f"{train.source}: features.edges needs a sentence of two tokens or more in training")
-        steps = observed(gold, train.offsets)
+        label_pairs = observed(gold, train.offsets)
         index = TokenIndex.fit(train, templates, min_count)
-        bags = {part: inner(index.bags(sentences), sentences.offsets) for part, sentences in parts.items()}
-        return cls(index, steps, bags, numbers(steps, gold, train.offsets), train.offsets)
+        bags = {
+            part: without_first_tokens(index.bags(sentences), sentences.offsets) for part, sentences in parts.items()
+        }
+        return cls(index, label_pairs, bags, numbers(label_pairs, gold, train.offsets), train.offsets)
 
     @cached_property
     def pairs(self) -> Pairs:
-        """The pairs of row and step that training holds."""
-        return Pairs.observed(
-            _Taken(self.bags["train"], self.taken, self.offsets), len(self.index), self.steps.shape[1]
-        )
+        """The pairs of feature and edge that occur in training."""
+        arrays = _EdgeArrays(self.bags["train"], self.gold, self.offsets)
+        return Pairs.observed(arrays, len(self.index), self.label_pairs.shape[1])
 
     @property
     def counts(self) -> np.ndarray:
-        """How often each feature occurs in training, at the first token of a sentence left out: int64 [rows]"""
+        """How often each feature occurs in training, first tokens of sentences left out: int64 [rows]"""
         return np.bincount(self.bags["train"].ids, minlength=len(self.index))
 
     def layout(self, labels: Sequence[str]) -> TemplateLayout:
-        """What the entries of their weights stand for."""
+        """The layout of the table of weights of edges."""
         return TemplateLayout(self.index.names, self.index.offsets, self.names(labels), pairs=self.pairs)
 
     def keep(self, alive: np.ndarray) -> EdgeFeatures:
-        """Only the rows that are alive [rows]."""
+        """Only the rows that are alive, bool [rows]."""
         index, new_row = self.index.keep(alive)
         return replace(self, index=index, bags={part: b.renumber(new_row) for part, b in self.bags.items()})
 
     def names(self, labels: Sequence[str]) -> list[str]:
-        """The steps in words."""
-        return [f"{labels[before]}>{labels[here]}" for before, here in self.steps.T]
+        """The edges in words: `O>B-PER`."""
+        return [f"{labels[before]}>{labels[after]}" for before, after in self.label_pairs.T]
 
 
-def inner(bags: Bags, offsets: np.ndarray) -> Bags:
-    """Without what is active at the first token of a sentence."""
+def without_first_tokens(bags: Bags, offsets: np.ndarray) -> Bags:
+    """Bags of tokens in which the first token of each sentence, which no edge leads to, has no features."""
     counts = np.diff(bags.offsets)
     first = np.zeros(len(counts), bool)
     first[offsets[:-1]] = True
@@ -94,19 +95,19 @@ def inner(bags: Bags, offsets: np.ndarray) -> Bags:
 
 
 class EdgeScorer(PairTable):
-    """score[token, step] = sum over the features active at the token of the weight of (feature, step), if it has one"""
+    """score[token, edge] = sum of the weights of (feature, edge) over the features active at the token"""
 
-    def __init__(self, steps: np.ndarray, labels: int, pairs: Pairs) -> None:
+    def __init__(self, label_pairs: np.ndarray, labels: int, pairs: Pairs) -> None:
         super().__init__(pairs)
-        self.chain = EdgeChain(torch.from_numpy(steps), labels)
+        self.chain = EdgeChain(torch.from_numpy(label_pairs), labels)
 
     @classmethod
-    def of(cls, steps: np.ndarray, labels: int, dense: np.ndarray) -> EdgeScorer:
-        """With the weights of a table [rows, steps], its zeros left out."""
+    def of(cls, label_pairs: np.ndarray, labels: int, dense: np.ndarray) -> EdgeScorer:
+        """The scorer with the nonzero weights of a table [rows, edges]."""
         rows, living = np.nonzero(dense)
         offsets = np.r_[0, np.cumsum(np.bincount(rows, minlength=len(dense)))]
         links = np.ones((dense.shape[1], dense.shape[1]), bool)
-        scorer = cls(steps, labels, Pairs(offsets, living.astype(np.min_scalar_type(len(links))), links))
+        scorer = cls(label_pairs, labels, Pairs(offsets, living.astype(np.min_scalar_type(len(links))), links))
         with torch.no_grad():
             scorer.table.copy_(torch.from_numpy(dense[rows, living]))
         return scorer
@@ -114,20 +115,18 @@ class EdgeScorer(PairTable):
     def forward(
         self, batch: TokenBatch, emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor
     ) -> EdgeScores:
-        """With the scores of labels and of pairs of labels that are the same at every token."""
+        """The scores of a chain; emissions, transitions, start and end are those of the tagger."""
         emissions = batch.pad(emissions) if emissions.dim() == 2 else emissions
-        steps = transitions[self.chain.origins, self.chain.targets]
-        return EdgeScores(emissions, self.sum(_of_edges(batch)), steps, start, end)
+        shared = transitions[self.chain.origins, self.chain.targets]  # [edges]
+        return EdgeScores(emissions, self.sum(_batch_of_edges(batch)), shared, start, end)
 
 
-def _of_edges(batch: TokenBatch) -> TokenBatch:
-    """The batch with the features of edges in the place of those of labels."""
+def _batch_of_edges(batch: TokenBatch) -> TokenBatch:
+    """The batch with the features of edges in place of those of labels."""
     if batch.edge_ids is None:
         raise UserError("this tagger has features of edges, the sentences come without; prepare them with edges")
-    if batch.cache is not None:
-        return batch.cache.get("edges", lambda: _swapped(batch, BatchCache()))
-    return _swapped(batch, None)
 
+    def swapped(cache: BatchCache | None) -> TokenBatch:
+        return replace(batch, ids=batch.edge_ids, offsets=batch.edge_offsets, cache=cache)
 
-def _swapped(batch: TokenBatch, cache: BatchCache | None) -> TokenBatch:
-    return replace(batch, ids=batch.edge_ids, offsets=batch.edge_offsets, cache=cache)
+    return swapped(None) if batch.cache is None else batch.cache.get("edges", lambda: swapped(BatchCache()))

@@ -1,9 +1,8 @@
-"""Scorers: from what is known of each token to a score for each of its labels.
+"""The model of a tagger: a scorer of the labels of each token, and a linear chain over them.
 
 A scorer is any nn.Module that takes a TokenBatch and returns scores [batch, time, labels], or [tokens, labels] where
-`batch.flat` says so; it may name the label pairs that are scored at all (`links`, `ends`: see `Tagger`). One whose
-scores are linear in its parameters says so by `linear = True`: then the objective is convex, and a run ends with a
-bound. `SparseScorer` is the reason this framework exists; the others stand beside it or in its place.
+`batch.flat` says so. One that derives from `Scorer` may declare that its scores are linear in its parameters: then the
+objective is convex, and training ends with a certificate.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from structsparse.base.errors import UserError
 from structsparse.structures.chain import Chain, ChainScores
 from structsparse.weights.bags import bag_sum
 from structsparse.weights.batch import Sizes, TokenBatch
-from structsparse.weights.feature_tables import FeatureTable
+from structsparse.weights.feature_tables import FeatureTable, Scorer
 
 if TYPE_CHECKING:
     from structsparse.solvers.online import Online, Sweeper
@@ -39,8 +38,8 @@ class SparseScorer(FeatureTable):
         return batch.lay(bag_sum(self.table, batch.ids, batch.offsets))
 
 
-class DenseScorer(nn.Module):
-    """score[token, label] = dense[token] . weights[label]; numeric columns of the corpus, given by `features.dense`"""
+class DenseScorer(Scorer):
+    """score[token, label] = dense[token] . weights[label] over the numeric columns named in `features.dense`"""
 
     linear = True
 
@@ -54,11 +53,11 @@ class DenseScorer(nn.Module):
         return batch.lay(batch.dense.to(self.weights.dtype) @ self.weights)
 
 
-class RecurrentScorer(nn.Module):
-    """Embeddings of coded attributes (`features.codes`), an LSTM in each direction, a linear layer.
+class RecurrentScorer(Scorer):
+    """A bidirectional LSTM over embeddings of coded attributes (`features.codes`), then a linear layer.
 
-    Each direction starts at its own end of the sentence, never in the padding: what a sentence gets does not depend
-    on its neighbours in the batch."""
+    Each direction starts at its own end of the sentence, never in the padding: the scores of a sentence do not depend
+    on the other sentences of the batch."""
 
     def __init__(self, sizes: Sizes, embedding: int = 32, hidden: int = 64) -> None:
         super().__init__()
@@ -79,26 +78,26 @@ class RecurrentScorer(nn.Module):
         return scores.flatten(0, 1)[batch.places] if batch.flat(scores) else scores
 
 
-class SumScorer(nn.Module):
-    """Several scorers side by side; their scores add up."""
+class SumScorer(Scorer):
+    """The sum of the scores of several scorers."""
 
     def __init__(self, sizes: Sizes, parts: Sequence[Callable[[Sizes], nn.Module]]) -> None:
         super().__init__()
         self.parts = nn.ModuleList(part(sizes) for part in parts)
-        self.linear = all(getattr(part, "linear", False) for part in self.parts)
+        self.linear = all(isinstance(part, Scorer) and part.linear for part in self.parts)
 
     def forward(self, batch: TokenBatch) -> Tensor:
         scores = [part(batch) for part in self.parts]
-        if len({each.dim() for each in scores}) > 1:  # some are of a kind that is padded
+        if len({each.dim() for each in scores}) > 1:  # some are padded, some are not
             scores = [batch.pad(each) if each.dim() == 2 else each for each in scores]
         return torch.stack(scores).sum(0)
 
 
 class Tagger(nn.Module):
-    """A scorer and the scores of label pairs: a first-order chain.
+    """A scorer of labels, and the scores of pairs of neighbouring labels: a first-order linear chain.
 
-    A scorer's `links` (bool [labels, labels]) says which pairs of neighbours have a score, its `ends` whether starts
-    and ends have; what has none stays zero. `edges` adds to the score of a pair what the token says of it."""
+    A pair of labels that the scorer's `links` excludes keeps the score zero, as do starts and ends without its `ends`.
+    `edges` adds to the score of a pair the weights of the features of edges."""
 
     def __init__(self, scorer: nn.Module, labels: int, edges: EdgeScorer | None = None) -> None:
         super().__init__()
@@ -107,18 +106,18 @@ class Tagger(nn.Module):
         self.transitions = nn.Parameter(torch.zeros(labels, labels))  # from, to
         self.start = nn.Parameter(torch.zeros(labels))
         self.end = nn.Parameter(torch.zeros(labels))
-        self.linear = getattr(scorer, "linear", False)
-        self.register_buffer("links", getattr(scorer, "links", None), persistent=False)
-        self.ends = getattr(scorer, "ends", True)
+        declared = scorer if isinstance(scorer, Scorer) else Scorer()
+        self.linear, self.ends = declared.linear, declared.ends
+        self.register_buffer("links", declared.links, persistent=False)
 
     @property
     def structure(self) -> Chain | EdgeChain:
-        """What its scores are scores of."""
+        """The structure over the labels of a sentence."""
         return Chain() if self.edges is None else self.edges.chain
 
     def sweeper(self, solver: Online) -> Sweeper:
         """The pass over single sentences by which an online solver moves this tagger."""
-        from structsparse.tasks.tagging.sweeps import TaggingSweeper  # prediction does without solvers
+        from structsparse.tasks.tagging.sweeps import TaggingSweeper  # not needed for prediction
 
         return TaggingSweeper(self, solver)
 

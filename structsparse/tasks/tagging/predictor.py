@@ -1,6 +1,6 @@
 """The predictor of taggers: the best tags of a sentence, its N best tag sequences, probabilities of tags, scores.
 
-Nothing here imports training. Sentences are processed in batches of similar length, so that memory is bounded by the
+Nothing here imports Lightning. Sentences are processed in batches of similar length, so that memory is bounded by the
 longest sentence and by the input itself.
 """
 

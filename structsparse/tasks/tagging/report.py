@@ -1,4 +1,4 @@
-"""What a finished run says of itself: figures, the groups that live, the features that carry them."""
+"""Reports on a trained tagger: counts of features and groups, and tables of living groups, features and edges."""
 
 from __future__ import annotations
 
@@ -14,35 +14,41 @@ from structsparse.features.keys import Bags
 from structsparse.features.layout import TemplateLayout, by_template
 from structsparse.groups import Cover, Forest, Partition, hasse
 from structsparse.report import living_groups
-from structsparse.report import tables as report
+from structsparse.report.tables import Table, tsv
 from structsparse.tasks.tagging.data import TaggingData, table_name
 from structsparse.tasks.tagging.features.index import TokenIndex
-from structsparse.training import certificate
+from structsparse.training.selected_groups import selected_groups
 from structsparse.training.stage import GroupCount, StageResult, selecting_stage
 from structsparse.weights.observed_pairs import Pairs, PairScorer, pairs_of
 
-MOST_FEATURES = 100_000  # in the report
+MOST_FEATURES = 100_000  # rows of features.tsv and edges.tsv
 
 
-def table_of(result: StageResult) -> Tensor | None:
-    """The weights of the sparse features, if the model has any: [rows, labels]"""
+def feature_weights(result: StageResult) -> Tensor | None:
+    """The weights of the sparse features of a tagger, [rows, labels]; None if it has none."""
     weights = dict(result.module.named_parameters())
     name = table_name(weights)
     if name is None:
         return None
     scorer = result.module.get_submodule(name.rpartition(".")[0])
-    table = (scorer.dense() if isinstance(scorer, PairScorer) else weights[name]).detach().cpu()
-    return table.to(torch.promote_types(table.dtype, torch.float32))  # numpy knows no bfloat16
+    return _for_numpy(scorer.dense() if isinstance(scorer, PairScorer) else weights[name])
 
 
-def templates_of(data: TaggingData, shape: Sequence[int], pairs: Pairs | None = None) -> Partition:
+def _for_numpy(weights: Tensor) -> Tensor:
+    """Weights on the CPU, in float32 or more: numpy has no bfloat16."""
+    return weights.detach().cpu().to(torch.promote_types(weights.dtype, torch.float32))
+
+
+def template_groups(data: TaggingData, shape: Sequence[int], pairs: Pairs | None = None) -> Partition:
+    """The templates of a tagger as groups of its table."""
     return by_template(shape, TemplateLayout(data.index.names, data.index.offsets, data.labels, pairs=pairs))
 
 
 def sparsity(data: TaggingData, first: StageResult, last: StageResult) -> dict[str, object]:
-    """Counts before and after. Groups are those of the penalty that selected, templates where it had none."""
+    """Numbers of features, weights and groups before and after selection. Groups are those of the penalty that
+    selected, or templates if it has none."""
     labels = len(data.labels)
-    weights = table_of(last)
+    weights = feature_weights(last)
     if weights is None:
         return dict.fromkeys(("features", "weights", "nonzero", "rows_alive", "groups", "groups_alive"))
     paired = pairs_of(first.module.tagger.scorer) is not None
@@ -52,14 +58,15 @@ def sparsity(data: TaggingData, first: StageResult, last: StageResult) -> dict[s
         "nonzero": int((weights != 0).sum()),
         "rows_alive": int((weights != 0).any(dim=1).sum()),
     }
-    counts |= _of_edges(data, last)
-    living = templates_of(last.data, weights.shape).alive(weights)
-    counts |= (first.group_count() or GroupCount(len(living), int(living.sum())))._asdict()
-    return counts | _found(data, [name for name, a in zip(data.index.names, living.tolist(), strict=True) if a])
+    counts |= _edge_counts(data, last)
+    alive = template_groups(last.data, weights.shape).alive(weights)
+    counts |= (first.group_count() or GroupCount(len(alive), int(alive.sum())))._asdict()
+    living = [name for name, lives in zip(data.index.names, alive.tolist(), strict=True) if lives]
+    return counts | _planted_shares({*data.splits.truth}, living)
 
 
-def _of_edges(data: TaggingData, last: StageResult) -> dict[str, object]:
-    """Features that are conjoined with steps, and all numbers that are not zero, those of steps and ends as well."""
+def _edge_counts(data: TaggingData, last: StageResult) -> dict[str, object]:
+    """Numbers of features and weights of edges, and of all nonzero parameters of the tagger."""
     if data.edges is None:
         return {}
     return {
@@ -70,93 +77,80 @@ def _of_edges(data: TaggingData, last: StageResult) -> dict[str, object]:
     }
 
 
-def _found(data: TaggingData, living: list[str]) -> dict[str, float]:
-    """How much of the planted truth the living templates are, and how much of it they hold."""
-    truth = set(data.splits.truth)
-    if not truth:
+def _planted_shares(planted: set[str], living: Sequence[str]) -> dict[str, float]:
+    """Precision and recall of the living templates as a guess at the planted ones."""
+    if not planted:
         return {}
-    right = len(truth & set(living))
-    return {"planted_precision": right / len(living) if living else 0.0, "planted_recall": right / len(truth)}
+    right = len(planted & {*living})
+    return {"planted_precision": right / len(living) if living else 0.0, "planted_recall": right / len(planted)}
 
 
-def group_table(data: TaggingData, first: StageResult, last: StageResult) -> report.Table | None:
-    """The selecting penalty's groups with the weights it gave them; templates with their final weights otherwise."""
-    for name, penalty in first.penalties.items():
-        groups = penalty.groups
-        if groups is None or len(groups.names) > living_groups.MOST_GROUPS:
-            continue
-        weights = dict(first.module.named_parameters())[name].detach()
-        enters = penalty.entering(first.at_zero[name]) if name in first.at_zero else None
-        wanted = certificate.violated(penalty, weights, first.at_end[name]) if first.module.loss.smooth else None
-        return living_groups.group_table(groups, weights, enters, wanted, data.splits.truth)
-    weights = table_of(last)
+def group_table(data: TaggingData, first: StageResult, last: StageResult) -> Table | None:
+    """Table of the groups of the penalty that selected; of templates with their final weights if it has none."""
+    for name in first.penalties:
+        table = selected_groups(first, name, data.splits.truth)
+        if table is not None:
+            return table
+    weights = feature_weights(last)
     if weights is None:
         return None
     pairs = pairs_of(last.module.tagger.scorer)
-    if pairs is not None:  # there are no other weights than those of pairs
+    if pairs is not None:  # only pairs have weights
         weights = weights[torch.from_numpy(pairs.rows).long(), torch.from_numpy(pairs.labels).long()]
-    return living_groups.group_table(templates_of(last.data, weights.shape, pairs), weights, truth=data.splits.truth)
+    templates = template_groups(last.data, weights.shape, pairs)
+    return living_groups.group_table(templates, weights, truth=data.splits.truth)
 
 
-def feature_table(result: StageResult) -> report.Table | None:
-    """The living features in words, the heaviest first (so many as anybody reads), with their non-zero weights."""
-    weights, data = table_of(result), result.data
+def feature_table(result: StageResult) -> Table | None:
+    """Table of the living features in words with their nonzero weights, the heaviest features first."""
+    weights, data = feature_weights(result), result.data
     if weights is None:
         return None
     return _described(weights, data.index, data.labels, data, data.arrays["train"].bags)
 
 
-def edge_table(result: StageResult) -> report.Table | None:
-    """The same of the features that are conjoined with steps from label to label."""
+def edge_table(result: StageResult) -> Table | None:
+    """Table of the living features of edges in words with their nonzero weights, the heaviest features first."""
     edges, data = result.data.edges, result.data
     if edges is None:
         return None
-    weights = result.module.tagger.edges.dense().detach().cpu()
-    weights = weights.to(torch.promote_types(weights.dtype, torch.float32))  # numpy knows no bfloat16
+    weights = _for_numpy(result.module.tagger.edges.dense())
     return _described(weights, edges.index, edges.names(data.labels), data, edges.bags["train"])
 
 
-def _described(
-    weights: Tensor, index: TokenIndex, labels: Sequence[str], data: TaggingData, bags: Bags
-) -> report.Table:
+def _described(weights: Tensor, index: TokenIndex, labels: Sequence[str], data: TaggingData, bags: Bags) -> Table:
+    """Table of features: name, norm of the weights, and the nonzero weights by label, the largest first."""
     norms = weights.norm(dim=1).numpy()
     rows = np.argsort(-norms, kind="stable")[: min(int((norms > 0).sum()), MOST_FEATURES)]
     names = index.describe(rows, data.splits.train, bags)
     values = weights.numpy()[rows]  # [rows, labels]
     orders = np.argsort(-np.abs(values), axis=1, kind="stable")
     lines = []
-    for name, norm, own, order in zip(names, norms[rows].tolist(), values.tolist(), orders.tolist(), strict=True):
-        said = [f"{labels[k]}={own[k]:.4g}" for k in order if own[k] != 0]
-        lines.append((name, norm, " ".join(said)))
-    return report.Table(("feature", "norm", "weights"), lines)
+    for name, norm, row, order in zip(names, norms[rows].tolist(), values.tolist(), orders.tolist(), strict=True):
+        lines.append((name, norm, " ".join(f"{labels[k]}={row[k]:.4g}" for k in order if row[k] != 0)))
+    return Table(("feature", "norm", "weights"), lines)
 
 
-def write_report(
-    folder: Path, data: TaggingData, results: Sequence[StageResult], last: StageResult
-) -> report.Table | None:
-    """Of all stages; `last` is what remains of the last one."""
+def write_report(folder: Path, data: TaggingData, results: Sequence[StageResult], last: StageResult) -> Table | None:
+    """Write the report of a run; `last` is the final result. Returns the table of groups."""
     first = selecting_stage(results)
     table = group_table(data, first, last)
     if table is not None:
         living_groups.write_groups(folder, table)
     _write_order(folder, first)
-    features = feature_table(last)
-    if features is not None:
-        write_text(folder / "features.tsv", report.tsv(features))
-    edges = edge_table(last)
-    if edges is not None:
-        write_text(folder / "edges.tsv", report.tsv(edges))
+    for name, features in (("features.tsv", feature_table(last)), ("edges.tsv", edge_table(last))):
+        if features is not None:
+            write_text(folder / name, tsv(features))
     return table
 
 
 def _write_order(folder: Path, first: StageResult) -> None:
-    """Which groups contain which, of structures that have an order."""
-    weights = dict(first.module.named_parameters())
+    """Write the Hasse diagram of nested or overlapping groups as order.txt and order.png."""
     for name, penalty in first.penalties.items():
         groups = penalty.groups
         if not isinstance(groups, Forest | Cover) or len(groups) > hasse.LARGEST:
             continue
-        alive = groups.alive(weights[name].detach())
+        alive = groups.alive(first.weights[name])
         write_text(folder / "order.txt", hasse.hasse_text(groups, alive=alive))
         with atomic_file(folder / "order.png") as file:
             hasse.hasse_figure(groups, alive=alive).savefig(file, format="png", dpi=150)

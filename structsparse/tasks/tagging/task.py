@@ -1,4 +1,4 @@
-"""How the stages of a run build taggers, and what one stage hands to the next."""
+"""The tagging task: its Lightning module, how a stage builds a tagger, and what the next stage inherits."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from structsparse.artifacts.quantization import Small
+from structsparse.artifacts.quantization import ArtifactOptions
 from structsparse.base.errors import UserError
 from structsparse.corpora.splits import Splits
 from structsparse.features.layout import TemplateLayout
 from structsparse.losses.structured import StructuredLoss
-from structsparse.report import tables as report
+from structsparse.report.tables import Table
 from structsparse.solvers.base import solver_of
-from structsparse.tasks.tagging import artifact
-from structsparse.tasks.tagging import report as tagging_report
+from structsparse.tasks.tagging import artifact, report
 from structsparse.tasks.tagging.data import EDGES, TaggingData, prepare, table_name
 from structsparse.tasks.tagging.growing import GrowingScorer
 from structsparse.tasks.tagging.model import DenseScorer, RecurrentScorer, SparseScorer, SumScorer, Tagger
@@ -37,7 +36,7 @@ from structsparse.weights.observed_pairs import Pairs, PairScorer, on_rows, pair
 
 
 class Tagging(TaskModule):
-    """Trains a Tagger under any structured loss; decodes and scores dev and test."""
+    """The Lightning module that trains a tagger under a structured loss, and scores it on dev and test."""
 
     def __init__(
         self,
@@ -66,11 +65,12 @@ class Tagging(TaskModule):
         return super().training_step(batch, batch_idx)
 
     def predict_step(self, batch: TokenBatch, batch_idx: int = 0) -> Tensor:
-        """int64 [tokens]"""
+        """The best label of each token: int64 [tokens]"""
         labels = self.chain.best(self.tagger(batch), batch.lengths)  # [batch, time]
         return labels.view(-1)[batch.places]
 
     def count(self, batch: TokenBatch, score: SpanScore | AccuracyScore) -> None:
+        """Add the predictions for a batch to a score."""
         offsets = np.r_[0, np.cumsum(batch.lengths.cpu().numpy())]
         gold = batch.gold.view(-1)[batch.places]
         score.add(gold.cpu().numpy(), self.predict_step(batch).cpu().numpy(), offsets)
@@ -78,11 +78,10 @@ class Tagging(TaskModule):
 
 @dataclass(frozen=True)
 class TaggingTask(Task):
-    """Tagging: a label for every token. `tag` is the column to predict, `scheme` how spans are written while training
-    (None: the labels are no spans)."""
+    """Tagging: a label for every token."""
 
-    tag: str = "tag"
-    scheme: str | None = None
+    tag: str = "tag"  # the column to predict
+    scheme: str | None = None  # how tags encode spans while training; None: they do not
     name: str = "tagging"
     layout = TemplateLayout
     models = (SparseScorer, PairScorer, GrowingScorer, DenseScorer, RecurrentScorer, SumScorer)
@@ -103,14 +102,14 @@ class TaggingTask(Task):
         pairs = pairs_of(tagger.scorer)
         layout = TemplateLayout(data.index.names, data.index.offsets, data.labels, data.reduced, pairs)
         of_edges = {} if data.edges is None else {EDGES: data.edges.layout(data.labels)}
-        placed = place(stage.terms, parameters, layout, of_edges)
-        names = [name for _, penalties in placed for name in penalties]
+        terms = place(stage.terms, parameters, layout, of_edges)
+        names = [name for _, penalties in terms for name in penalties]
         loss, identity = stage.loss(tagger.structure), stage.fingerprint(*_identity(data))
         module = Tagging(tagger, loss, stage.optimizer, data.score, names, stage.final_lr, identity)
-        for name, curvature in _curvatures(data, pairs).items():
+        for name, curvature in curvatures(data, pairs).items():
             if name in parameters:
                 notes_of(parameters[name]).curvature = curvature
-        return module, placed
+        return module, terms
 
     def validate(self, stage: Stage, data: TaggingData, optimizer: torch.optim.Optimizer) -> None:
         tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
@@ -121,11 +120,11 @@ class TaggingTask(Task):
         _check_fit(optimizer, module.tagger, module.loss)
         if isinstance(module.tagger.scorer, GrowingScorer) and table_name(support):
             raise UserError(
-                f"stage {stage.name}: model=growing cannot keep single entries of living rows dead; take model=sparse"
+                f"stage {stage.name}: model=growing cannot keep entries of living rows at zero; take model=sparse"
             )
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[TaggingData, dict[str, Tensor]]:
-        """Rows without a surviving entry leave the data; the support is kept where it still forbids anything."""
+        """The data without rows that have no surviving entry, and the masks that still forbid an entry."""
         rows, table = {}, table_name(support)
         for name in {table, EDGES} & {*support}:
             scorer = _owner(before.module, name)
@@ -136,7 +135,7 @@ class TaggingTask(Task):
 
     @torch.no_grad()
     def inherit(self, module: Tagging, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Start from the weights of the stage before, dead rows left out."""
+        """Copy the weights of the stage before, without dead rows."""
         old = dict(before.module.named_parameters())
         survivors = before.survivors()
         for name, parameter in module.named_parameters():
@@ -159,7 +158,7 @@ class TaggingTask(Task):
                 parameter.mul_(support[name])
 
     def alive(self, result: StageResult) -> bool:
-        """Whether anything is left to refit, or to be a model."""
+        """Whether a feature is left: an entry of a table, or of any parameter where no table is penalised."""
         support = result.survivors()
         tables = [name for name in (table_name(support), EDGES) if name in support]
         return any(mask.any() for name, mask in support.items() if name in tables or not tables)
@@ -174,7 +173,7 @@ class TaggingTask(Task):
         return Screen.of(table, result.penalties[table], rows, row_of)
 
     def finalize(self, result: StageResult) -> StageResult:
-        """A model whose table grows, as one that has the rows that live."""
+        """The result with a plain table of the living rows in place of a growing one."""
         module, scorer = result.module, result.module.tagger.scorer
         if not isinstance(scorer, GrowingScorer):
             return result
@@ -186,10 +185,10 @@ class TaggingTask(Task):
             tagger.scorer.table.copy_(scorer.dense(rows.to(scorer.features.device)))
             for name in ("transitions", "start", "end"):
                 getattr(tagger, name).copy_(getattr(module.tagger, name))
-        same = module.make_optimizer, module.make_score, module.penalised, module.final_lr, module.fingerprint
-        return StageResult(data, Tagging(tagger, module.loss, *same), {}, result.figures)
+        settings = module.make_optimizer, module.make_score, module.penalised, module.final_lr, module.fingerprint
+        return StageResult(data, Tagging(tagger, module.loss, *settings), {}, result.figures)
 
-    def rounded(self, result: StageResult, small: Small) -> StageResult:
+    def rounded(self, result: StageResult, small: ArtifactOptions) -> StageResult:
         result = super().rounded(result, small)
         if small.guard is None or artifact.unfit(result.module.tagger) is not None:
             return result
@@ -198,12 +197,12 @@ class TaggingTask(Task):
         return replace(result, data=data.shortened(small.guard, *alive))
 
     def sparsity(self, data: TaggingData, first: StageResult, last: StageResult) -> dict[str, object]:
-        return tagging_report.sparsity(data, first, last)
+        return report.sparsity(data, first, last)
 
     def write_report(
         self, folder: Path, data: TaggingData, results: Sequence[StageResult], last: StageResult
-    ) -> report.Table | None:
-        return tagging_report.write_report(folder, data, results, last)
+    ) -> Table | None:
+        return report.write_report(folder, data, results, last)
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
         reason = artifact.unfit(result.module.tagger)
@@ -213,9 +212,10 @@ class TaggingTask(Task):
         return artifact.save(folder, result.module.tagger, result.data)
 
 
-def _curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
-    """How often each weight of a sparse tagger has a say in a sentence, on average: up to one factor a bound of the
-    second derivatives of the loss, for solvers that ask for one."""
+def curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
+    """How often each weight of a sparse tagger is active in a sentence, on average, by name of the parameter.
+
+    Up to one factor these are bounds of the second derivatives of the loss, which some solvers use."""
     train = data.arrays["train"]
     items = len(train)
     rows = (np.bincount(train.bags.ids, minlength=len(data.index)) / items).clip(1 / items)  # [rows]
@@ -223,32 +223,32 @@ def _curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
     labels, (first, last) = len(data.labels), (train.offsets[:-1], train.offsets[1:] - 1)
     inner = np.ones(len(train.gold), bool)
     inner[first] = False
-    steps = np.bincount(train.gold[:-1][inner[1:]] * labels + train.gold[1:][inner[1:]], minlength=labels**2)
+    edges = np.bincount(train.gold[:-1][inner[1:]] * labels + train.gold[1:][inner[1:]], minlength=labels**2)
     start, end = (np.bincount(train.gold[tokens], minlength=labels) for tokens in (first, last))
-    shared = {"transitions": steps.reshape(labels, labels), "start": start, "end": end}
-    # what training lacks the model expects all the same, at first as often as anything else
+    shared = {"transitions": edges.reshape(labels, labels), "start": start, "end": end}
+    # labels and edges that training lacks have expected counts too: assume average ones
     expected = {name: np.where(c > 0, c, max(1.0, c.mean())) / items for name, c in shared.items()}
-    found = {"scorer.table": table, **expected}
+    counts = {"scorer.table": table, **expected}
     if data.edges is not None:
-        found["edges.table"] = (data.edges.counts / items).clip(1 / items)[data.edges.pairs.rows]
-    return {f"tagger.{name}": torch.as_tensor(c, dtype=torch.float32) for name, c in found.items()}
+        counts["edges.table"] = (data.edges.counts / items).clip(1 / items)[data.edges.pairs.rows]
+    return {f"tagger.{name}": torch.as_tensor(c, dtype=torch.float32) for name, c in counts.items()}
 
 
 def _check_fit(optimizer: torch.optim.Optimizer, tagger: Tagger, loss: nn.Module) -> None:
-    """Whether a solver can move this model under this loss."""
+    """Refuse a solver that cannot train this tagger under this loss."""
     solver = solver_of(optimizer)
     if solver.needs_sentences:
         solver.check(tagger, loss)
     elif isinstance(tagger.scorer, GrowingScorer):
-        raise UserError("model=growing grows under solver=online_perceptron or online_mira alone; or take model=sparse")
+        raise UserError("model=growing needs solver=online_perceptron or online_mira; or take model=sparse")
 
 
 def _owner(module: Tagging, name: str) -> nn.Module:
-    """Whose parameter it is."""
+    """The submodule that owns a parameter."""
     return module.get_submodule(name.rpartition(".")[0])
 
 
 def _identity(data: TaggingData) -> tuple:
-    """What tells these data from others."""
+    """What identifies these data in the fingerprint of a stage."""
     edges = [] if data.edges is None else data.edges.index.names
     return data.index.names, edges, data.labels, np.ascontiguousarray(data.index.keys)

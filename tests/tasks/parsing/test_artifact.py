@@ -173,7 +173,7 @@ def test_short_keys_are_found_as_the_artifact_finds_them(tmp_path):
     alive = found.module.parser.scorer.table.detach().numpy()[:, 0] != 0
     short = found.data.shortened(small.guard, alive)
     relations = found.model.relations.small(small, found.data.splits.train)
-    model = replace(found.model, index=short.told, relations=relations)
+    model = replace(found.model, index=short.short, relations=relations)
     assert save(tmp_path / "model", model) < save(tmp_path / "whole", found.model)
     again = load(tmp_path / "model")
     for part in ("dev", "test"):

@@ -15,7 +15,7 @@ from structsparse.losses.structured import Hinge, Perceptron
 from structsparse.penalties import GroupLasso
 from structsparse.solvers.online import OnlineMIRA, OnlinePerceptron
 from structsparse.tasks.parsing import data as parsing
-from structsparse.tasks.parsing.features.index import Looks
+from structsparse.tasks.parsing.features.arc_keys import ArcKeys
 from structsparse.tasks.parsing.growing import GrowingArcScorer
 from structsparse.tasks.parsing.model import ArcScorer, Parser
 
@@ -173,8 +173,8 @@ def test_it_is_what_dictionaries_of_strings_come_to(data, splits, rule, average)
 
 
 def test_keys_are_those_of_the_index(data, splits):
-    looks = Looks(splits.train, data.templates)
-    says, sentence = looks.says, 7
+    looks = ArcKeys(splits.train, data.templates)
+    says, sentence = looks.template_atoms, 7
     tokens = int(says.starts[sentence + 1] - says.starts[sentence])
     sums, keys = key_walk.partial_keys_for(says, tokens - 1), np.empty(len(data.templates), np.uint64)
     key_walk.sum_atoms(says, sentence, sums)
@@ -186,8 +186,8 @@ def test_keys_are_those_of_the_index(data, splits):
                 key_walk._keys_of(says, sums, h, m, tokens, keys)
                 assert np.array_equal(keys, of_template[:, arc])
                 arc += 1
-    assert looks.counts().tolist() == [len({*own}) for own in of_template.tolist()]
-    assert looks.counts().tolist() == np.diff(data.index.offsets).tolist()
+    assert looks.distinct_counts().tolist() == [len({*own}) for own in of_template.tolist()]
+    assert looks.distinct_counts().tolist() == np.diff(data.index.offsets).tolist()
 
 
 def test_scores_of_new_sentences_are_those_of_the_index(data):
@@ -211,7 +211,7 @@ def test_scores_of_new_sentences_are_those_of_the_index(data):
 
 def penalty_of(parser, data):
     if isinstance(parser.scorer, GrowingArcScorer):
-        groups = parser.scorer.groups_of(by_template, data.counted(), "table")
+        groups = parser.scorer.groups_of(by_template, data.counted_layout, "table")
     else:
         groups = by_template((len(data.index), 1), data.layout)
     return GroupLasso(groups, 0.02)
@@ -276,7 +276,7 @@ def test_a_table_that_rests_is_as_large_as_what_it_holds_and_goes_on_as_it_was(d
         optimizer.sweep(parser, Hinge(parser.structure), first)
         if rests:
             held = scorer.held
-            scorer.rest()
+            scorer.compact()
             own = (scorer.table, scorer.keys, scorer.templates)
             assert [len(tensor) for tensor in own] == [held] * 3
             assert [t.untyped_storage().nbytes() // t.element_size() for t in own] == [held] * 3
@@ -288,7 +288,7 @@ def test_a_table_that_rests_is_as_large_as_what_it_holds_and_goes_on_as_it_was(d
 def test_a_frozen_table_takes_no_new_features(data):
     """Only features of an index: as a table of these does."""
     chosen, _ = data.index.keep(np.arange(len(data.index)) % 3 > 0)
-    small = data.of_features(chosen)
+    small = data.with_features(chosen)
     twin, parser = interned(small), Parser(GrowingArcScorer())
     owners = np.repeat(np.arange(len(chosen.templates)), np.diff(chosen.offsets))
     keys = torch.from_numpy(chosen.keys.view(np.int64).copy())

@@ -71,10 +71,10 @@ def test_a_stage_may_start_from_the_weights_before(run):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("solver=sgd",), "model=arcs_growing grows under solver=online_perceptron"),
+        (("solver=sgd",), "model=arcs_growing needs solver=online_perceptron"),
         (("groups=feature",), "groups=template only"),
-        (("features.min_count=2",), "does not know how often a feature occurs"),
-        (("features.bits=12",), "knows features by whole keys"),
+        (("features.min_count=2",), "model=arcs_growing does not count features"),
+        (("features.bits=12",), "model=arcs_growing needs whole keys"),
         (("reg.freeze=1",), "come and go"),
     ],
 )

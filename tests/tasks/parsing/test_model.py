@@ -13,8 +13,8 @@ from structsparse.losses.structured import CRF, Hinge, Perceptron
 from structsparse.penalties import GroupLasso
 from structsparse.solvers.online import OnlineMIRA, OnlinePerceptron
 from structsparse.structures.nonprojective import NonprojectiveTree, TorchRoute
-from structsparse.tasks.parsing.data import places_of_arcs, prepare
-from structsparse.tasks.parsing.model import ArcScorer, Parser
+from structsparse.tasks.parsing.data import prepare
+from structsparse.tasks.parsing.model import ArcScorer, Parser, places_of_arcs
 from structsparse.tasks.parsing.task import Parsing
 from tests.runs.test_devices import on_meta
 from tests.support.runs import asks_to_stop, at_step, run_here
@@ -223,11 +223,11 @@ def test_parts_for_taggers_are_refused(parse):
         assert words in run.errors
 
 
-def test_a_walk_wants_what_it_can_move(data):
+def test_an_online_solver_refuses_models_without_a_sweep(data):
     solver = OnlineMIRA([{"params": [torch.nn.Parameter(torch.zeros(1))]}])
     with pytest.raises(UserError, match="model=arcs"):
         solver.check(Parser(torch.nn.Linear(1, 1)), Hinge(NonprojectiveTree()))
-    with pytest.raises(UserError, match="no way"):
+    with pytest.raises(UserError, match="has no sweep over sentences for a Linear"):
         solver.check(torch.nn.Linear(1, 1), Hinge(NonprojectiveTree()))
     with pytest.raises(UserError, match="loss=perceptron or hinge"):
         solver.check(Parser(ArcScorer(data.sizes)), CRF(NonprojectiveTree()))

@@ -15,11 +15,11 @@ from structsparse.features.filters import all_of
 from structsparse.tasks.parsing.artifact import save
 from structsparse.tasks.parsing.data import prepare
 from structsparse.tasks.parsing.features.index import ArcIndex
-from structsparse.tasks.parsing.features.templates import as_written, expand
-from structsparse.tasks.parsing.relations import CAP, Relations, averaged, fitted
+from structsparse.tasks.parsing.features.templates import expand, expand_plain
+from structsparse.tasks.parsing.relations import CAP, Relations, averaged, fit_relations
 from tests.support.parsers import FEATURES, corpus, made
 
-TEMPLATES = as_written(FEATURES["label_templates"])
+TEMPLATES = expand_plain(FEATURES["label_templates"])
 
 
 # --- learning
@@ -68,7 +68,7 @@ def test_one_relation_needs_no_weights():
 def test_relations_that_follow_from_their_features_are_found():
     """The planted ones follow from both parts of speech and the direction; test is another text."""
     found = corpus(sentences=300)
-    model, _ = fitted(found.train, TEMPLATES)
+    model, _ = fit_relations(found.train, TEMPLATES)
     predicted = model.predict(found.test, found.test.heads).strings()
     gold = found.test.columns["deprel"].strings()
     right = np.mean([a == b for a, b in zip(predicted, gold, strict=True)])
@@ -77,7 +77,7 @@ def test_relations_that_follow_from_their_features_are_found():
 
 def test_the_scores_are_sums_of_the_weights_of_features():
     found = corpus()
-    model, features = fitted(found.train, TEMPLATES)
+    model, features = fit_relations(found.train, TEMPLATES)
     assert 0 < len(model.index) <= features
     heads = np.where(np.arange(found.dev.tokens) % 2 == 0, found.dev.heads, 0)  # any heads will do
     bags, table = model.index.bags_chosen(found.dev, heads.astype(np.int64)), model.weights.toarray()
@@ -109,7 +109,7 @@ def test_a_treebank_without_relations_has_none_to_learn():
     options = {"projective": False, "single_root": False, "labels": True}
     data = prepare(without_relations(corpus()), FEATURES, all_of, 0, **options)
     assert data.label_templates == ()
-    assert "train has one relation only: none is learnt" in data.describe()
+    assert "train has one relation only: relations are not learnt" in data.describe()
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_the_score_of_a_step_is_the_sum_of_the_weights_of_its_features(data, sco
     assert (batch.edge_offsets.diff()[first] == 0).all()
     assert (batch.edge_offsets.diff() == 2).any()
     names = data.edges.names(data.labels)
-    for k, (before, here) in enumerate(data.edges.steps.T):
+    for k, (before, here) in enumerate(data.edges.label_pairs.T):
         assert scores.transitions[k] == tagger.transitions[before, here]
         assert names[k] == f"{data.labels[before]}>{data.labels[here]}"
 

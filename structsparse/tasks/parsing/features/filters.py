@@ -10,8 +10,8 @@ import numpy as np
 from structsparse.base.errors import UserError
 from structsparse.corpora.treebank import Treebank
 from structsparse.features.filters import Candidates, Filtered, check_count, in_order
-from structsparse.tasks.parsing.features.forward import Forward, forward
-from structsparse.tasks.parsing.features.index import Looks, gold_arcs
+from structsparse.tasks.parsing.features.arc_keys import ArcKeys, gold_arcs
+from structsparse.tasks.parsing.features.forward import ForwardModels, forward_selection
 from structsparse.tasks.parsing.features.templates import ArcTemplate
 
 
@@ -29,8 +29,8 @@ class ArcCandidates:
 
     def features(self) -> Iterator[np.ndarray]:
         """Key of the feature of each arc, for one template after another: uint64 [arcs]"""
-        look = Looks(self.treebank, self.templates)
-        return map(look.keys, range(len(self.templates)))
+        arcs = ArcKeys(self.treebank, self.templates)
+        return map(arcs.keys, range(len(self.templates)))
 
 
 def by_addition(
@@ -46,8 +46,8 @@ def by_addition(
             f"filter=forward needs two sentences, one to fit and one to validate; there are {len(treebank)}"
         )
     _check_options(ridge, rate, tries, again)
-    model = Forward(treebank, templates, ridge, rate, np.random.default_rng(seed))
-    chosen, gain = forward(model, count, tries, again)
+    models = ForwardModels(treebank, templates, ridge, rate, np.random.default_rng(seed))
+    chosen, gain = forward_selection(models, count, tries, again)
     first, last = (
         f"{templates[k].name} {1000 * g / treebank.tokens:.4g}"
         for k, g in ((chosen[0], gain[0]), (chosen[-1], gain[-1]))

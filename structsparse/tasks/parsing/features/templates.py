@@ -1,15 +1,15 @@
-"""Templates of features of arcs: a small readable language, and what each template's name means.
+"""The language of arc templates: how a line expands to templates, and the name of each template.
 
     h.word                          the head's form; h, m: head and modifier, h-1, m+2: tokens beside them
     h.word & m.upos                 a conjunction
-    between.upos                    what stands between the two: see BETWEEN
-    direction, distance, length     on which side the head is; that, and how far away; how far away on either side
-    bias                            nothing at all
+    between.upos                    the words between the two: see BETWEEN
+    direction, distance, length     the side of the head; the side and the distance; the distance alone
+    bias                            always the same feature
     {h,m}.{word,lemma} & x          braces: one template for each of their alternatives, all combinations of several
     h.$ & m.$ for $ in upos, xpos   one template for each value of the sign
 
-`variants` of a list of lines conjoin each template with direction, distance or (plain) nothing. What looks at the
-modifier alone is the same for all heads, which chooses none: its plain variant is conjoined with length.
+`variants` of a list of lines conjoin each template with direction, distance or (plain) nothing. A template that reads
+the modifier alone is the same for all heads and prefers none: its plain variant is conjoined with length.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from structsparse.base.errors import UserError
+import numpy as np
 
-BETWEEN = {  # of the tokens between head and modifier
+from structsparse.base.errors import UserError
+from structsparse.corpora.columns import Sentences
+from structsparse.corpora.treebank import COLUMNS
+from structsparse.features.attributes import OF_WORD, attribute
+
+BETWEEN = {  # summaries of the words between head and modifier
     "upos": "which parts of speech there are",
     "verbs": "how many verbs and auxiliaries: none, one or more",
     "punctuation": "how many tokens of punctuation: none, one or more",
@@ -29,10 +34,10 @@ BETWEEN = {  # of the tokens between head and modifier
     "conjunctions": "whether there is a coordinating conjunction",
 }
 VERBS, MARKS, LINKS = ("VERB", "AUX"), ("PUNCT",), ("CCONJ", "CONJ")  # of Universal Dependencies
-ROOT, BEFORE, AFTER = "<root>", "<before>", "<after>"  # values of tokens that are no words; no value begins so
+ROOT, BEFORE, AFTER = "<root>", "<before>", "<after>"  # values of places that are no words; no value begins so
 PLACES = ("direction", "distance", "length")
+PREDICTED = "deprel"  # the column of relations
 VARIANTS = {"plain": None, "direction": "direction", "distance": "distance"}
-REACH = 9  # tokens beside head and modifier that can be looked at
 
 _TOKEN = re.compile(r"([hm])([+-]\d)?\.([A-Za-z_][A-Za-z_0-9]*)")
 _FOR = re.compile(r"(.*)\sfor\s+\$\s+in\s+(.+)")
@@ -43,7 +48,7 @@ ENDINGS = tuple(f"suffix{size}" for size in range(1, 5))
 
 @dataclass(frozen=True)
 class ArcTemplate:
-    """A conjunction of attributes of tokens, of what is between, and of where the two stand to each other."""
+    """A template of arc features: a conjunction of attributes of words, a summary of words between, a distance."""
 
     tokens: tuple[tuple[str, int, str], ...] = ()  # end (h or m), offset, attribute
     between: str | None = None
@@ -51,6 +56,7 @@ class ArcTemplate:
 
     @property
     def name(self) -> str:
+        """The canonical form: `h.word & m+1.upos & between.verbs & distance`."""
         parts = [f"{end}{offset:+d}.{name}" if offset else f"{end}.{name}" for end, offset, name in self.tokens]
         parts += [f"between.{self.between}"] if self.between else []
         return " & ".join([*parts, *([self.place] if self.place else [])]) or "bias"
@@ -60,21 +66,23 @@ class ArcTemplate:
 
     @property
     def attributes(self) -> set[str]:
+        """Names of the attributes of words that it reads."""
         return {name for _, _, name in self.tokens}
 
     @property
     def blind(self) -> bool:
-        """Whether it says nothing that could tell one head from another."""
+        """Whether it is the same for all heads of a modifier."""
         return self.place is None and self.between is None and all(end == "m" for end, _, _ in self.tokens)
 
     @property
     def variant(self) -> str:
+        """The variant that it is: plain, direction or distance."""
         return "plain" if self.place in (None, "length") else self.place
 
     @property
     def coarser(self) -> ArcTemplate | None:
-        """What says less of the same: direction for distance, nothing for direction; then parts of speech for words and
-        for endings."""
+        """The next coarser template: direction for distance, then no direction, then parts of speech for words and
+        endings; None if there is no coarser one."""
         if self.place == "distance":
             return replace(self, place="direction")
         if self.place == "direction":
@@ -87,7 +95,7 @@ class ArcTemplate:
 
     @property
     def kind(self) -> str:
-        """What it looks at, as tables of kinds have it."""
+        """What it reads, as the kinds of a report: head, modifier, two words, tags, between, endings, ..."""
         if self.between:
             return "between"
         ends = {end for end, _, _ in self.tokens}
@@ -109,12 +117,12 @@ class ArcTemplate:
 
 
 def parse(line: str) -> ArcTemplate:
-    """One template, as its name has it."""
+    """The template of a name."""
     tokens, between, place = [], None, None
     for part in (part.strip() for part in line.split("&")):
-        found = _TOKEN.fullmatch(part)
-        if found:
-            tokens.append((found[1], int(found[2] or 0), found[3]))
+        token = _TOKEN.fullmatch(part)
+        if token:
+            tokens.append((token[1], int(token[2] or 0), token[3]))
         elif part.startswith("between.") and part.removeprefix("between.") in BETWEEN and between is None:
             between = part.removeprefix("between.")
         elif part in PLACES and place is None:
@@ -130,49 +138,86 @@ def parse(line: str) -> ArcTemplate:
 
 
 def lines_of(line: str) -> list[str]:
-    """The lines that a line with braces and signs stands for."""
-    found = _FOR.fullmatch(line.strip())
-    if found:
-        values = [value.strip() for value in found[2].split(",")]
-        return [one for value in values for one in lines_of(found[1].replace("$", value))]
+    """The lines that a line with braces or `for $ in` stands for."""
+    loop = _FOR.fullmatch(line.strip())
+    if loop:
+        values = [value.strip() for value in loop[2].split(",")]
+        return [expanded for value in values for expanded in lines_of(loop[1].replace("$", value))]
     if "$" in line:
-        raise UserError(f"template {line!r}: $ stands for nothing; end the line with: for $ in upos, xpos")
+        raise UserError(f"template {line!r}: $ has no values; end the line with: for $ in upos, xpos")
     pieces = _BRACES.split(line)
     choices = [[p] if k % 2 == 0 else [choice.strip() for choice in p.split(",")] for k, p in enumerate(pieces)]
     return ["".join(chosen) for chosen in product(*choices)]
 
 
 def expand(lines: Iterable[str], variants: Sequence[str] = ("plain",)) -> list[ArcTemplate]:
-    """All templates of a list of lines, in order; the same template twice is an error that names it."""
+    """The templates of all lines in all variants, in order; a template that occurs twice is refused."""
     for variant in variants:
         if variant not in VARIANTS:
             raise UserError(f"features.variants has {variant!r}, expected some of {', '.join(VARIANTS)}")
     if not variants:
         raise UserError(f"features.variants is empty, expected some of {', '.join(VARIANTS)}")
-    bases = [parse(one) for line in lines for one in lines_of(str(line))]
+    bases = [parse(expanded) for line in lines for expanded in lines_of(str(line))]
     if not bases:
         raise UserError("features.templates is empty; at least one template is needed, for example h.upos & m.upos")
     return _distinct([varied(base, variant) for base in bases for variant in variants])
 
 
-def as_written(lines: Iterable[str]) -> list[ArcTemplate]:
-    """The same of templates that look at arcs which are chosen already, so that each of them may stand alone."""
-    return _distinct([parse(one) for line in lines for one in lines_of(str(line))])
+def expand_plain(lines: Iterable[str]) -> list[ArcTemplate]:
+    """The templates of all lines without variants, for features of arcs that are chosen already."""
+    return _distinct([parse(expanded) for line in lines for expanded in lines_of(str(line))])
 
 
-def _distinct(found: list[ArcTemplate]) -> list[ArcTemplate]:
+def _distinct(templates: list[ArcTemplate]) -> list[ArcTemplate]:
+    """The templates, if none occurs twice."""
     seen: set[ArcTemplate] = set()
-    for template in found:
+    for template in templates:
         if template in seen:
             raise UserError(f"template {template.name!r} is given twice")
         seen.add(template)
-    return found
+    return templates
 
 
 def varied(base: ArcTemplate, variant: str) -> ArcTemplate:
+    """A variant of a template."""
     place = VARIANTS[variant]
     if base.place is not None:
         if place is not None:
             raise UserError(f"template {base.name!r} has a {base.place} already; leave features.variants=[plain]")
         return base
     return ArcTemplate(base.tokens, base.between, "length" if place is None and base.blind else place)
+
+
+def columns_of(template: ArcTemplate) -> set[str]:
+    """The columns of a treebank that a template reads."""
+    columns = {name if name in COLUMNS else "word" for name in template.attributes}
+    return columns | {"upos"} if template.between else columns
+
+
+def check_attributes(templates: Sequence[ArcTemplate]) -> None:
+    """Refuse templates that read an attribute that words do not have, or the relations that a parser predicts."""
+    for template in templates:
+        for name in sorted(template.attributes):
+            if name == PREDICTED:
+                raise UserError(f"template {template.name!r} looks at {name}, which a parser predicts")
+            if name not in (*COLUMNS, *OF_WORD):
+                attributes = ", ".join([*(column for column in COLUMNS if column != PREDICTED), *OF_WORD])
+                raise UserError(f"template {template.name!r}: a word has no {name}, it has {attributes}")
+
+
+def informative(
+    sentences: Sentences, templates: Sequence[ArcTemplate], constant_too: bool = False
+) -> tuple[list[ArcTemplate], list[str]]:
+    """The templates that read no attribute with a single value in these sentences (or all, with `constant_too`), and
+    notes for the user."""
+    names = sorted({name for template in templates for name in template.attributes})
+    constant = [name for name in names if len(np.unique(attribute(sentences, name).codes)) < 2]
+    varying = [template for template in templates if not template.attributes & {*constant}]
+    count = f"{len(templates) - len(varying)} of {len(templates)}"
+    if constant and constant_too:
+        return list(templates), [f"{', '.join(constant)} has one value only: {count} templates repeat coarser ones"]
+    if not varying:
+        raise UserError(f"every template looks at {', '.join(constant)}, of which there is one value only")
+    if len(varying) == len(templates):
+        return varying, []
+    return varying, [f"{', '.join(constant)} has one value only: {count} templates are left out"]

@@ -1,4 +1,4 @@
-"""Feature templates: a small readable language, and what each template's name means.
+"""The language of token templates: how a line expands to templates, and the name of each template.
 
     word[0]                      one template: the word here
     suffix3[0] & pos[-1]         a conjunction
@@ -24,12 +24,13 @@ _GRAMS = re.compile(rf"(\d+)(?:-(\d+))?-grams\s+of\s+({_NAME})\[\s*([+-]?\d+)\s*
 
 @dataclass(frozen=True)
 class Template:
-    """A conjunction of (attribute, offset) pairs."""
+    """A template of token features: a conjunction of (attribute, offset) pairs."""
 
     atoms: tuple[tuple[str, int], ...]
 
     @property
     def name(self) -> str:
+        """The canonical form: `suffix3[0] & pos[-1..0]`."""
         parts, atoms = [], list(self.atoms)
         while atoms:
             attribute, first = atoms[0]
@@ -46,7 +47,7 @@ class Template:
 
 
 def parse(line: str) -> list[Template]:
-    """The templates one line stands for."""
+    """The templates that a line stands for."""
     grams = _GRAMS.fullmatch(line.strip())
     if grams:
         return _ngrams(line, *grams.groups())
@@ -68,6 +69,7 @@ def parse(line: str) -> list[Template]:
 
 
 def _ngrams(line: str, shortest: str, longest: str | None, attribute: str, first: str, last: str) -> list[Template]:
+    """The templates of a line such as `1-3-grams of pos[-2..2]`."""
     low, high = int(shortest), int(longest or shortest)
     begin, end = int(first), int(last)
     if not 1 <= low <= high <= end - begin + 1:
@@ -80,7 +82,7 @@ def _ngrams(line: str, shortest: str, longest: str | None, attribute: str, first
 
 
 def expand(lines: Iterable[str]) -> list[Template]:
-    """All templates of a list of lines, in order; the same template twice is an error that names it."""
+    """The templates of all lines, in order; a template that occurs twice is refused."""
     templates = [template for line in lines for template in parse(str(line))]
     if not templates:
         raise UserError("features.templates is empty; at least one template is needed, for example word[0]")

@@ -11,7 +11,7 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.known.treebanks import planted
 from structsparse.kernels.features import forward as kernels
 from structsparse.tasks.parsing.features.filters import ArcCandidates, by_addition
-from structsparse.tasks.parsing.features.forward import Forward, forward
+from structsparse.tasks.parsing.features.forward import ForwardModels, forward_selection
 from structsparse.tasks.parsing.features.templates import expand
 from structsparse.tasks.tagging.features.filters import TokenCandidates
 from structsparse.tasks.tagging.features.templates import expand as expand_of_tokens
@@ -29,8 +29,8 @@ def trees():
     return planted(0, 60, 5, 5, 0.1).train
 
 
-def model_of(treebank, templates=TEMPLATES, seed=0) -> Forward:
-    return Forward(treebank, templates, RIDGE, RATE, np.random.default_rng(seed))
+def model_of(treebank, templates=TEMPLATES, seed=0) -> ForwardModels:
+    return ForwardModels(treebank, templates, RIDGE, RATE, np.random.default_rng(seed))
 
 
 def loss_of(treebank, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -62,22 +62,22 @@ def test_features_are_numbered_as_they_come():
 def test_slopes_and_curvatures_are_those_of_the_softmax(trees):
     model, draw = model_of(trees), np.random.default_rng(1)
     model.scores[:] = draw.normal(size=model.scores.shape) * 3
-    model._update()
-    ones = torch.ones(model.look.arcs, dtype=torch.float64)
+    model._differentiate()
+    ones = torch.ones(model.arcs.count, dtype=torch.float64)
     for which in range(2):
         scores = torch.from_numpy(model.scores[which]).double().requires_grad_()
         (slope,) = torch.autograd.grad(loss_of(trees, scores, ones), scores, create_graph=True)
         bent = []
-        for arc in range(0, model.look.arcs, 97):
+        for arc in range(0, model.arcs.count, 97):
             (row,) = torch.autograd.grad(slope[arc], scores, retain_graph=True)
             bent.append(float(row[arc]))
         np.testing.assert_allclose(model.state[:, 2 * which], -slope.detach().numpy(), atol=1e-5)
         np.testing.assert_allclose(model.state[::97, 2 * which + 1], bent, atol=1e-5)
 
 
-def by_dictionary(model: Forward, k: int) -> tuple[float, np.ndarray]:
+def by_dictionary(model: ForwardModels, k: int) -> tuple[float, np.ndarray]:
     """The gain of template k, and the steps of its features arc by arc: [2, arcs]"""
-    keys = model.look.keys(k).tolist()
+    keys = model.arcs.keys(k).tolist()
     sums = defaultdict(lambda: np.zeros((2, 4)))
     for key, half, state in zip(keys, model.half.tolist(), model.state.astype(float), strict=True):
         sums[key][half] += state
@@ -98,13 +98,13 @@ def test_gains_and_steps_are_those_of_dictionaries(trees):
         total, steps = by_dictionary(model, k)
         assert model.gain(k) == pytest.approx(total, rel=1e-4)
         before = model.scores.copy()
-        model.take(k)
+        model.add(k)
         np.testing.assert_allclose(model.scores - before, steps, atol=1e-5)
 
 
 def test_the_gain_foretells_what_held_out_sentences_gain(trees):
     """To second order, so for a small step."""
-    model = Forward(trees, TEMPLATES, RIDGE, 0.01, np.random.default_rng(0))
+    model = ForwardModels(trees, TEMPLATES, RIDGE, 0.01, np.random.default_rng(0))
     found = model.gain(0)
 
     def losses() -> float:
@@ -114,14 +114,14 @@ def test_the_gain_foretells_what_held_out_sentences_gain(trees):
         )
 
     before = losses()
-    model.take(0)
+    model.add(0)
     assert before - losses() == pytest.approx(found, rel=0.02)
 
 
 def test_many_steps_end_where_squares_hold_them(trees):
     """The slope of each feature on the half that it is fitted to is then its weight times the ridge."""
     model = model_of(trees)
-    model.take(4)
+    model.add(4)
     for _ in range(60):
         model.fit(4)
     sums = model._sums(model.ids[4], model.weights[4].shape[1])
@@ -149,7 +149,7 @@ def test_a_template_that_says_the_same_again_is_not_taken(trees):
         ]
     )
     model = model_of(twin, templates)
-    taken, gains = forward(model, 3, 10, 3)
+    taken, gains = forward_selection(model, 3, 10, 3)
     twins = {0, 1, 2}
     assert len(twins & {*taken[:2]}) == 1
     assert gains[0] == max(gains)

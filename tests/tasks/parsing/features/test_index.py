@@ -11,9 +11,10 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.planted.trees import planted_treebank
 from structsparse.features import filters
 from structsparse.features.attributes import attribute
+from structsparse.tasks.parsing.features.arc_keys import ArcKeys, gold_arcs
 from structsparse.tasks.parsing.features.filters import ArcCandidates
-from structsparse.tasks.parsing.features.index import ArcIndex, Looks, gold_arcs, useful
-from structsparse.tasks.parsing.features.templates import ArcTemplate, expand, lines_of, parse
+from structsparse.tasks.parsing.features.index import ArcIndex
+from structsparse.tasks.parsing.features.templates import ArcTemplate, expand, informative, lines_of, parse
 
 CONF = OmegaConf.load(Path(__file__).parents[4] / "conf" / "features" / "parsing.yaml")
 ALL = expand(CONF.templates, CONF.variants)
@@ -63,12 +64,12 @@ def partition(values):
 
 @pytest.mark.parametrize("k", range(0, 684, 7))
 def test_keys_tell_apart_what_words_tell_apart(trees, k):
-    look = Looks(trees.train, ALL)
+    look = ArcKeys(trees.train, ALL)
     assert partition(look.keys(k).tolist()) == partition(spelled(trees.train, ALL[k]))
 
 
 def test_no_two_templates_share_a_key(trees):
-    look = Looks(trees.train, ALL)
+    look = ArcKeys(trees.train, ALL)
     keys = [np.unique(look.keys(k)) for k in range(len(ALL))]
     assert len(np.unique(np.concatenate(keys))) == sum(map(len, keys))
 
@@ -97,13 +98,13 @@ def test_rows_are_those_of_a_dictionary(trees, min_count):
 @pytest.mark.parametrize("min_count", [1, 3])
 def test_features_that_share_the_first_bits_of_their_keys_share_a_row_within_their_template(trees, min_count):
     templates, bits = ALL[::23], 4
-    index, look = ArcIndex.fit(trees.train, templates, min_count, bits), Looks(trees.dev, templates)
-    first = [Looks(trees.train, templates).keys(k) >> np.uint64(64 - bits) for k in range(len(templates))]
+    index, look = ArcIndex.fit(trees.train, templates, min_count, bits), ArcKeys(trees.dev, templates)
+    first = [ArcKeys(trees.train, templates).keys(k) >> np.uint64(64 - bits) for k in range(len(templates))]
     own = [{key for key, count in Counter(keys.tolist()).items() if count >= min_count} for keys in first]
     assert np.diff(index.offsets).tolist() == list(map(len, own))
     assert max(np.diff(index.offsets)) == 2**bits
     bags, row_of = index.bags(trees.dev), {}
-    for arc in range(look.arcs):
+    for arc in range(look.count):
         keys = [(k, int(look.keys(k)[arc] >> np.uint64(64 - bits))) for k in range(len(templates))]
         rows = bags.ids[bags.offsets[arc] : bags.offsets[arc + 1]].tolist()
         known = [(k, key) for k, key in keys if key in own[k]]
@@ -115,7 +116,7 @@ def test_features_that_share_the_first_bits_of_their_keys_share_a_row_within_the
 
 
 def test_a_part_of_the_templates_has_the_same_keys(trees):
-    whole, part = Looks(trees.dev, ALL), Looks(trees.dev, ALL[5::50])
+    whole, part = ArcKeys(trees.dev, ALL), ArcKeys(trees.dev, ALL[5::50])
     for k, template in enumerate(part.templates):
         assert np.array_equal(part.keys(k), whole.keys(ALL.index(template)))
 
@@ -227,10 +228,10 @@ def test_a_column_with_one_value_says_nothing(trees):
     columns = dict(trees.train.columns)
     columns["lemma"] = type(columns["lemma"])(["_"], np.zeros(trees.train.tokens, np.int32))
     treebank = type(trees.train)(**{**vars(trees.train), "columns": columns})
-    kept, (note,) = useful(treebank, ALL)
+    kept, (note,) = informative(treebank, ALL)
     assert not any("lemma" in template.attributes for template in kept)
     assert "lemma has one value only" in note
-    whole, (note,) = useful(treebank, ALL, constant_too=True)
+    whole, (note,) = informative(treebank, ALL, constant_too=True)
     assert whole == ALL
-    assert f"{len(ALL) - len(kept)} of {len(ALL)} templates say again" in note
-    assert useful(trees.train, ALL) == useful(trees.train, ALL, constant_too=True) == (ALL, [])
+    assert f"{len(ALL) - len(kept)} of {len(ALL)} templates repeat coarser ones" in note
+    assert informative(trees.train, ALL) == informative(trees.train, ALL, constant_too=True) == (ALL, [])

@@ -1,0 +1,118 @@
+"""The arcs of a treebank as arrays, in batches and passages: n * n arcs of a sentence of n words.
+
+Arcs are sorted by sentence, by modifier, by head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structsparse.base.arrays import ranges
+from structsparse.corpora.treebank import Treebank
+from structsparse.features.keys import Bags
+from structsparse.kernels.solvers.online_trees_by_keys import TemplateAtoms
+from structsparse.tasks.parsing.features.arc_keys import ArcKeys
+from structsparse.tasks.parsing.features.templates import ArcTemplate
+from structsparse.tasks.parsing.model import ArcBatch, places_of_arcs
+from structsparse.training.batches import Passages
+
+
+class ArcArrays:
+    """The arcs of a part of a treebank: bags of features by arc, all else by word.
+
+    Sentence s has the words offsets[s] : offsets[s + 1] and the arcs from arcs[s] on. A model needs either the bags or
+    the atoms that keys are made of; each is computed when it is first needed."""
+
+    def __init__(
+        self,
+        treebank: Treebank,
+        templates: Sequence[ArcTemplate],
+        punctuation: np.ndarray,
+        make_bags: Callable[[Treebank], Bags],
+        part: str = "",
+    ) -> None:
+        self.treebank, self.templates, self.make_bags = treebank, templates, make_bags
+        self.part = part  # of the corpus: train, dev or test
+        self.punctuation = punctuation  # bool [words]
+        self.gold = treebank.heads.astype(np.int64)  # [words] heads
+        self.offsets = treebank.offsets  # int64 [sentences + 1]
+        self.arcs = np.concatenate([[0], np.cumsum(self.lengths.astype(np.int64) ** 2)])  # [sentences + 1]
+
+    @cached_property
+    def bags(self) -> Bags:
+        """Active rows of every arc."""
+        return self.make_bags(self.treebank)
+
+    @property
+    def computed_bags(self) -> Bags | None:
+        """The bags, if they have been computed already."""
+        return vars(self).get("bags")
+
+    @cached_property
+    def template_atoms(self) -> TemplateAtoms:
+        """All that is needed to compute the keys of any sentence."""
+        return ArcKeys(self.treebank, self.templates).template_atoms
+
+    def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Active rows of all arcs of these sentences, and where those of each arc begin."""
+        begins, ends = self.arcs[sentences], self.arcs[sentences + 1]
+        sizes = np.diff(self.bags.offsets)[ranges(begins, ends - begins)]
+        bounds = zip(self.bags.offsets[begins].tolist(), self.bags.offsets[ends].tolist(), strict=True)
+        ids = np.concatenate([self.bags.ids[begin:end] for begin, end in bounds])  # less memory than an index of places
+        return ids, np.concatenate([[0], np.cumsum(sizes)])
+
+    def with_bags(self, bags: Bags) -> ArcArrays:
+        """The same arcs with other bags."""
+        return ArcArrays(self.treebank, self.templates, self.punctuation, lambda _: bags, self.part)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.offsets)  # int64 [sentences]
+
+    def batch(self, sentences: np.ndarray, items: int) -> ArcBatch:
+        """A batch of these sentences, as a part of a step over `items` sentences."""
+        lengths = self.lengths[sentences]
+        longest, words = int(lengths.max()), ranges(self.offsets[sentences], lengths)
+        gold = np.zeros((len(sentences), longest), np.int64)
+        gold[np.arange(longest) < lengths[:, None]] = self.gold[words]
+        places, chosen = places_of_arcs(lengths, longest + 1), np.asarray(sentences, np.int64)
+        arrays = places, gold, self.punctuation[words], lengths, chosen
+        return ArcBatch(self, chosen, *map(torch.from_numpy, arrays), items, part=self.part)
+
+
+@dataclass
+class ArcPassage:
+    """Some sentences of a treebank, for a solver that takes them one after another. Nothing is copied."""
+
+    source: ArcArrays
+    sentences: Tensor  # int64 [sentences of the passage], in order
+    epoch: int
+
+
+class ArcPassages(Passages):
+    """Passages of a treebank in random order."""
+
+    def passage(self, sentences: np.ndarray) -> ArcPassage:
+        return ArcPassage(self.arrays, torch.from_numpy(sentences), self.epoch)
+
+
+def arrays_of_parts(
+    parts: dict[str, Treebank],
+    punctuation: Callable[[str], np.ndarray],
+    templates: Sequence[ArcTemplate],
+    make_bags: Callable[[str, Treebank], Bags],
+) -> dict[str, ArcArrays]:
+    """The arcs of all parts; make_bags(part, treebank) is called when the bags of a part are first needed."""
+    return {
+        part: ArcArrays(treebank, templates, punctuation(part), lambda tb, part=part: make_bags(part, tb), part)
+        for part, treebank in parts.items()
+    }

@@ -1,0 +1,210 @@
+"""Keys of arc features: hashes of the head, the modifier, the words between and the distance, summed per template.
+
+Loops over arcs are compiled (`kernels/features/arc_keys.py`). A place is a word, or the root before the first word of a
+sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from structsparse.corpora.columns import Sentences
+from structsparse.corpora.treebank import Treebank
+from structsparse.features.attributes import attribute
+from structsparse.features.keys import hashes
+from structsparse.kernels.features import arc_keys as kernels
+from structsparse.kernels.solvers.online_trees_by_keys import TemplateAtoms
+from structsparse.tasks.parsing.features.templates import AFTER, BEFORE, BETWEEN, LINKS, MARKS, ROOT, VERBS, ArcTemplate
+
+TAGS = (  # the parts of speech of Universal Dependencies
+    *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM"),
+    *("PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM", "VERB", "X"),
+)
+ENDS = "hm"  # head and modifier
+
+
+@dataclass(frozen=True)
+class ArcKeys:
+    """Keys of the features of all arcs of some sentences, computed template by template.
+
+    Arcs are sorted by sentence, by modifier, by head: n * n arcs of a sentence of n words."""
+
+    sentences: Sentences
+    templates: Sequence[ArcTemplate]
+
+    # --- arcs
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """The place of the root of each sentence, and the end: int64 [sentences + 1]"""
+        return self.sentences.offsets + np.arange(len(self.sentences) + 1)
+
+    @cached_property
+    def first_arcs(self) -> np.ndarray:
+        """The first arc of each sentence, and the end: int64 [sentences + 1]"""
+        return np.concatenate([[0], np.cumsum(self.sentences.lengths.astype(np.int64) ** 2)])
+
+    @property
+    def count(self) -> int:
+        """Number of arcs."""
+        return int(self.first_arcs[-1])
+
+    def chosen(self, heads: np.ndarray) -> np.ndarray:
+        """The arc to each word from its head, int64 [tokens]: heads [tokens], 0 for the root"""
+        lengths = np.repeat(self.sentences.lengths, self.sentences.lengths)
+        modifiers = np.arange(len(heads)) - np.repeat(self.sentences.offsets[:-1], self.sentences.lengths) + 1
+        first = np.repeat(self.first_arcs[:-1], self.sentences.lengths)
+        return first + (modifiers - 1) * lengths + heads - (heads > modifiers)
+
+    def ends(self, arc: int) -> tuple[int, int, int]:
+        """Sentence, head and modifier of an arc; words count from 1 on, 0 is the root."""
+        sentence = int(np.searchsorted(self.first_arcs, arc, side="right")) - 1
+        modifier, head = divmod(arc - int(self.first_arcs[sentence]), int(self.sentences.lengths[sentence]))
+        return sentence, head + (head > modifier), modifier + 1
+
+    # --- attributes of words
+
+    @cached_property
+    def compact(self) -> Sentences:
+        """The sentences without values that do not occur in them, which are then not hashed."""
+        columns = {name: column.without_unused() for name, column in self.sentences.columns.items()}
+        return replace(self.sentences, columns=columns)
+
+    @cached_property
+    def atoms(self) -> list[tuple[str, int, str]]:
+        """The attributes of words that any template reads: end, offset, name."""
+        return sorted({atom for template in self.templates for atom in template.tokens})
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """Hash of each atom at each place: uint64 [atoms, places]"""
+        values = np.empty((len(self.atoms), int(self.starts[-1])), np.uint64)
+        place = np.arange(values.shape[1])
+        sentence = np.searchsorted(self.starts, place, side="right") - 1
+        first, last = self.starts[sentence], self.starts[sentence + 1]
+        names = sorted({name for _, _, name in self.atoms})
+        of_name = {name: self._hashed(name) for name in names}
+        root, before, after = hashes([ROOT, BEFORE, AFTER])
+        for row, (end, offset, name) in zip(values, self.atoms, strict=True):
+            source = place + offset
+            row[:] = of_name[name][source.clip(0, len(place) - 1)]
+            row[source == first] = root
+            row[source < first], row[source >= last] = before, after
+            row *= hashes([f"{end}{offset}.{name}"]) | np.uint64(1)  # an odd factor loses no bits
+        return values
+
+    def _hashed(self, name: str) -> np.ndarray:
+        """Hash of an attribute at each place, 0 at roots: uint64 [places]"""
+        column = attribute(self.compact, name)
+        result = np.zeros(int(self.starts[-1]), np.uint64)
+        result[self._word_places] = hashes("=" + value for value in column.values)[column.codes]
+        return result
+
+    @property
+    def _word_places(self) -> np.ndarray:
+        """The place of each word: int64 [tokens]"""
+        roots = np.repeat(np.arange(1, len(self.starts)), self.sentences.lengths)
+        return np.arange(self.sentences.tokens) + roots
+
+    # --- words between head and modifier
+
+    @property
+    def reads_between(self) -> bool:
+        """Whether any template reads the words between head and modifier."""
+        return any(template.between for template in self.templates)
+
+    @cached_property
+    def marks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What the summaries of words between are made of: parts of speech as bits [places], classes [places], salts
+        [kinds]."""
+        column = attribute(self.compact, "upos")
+        bits = np.uint64(1) << np.array([_tag_bit(tag) for tag in column.values], np.uint64)
+        sorts = [(tag in VERBS) + 2 * (tag in MARKS) + 4 * (tag in LINKS) for tag in column.values]
+        parts, classes = np.zeros(int(self.starts[-1]), np.uint64), np.zeros(int(self.starts[-1]), np.int64)
+        words = self._word_places
+        parts[words], classes[words] = bits[column.codes], np.array(sorts, np.int64)[column.codes]
+        return parts, classes, hashes(f"between.{kind}" for kind in BETWEEN)
+
+    @cached_property
+    def between(self) -> np.ndarray:
+        """Hashes of the words between the ends of each arc, uint64 [kinds, arcs]; empty if no template reads them."""
+        if not self.reads_between:
+            return np.empty((0, 0), np.uint64)
+        result = np.empty((len(BETWEEN), self.count), np.uint64)
+        kernels.between(self.starts, self.first_arcs, *self.marks, result)
+        return result
+
+    # --- keys
+
+    @cached_property
+    def patterns(self) -> tuple[np.ndarray, ...]:
+        """The templates as arrays: atoms, bounds [templates, 3] into them, kinds of summaries of the words between
+        [templates], hashes of distances [templates, 2 * BINS]."""
+        number, kinds = {atom: k for k, atom in enumerate(self.atoms)}, list(BETWEEN)
+        atoms, bounds = [], []
+        for template in self.templates:
+            bounds.append([len(atoms)])
+            for end in ENDS:
+                atoms += [number[atom] for atom in template.tokens if atom[0] == end]
+                bounds[-1].append(len(atoms))
+        gaps = [kinds.index(template.between) if template.between else -1 for template in self.templates]
+        distances = np.stack([_distance_hashes(template) for template in self.templates])
+        return np.array(atoms, np.int64), np.array(bounds, np.int64), np.array(gaps, np.int64), distances
+
+    def keys(self, k: int) -> np.ndarray:
+        """Keys of template k on all arcs: uint64 [arcs]"""
+        atoms, bounds, gaps, distances = self.patterns
+        ends, keys = np.empty((2, int(self.starts[-1])), np.uint64), np.empty(self.count, np.uint64)
+        kernels.token_sums(atoms, bounds[k], self.values, ends)
+        between = self.between[gaps[k]] if gaps[k] >= 0 else keys[:0]
+        kernels.fold(self.starts, self.first_arcs, *ends, between, distances[k], keys)
+        return keys
+
+    @cached_property
+    def template_atoms(self) -> TemplateAtoms:
+        """All that is needed to compute the keys of a sentence when it is visited, for online solvers."""
+        atoms, bounds, gaps, distances = self.patterns
+        bases = [(template.tokens, template.between) for template in self.templates]
+        first = {base: k for k, base in reversed([*enumerate(bases)])}  # the first template of each base
+        number = {base: b for b, base in enumerate(first)}
+        chosen = np.fromiter(first.values(), np.int64)
+        none = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.uint64)
+        marks = self.marks if self.reads_between else none
+        gaps = np.where(gaps < 0, len(BETWEEN), gaps)[chosen]
+        base_of = np.array([number[base] for base in bases], np.int64)
+        distances = np.ascontiguousarray(distances.T)
+        return TemplateAtoms(self.starts, self.values, *marks, atoms, bounds[chosen], gaps, base_of, distances)
+
+    def distinct_counts(self) -> np.ndarray:
+        """Number of different features of each template over all arcs: int64 [templates]"""
+        return np.array([_count_distinct(self.keys(k)) for k in range(len(self.templates))], np.int64)
+
+
+def gold_arcs(treebank: Treebank) -> np.ndarray:
+    """Whether each arc belongs to the gold tree: int64 [arcs], 0 or 1"""
+    arcs = ArcKeys(treebank, ())
+    gold = np.zeros(arcs.count, np.int64)
+    gold[arcs.chosen(treebank.heads)] = 1
+    return gold
+
+
+def _count_distinct(keys: np.ndarray) -> int:
+    """Number of different keys."""
+    keys = np.sort(keys)  # vectorised by numpy, faster than a hash table
+    return int(np.count_nonzero(keys[1:] != keys[:-1])) + (len(keys) > 0)
+
+
+def _tag_bit(tag: str) -> int:
+    """The bit of a part of speech among 64: each tag of Universal Dependencies has its own, others share the rest."""
+    return TAGS.index(tag) if tag in TAGS else len(TAGS) + int(hashes([tag])[0]) % (64 - len(TAGS))
+
+
+def _distance_hashes(template: ArcTemplate) -> np.ndarray:
+    """What a template adds to the key for each side and distance: uint64 [2 * BINS]"""
+    sides, bins = np.divmod(np.arange(2 * kernels.BINS), kernels.BINS)
+    number = {None: 0 * sides, "direction": sides, "distance": sides * kernels.BINS + bins, "length": bins}
+    return hashes(f"{template.name} at {value}" for value in number[template.place])

@@ -1,0 +1,24 @@
+"""The table of the groups that a stage selected among, with the weights that its penalty gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from structsparse.report.living_groups import MOST_GROUPS, group_table
+from structsparse.report.tables import Table
+from structsparse.training import certificate
+from structsparse.training.stage import StageResult
+
+
+def selected_groups(result: StageResult, name: str, truth: Collection[str] = ()) -> Table | None:
+    """Table of the groups of the penalty on a parameter; None if it has no groups, or too many to be read.
+
+    It says at which strength each group would enter, and which dead groups the gradient would wake."""
+    penalty = result.penalties.get(name)
+    if penalty is None or penalty.groups is None or len(penalty.groups.names) > MOST_GROUPS:
+        return None
+    weights, at_zero = result.weights[name], result.at_zero.get(name)
+    enters = penalty.entering(at_zero) if at_zero is not None else None
+    smooth = result.module.loss.smooth
+    would_wake = certificate.violated(penalty, weights, result.at_end[name]) if smooth else None
+    return group_table(penalty.groups, weights, enters, would_wake, truth)
