@@ -18,7 +18,6 @@ TASKS = {path.parent.name for path in PACKAGE.glob("tasks/*/__init__.py")}
 LIGHTNING, HYDRA = {"lightning", "pytorch_lightning"}, {"hydra", "omegaconf"}
 READS_CONFIGURATION = {"training.compose", "training.run", "cli.train"}
 MOST_GUESSES = 10  # calls of hasattr or getattr with a literal name, each on an object of another library
-rebuilding = pytest.mark.xfail(strict=False, reason="the package is being rebuilt")
 
 
 def name_of(path: Path) -> str:
@@ -82,7 +81,6 @@ def test_a_room_imports_only_rooms_below_it():
     assert [f"{a} imports {b or 'structsparse'}" for a, b in doors if level(a) <= level(b)] == []
 
 
-@rebuilding
 def test_no_two_modules_need_each_other():
     circle = []
     try:
@@ -118,7 +116,6 @@ def test_only_the_registry_names_the_tasks():
     assert {a for a, targets in IMPORTS.items() for b in targets if room(b) in rooms - {room(a)}} <= {"tasks.registry"}
 
 
-@rebuilding
 def test_interfaces_are_declared_not_guessed():
     calls = [n for tree in TREES.values() for n in ast.walk(tree) if isinstance(n, ast.Call) and len(n.args) > 1]
     guesses = [n for n in calls if ast.unparse(n.func) in ("hasattr", "getattr")]

@@ -212,15 +212,3 @@ def part_sizes(folder: Path, parts: TensorParts = TensorParts()) -> dict[str, in
         sizes[parts.part(name)] += array.nbytes
     sizes["description"] = sum(path.stat().st_size for path in folder.iterdir()) - sum(sizes.values())
     return sizes
-
-
-# until the artifacts of all tasks use the new names
-COMMON, blaming, write, parts = COMMON_FIELDS, errors_in, write_model, part_sizes
-
-
-def __getattr__(name: str):
-    if name in ("are_keys", "KEYS"):
-        from structsparse.artifacts import keys
-
-        return {"are_keys": keys.are_keys, "KEYS": keys.EXPECTED_KEYS}[name]
-    raise AttributeError(name)

@@ -70,7 +70,3 @@ def quantize_(weights: Tensor, bits: int, reach: float = 1.0) -> Tensor:
     step = max(math.ldexp(math.ceil(digits * 256) / 256, exponent), _SMALLEST)
     multiples = torch.round(weights.double() / step).clamp(-most, most)
     return weights.copy_(torch.where(finite, multiples * step + 0.0, weights.double()))  # -0 becomes 0
-
-
-# Until all callers use the new names:
-Small, round_, round_all_ = ArtifactOptions, quantize_, quantize_all_

@@ -184,13 +184,3 @@ def step_of(values: np.ndarray) -> np.float32 | None:
     step = np.gcd.reduce((sizes / np.float64(unit)).astype(np.int64)) * np.float64(unit)
     small = sizes.max() / step < 1 << (_WIDEST_CODE - 1)
     return np.float32(step) if small and np.float32(step) == step else None
-
-
-# Until the artifacts of all tasks use the new names:
-from structsparse.artifacts.coding import decode_words as unpacked_words  # noqa: E402, F401
-from structsparse.artifacts.coding import encode_words as packed_words  # noqa: E402, F401
-from structsparse.artifacts.folder import check_weights as check_numbers  # noqa: E402, F401
-from structsparse.artifacts.keys import decode_keys as index_of  # noqa: E402, F401
-from structsparse.artifacts.keys import keep_living_  # noqa: E402, F401
-
-packed, unpacked = encode_table, decode_table

@@ -34,9 +34,6 @@ class SentenceSplits:
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
 
-Splits = SentenceSplits  # until all callers use the new name
-
-
 def hold_out(sentences: Sentences, share: float, seed: int) -> tuple[Sentences, Sentences]:
     """Split off a random share of the sentences: (the rest, the share), both in their old order."""
     if not 0 < share < 1:

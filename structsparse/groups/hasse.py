@@ -13,6 +13,8 @@ from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
+from structsparse.groups.cover import Cover
+from structsparse.groups.forest import Forest
 
 LARGEST = 400  # groups: beyond that nobody can read a picture, and finding the order takes groups^3 steps
 _ABREAST = 12  # groups side by side in a picture before a new line begins
@@ -134,11 +136,11 @@ def _diagram(groups: nn.Module, W: Tensor | None, alive: Tensor | None) -> Diagr
         if alive.shape != (len(groups),):
             raise UserError(f"alive has shape {alive.shape}, expected one for each of {len(groups)} groups")
     sizes, none = groups.size.cpu().numpy(), np.zeros(0, dtype=int)
-    if hasattr(groups, "parents"):
+    if isinstance(groups, Forest):
         parents = groups.parents.cpu().numpy()
         inner = (parents >= 0).nonzero()[0]
         return Diagram(groups.names, sizes, inner, parents[inner], alive)
-    if not hasattr(groups, "members"):  # disjoint
+    if not isinstance(groups, Cover):  # disjoint
         return Diagram(groups.names, sizes, none, none, alive)
     if len(groups) > LARGEST:
         note = f"(which of {len(groups):,} groups lies in which is worked out for at most {LARGEST})"

@@ -155,7 +155,8 @@ def without_heads(m: nn.Module, dead: Tensor) -> SlimAttention:
     if bias:
         brings = torch.einsum("ehd,hd->e", output[:, dead].double(), biases[2][dead].double())
         out_bias = out_bias or bool((brings != 0).any())
-    numbers, full = getattr(m, "living", range(m.num_heads)), getattr(m, "full", m.num_heads)
+    slimmed = isinstance(m, SlimAttention)
+    numbers, full = (m.living, m.full) if slimmed else (range(m.num_heads), m.num_heads)
     slim = SlimAttention(
         m.embed_dim, m.head_dim, [numbers[k] for k in living.tolist()], full, weights[1].shape[2], weights[2].shape[2],
         bias, out_bias, m.dropout, m.batch_first,

@@ -155,7 +155,7 @@ def _slim_link(model: nn.Module, link: Link, kept: dict[str, str]) -> bool:
 def _constants(producer: nn.Module) -> tuple[Tensor, Tensor]:
     """Which units are constant, and what the constant is."""
     weight = producer.weight.T if isinstance(producer, nn.Embedding) else producer.weight.flatten(1)
-    bias = getattr(producer, "bias", None)
+    bias = None if isinstance(producer, nn.Embedding) else producer.bias
     return (weight == 0).all(1), weight.new_zeros(len(weight)) if bias is None else bias.detach().clone()
 
 
@@ -233,7 +233,7 @@ def _slim_attentions(model: nn.Module) -> dict[str, str]:
             continue
         dead = dead_heads(m)
         problem = plain(name, m, faults) or plain(f"{name}.out_proj", m.out_proj, faults)
-        if getattr(m, "bias_k", None) is not None or getattr(m, "add_zero_attn", False):
+        if isinstance(m, nn.MultiheadAttention) and (m.bias_k is not None or m.add_zero_attn):
             problem = problem or f"{name} adds keys of its own (add_bias_kv, add_zero_attn)"
         if not name:
             problem = problem or "an attention on its own cannot be replaced inside itself; put it in a module"

@@ -1,4 +1,4 @@
-"""Scorers whose weights are a table with a row for each feature, held whole or growing row by row."""
+"""Scorers, and those whose weights are a table with a row for each feature, held whole or growing row by row."""
 
 from __future__ import annotations
 

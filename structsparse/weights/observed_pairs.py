@@ -72,7 +72,7 @@ class Pairs:
         return torch.from_numpy(np.repeat(rows.cpu().numpy(), np.diff(self.offsets)))
 
 
-class PairTable(nn.Module):
+class PairTable(Scorer):
     """A table with a weight for each observed pair, as one vector, row after row."""
 
     def __init__(self, pairs: Pairs) -> None:

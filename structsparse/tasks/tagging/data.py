@@ -10,7 +10,7 @@ import numpy as np
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Sentences
-from structsparse.corpora.splits import Splits
+from structsparse.corpora.splits import SentenceSplits
 from structsparse.corpora.tags import convert, detect_scheme
 from structsparse.features import attributes, filters
 from structsparse.features.prepared import indexed
@@ -38,7 +38,7 @@ def table_name(names: Iterable[str]) -> str | None:
 class TaggingData(CorpusParts):
     """The data that a tagger is trained and evaluated on."""
 
-    splits: Splits
+    splits: SentenceSplits
     index: TokenIndex
     arrays: dict[str, TokenArrays]  # train, dev, test
     labels: tuple[str, ...]  # those of the training part: what can be predicted
@@ -125,7 +125,7 @@ class TaggingData(CorpusParts):
 
 
 def prepare(
-    splits: Splits,
+    splits: SentenceSplits,
     templates: Sequence[str],
     *,
     tag: str = "tag",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from structsparse.artifacts.quantization import ArtifactOptions
 from structsparse.base.errors import UserError
-from structsparse.corpora.splits import Splits
+from structsparse.corpora.splits import SentenceSplits
 from structsparse.features.layout import TemplateLayout
 from structsparse.losses.structured import StructuredLoss
 from structsparse.report.tables import Table
@@ -88,8 +88,8 @@ class TaggingTask(Task):
     losses = (StructuredLoss,)
     keyed = True
 
-    def prepare(self, corpus: Splits, features: Mapping, filter: Callable, cache: int) -> TaggingData:
-        if not isinstance(corpus, Splits) or "templates" not in features:
+    def prepare(self, corpus: SentenceSplits, features: Mapping, filter: Callable, cache: int) -> TaggingData:
+        if not isinstance(corpus, SentenceSplits) or "templates" not in features:
             raise UserError("a tagger needs labelled tokens and templates; these data or features are for other tasks")
         return prepare(
             corpus, features["templates"], tag=self.tag, scheme=self.scheme, min_count=features["min_count"],

@@ -117,9 +117,9 @@ def test_quantized_weights_are_exact_and_smaller(bits, tmp_path):
     loaded = load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.weights, rounded.weights)
     np.testing.assert_array_equal(loaded.scores, replace(rounded, base=loaded.base).scores)  # base is not quantized
-    parts = model_files.parts(tmp_path / "model")
+    parts = model_files.part_sizes(tmp_path / "model")
     assert sum(parts.values()) == size
-    assert parts["values"] < model_files.parts(tmp_path / "full")["values"]
+    assert parts["values"] < model_files.part_sizes(tmp_path / "full")["values"]
 
 
 @pytest.fixture

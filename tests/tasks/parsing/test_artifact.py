@@ -273,7 +273,7 @@ def test_weights_that_are_wrong_are_refused(name, value, reason, model, tmp_path
         tensors[name].flat[0] = value
     known = json.loads((folder / "model.json").read_text())
     kept = {key: known[key] for key in known if key not in ("format", "structsparse", "sha256")}
-    model_files.write(folder, kept, safetensors.numpy.save(tensors))
+    model_files.write_model(folder, kept, safetensors.numpy.save(tensors))
     with pytest.raises(UserError, match=reason):
         load(folder)
 

@@ -24,7 +24,7 @@ from structsparse.artifacts.quantization import round_
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences, write_columns
 from structsparse.corpora.known.tagging import planted
-from structsparse.corpora.splits import Splits
+from structsparse.corpora.splits import SentenceSplits
 from structsparse.tasks.tagging import artifact, predictor
 from structsparse.tasks.tagging.data import TaggingData, prepare
 from structsparse.tasks.tagging.model import DenseScorer, RecurrentScorer, SparseScorer, SumScorer, Tagger
@@ -137,7 +137,7 @@ def test_any_number_of_labels_fits(labels, tmp_path):
     offsets = np.arange(labels + 1)
     words, tags = (Column.from_strings([f"{kind}{k}" for k in range(labels)]) for kind in ("word", "tag"))
     corpus = Sentences({"word": words, "tag": tags}, offsets, "memory")
-    data = prepare(Splits("memory", corpus, corpus, corpus), ["word[0]", "word[-1..0]"], scheme=None)
+    data = prepare(SentenceSplits("memory", corpus, corpus, corpus), ["word[0]", "word[-1..0]"], scheme=None)
     tagger = tagger_of(data, dead=0.2, zeros=0.8)
     with torch.no_grad():
         tagger.scorer.table[0] = torch.arange(1, labels + 1)
@@ -187,7 +187,7 @@ print(*tags, sep="\\n")
 def test_the_rounded_model_is_read_to_the_bit(scorer, bits, data, tmp_path):
     tagger = tagger_of(data, SCORERS[scorer])
     for weights in tagger.parameters():
-        round_(weights, bits)
+        quantize_(weights, bits)
     kept = [weights.detach().clone() for name, weights in tagger.named_parameters() if not name.endswith("table")]
     size = artifact.save(tmp_path / "model", tagger, data)
     assert size <= artifact.save(tmp_path / "whole", tagger_of(data, SCORERS[scorer]), data)

@@ -11,11 +11,11 @@ import safetensors.numpy
 import torch
 
 from structsparse import load
-from structsparse.artifacts.quantization import round_
+from structsparse.artifacts.quantization import quantize_
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
 from structsparse.corpora.known.tagging import planted
-from structsparse.corpora.splits import Splits
+from structsparse.corpora.splits import SentenceSplits
 from structsparse.losses.structured import CRF, Hinge, Perceptron
 from structsparse.tasks.tagging import artifact
 from structsparse.tasks.tagging.data import prepare
@@ -121,7 +121,7 @@ def flips(sentences, seed):
 @pytest.mark.parametrize("loss", [CRF, Hinge, Perceptron])
 @pytest.mark.parametrize(("edges", "low", "high"), [([], 0.0, 0.8), (["word[0]"], 1.0, 1.0)])
 def test_it_learns_what_no_template_of_a_label_can(loss, edges, low, high):
-    splits = Splits("flips", flips(60, 0), flips(5, 1), flips(60, 2))
+    splits = SentenceSplits("flips", flips(60, 0), flips(5, 1), flips(60, 2))
     data = prepare(splits, ["word[0]"], scheme=None, edges=edges)
     tagger = Tagger(SparseScorer(data.sizes), 2, data.edge_scorer())
     module = Tagging(tagger, loss(tagger.structure), None, partial(AccuracyScore, list(data.names)), ())
@@ -179,7 +179,7 @@ def test_the_artifact_predicts_as_the_tagger_does(data, scorer, tmp_path):
 def test_a_small_artifact_predicts_as_the_rounded_tagger_does(data, tmp_path):
     tagger = tagger_of(data, PairScorer)
     for weights in tagger.parameters():
-        round_(weights, 4)
+        quantize_(weights, 4)
     short = data.shortened(4, *artifact.living(tagger, len(data.index)))
     artifact.save(tmp_path / "model", tagger, short)
     model = load(tmp_path / "model")
@@ -308,4 +308,4 @@ def test_what_cannot_be_is_told(options, message, tmp_path):
 def test_sentences_of_one_token_have_no_steps():
     words = Sentences({n: Column.from_strings(["a", "b"]) for n in ("word", "tag")}, np.arange(3), "words")
     with pytest.raises(UserError, match="two tokens"):
-        prepare(Splits("words", words, words, words), ["word[0]"], scheme=None, edges=["word[0]"])
+        prepare(SentenceSplits("words", words, words, words), ["word[0]"], scheme=None, edges=["word[0]"])

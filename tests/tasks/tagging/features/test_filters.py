@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
 from structsparse.corpora.known.tagging import planted
-from structsparse.corpora.splits import Splits
+from structsparse.corpora.splits import SentenceSplits
 from structsparse.features.filters import at_random, by_gain, gains
 from structsparse.features.information import mutual_information
 from structsparse.tasks.tagging.data import prepare
@@ -180,7 +180,7 @@ def test_the_filter_sees_training_alone(run):
         codes = part.columns["tag"].codes
         return part.with_column("tag", Column(part.columns["tag"].values, codes[::-1].copy()))
 
-    other = Splits("turned", splits.train, turned(splits.dev), turned(splits.test), "iob2")
+    other = SentenceSplits("turned", splits.train, turned(splits.dev), turned(splits.test), "iob2")
     names = [template.name for template in templates_of("martins_chunking")]
     keep = lambda candidates: by_gain(candidates, count=7, over_chance=True, seed=0)  # noqa: E731
     first, second = (prepare(s, names, choose=keep, scheme=None).index.names for s in (splits, other))
