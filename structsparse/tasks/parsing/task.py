@@ -29,7 +29,6 @@ from structsparse.tasks.parsing.predictor import DependencyParser
 from structsparse.tasks.parsing.relations import Labelling
 from structsparse.tasks.parsing.report import TABLE
 from structsparse.tasks.parsing.scores import TreeScore
-from structsparse.training import legality
 from structsparse.training.module import TaskModule
 from structsparse.training.search.screening import Screen
 from structsparse.training.stage import Stage, StageResult, TermPenalties

@@ -198,7 +198,7 @@ def _pairs(train: TokenArrays, index: TokenIndex, labels: Sequence[str]) -> Call
     return cache(partial(Pairs.observed, train, len(index), len(labels)))
 
 
-def _converted(splits: Splits, tag: str, scheme: str | None) -> tuple[dict[str, Sentences], list[str]]:
+def _converted(splits: SentenceSplits, tag: str, scheme: str | None) -> tuple[dict[str, Sentences], list[str]]:
     """The parts with their tags converted to a scheme of spans, and notes for the user."""
     parts, notes = {}, []
     if splits.joined:

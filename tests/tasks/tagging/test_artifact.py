@@ -20,7 +20,7 @@ from torch import nn
 
 from structsparse import load
 from structsparse.artifacts.folder import part_sizes
-from structsparse.artifacts.quantization import round_
+from structsparse.artifacts.quantization import quantize_
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences, write_columns
 from structsparse.corpora.known.tagging import planted
