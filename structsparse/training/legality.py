@@ -77,8 +77,8 @@ def option(part: str, chosen: Callable) -> str | None:
 @cache
 def targets(part: str) -> dict[str, str]:
     """What each option of a part of the configuration makes: {option: dotted path of a class or function}."""
-    found = {path.stem: _own_keys(part, path.stem) for path in sorted((configuration_folder() / part).glob("*.yaml"))}
-    return {name: keys["_target_"] for name, keys in found.items() if "_target_" in keys}
+    options = {path.stem: _own_keys(part, path.stem) for path in sorted((configuration_folder() / part).glob("*.yaml"))}
+    return {name: keys["_target_"] for name, keys in options.items() if "_target_" in keys}
 
 
 @cache
@@ -141,8 +141,8 @@ def _choices(prefix: str, penalty: type[Penalty], kind: str) -> str:
     for name, maker in over_it.items():
         if not _taken(maker, penalty) and ANY not in maker.kinds:
             by_forms.setdefault(maker.forms, []).append(name)
-    others = [f"groups={', '.join(group)} with reg={', '.join(_regs(forms))}" for forms, group in by_forms.items()]
-    return "; or ".join([text, *others])
+    choices = [f"groups={', '.join(group)} with reg={', '.join(_regs(forms))}" for forms, group in by_forms.items()]
+    return "; or ".join([text, *choices])
 
 
 def _regs(forms: Sequence[type]) -> list[str]:

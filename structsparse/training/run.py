@@ -133,9 +133,9 @@ class _Run:
 
     def _stages_at(self, strength: float, terms: Mapping[str, float] | None) -> list[Stage]:
         """The stages of the recipe, the first one with these absolute strengths of its first and its further terms."""
-        first, *others = self.stages(self.cfg)
+        first, *rest = self.stages(self.cfg)
         main, *further = first.terms
         main = replace(main, strength=strength, relative=False)
         if terms is not None:
             further = [replace(term, strength=terms[term.name], relative=False) for term in further]
-        return [replace(first, terms=[main, *further]), *others]
+        return [replace(first, terms=[main, *further]), *rest]

@@ -172,8 +172,8 @@ class OuterIterations(ProximalStep):
 
     def state_dict(self) -> dict:
         copies = {name: copy.state_dict() for name, copy in self.copies.items()}
-        own = {"copies": copies, "aside": self.aside, "epochs": self.epochs, "outer": [*map(tuple, self.outer)]}
-        return super().state_dict() | own
+        state = {"copies": copies, "aside": self.aside, "epochs": self.epochs, "outer": [*map(tuple, self.outer)]}
+        return super().state_dict() | state
 
     def load_state_dict(self, state: dict) -> None:
         super().load_state_dict(state)

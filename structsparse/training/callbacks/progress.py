@@ -65,9 +65,9 @@ class EpochLines(lightning.Callback):
 
 def _alive(scalars: Mapping[str, float]) -> list[str]:
     """Counts of living rows, weights and groups; parameters are named if there are several."""
-    found = [(*key.split("/"), count) for key, count in scalars.items() if "_alive/" in key]
-    several = len({parameter for _, parameter, _ in found}) > 1
+    counts = [(*key.split("/"), count) for key, count in scalars.items() if "_alive/" in key]
+    several = len({parameter for _, parameter, _ in counts}) > 1
     return [
         f"{parameter.removeprefix('tagger.') + ' ' if several else ''}{what.replace('_', ' ')} {count:,}"
-        for what, parameter, count in found
+        for what, parameter, count in counts
     ]

@@ -61,10 +61,10 @@ def walk(
     critical, terms = _critical(probe), probe.figures.strengths.terms
     walker, points = _Walker(task, probe), []
     for k, share in enumerate(shares):
-        first, *others = stages_at(share * critical, terms)
+        first, *rest = stages_at(share * critical, terms)
         here = folder / f"path-{k:02d}"
         results = [walker.advance(first, share * critical, here, resume)]
-        for stage in others if task.alive(results[0]) else ():
+        for stage in rest if task.alive(results[0]) else ():
             results.append(reweighting.run(stage, task, data, results[-1], here / stage.name, resume))
         points.append(Point(share, results, _row(task, share, results, walker.rows_kept)))
         console.print(_line(points[-1], k, len(shares), data.metric), highlight=False, soft_wrap=True)
