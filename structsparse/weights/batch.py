@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from structsparse.weights.observed_pairs import Pairs
 
 FLAT = 256  # sentences: larger batches on the CPU are not padded
 
@@ -72,4 +69,4 @@ class Sizes(NamedTuple):
     labels: int
     dense: int
     vocabularies: tuple[int, ...]  # one per coded attribute
-    pairs: Callable[[], Pairs] | None = None  # computes the pairs of row and label observed in training
+    pairs: Callable[[], Sized] | None = None  # computes the pairs of row and label observed in training
