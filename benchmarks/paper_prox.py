@@ -4,7 +4,7 @@
     best_of_heap_   their Algorithm 4: heaps of subtrees, of which the k largest entries are read and clipped
     merged_heap_    ours: entries clipped together go back into the heap as one (`kernels.trees`)
 
-All are prox.tree_clip_ without entry_strength, in any diagonal metric: `strength` times the weight of a node is their
+All are prox.forest_clip_ without entry_strength, in any diagonal metric: `strength` times the weight of a node is their
 kappa, the inverse steps are their counts. The first two are for contiguous CPU memory; where the paper's lines are
 damaged or incomplete, they follow from the text: limits are at least 0 (3, line 9), and a heap loses delta times count
 of its mass (4, lines 7 and 8).
@@ -18,7 +18,7 @@ from benchmarks import paper_prox_kernels as kernels
 from structsparse.base.errors import UserError
 from structsparse.groups.forest import Forest, Memory
 from structsparse.kernels.memory import flat_array, walkable
-from structsparse.prox.forest import tree_clip_
+from structsparse.prox.forest import forest_clip_
 from structsparse.prox.steps import Steps, changed, is_scalar, steps_array
 
 SEED = 0  # of the pivots
@@ -51,7 +51,7 @@ def best_of_heap_(W: Tensor, groups: Forest, strength: float, steps: Steps) -> T
 
 def merged_heap_(W: Tensor, groups: Forest, strength: float, steps: Steps) -> Tensor:
     """Near-linear: each entry leaves a heap once."""
-    return tree_clip_(W, groups, strength, 0.0, steps)
+    return forest_clip_(W, groups, strength, 0.0, steps)
 
 
 ALGORITHMS = {"random_pivot": random_pivot_, "best_of_heap": best_of_heap_, "merged_heap": merged_heap_}
@@ -61,7 +61,7 @@ def _entries(W: Tensor, groups: Forest, memory: Memory, steps: Steps):
     """Sizes and counts of the entries node by node, where each node's begin, and their places in W."""
     groups.check(W)
     if not walkable(W):
-        raise UserError("the algorithms of the paper are for contiguous CPU memory: take prox.tree_clip_ elsewhere")
+        raise UserError("the algorithms of the paper are for contiguous CPU memory: take prox.forest_clip_ elsewhere")
     x, many = flat_array(W), len(groups) if not len(memory.starts) else int(memory.starts[-1])
     v, c = np.empty(many * memory.width), np.empty(many * memory.width)
     each = x[:0] if is_scalar(steps) else steps_array(steps, W)

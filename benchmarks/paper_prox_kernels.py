@@ -1,13 +1,13 @@
 """Kernels of the algorithms of Nelakanti, Archambeau, Mairal, Bach and Bouchard (2013) that clip subtrees; float64.
 
-Twins of `kernels.trees.clip_trees`, which does the same faster: these are what it is compared with. v and c hold the
+Twins of `kernels.prox.forest.clip_forest`, which does the same faster: these are its baselines. v and c hold the
 sizes and counts (1 / step) of the entries of one node after the other.
 """
 
 import numpy as np
 from numba import njit
 
-from structsparse.kernels.prox.blocks import SERIAL
+from structsparse.kernels.options import SERIAL
 
 
 @njit(**SERIAL)

@@ -22,7 +22,7 @@ DEEP_NODES, REACH = 100_000, 34  # a parent among so many nodes before: about on
 GROWTH = 10_000, 100_000, 1_000_000, 10_000_000
 STRENGTH = 0.6
 SLOW_ROUNDS = 5
-PROX = {"l2": prox.tree_shrink_, "linf": prox.tree_clip_}
+PROX = {"l2": prox.forest_shrink_, "linf": prox.forest_clip_}
 NORMS = {"l2": "Euclidean norm", "linf": "largest entry"}
 
 

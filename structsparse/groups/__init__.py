@@ -1,4 +1,4 @@
-"""Which entries of one parameter belong together: the groups that a penalty switches off as one."""
+"""Groups of the entries of one parameter: what a penalty switches off as a whole."""
 
 from structsparse.groups.cover import Cover, cover_entries, cover_families, cover_rows
 from structsparse.groups.forest import Forest, by_parents

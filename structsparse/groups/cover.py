@@ -1,4 +1,4 @@
-"""Overlapping groups."""
+"""Overlapping groups: `Cover`, and its makers from rows, entries and families of disjoint groups."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from structsparse.base.errors import UserError
 from structsparse.groups.group_weights import checked_weights
 from structsparse.groups.partition import Partition, by_row
-from structsparse.kernels.prox import overlaps as kernels
+from structsparse.kernels.groups import cover as kernels
 
-FAMILIES = 1024  # beyond so many, taking one after the other is no method any more
+FAMILIES = 1024  # of disjoint groups, at most, that are shrunk one after the other
 
 
 class Cover(nn.Module):
     """Overlapping groups of the entries of one parameter, each a set of atoms.
 
     Atoms are the disjoint groups of a Partition: rows, entries, or whole blocks of rows. Group g holds the atoms
-    members[offsets[g] : offsets[g + 1]]; an atom may lie in many groups, or in none: then it is free (unpenalised,
+    members[offsets[g] : offsets[g + 1]]. An atom may lie in many groups. One that lies in none is free (unpenalised,
     always alive), as are the free entries of the atoms. `size` counts entries of the parameter, each once; `weight` is
     as in Partition; `multiplicity` counts the groups of each atom.
     """
@@ -48,8 +48,8 @@ class Cover(nn.Module):
         self.register_buffer("size", self.gather(atoms.size.double()).long())
         self.register_buffer("weight", checked_weights(weights, self.size, self.names))
         self.register_buffer("starts", torch.cat([self.size.new_zeros(1), self.size.cumsum(0)]), persistent=False)
-        self.copies = int(self.starts[-1])  # of entries, one for each group they lie in
-        self._entries, self._pairs = None, None  # made where asked for
+        self.copies = int(self.starts[-1])  # of entries, one for each group that an entry lies in
+        self._entries, self._pairs = None, None  # made on first use
 
     def __len__(self) -> int:
         return len(self.names)
@@ -94,19 +94,19 @@ class Cover(nn.Module):
         return sums.index_add(0, self.members, values.double().index_select(0, self.owner))
 
     def expand(self, values: Tensor, fill: float | bool) -> Tensor:
-        """values [atoms] -> one per entry, broadcastable against the parameter; free entries get `fill`."""
+        """Values [atoms] as one per entry, broadcastable against the parameter; free entries get `fill`."""
         return self.atoms.expand(torch.where(self.multiplicity > 0, values, fill), fill)
 
     def covered(self) -> Tensor:
-        """Which entries lie in a group: bool, broadcastable against the parameter."""
+        """Entries that lie in a group: bool, broadcastable against the parameter."""
         return self.expand(self.multiplicity > 0, fill=False)
 
     def spared(self, W: Tensor) -> Tensor:
-        """Which entries lie in no dead group: bool, broadcastable against the parameter."""
+        """Entries that lie in no dead group: bool, broadcastable against the parameter."""
         return self.expand(self.scatter(~self.alive(W)) == 0, fill=True)
 
     def entries(self) -> tuple[Tensor | None, Tensor]:
-        """Flat positions of the entries, one atom after the other (None: as they lie), and where each atom starts."""
+        """Flat positions of the entries, atom by atom (None if they lie so already), and where each atom starts."""
         if self._entries is None or self._entries[1].device != self.members.device:
             sizes, ids = self.atoms.size, self.atoms.ids.expand(self.shape).flatten()
             order = None
@@ -116,8 +116,8 @@ class Cover(nn.Module):
         return self._entries
 
     def pairs(self, in_order: bool = True) -> tuple[Tensor, Tensor]:
-        """The copies of entries, one group after the other: their flat positions (else their places among the entries
-        atom by atom), and the groups they are in."""
+        """The copies of entries, group by group: their flat positions (or their places among the entries atom by atom),
+        and the group of each."""
         if self._pairs is None or self._pairs[0].device != self.members.device:
             _, bounds = self.entries()
             members = self.members.long()
@@ -133,13 +133,13 @@ class Cover(nn.Module):
 
     @cached_property
     def nested(self) -> bool:
-        """Whether of any two groups that share an atom one holds the other."""
+        """Whether the groups are nested: of any two that share an atom, one holds the other."""
         largest_first = self.offsets.diff().argsort(descending=True, stable=True)
         sets = self.members.cpu().numpy(), self.offsets.cpu().numpy(), largest_first.cpu().numpy()
         return bool(kernels.nested(*sets, len(self.atoms)))
 
     def outline(self) -> Cover:
-        """The same groups of one entry for each atom, such as its norm."""
+        """The same groups over one entry per atom, such as its norm."""
         atoms = by_row((len(self.atoms),), self.atoms.names, "one", f"the atoms of {self.parameter}")
         return Cover(atoms, self.members, self.offsets, self.names, self.weight)
 
@@ -153,27 +153,29 @@ class Cover(nn.Module):
         return Cover(self.atoms, members, offsets, names, self.weight[groups])
 
     def colours(self) -> Tensor:
-        """A family for each group, such that no two groups of a family share an atom: int64 [groups].
+        """The family of each group, such that no two groups of a family share an atom: int64 [groups].
 
-        Greedy, the groups of most atoms first; there are at least as many families as the largest multiplicity.
+        Greedy colouring, the groups with most atoms first; at least as many families as the largest multiplicity.
         """
         most = int(self.multiplicity.max()) if len(self.atoms) else 0
         if most > FAMILIES:
             name = self.atoms.names[int(self.multiplicity.argmax())]
             raise UserError(
-                f"{name} of {self.parameter} lies in {most} groups, so that many families would be needed: expected "
-                f"at most {FAMILIES}; an exact overlapping penalty needs none"
+                f"{name} of {self.parameter} lies in {most} groups, which takes as many families of disjoint groups: "
+                f"expected at most {FAMILIES}; take an exact penalty, reg=overlap"
             )
         order = self.offsets.diff().argsort(descending=True, stable=True)
         sets = self.members.numpy(), self.offsets.numpy()
         return torch.from_numpy(kernels.colours(*sets, order.numpy(), self.multiplicity.numpy()))
 
     def families(self) -> list[Partition]:
-        """The same groups as Partitions of disjoint groups, with their names and weights; all else is free in each."""
+        """The same groups as Partitions of disjoint groups, with their names and weights; all other entries are
+        free."""
         colours = self.colours()
         return [self._family((colours == c).nonzero()[:, 0]) for c in range(int(colours.max()) + 1)]
 
     def _family(self, groups: Tensor) -> Partition:
+        """These disjoint groups as a Partition."""
         rank = torch.full((len(self),), -1)
         rank[groups] = torch.arange(len(groups))
         rank = rank[self.owner.long()]
@@ -184,7 +186,7 @@ class Cover(nn.Module):
 
 
 class Numbered(Sequence):
-    """`group 0`, `group 1`, ... without keeping them."""
+    """The names `group 0`, `group 1`, ..., made on demand."""
 
     def __init__(self, noun: str, count: int):
         self.noun, self.numbers = noun, range(count)
@@ -206,7 +208,7 @@ def cover_rows(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Cover:
-    """Groups of rows: a list of lists of rows, or the rows of all groups one after the other and their offsets."""
+    """Overlapping groups of rows: a list of lists of rows, or the rows of all groups in one list and its offsets."""
     return Cover(by_row(shape, weights="one", parameter=parameter), *_compressed(members, offsets), names, weights)
 
 
@@ -218,7 +220,7 @@ def cover_entries(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Cover:
-    """Groups of entries by their flat positions: a list of lists, or all of them and the offsets of the groups."""
+    """Overlapping groups of entries by their flat positions: a list of lists, or all in one list and its offsets."""
     shape = torch.Size(shape)
     ids = torch.arange(shape.numel()).view(shape)
     atoms = Partition(ids, Numbered("entry", shape.numel()), shape, "one", parameter)
@@ -226,27 +228,25 @@ def cover_entries(
 
 
 def cover_families(families: Sequence[Partition]) -> Cover:
-    """All groups of several Partitions of one parameter; its atoms are what no Partition divides.
-
-    Groups without entries are left out.
-    """
+    """The groups of several Partitions of one parameter as a Cover, without empty groups; its atoms are the largest
+    sets of entries that no Partition divides."""
     if len({family.shape for family in families}) != 1:
         shapes = ", ".join(str(tuple(family.shape)) for family in families)
         raise UserError(f"families of groups must be of one parameter: expected one shape, got {shapes or 'no family'}")
     wide = torch.broadcast_tensors(*[family.ids for family in families])
     ids = [ids.flatten() for ids in wide]
     code = torch.zeros_like(ids[0])
-    for family, own in zip(families, ids, strict=True):
-        code = torch.unique(code * (len(family) + 1) + own + 1, return_inverse=True)[1]
+    for family, group in zip(families, ids, strict=True):
+        code = torch.unique(code * (len(family) + 1) + group + 1, return_inverse=True)[1]
     atoms = int(code.max()) + 1 if len(code) else 0
     first = torch.empty(atoms, dtype=torch.long)
     first[code] = torch.arange(len(code))  # one entry of each atom
     shape, parameter = families[0].shape, families[0].parameter
     partition = Partition(code.view(wide[0].shape), Numbered("atom", atoms), shape, "one", parameter)
-    kept = [own[first] for own in ids]
+    of_atoms = [group[first] for group in ids]  # the group of each atom, in each family
     shifts = torch.tensor([0, *(len(family) for family in families)]).cumsum(0).tolist()
-    owner = torch.cat([own[own >= 0] + shift for own, shift in zip(kept, shifts, strict=False)])
-    members = torch.cat([(own >= 0).nonzero()[:, 0] for own in kept])
+    owner = torch.cat([group[group >= 0] + shift for group, shift in zip(of_atoms, shifts, strict=False)])
+    members = torch.cat([(group >= 0).nonzero()[:, 0] for group in of_atoms])
     lengths = torch.bincount(owner, minlength=shifts[-1])
     offsets = torch.cat([lengths.new_zeros(1), lengths[lengths > 0].cumsum(0)])
     names = [name for family in families for name in family.names]
@@ -256,7 +256,7 @@ def cover_families(families: Sequence[Partition]) -> Cover:
 
 
 def _compressed(members, offsets) -> tuple:
-    """The members of all groups one after the other, and where each group starts."""
+    """The members of all groups in one list, and where each group starts."""
     if offsets is not None:
         return members, offsets
     lengths = torch.tensor([len(group) for group in members], dtype=torch.long)
@@ -265,6 +265,7 @@ def _compressed(members, offsets) -> tuple:
 
 
 def _integers(values, what: str) -> Tensor:
+    """Values as an int64 vector, if they are integers."""
     values = torch.as_tensor(values)
     if values.numel() == 0:
         values = values.long()
@@ -274,7 +275,7 @@ def _integers(values, what: str) -> Tensor:
 
 
 def _check_sets(members: Tensor, offsets: Tensor, names: Sequence[str], atoms: Partition) -> None:
-    """Every group has members, each of them once, all of them atoms."""
+    """Refuse groups without members, members that are no atoms, and repeated members."""
     of = atoms.parameter
     if len(offsets) != len(names) + 1:
         raise UserError(f"{len(names)} groups of {of} need {len(names) + 1} offsets, got {len(offsets)}")
@@ -299,5 +300,5 @@ def _check_sets(members: Tensor, offsets: Tensor, names: Sequence[str], atoms: P
 
 
 def _group_at(offsets: Tensor, at: int) -> int:
-    """Which group the member at that place belongs to."""
+    """The group of the member at that place."""
     return int(torch.searchsorted(offsets, at, right=True)) - 1

@@ -1,4 +1,4 @@
-"""Groups that contain each other: every node of a forest with all that lies below it."""
+"""Nested groups: `Forest`, where the group of a node is the node with everything below it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,21 +14,21 @@ from structsparse.kernels.groups import forest as kernels
 from structsparse.kernels.memory import flat_array, walkable
 
 MOST_NAMES = 8  # of a cycle that a message spells out
-CHUNKS = 64  # of whole trees, at most: what threads share
+CHUNKS = 64  # pieces of whole trees for threads, at most
 
 
 class Forest(nn.Module):
-    """Nodes with a parent each (-1: a root), in any order; the group of a node is its subtree: all entries of one
-    parameter that belong to the node itself or to any node below it.
+    """Nested groups of the entries of one parameter: nodes with a parent each (-1: a root), in any order. The group of
+    a node is its subtree: all entries that belong to the node itself or to any node below it.
 
-    `ids` says which node each entry belongs to and broadcasts against the parameter as in `Partition`; -1 is free.
-    `size` counts the entries of a subtree. `weight` is one of the rules of `Partition`, "depth**alpha" or
-    "alpha**depth" (a root has depth 1), or given; a subtree without entries weighs 0.
+    `ids` [broadcast against the parameter, as in `Partition`] is the node of each entry; -1 is free. `size` counts the
+    entries of a subtree. `weight` is one of the rules of `Partition`, "depth**alpha" or "alpha**depth" (a root has
+    depth 1), or a tensor; a subtree without entries weighs 0.
 
-    `counts` (whole numbers) says that a node stands for a chain of so many nodes which all hold the same values: it
-    multiplies the node's weight, and its entries in `size`. What is penalised is then the sum over the chains, and its
-    prox is that of the written-out forest in the metric of the written-out entries, so pass `steps / count` for the
-    entries of a node. Only sums of largest entries collapse in this way; Euclidean norms do not.
+    `counts` (whole numbers): a node stands for a chain of so many nodes with the same values, which multiplies its
+    weight, and its entries in `size`. The penalty is then the sum over the chains. Its prox is that of the expanded
+    forest in the metric of the expanded entries, so pass `steps / count` for the entries of a node. Only sums of
+    largest entries collapse in this way; Euclidean norms do not.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Forest(nn.Module):
     ):
         super().__init__()
         self.names, self.shape, self.parameter = names, torch.Size(shape), parameter
-        self.own = Partition(ids, names, shape, "one", parameter)  # each node without those below it
+        self.own = Partition(ids, names, shape, "one", parameter)  # the entries of each node, without those below it
         parents = _checked_parents(parents, names, parameter)
         counts = _checked_counts(counts, names, parameter)
         order, above = _checked_order(parents, names, parameter)
@@ -60,7 +60,7 @@ class Forest(nn.Module):
         self.register_buffer("size", self.add_up(self.own.size if counts is None else self.own.size * counts))
         weight = checked_weights(weights, self.size, names, self.depth)
         self.register_buffer("weight", weight if counts is None else weight * counts)
-        self.own.size = self.own.weight = self.own.offsets = None  # who owns what is all it is needed for
+        self.own.size = self.own.weight = self.own.offsets = None  # only its ids are needed
         self.scratch = Scratch()
 
     def __len__(self) -> int:
@@ -83,6 +83,7 @@ class Forest(nn.Module):
         return len(self.levels) - 1
 
     def children_of(self, node: int) -> Tensor:
+        """The children of a node: int64 [children]."""
         return (self.parents == node).nonzero()[:, 0]
 
     def sums(self, X: Tensor) -> Tensor:
@@ -119,32 +120,33 @@ class Forest(nn.Module):
         return self.nonzeros(W) != 0
 
     def expand(self, values: Tensor, fill: float) -> Tensor:
-        """values [nodes] -> that of its own node for each entry, broadcastable against the parameter; free entries get
+        """Values [nodes] as one per entry, that of its node, broadcastable against the parameter; free entries get
         `fill`."""
         return self.own.expand(values, fill)
 
     def add_up(self, values: Tensor) -> Tensor:
-        """values [nodes] -> their sums over each node and all below it."""
+        """Sums of values [nodes] over each node and all below it."""
         return _AlongPaths.apply(values, self, True)
 
     def add_down(self, values: Tensor) -> Tensor:
-        """values [nodes] -> their sums over each node and all above it."""
+        """Sums of values [nodes] over each node and all above it."""
         return _AlongPaths.apply(values, self, False)
 
     def in_levels(self, values: Tensor) -> Tensor:
-        """values [nodes] from the order of the nodes to level order."""
+        """Values [nodes] from the order of the nodes to level order."""
         return values if self.order is None else values.index_select(0, self.order)
 
     def in_nodes(self, values: Tensor) -> Tensor:
-        """values [nodes] from level order to the order of the nodes."""
+        """Values [nodes] from level order to the order of the nodes."""
         return values if self.place is None else values.index_select(0, self.place)
 
     def in_memory(self, W: Tensor) -> bool:
-        """Whether W, and so the forest, is memory that the kernels can walk."""
+        """Whether the kernels can work on the memory of W."""
         self.check(W)
         return walkable(W)
 
     def check(self, W: Tensor) -> None:
+        """Refuse a tensor of another shape."""
         self.own.check(W)
 
     def level_memory(self) -> "Memory":
@@ -156,6 +158,7 @@ class Forest(nn.Module):
         return self.scratch.made("preorder", self._preorder)
 
     def _memory(self, order: Tensor | None) -> "Memory":
+        """The memory of each node, the nodes in this order."""
         owners, width = self.own.ids, 1
         while owners.dim() and owners.shape[-1] == 1:
             owners, width = owners[..., 0], width * self.shape[owners.dim() - 1]
@@ -169,7 +172,7 @@ class Forest(nn.Module):
         return Memory(nodes, units, kernels.units_by_place(owners.numpy(), place, units), width)
 
     def _preorder(self) -> "Preorder":
-        place = kernels.preorder(self.above.numpy())  # of what is in level order
+        place = kernels.preorder(self.above.numpy())  # by place in level order
         nodes = np.empty_like(place)
         nodes[place] = np.arange(len(self)) if self.order is None else self.order.numpy()
         ordered = bool((nodes == np.arange(len(self))).all())
@@ -196,15 +199,16 @@ class Forest(nn.Module):
         return values
 
     def _largest_in_memory(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        """`_largest` in CPU memory, by the kernels."""
         values, where = torch.zeros(len(self), dtype=torch.float64), torch.full((len(self),), -1)
         kernels.own_largest(flat_array(W), *self.level_memory().owned, values.numpy(), where.numpy())
         kernels.largest_upwards(values.numpy(), where.numpy(), self.above.numpy())
         return self.in_nodes(values), self.in_nodes(where)
 
     def _largest(self, W: Tensor) -> tuple[Tensor, Tensor]:
-        """Per subtree its largest absolute value and where it lies in the flat parameter; 0 and -1 without entries."""
+        """The largest absolute value of each subtree and its place in the flat parameter; 0 and -1 without entries."""
         size, nowhere = W.abs().double().flatten(), W.numel()
-        owners = self.ids.expand(self.shape).flatten().remainder(len(self) + 1)  # free entries in one slot too many
+        owners = self.ids.expand(self.shape).flatten().remainder(len(self) + 1)  # free entries get one more slot
         values = size.new_zeros(len(self) + 1).scatter_reduce(0, owners, size, "amax")
         here = torch.where(size == values[owners], torch.arange(nowhere, device=W.device), nowhere)
         where = here.new_full((len(self) + 1,), nowhere).scatter_reduce(0, owners, here, "amin")
@@ -219,13 +223,13 @@ class Forest(nn.Module):
         return self.in_nodes(values), self.in_nodes(where)
 
     def steps_between_levels(self) -> list[tuple[int, int]]:
-        """First and last place (excluded) of each level but the first, whose parents are all in the level before."""
+        """First and end place of each level but the first; the parents of a level all lie in the level before."""
         levels = self.levels.tolist()
         return list(zip(levels[1:-1], levels[2:], strict=True))
 
 
 class Memory(NamedTuple):
-    """Nodes in some order and the memory that each owns: the words of `kernels.forest`."""
+    """Nodes in some order and the memory that each owns; `kernels.groups.forest` explains units, starts and width."""
 
     nodes: np.ndarray  # [nodes], or empty if they are in the order of the forest
     units: np.ndarray
@@ -238,20 +242,24 @@ class Memory(NamedTuple):
 
 
 class Preorder(NamedTuple):
+    """The nodes of a forest in preorder: memory, depth from 0, and bounds of chunks of whole trees."""
+
     memory: Memory
     depth: np.ndarray  # [nodes]
     chunks: np.ndarray  # [chunks + 1]
 
 
 class Scratch(dict):
-    """Memory and plans of the kernels, made when first asked for; a copy of the forest makes its own."""
+    """Scratch memory and node orders for the kernels of a forest, made on first use and never copied."""
 
     def made(self, name, make):
+        """The value by this name, made on first use."""
         if name not in self:
             self[name] = make()
         return self[name]
 
     def array(self, name: str, size: int, dtype=np.float64) -> np.ndarray:
+        """An array with any content, the same one at each call."""
         return self.made((name, size, dtype), lambda: np.empty(size, dtype))
 
     def __deepcopy__(self, memo):
@@ -262,7 +270,7 @@ class Scratch(dict):
 
 
 class _AlongPaths(torch.autograd.Function):
-    """Sums from the leaves to the roots, or from the roots to the leaves: each is the gradient of the other."""
+    """Sums along the paths of a forest, up to the roots or down to the leaves: each is the gradient of the other."""
 
     @staticmethod
     def forward(ctx, values: Tensor, forest: Forest, up: bool) -> Tensor:
@@ -291,7 +299,7 @@ def by_parents(
     parameter: str = "the parameter",
     counts: Sequence[int] | Tensor | None = None,
 ) -> Forest:
-    """Each row is a node; parents[row] is another row, or -1."""
+    """Nested groups of rows: each row is a node, parents[row] is another row or -1."""
     if len(parents) != shape[0]:
         raise UserError(f"{len(parents)} parents for the {shape[0]} rows of {parameter}")
     names = RowNames(shape[0]) if names is None else names
@@ -300,12 +308,14 @@ def by_parents(
 
 
 def _inverse(order: np.ndarray) -> np.ndarray:
+    """The inverse of a permutation."""
     place = np.empty_like(order)
     place[order] = np.arange(len(order), dtype=order.dtype)
     return place
 
 
 def _checked_parents(parents, names: Sequence[str], parameter: str) -> Tensor:
+    """Parents as an int64 vector, if each is a node or -1."""
     parents = torch.as_tensor(parents)
     if parents.numel() and (parents.is_floating_point() or parents.dtype == torch.bool):
         raise UserError(f"parents of the nodes of {parameter} must be integers, got {parents.dtype}")
@@ -316,13 +326,14 @@ def _checked_parents(parents, names: Sequence[str], parameter: str) -> Tensor:
     if wrong.any():
         k = int(wrong.nonzero()[0])
         raise UserError(f"the parent of {names[k]} is {parents[k]}, expected -1 (a root) to {len(names) - 1}")
-    own = parents == torch.arange(len(names))
-    if own.any():
-        raise UserError(f"{names[int(own.nonzero()[0])]} is its own parent; a root has the parent -1")
+    loops = parents == torch.arange(len(names))
+    if loops.any():
+        raise UserError(f"{names[int(loops.nonzero()[0])]} is its own parent; a root has the parent -1")
     return parents
 
 
 def _checked_counts(counts, names: Sequence[str], parameter: str) -> Tensor | None:
+    """Counts as an int64 vector, if each is a whole number of at least 1."""
     if counts is None:
         return None
     counts = torch.as_tensor(counts).cpu()
@@ -336,14 +347,15 @@ def _checked_counts(counts, names: Sequence[str], parameter: str) -> Tensor | No
 
 
 def _checked_order(parents: Tensor, names: Sequence[str], parameter: str) -> tuple[np.ndarray, np.ndarray]:
-    if kernels.levelled(parents.numpy()):  # memory is walked as it lies: half the time of one that is scattered
+    """Level order: the node at each place and the place of its parent; refuses cycles."""
+    if kernels.levelled(parents.numpy()):  # contiguous memory takes half the time of scattered memory
         return np.arange(len(names), dtype=np.int32), parents.numpy().astype(np.int32)
     order, above = kernels.level_order(parents.numpy())
     if len(order) < len(names):
         reached = np.zeros(len(names), bool)
         reached[order] = True
         cycle = kernels.cycle_above(parents.numpy(), int((~reached).nonzero()[0][0]))
-        some = [names[int(k)] for k in cycle[:MOST_NAMES]]
+        shown = [names[int(k)] for k in cycle[:MOST_NAMES]]
         rest = f" > ... ({len(cycle)} nodes)" if len(cycle) > MOST_NAMES else ""
-        raise UserError(f"the parents of {parameter} run in a cycle: {' > '.join([*some])}{rest} > {some[0]}")
+        raise UserError(f"the parents of {parameter} form a cycle: {' > '.join(shown)}{rest} > {shown[0]}")
     return order, above

@@ -1,4 +1,4 @@
-"""What each group weighs: by a rule or as given."""
+"""Weights of groups, by a rule or from a tensor."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,8 @@ WEIGHTS = {
 
 
 def checked_weights(weights: str | Tensor, size: Tensor, names: Sequence[str], depth: Tensor | None = None) -> Tensor:
-    """One finite weight of at least 0 for each group, 0 for those without entries; only groups of a tree have a depth,
-    and with it the rules depth**alpha and alpha**depth, such as "depth**0.5" and "0.9**depth"."""
+    """Group weights: finite, at least 0, and 0 for groups without entries. Nested groups have a depth, and so the rules
+    depth**alpha and alpha**depth, such as "depth**0.5" and "0.9**depth"."""
     if isinstance(weights, str):
         weights = _by_rule(weights, size, depth)
     weights = torch.as_tensor(weights, dtype=torch.float64).cpu()
@@ -30,9 +30,10 @@ def checked_weights(weights: str | Tensor, size: Tensor, names: Sequence[str], d
 
 
 def _by_rule(rule: str, size: Tensor, depth: Tensor | None) -> Tensor:
+    """Group weights by the name of a rule."""
     if rule in WEIGHTS:
         return WEIGHTS[rule](size.double())
-    known = [*WEIGHTS] if depth is None else [*WEIGHTS, "depth**alpha", "alpha**depth"]
+    rules = [*WEIGHTS] if depth is None else [*WEIGHTS, "depth**alpha", "alpha**depth"]
     base, power, exponent = (part.strip() for part in rule.partition("**"))
     if depth is not None and power:
         try:
@@ -41,5 +42,5 @@ def _by_rule(rule: str, size: Tensor, depth: Tensor | None) -> Tensor:
             if exponent == "depth":
                 return float(base) ** depth.double()
         except ValueError:
-            pass  # alpha is no number: not a rule we know
-    raise UserError(f"unknown group weights {rule!r}: expected {', '.join(known)} or a tensor")
+            pass  # alpha is no number
+    raise UserError(f"unknown group weights {rule!r}: expected {', '.join(rules)} or a tensor")

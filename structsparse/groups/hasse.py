@@ -1,4 +1,4 @@
-"""Hasse diagrams: which group lies inside which other one, as text and as a picture. Steps in between are left out."""
+"""Hasse diagrams of groups: which group lies directly inside which other one, as text and as a picture."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from structsparse.base.errors import UserError
 from structsparse.groups.cover import Cover
 from structsparse.groups.forest import Forest
 
-LARGEST = 400  # groups: beyond that nobody can read a picture, and finding the order takes groups^3 steps
-_ABREAST = 12  # groups side by side in a picture before a new line begins
-_LINES = 60  # of groups above each other
+LARGEST = 400  # groups, at most: larger pictures are illegible, and finding the order takes groups^3 steps
+_ABREAST = 12  # groups in a line of a picture
+_LINES = 60  # lines of a picture, at most
 _SHOWN = 24  # letters of a name in a picture
 
 
 class Diagram(NamedTuple):
-    """Groups and the pairs of them between which nothing lies."""
+    """A Hasse diagram: groups, and the pairs (inner, outer) with no group in between."""
 
     names: Sequence[str]
     sizes: np.ndarray  # [groups] entries
@@ -34,35 +34,36 @@ class Diagram(NamedTuple):
 
 
 def hasse_text(groups: nn.Module, W: Tensor | None = None, alive: Tensor | None = None, lines: int = 200) -> str:
-    """One line a group, each below and further right than those it lies in; ● lives, ○ is dead, if W (or `alive`) is
-    given. A group inside several others is told in full below the first of them only. At most so many lines."""
+    """A Hasse diagram as text: a line per group, indented below the groups that it lies in. ● lives, ○ is dead, if W
+    (or `alive`) is given. The groups inside one that lies in several others are listed once. At most so many lines."""
     diagram = _diagram(groups, W, alive)
     inside: dict[int, list[int]] = {}
     for low, high in zip(diagram.inner.tolist(), diagram.outer.tolist(), strict=True):
         inside.setdefault(high, []).append(low)
-    held = np.zeros(len(diagram.sizes), dtype=bool)
-    held[diagram.inner] = True
-    todo = [(g, 0) for g in (~held).nonzero()[0][::-1].tolist()]
-    told, text = set(), [diagram.note] if diagram.note else []
+    enclosed = np.zeros(len(diagram.sizes), dtype=bool)
+    enclosed[diagram.inner] = True
+    todo = [(g, 0) for g in (~enclosed).nonzero()[0][::-1].tolist()]
+    listed, text = set(), [diagram.note] if diagram.note else []
     while todo and len(text) < lines:
         g, depth = todo.pop()
-        text.append("  " * depth + _line(diagram, g) + (" (see above)" if g in told and g in inside else ""))
-        if g not in told:
+        text.append("  " * depth + _line(diagram, g) + (" (see above)" if g in listed and g in inside else ""))
+        if g not in listed:
             todo.extend((low, depth + 1) for low in reversed(inside.get(g, [])))
-        told.add(g)
-    left = len(diagram.sizes) - len(told)
+        listed.add(g)
+    left = len(diagram.sizes) - len(listed)
     return "\n".join([*text, f"... and {left:,} more groups"] if left else text)
 
 
 def hasse_figure(groups: nn.Module, W: Tensor | None = None, alive: Tensor | None = None) -> Figure:
-    """Groups as boxes, larger ones above those inside them; dead ones are pale, if W (or `alive`) is given."""
+    """A Hasse diagram as a picture: outer groups above the groups inside them, dead ones pale, if W (or `alive`) is
+    given."""
     diagram = _diagram(groups, W, alive)
     count = len(diagram.sizes)
     places, lines = _places(diagram) if count <= LARGEST else (None, 0)
     if count > LARGEST or lines > _LINES:
         raise UserError(
-            f"a picture of {count:,} groups cannot be read: expected at most {LARGEST}, and at most {_LINES} above "
-            "each other; hasse_text shows any number"
+            f"a picture of {count:,} groups is illegible: expected at most {LARGEST}, in at most {_LINES} lines; "
+            "hasse_text shows any number"
         )
     width = min(_ABREAST, max(1, count))
     figure = Figure(figsize=(max(4.0, 1.6 * width), max(1.5, 1.1 * lines)), layout="constrained")
@@ -86,22 +87,25 @@ def hasse_figure(groups: nn.Module, W: Tensor | None = None, alive: Tensor | Non
 
 
 def _living(diagram: Diagram) -> str:
+    """How many groups live, for a title."""
     return "" if diagram.alive is None else f", {int(diagram.alive.sum())} alive"
 
 
 def _line(diagram: Diagram, g: int) -> str:
+    """The line of one group."""
     mark = "" if diagram.alive is None else "● " if diagram.alive[g] else "○ "
     size = int(diagram.sizes[g])
     return f"{mark}{diagram.names[g]}  {size:,} {'entry' if size == 1 else 'entries'}"
 
 
 def _short(name: str) -> str:
+    """A name cut to the width of a box."""
     return name if len(name) <= _SHOWN else name[: _SHOWN - 1] + "…"
 
 
 def _places(diagram: Diagram) -> tuple[np.ndarray, int]:
-    """Where each group stands, [groups, (x, y)], and how many lines there are. Below each other by the longest chain
-    of groups around it; beside each other by where the groups around it stand."""
+    """The place of each group in a picture, [groups, (x, y)], and the number of lines. Its line follows from the
+    longest chain of groups around it, its place in the line from the places of the groups around it."""
     depth = np.zeros(len(diagram.sizes), dtype=int)
     while True:
         deeper = depth.copy()
@@ -111,13 +115,13 @@ def _places(diagram: Diagram) -> tuple[np.ndarray, int]:
         depth = deeper
     places, line = np.zeros((len(depth), 2)), 0
     for level in range(int(depth.max(initial=-1)) + 1):
-        here = (depth == level).nonzero()[0]
+        members = (depth == level).nonzero()[0]
         around = np.bincount(diagram.inner, places[diagram.outer, 0], len(depth)) / np.maximum(
             1, np.bincount(diagram.inner, minlength=len(depth))
         )
-        here = here[np.argsort(around[here], kind="stable")]
-        for start in range(0, len(here), _ABREAST):
-            row = here[start : start + _ABREAST]
+        members = members[np.argsort(around[members], kind="stable")]
+        for start in range(0, len(members), _ABREAST):
+            row = members[start : start + _ABREAST]
             step = min(_ABREAST, len(depth)) / len(row)
             places[row, 0] = (np.arange(len(row)) - (len(row) - 1) / 2) * step
             places[row, 1] = -line
@@ -125,10 +129,11 @@ def _places(diagram: Diagram) -> tuple[np.ndarray, int]:
     return places, max(1, line)
 
 
-# Which group lies in which
+# Inclusion of groups
 
 
 def _diagram(groups: nn.Module, W: Tensor | None, alive: Tensor | None) -> Diagram:
+    """The Hasse diagram of a Partition, Forest or Cover."""
     if W is not None:
         alive = groups.alive(W.detach())
     if alive is not None:
@@ -143,21 +148,21 @@ def _diagram(groups: nn.Module, W: Tensor | None, alive: Tensor | None) -> Diagr
     if not isinstance(groups, Cover):  # disjoint
         return Diagram(groups.names, sizes, none, none, alive)
     if len(groups) > LARGEST:
-        note = f"(which of {len(groups):,} groups lies in which is worked out for at most {LARGEST})"
+        note = f"(the order of {len(groups):,} groups is not shown; at most {LARGEST} are compared)"
         return Diagram(groups.names, sizes, none, none, alive, note)
     return _of_sets(groups, sizes, alive)
 
 
 def _of_sets(groups: nn.Module, sizes: np.ndarray, alive: np.ndarray | None) -> Diagram:
-    """Equal sets become one group of two names. A set lies in another if all its members do."""
+    """The Hasse diagram of overlapping groups; equal ones become one group with both names."""
     members, offsets = groups.members.cpu().numpy(), groups.offsets.cpu().numpy()
     sets = csr_array((np.ones(len(members)), members, offsets), shape=(len(groups), len(groups.multiplicity)))
     common, count = (sets @ sets.T).toarray(), np.diff(offsets)  # [groups, groups] members of both
     within = common == count[:, None]
     first = (within & within.T).argmax(1)  # the first of all equal ones
-    kept = np.unique(first)
-    names = [" = ".join(groups.names[g] for g in (first == k).nonzero()[0].tolist()) for k in kept.tolist()]
-    strictly = (within & ~within.T)[np.ix_(kept, kept)]
-    through = strictly.astype(np.float32) @ strictly.astype(np.float32) > 0  # by way of a third one
+    distinct = np.unique(first)
+    names = [" = ".join(groups.names[g] for g in (first == k).nonzero()[0].tolist()) for k in distinct.tolist()]
+    strictly = (within & ~within.T)[np.ix_(distinct, distinct)]
+    through = strictly.astype(np.float32) @ strictly.astype(np.float32) > 0  # with a third one in between
     inner, outer = (strictly & ~through).nonzero()
-    return Diagram(names, sizes[kept], inner, outer, None if alive is None else alive[kept])
+    return Diagram(names, sizes[distinct], inner, outer, None if alive is None else alive[distinct])

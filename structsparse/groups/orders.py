@@ -1,4 +1,4 @@
-"""Groups from a partial order: coarse before fine (the paper's Figure 1)."""
+"""Overlapping groups from a partial order of templates: coarse before fine (the paper's Figure 1)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ def coarse_to_fine(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Cover:
-    """A template, whose rows are offsets[k] to offsets[k + 1], lives only if all coarser ones may.
+    """Overlapping groups by which a template, rows offsets[k] to offsets[k + 1], lives only if all coarser ones live.
 
-    The group of a template holds its own rows and those of every *finer* template, of all that lie above it in the
-    order: as coarse precedes fine, G_a is the union of the rows of all b with a <= b. What a penalty on these groups
-    leaves is what no dead group holds, and a template's rows lie in its own group and in those of all coarser ones.
-    So when a coarse template's group dies, all finer templates die with it, and the finest ones, which lie in the
-    most groups and pay for each, go first. (With the union over coarser ones instead, it would be coarse templates
-    that need fine ones.) A group has its template's name.
+    The group of a template holds its own rows and those of every *finer* template: as coarse precedes fine, G_a is the
+    union of the rows of all b with a <= b. Entries survive if they lie in no dead group, and a template's rows lie in
+    its own group and in those of all coarser templates. So when a coarse template's group dies, all finer templates die
+    with it. The finest templates lie in the most groups, pay for each, and die first. (With the union over coarser
+    templates, coarse templates would need fine ones.) A group has the name of its template.
 
-    `order` is a bool matrix, order[a, b] saying that a is below (coarser than) b; or pairs (finer, coarser) of names;
-    or a function below(a, b) of two names. What follows from two relations need not be said. A cycle is an error,
-    which tells the names along it.
+    `order` is a bool matrix, order[a, b] true if a is below (coarser than) b; or pairs (finer, coarser) of names; or a
+    function below(a, b) of two names. Relations that follow from others may be left out. A cycle is an error that lists
+    its names.
     """
     atoms = by_row_blocks(shape, names, offsets, "one", parameter)
     finer = closure(as_matrix(order, names), names)
@@ -43,7 +42,7 @@ def coarse_to_fine(
 
 
 def as_matrix(order: Order, names: Sequence[str]) -> Tensor:
-    """Any way to say an order -> bool [a, b], a is below b; what a template is to itself does not matter."""
+    """An order in any form as a matrix, bool [a, b], a is below b; the diagonal of the input does not matter."""
     count = len(names)
     if callable(order):
         order = torch.tensor([[bool(order(a, b)) for b in names] for a in names], dtype=torch.bool).view(count, count)
@@ -58,7 +57,7 @@ def as_matrix(order: Order, names: Sequence[str]) -> Tensor:
 
 
 def closure(below: Tensor, names: Sequence[str]) -> Tensor:
-    """All that follows: below[a, c] where below[a, b] and below[b, c]. Refuses what goes round in a circle."""
+    """The transitive closure of an order: below[a, c] where below[a, b] and below[b, c]. Refuses cycles."""
     reached = below
     while True:
         further = reached | (reached.float() @ reached.float() > 0)
@@ -67,13 +66,14 @@ def closure(below: Tensor, names: Sequence[str]) -> Tensor:
         reached = further
     if reached.diagonal().any():
         raise UserError(
-            f"the order of templates goes round: {' is coarser than '.join(_cycle(below, reached, names))}; "
+            f"the order of templates has a cycle: {' is coarser than '.join(_cycle(below, reached, names))}; "
             "expected a partial order"
         )
     return reached
 
 
 def _from_pairs(pairs: Iterable[tuple[str, str]], names: Sequence[str]) -> Tensor:
+    """The matrix of an order given as pairs (finer, coarser) of names."""
     place = {name: k for k, name in enumerate(names)}
     below = torch.zeros(len(names), len(names), dtype=torch.bool)
     for pair in pairs:
@@ -81,23 +81,25 @@ def _from_pairs(pairs: Iterable[tuple[str, str]], names: Sequence[str]) -> Tenso
             raise UserError(f"an order of templates is a list of pairs (finer, coarser), got {pair!r}")
         for name in pair:
             if name not in place:
-                raise UserError(f"the order names {name!r}, expected one of the {len(names)} templates {_some(names)}")
+                expected = f"one of the {len(names)} templates {_first_names(names)}"
+                raise UserError(f"the order names {name!r}, expected {expected}")
         finer, coarser = pair
         below[place[coarser], place[finer]] = True
     return below
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
+    """The first names of a list, for a message."""
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _cycle(below: Tensor, reached: Tensor, names: Sequence[str]) -> list[str]:
-    """The names along a shortest way round from the first that has one, itself at both ends."""
+    """The names along a shortest cycle, the same one at both ends."""
     start = int(reached.diagonal().nonzero()[0])
-    ways = [[start]]
-    for way in ways:  # grows while it is read
-        if below[way[-1], start]:
-            return [names[k] for k in [*way, start]]
-        known = {k for other in ways for k in other}
-        ways += [[*way, k] for k in below[way[-1]].nonzero()[:, 0].tolist() if k not in known]
-    raise AssertionError("there is no way round")
+    paths = [[start]]
+    for path in paths:  # grows while it is read
+        if below[path[-1], start]:
+            return [names[k] for k in [*path, start]]
+        visited = {k for other in paths for k in other}
+        paths += [[*path, k] for k in below[path[-1]].nonzero()[:, 0].tolist() if k not in visited]
+    raise AssertionError("there is no cycle")

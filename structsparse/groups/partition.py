@@ -1,4 +1,4 @@
-"""Disjoint groups."""
+"""Disjoint groups: `Partition`, and its makers by rows, columns and row blocks."""
 
 from collections.abc import Sequence
 
@@ -16,11 +16,11 @@ class Partition(nn.Module):
 
     `ids` broadcasts against the parameter: [rows, 1] groups rows, [1, labels] groups columns, the full shape groups
     entries; -1 is free (unpenalised, always alive). `size` counts entries of the parameter (rows x labels). `weight`
-    is 1 ("one"), sqrt(size) ("sqrt_size"), log2(1 + size) ("log2_size": the paper's log2|G|, kept above zero for a
-    single entry) or given; a group without entries weighs 0. `parameter` names the parameter in messages.
+    is 1 ("one"), sqrt(size) ("sqrt_size"), log2(1 + size) ("log2_size": the paper's log2|G|, but above zero for a
+    single entry) or a tensor; a group without entries weighs 0. `parameter` names the parameter in messages.
     """
 
-    whole = False  # whether it is only for a parameter that has all of its rows
+    whole = False  # whether row numbers are fixed, so that no row may leave the parameter
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Partition(nn.Module):
         if self.aligned:
             return totals
         ids = self.ids.flatten()
-        slots = ids.remainder(len(self) + 1) if self.free else ids  # free entries add up in one slot too many
+        slots = ids.remainder(len(self) + 1) if self.free else ids  # free entries get one more slot
         return totals.new_zeros(len(self) + 1).index_add(0, slots, totals)[: len(self)]
 
     def norms(self, W: Tensor) -> Tensor:
@@ -77,14 +77,14 @@ class Partition(nn.Module):
         return (self._block_sums(W, 1) if self.in_blocks(W) else self.sums(W != 0)) != 0
 
     def sums_past(self, W: Tensor, cuts: Tensor) -> Tensor:
-        """Over the entries of each group that are larger than its cut: how many, and the sums of what they are larger
-        by and of its squares: [3, groups], float64."""
+        """Of the entries of each group that exceed its cut: their number, and the sums of what exceeds it and of its
+        squares: [3, groups], float64."""
         if self.in_blocks(W):
-            found = torch.zeros(3, len(self), dtype=torch.float64)
+            sums = torch.zeros(3, len(self), dtype=torch.float64)
             kernels.block_sums_past(
-                flat_array(W), self.offsets.numpy(), self.shape[1:].numel(), cuts.numpy(), found.numpy()
+                flat_array(W), self.offsets.numpy(), self.shape[1:].numel(), cuts.numpy(), sums.numpy()
             )
-            return found
+            return sums
         past = (W.abs().double() - self.expand(cuts, fill=0.0)).clamp(min=0)
         return torch.stack([self.sums(past > 0), self.sums(past), self.sums(past * past)])
 
@@ -97,11 +97,12 @@ class Partition(nn.Module):
         return values[self.ids]
 
     def in_blocks(self, W: Tensor) -> bool:
-        """Whether W is memory that the kernels over contiguous row blocks can walk."""
+        """Whether the kernels for contiguous row blocks can work on the memory of W."""
         self.check(W)
         return self.offsets is not None and walkable(W)
 
     def check(self, W: Tensor) -> None:
+        """Refuse a tensor of another shape."""
         if W.shape != self.shape:
             raise UserError(f"these groups are of {self.parameter} {tuple(self.shape)}, got a tensor {tuple(W.shape)}")
 
@@ -112,8 +113,8 @@ class Partition(nn.Module):
 
 
 class RowBlocks(Partition):
-    """Rows offsets[k] : offsets[k + 1] are group k. A table may have many millions of rows: their ids are made when
-    they are first asked for."""
+    """Disjoint groups of contiguous rows: rows offsets[k] : offsets[k + 1] are group k. A table may have many millions
+    of rows, so `ids` are made on first use."""
 
     free = False
 
@@ -145,7 +146,7 @@ class RowBlocks(Partition):
 
 
 class RowNames(Sequence):
-    """`row 0`, `row 1`, ... without keeping them."""
+    """The names `row 0`, `row 1`, ..., made on demand."""
 
     def __init__(self, rows: int):
         self.rows = range(rows)
@@ -164,7 +165,7 @@ def by_row_blocks(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Partition:
-    """Rows offsets[k] to offsets[k + 1] belong to names[k]: the feature templates of a model."""
+    """Disjoint groups of contiguous rows: rows offsets[k] to offsets[k + 1] belong to names[k], such as a template."""
     offsets = torch.as_tensor(offsets, dtype=torch.long)
     if len(offsets) != len(names) + 1:
         raise UserError(f"{len(names)} groups of {parameter} need {len(names) + 1} offsets, got {len(offsets)}")
@@ -183,7 +184,7 @@ def by_row(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Partition:
-    """Each row is a group: feature selection."""
+    """Disjoint groups by row: each row is a group, as in feature selection."""
     names = RowNames(shape[0]) if names is None else names
     return _by_dimension(0, shape, names, weights, parameter)
 
@@ -194,19 +195,21 @@ def by_column(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Partition:
-    """Each column is a group: the weights of one label."""
+    """Disjoint groups by column: each column is a group, such as the weights of one label."""
     if len(shape) < 2:
         raise UserError(f"{parameter} {tuple(shape)} has no columns to group")
     return _by_dimension(1, shape, names, weights, parameter)
 
 
 def _by_dimension(dimension, shape, names, weights, parameter) -> Partition:
+    """A group for each place along a dimension."""
     if len(names) != shape[dimension]:
         raise UserError(f"{len(names)} names for the {shape[dimension]} {_noun(dimension)} of {parameter}")
     return Partition(_along(torch.arange(len(names)), dimension, shape), names, shape, weights, parameter)
 
 
 def _along(ids: Tensor, dimension: int, shape: Sequence[int]) -> Tensor:
+    """Ids along one dimension, broadcastable against the parameter."""
     return ids.view([-1 if d == dimension else 1 for d in range(len(shape))])
 
 
@@ -215,7 +218,7 @@ def _noun(dimension: int) -> str:
 
 
 def _checked_ids(ids: Tensor, groups: int, shape: torch.Size, parameter: str) -> Tensor:
-    """Ids with as many dimensions as the parameter, each of length 1 or the parameter's."""
+    """Group ids with as many dimensions as the parameter, each of length 1 or the parameter's."""
     if ids.is_floating_point() or ids.dtype == torch.bool:
         raise UserError(f"group ids of {parameter} must be integers, got {ids.dtype}")
     if ids.dim() > len(shape):
@@ -235,12 +238,12 @@ def _checked_ids(ids: Tensor, groups: int, shape: torch.Size, parameter: str) ->
 
 
 def _row_after_row(ids: Tensor, shape: torch.Size) -> bool:
-    """Whether each row has one id, none is free, and the groups follow each other: the fast path."""
+    """Whether each row has one id, none is free, and groups are contiguous: then the kernels apply."""
     flat = ids.flatten()
     one_a_row = len(shape) > 0 and ids.shape[0] == shape[0] == len(flat)
     return one_a_row and not (flat < 0).any() and not (flat.diff() < 0).any()
 
 
 def _row_offsets(count: Tensor) -> Tensor:
-    """First row of each group, then the number of rows."""
+    """The first row of each group, then the number of rows."""
     return torch.cat([count.new_zeros(1), count.cumsum(0)])

@@ -19,7 +19,7 @@ from structsparse.prox.forest import shrink_subtrees_
 ROUNDS = 200  # of Newton towards a critical strength; it ends by itself long before
 
 
-class _TreePenalty(Penalty):
+class _ForestPenalty(Penalty):
     """What does not depend on how a subtree is measured."""
 
     groups: Forest
@@ -76,7 +76,7 @@ class _TreePenalty(Penalty):
         return omega
 
 
-class TreeGroupLasso(_TreePenalty):
+class TreeGroupLasso(_ForestPenalty):
     """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|) over the subtrees g of a forest and their
     entries i; each entry may have a step of its own, which takes Newton where they differ within a tree"""
 
@@ -95,7 +95,7 @@ class TreeGroupLasso(_TreePenalty):
         return self.groups.norms(W)
 
     def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
-        return prox.tree_shrink_(W, self.groups, strength * (1 - self.mix), strength * self.mix, steps, self.accuracy)
+        return prox.forest_shrink_(W, self.groups, strength * (1 - self.mix), strength * self.mix, steps, self.accuracy)
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class TreeGroupLasso(_TreePenalty):
         return self.groups.norms(shrink_subtrees_(rest, self.groups, torch.where(norms > 0, 0.0, reach), 1.0, 0.0))
 
 
-class TreeGroupLassoMax(_TreePenalty):
+class TreeGroupLassoMax(_ForestPenalty):
     """strength * ((1 - mix) * sum_g weight_g max|W_g| + mix * sum |W_i|) over the subtrees g of a forest and their
     entries i; each entry may have a step of its own"""
 
@@ -122,7 +122,7 @@ class TreeGroupLassoMax(_TreePenalty):
         return self.groups.maxima(W)
 
     def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
-        return prox.tree_clip_(W, self.groups, strength * (1 - self.mix), strength * self.mix, steps)
+        return prox.forest_clip_(W, self.groups, strength * (1 - self.mix), strength * self.mix, steps)
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
         """For each subtree the norm of W - prox(W - grad): no distance, but zero where the distance is."""

@@ -1,28 +1,18 @@
 """Proximal steps: W <- argmin_V  penalty(V) + 1/2 sum (V - W)^2 / steps, in place, without gradient, on any device.
 
 `steps` is a float, a scalar tensor, or a tensor that broadcasts to W with one step per entry (the inverse of a
-diagonal metric). An entry with step 0 stays put; 0 * inf counts as 0, so what bears no strength does not move.
-Contiguous CPU memory goes to the numba kernels; all else takes the torch route, which never waits for the device.
+diagonal metric). An entry with step 0 stays where it is. 0 * inf counts as 0, so that an entry without strength does
+not move. Contiguous CPU memory goes to the numba kernels, everything else takes the torch route.
 """
 
 from structsparse.prox.blocks import group_shrink_, sparse_group_shrink_
 from structsparse.prox.blocks_max import group_clip_, group_maxima
+from structsparse.prox.consensus import spared_by_copies, towards_consensus_, update_consensus_
 from structsparse.prox.entries import shrink_, soft_threshold_
-from structsparse.prox.forest import tree_clip_, tree_shrink_
+from structsparse.prox.forest import forest_clip_, forest_shrink_
 from structsparse.prox.forest_critical import cut_nested_
-from structsparse.prox.overlaps import (
-    TOLERANCE,
-    Choose,
-    cut_in_turn_,
-    new_dual,
-    one_step_per_atom,
-    overlapping_shrink_,
-    shrink_in_turn_,
-    spared_by_copies,
-    towards_consensus_,
-    turns,
-    update_consensus_,
-)
+from structsparse.prox.overlaps import TOLERANCE, new_dual, one_step_per_atom, overlapping_shrink_
+from structsparse.prox.overlaps_in_turn import Choose, cut_in_turn_, shrink_in_turn_, turns
 from structsparse.prox.sequences import smooth_, sorted_shrink_
 from structsparse.prox.steps import Steps
 
@@ -32,6 +22,8 @@ __all__ = [
     "Steps",
     "cut_in_turn_",
     "cut_nested_",
+    "forest_clip_",
+    "forest_shrink_",
     "group_clip_",
     "group_maxima",
     "group_shrink_",
@@ -46,8 +38,6 @@ __all__ = [
     "spared_by_copies",
     "sparse_group_shrink_",
     "towards_consensus_",
-    "tree_clip_",
-    "tree_shrink_",
     "turns",
     "update_consensus_",
 ]

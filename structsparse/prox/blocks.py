@@ -1,4 +1,4 @@
-"""Disjoint groups, each as a whole."""
+"""Prox of norms of disjoint groups: group lasso and sparse group lasso."""
 
 import torch
 from torch import Tensor
@@ -9,12 +9,12 @@ from structsparse.kernels.prox import blocks as kernels
 from structsparse.prox.entries import soft_threshold_
 from structsparse.prox.steps import Steps, changed, is_scalar, number, steps_array, thresholds
 
-ROUNDS = 12  # of Newton without asking the device whether it has converged; the worst of random trials took 13
+ROUNDS = 12  # of Newton, without asking the device whether it has converged; random trials took 13 at most
 
 
 @torch.no_grad()
 def group_shrink_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -> Tensor:
-    """Prox of strength * sum_g weight_g ||V_g||, each group as a whole."""
+    """Prox of the group lasso: strength * sum_g weight_g ||V_g||."""
     if groups.in_blocks(W):
         return _shrink_blocks_(W, groups, strength, 0.0, steps)
     if not is_scalar(steps):
@@ -26,10 +26,10 @@ def group_shrink_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -
 
 @torch.no_grad()
 def sparse_group_shrink_(W: Tensor, groups: Partition, strength: Steps, entry_strength: Steps, steps: Steps) -> Tensor:
-    """Prox of strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over the entries of the groups.
+    """Prox of the sparse group lasso: strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over the groups.
 
     It is the prox of the group term after that of the entries, in any diagonal metric: the group term multiplies each
-    entry by a number of at least 0, which leaves every sign, and so the subgradient of the entries, as it was.
+    entry by a number of at least 0, which keeps every sign, and so the subgradient of the entries.
     """
     if groups.in_blocks(W):
         return _shrink_blocks_(W, groups, strength, entry_strength, steps)
@@ -40,6 +40,7 @@ def sparse_group_shrink_(W: Tensor, groups: Partition, strength: Steps, entry_st
 
 
 def _shrink_blocks_(W, groups, strength, entry_strength, steps) -> Tensor:
+    """`sparse_group_shrink_` of row blocks in CPU memory, by the kernels."""
     blocks = groups.offsets.numpy(), groups.shape[1:].numel(), groups.weight.double().numpy()
     if is_scalar(steps):
         threshold, cut = float(thresholds(strength, steps, W)), number(thresholds(entry_strength, steps, W), W)
@@ -51,7 +52,7 @@ def _shrink_blocks_(W, groups, strength, entry_strength, steps) -> Tensor:
 
 
 def _group_shrink_metric_(W, groups, strength, steps) -> Tensor:
-    """V = W * theta / (theta + reach), where theta is the norm of the group's V."""
+    """`group_shrink_` with a step per entry: V = W * theta / (theta + reach), theta the norm of the group's V."""
     reach = thresholds(strength * groups.expand(groups.weight, fill=0.0).to(W.dtype), steps, W)
     theta = groups.expand(_metric_norms(W, groups, reach), fill=1.0).to(W.dtype)
     share = torch.where(reach == 0, 0.0, 1 - theta / (theta + reach))
@@ -59,7 +60,7 @@ def _group_shrink_metric_(W, groups, strength, steps) -> Tensor:
 
 
 def _metric_norms(W, groups, reach) -> Tensor:
-    """Norm of each group after its prox [groups], by Newton from the left: `kernels.prox` says why it climbs."""
+    """Norm of each group after its prox [groups], by Newton; `kernels.prox.blocks` explains why it converges."""
     tiny, tolerance = torch.finfo(W.dtype).tiny, 4 * torch.finfo(W.dtype).eps
     theta = groups.norms(W - torch.clamp(W, -reach, reach))
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""Disjoint groups under the largest of their entries."""
+"""Prox of the largest entries of disjoint groups."""
 
 import torch
 from torch import Tensor
@@ -8,23 +8,24 @@ from structsparse.kernels.memory import flat_array
 from structsparse.kernels.prox import blocks_max as kernels
 from structsparse.prox.steps import Steps, changed, is_scalar, steps_array, thresholds
 
-ROUNDS = 40  # of Newton without asking the device whether it has converged; random trials take a dozen
+ROUNDS = 40  # of Newton, without asking the device whether it has converged; random trials take a dozen
 
 
 def group_maxima(X: Tensor, groups: Partition) -> Tensor:
-    """The largest of each group's entries, at least 0: [groups], float64; ties share its gradient."""
+    """The largest entry of each group, at least 0: [groups], float64; ties share its gradient."""
     groups.check(X)
     largest = (X.amax(groups.shared, keepdim=True) if groups.shared else X).double().flatten()
     if groups.aligned:
         return largest.clamp(min=0)
     ids = groups.ids.flatten()
-    slots = ids.remainder(len(groups) + 1) if groups.free else ids  # free entries meet in one slot too many
+    slots = ids.remainder(len(groups) + 1) if groups.free else ids  # free entries get one more slot
     return largest.new_zeros(len(groups) + 1).scatter_reduce(0, slots, largest, "amax")[: len(groups)]
 
 
 @torch.no_grad()
 def group_clip_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -> Tensor:
-    """Prox of strength * sum_g weight_g max |V_g|: each group is clipped at a height, in any diagonal metric."""
+    """Prox of largest entries: strength * sum_g weight_g max |V_g|; clips each group at a height, in any diagonal
+    metric."""
     if not groups.in_blocks(W):
         return _clip_entries_(W, groups, strength, steps)
     blocks = groups.offsets.numpy(), groups.shape[1:].numel(), groups.weight.double().numpy()
@@ -36,7 +37,7 @@ def group_clip_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -> 
 
 
 def _clip_entries_(W, groups, strength, steps) -> Tensor:
-    """In float64 but for the weights: `kernels.maxima` says why Newton climbs to the height."""
+    """`group_clip_` by torch, heights in float64; `kernels.prox.blocks_max` explains why Newton converges."""
     reach = strength * groups.weight
     if is_scalar(steps):
         reach, steps = thresholds(reach, steps, W), 1.0
@@ -48,7 +49,7 @@ def _clip_entries_(W, groups, strength, steps) -> Tensor:
         above = torch.where(size > groups.expand(height, fill=torch.inf), inverse, 0.0)
         count = groups.sums(above)
         climbed = (groups.sums(size * above) - reach) / count
-        climbs = climbed > height  # not where nothing is above: no number, or minus infinity
+        climbs = climbed > height  # false where nothing is above: NaN or minus infinity
         if W.device.type == "cpu" and not climbs.any():
             break
         height = torch.where(climbs, climbed, height)

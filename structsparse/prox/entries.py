@@ -1,16 +1,16 @@
-"""Entry by entry."""
+"""Prox of sums over entries: soft threshold and squares."""
 
 import torch
 from torch import Tensor
 
 from structsparse.kernels.memory import flat_array, walkable
-from structsparse.kernels.prox import blocks as kernels
+from structsparse.kernels.prox import entries as kernels
 from structsparse.prox.steps import Steps, changed, is_scalar, number, steps_array, thresholds
 
 
 @torch.no_grad()
 def soft_threshold_(W: Tensor, strength: Steps, steps: Steps) -> Tensor:
-    """Prox of strength * ||V||_1: every entry moves by strength * step towards zero and stops there."""
+    """Prox of l1, strength * ||V||_1: every entry moves by strength * step towards zero and stops there."""
     if not walkable(W):
         cut = thresholds(strength, steps, W)
         return W.sub_(torch.clamp(W, -cut, cut))
@@ -23,7 +23,7 @@ def soft_threshold_(W: Tensor, strength: Steps, steps: Steps) -> Tensor:
 
 @torch.no_grad()
 def shrink_(W: Tensor, strength: Steps, steps: Steps) -> Tensor:
-    """Prox of strength / 2 * ||V||^2: V = W / (1 + strength * steps)."""
+    """Prox of squares, strength / 2 * ||V||^2: V = W / (1 + strength * steps)."""
     if not walkable(W) or is_scalar(steps):
         return W.div_(1 + thresholds(strength, steps, W))
     if strength > 0:
@@ -33,7 +33,8 @@ def shrink_(W: Tensor, strength: Steps, steps: Steps) -> Tensor:
 
 @torch.no_grad()
 def shrink_and_shorten_(W: Tensor, ridge: float, steps: Steps) -> Steps:
-    """W <- W / (1 + ridge * steps); returns steps / (1 + ridge * steps), the step that a penalty beside squares has."""
+    """Prox of a ridge beside another penalty: W <- W / (1 + ridge * steps). Returns the steps left for that penalty,
+    steps / (1 + ridge * steps)."""
     if ridge == 0:
         return steps
     if is_scalar(steps):

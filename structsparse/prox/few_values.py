@@ -1,4 +1,4 @@
-"""Entries that must be one of a few values: the nearest of them, and which values to allow.
+"""Entries restricted to a few values: the nearest value, and the choice of values (template, k-means, means).
 
 A set of values is a float64 vector, ascending, without repetitions, with zero in it.
 """
@@ -10,55 +10,56 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-ROUNDS = 100  # of Lloyd's algorithm; it ends earlier, once no value moves
-FAR = 1e-9  # share of the largest value that a value must move by to go on
+ROUNDS = 100  # of Lloyd's algorithm, at most; it ends once no value moves
+FAR = 1e-9  # a move of a value counts from this share of the largest value on
 
 
 @torch.no_grad()
 def nearest_(W: Tensor, values: Tensor) -> Tensor:
-    """W <- the nearest of the values, entry by entry; of two equally near the lower one. O(entries log values)."""
+    """Round entries: W <- the nearest of the values, of two equally near the lower one. O(entries log values)."""
     values = values.to(W)
     between = (values[1:] + values[:-1]) / 2
     return W.copy_(values[torch.bucketize(W, between)])
 
 
 def template(levels: int, eta: float, kappa: float, delta: float) -> Tensor:
-    """0 and +-(eta kappa^x + delta) for x = 0, ..., levels - 1."""
+    """The template of values: 0 and +-(eta kappa^x + delta) for x = 0, ..., levels - 1."""
     return both_signs(eta * kappa**x + delta for x in range(levels))
 
 
 def both_signs(sizes: Sequence[float]) -> Tensor:
+    """The set of values with these sizes, their negatives and 0."""
     sizes = torch.tensor(sorted(set(map(float, sizes))), dtype=torch.float64)
     return torch.cat([-sizes.flip(0), sizes.new_zeros(1), sizes])
 
 
 @torch.no_grad()
 def centres(weights: Tensor, levels: int) -> Tensor:
-    """0, and for each sign the `levels` values that are nearest in squares to the weights of that sign (k-means from
-    even quantiles): weights [entries]. A sign with fewer different weights has as many values."""
-    found = [weights.new_zeros(1, dtype=torch.float64)]
+    """Values by k-means: 0, and for each sign `levels` centres of the weights of that sign, from even quantiles on.
+    weights [entries]; a sign with fewer different weights has as many values."""
+    values = [weights.new_zeros(1, dtype=torch.float64)]
     for sign in (-1, 1):
         sizes = weights[weights * sign > 0].double().abs().sort().values
-        found.append(sign * _lloyd(sizes, min(levels, len(sizes.unique()))))
-    return torch.cat(found).unique()  # ascending
+        values.append(sign * _lloyd(sizes, min(levels, len(sizes.unique()))))
+    return torch.cat(values).unique()  # ascending
 
 
 @torch.no_grad()
 def moved_to_means(values: Tensor, points: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-    """Each value but zero moved to the weighted mean of the points that are nearest to it, or left where no point is:
-    which lowers sum weight * (point - nearest value)^2. Nothing waits for a device."""
+    """Each value but zero, moved to the weighted mean of the points nearest to it, if there are any. This lowers sum
+    weight * (point - nearest value)^2. Nothing waits for a device."""
     between = (values[1:] + values[:-1]) / 2
     mass, sums = torch.zeros_like(values), torch.zeros_like(values)
-    for some, heavy in zip(points, weights, strict=True):
-        nearest = torch.bucketize(some.flatten(), between.to(some))
-        heavy = torch.broadcast_to(heavy, some.shape).flatten().to(values.dtype)
+    for part, heavy in zip(points, weights, strict=True):
+        nearest = torch.bucketize(part.flatten(), between.to(part))
+        heavy = torch.broadcast_to(heavy, part.shape).flatten().to(values.dtype)
         mass.index_add_(0, nearest, heavy)
-        sums.index_add_(0, nearest, heavy * some.flatten())
+        sums.index_add_(0, nearest, heavy * part.flatten())
     return torch.where((mass > 0) & (values != 0), sums / mass.clamp(min=torch.finfo(values.dtype).tiny), values)
 
 
 def _lloyd(sizes: Tensor, count: int) -> Tensor:
-    """Of ascending sizes: as they are ascending, a cluster is a slice, and its sum a difference of two sums."""
+    """Lloyd's k-means of ascending sizes: a cluster is a slice, and its sum a difference of two cumulative sums."""
     if count == 0:
         return sizes
     places = (torch.arange(count, device=sizes.device) + 0.5) / count * len(sizes)

@@ -1,6 +1,6 @@
-"""Subtrees of a forest, each as a whole: one step per subtree, from the leaves to the roots, is the exact prox.
+"""Prox of nested groups (a forest): norms or largest entries of subtrees, exact by one step per subtree.
 
-What is done to the entries (entry_strength) is done first: they are the leaves' leaves.
+Subtrees are shrunk from the leaves to the roots, single entries (entry_strength) before them.
 """
 
 import numpy as np
@@ -11,31 +11,32 @@ from structsparse.groups.forest import Forest
 from structsparse.kernels.memory import flat_array, walkable
 from structsparse.kernels.prox import forest as kernels
 from structsparse.prox.entries import soft_threshold_
-from structsparse.prox.forest_metric import shrink_bent_
+from structsparse.prox.forest_metric import forest_shrink_metric_
 from structsparse.prox.steps import Steps, changed, is_scalar, number, steps_array, thresholds
 
 
 @torch.no_grad()
-def tree_shrink_(
+def forest_shrink_(
     W: Tensor, groups: Forest, strength: Steps, entry_strength: Steps, steps: Steps, accuracy: float = 0.0
 ) -> Tensor:
-    """Prox of strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over the entries of the forest.
+    """Prox of norms of subtrees: strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over the forest.
 
-    Where all entries of a tree share one step, one after the other is exact. In any other diagonal metric a subtree's
-    own steps turn it in another direction than that of its parent's norm: then Newton finds what `prox.bent` says, to
-    the last digits, or to a share of the value that `accuracy` allows.
+    Where all entries of a tree share one step, shrinking subtrees one after the other is exact. In any other diagonal
+    metric Newton is needed (see `prox.forest_metric`). It is exact to rounding, or to the share `accuracy` of the
+    value.
     """
     groups.check(W)
     if is_scalar(steps):
         cut = thresholds(entry_strength, steps, W)
         return shrink_subtrees_(W, groups, groups.weight, thresholds(strength, steps, W), cut)
     soft_threshold_(W, entry_strength, _grouped(groups, steps, W))
-    return shrink_bent_(W, groups, strength, steps, accuracy)
+    return forest_shrink_metric_(W, groups, strength, steps, accuracy)
 
 
 @torch.no_grad()
 def shrink_subtrees_(W: Tensor, groups: Forest, weight: Tensor, threshold: Steps, cut: Steps) -> Tensor:
-    """Prox of threshold * sum_g weight[g] ||V_g|| + cut * ||V||_1 at steps of 1, where 0 * inf = 0."""
+    """Prox of norms of subtrees with other weights: threshold * sum_g weight[g] ||V_g|| + cut * ||V||_1 at steps of 1,
+    where 0 * inf = 0."""
     if not walkable(W):
         reach = (threshold * weight.double()).nan_to_num(nan=0.0, posinf=torch.inf)
         return _shrink_levels_(soft_threshold_(W, cut, _grouped(groups, 1.0, W)), groups, reach)
@@ -44,16 +45,16 @@ def shrink_subtrees_(W: Tensor, groups: Forest, weight: Tensor, threshold: Steps
     if len(memory.nodes):
         weight = weight.take(memory.nodes, out=groups.scratch.array("weight", len(groups)), mode="clip")
     tree = groups.above.numpy(), groups.levels, weight, threshold, number(cut, W)
-    kernels.shrink_trees(flat_array(W), *memory.owned, *tree, squares, factor)
+    kernels.shrink_forest(flat_array(W), *memory.owned, *tree, squares, factor)
     return changed(W)
 
 
 @torch.no_grad()
-def tree_clip_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Steps, steps: Steps) -> Tensor:
-    """Prox of strength * sum_g weight_g max|V_g| + entry_strength * ||V||_1 over the entries of the forest.
+def forest_clip_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Steps, steps: Steps) -> Tensor:
+    """Prox of largest entries of subtrees: strength * sum_g weight_g max|V_g| + entry_strength * ||V||_1 over a forest.
 
     Exact in any diagonal metric: a subtree is clipped at the r at which sum_e (|w_e| - r)+ / step_e is its strength *
-    weight. The torch route waits for the device, as the data decide how many rounds each level takes.
+    weight. The torch route waits for the device, as the number of rounds of each level depends on the data.
     """
     groups.check(W)
     if not walkable(W):
@@ -69,13 +70,16 @@ def tree_clip_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Steps
 
 
 def _clip_in_memory(W: Tensor, groups: Forest, each, strength: float, cut) -> None:
+    """`forest_clip_` in CPU memory, by the kernels."""
     level, weight = groups.level_memory(), groups.weight.double().numpy()
     limit = groups.scratch.array("limit", len(groups))
     if not len(level.units) and not len(level.starts):
         heap = groups.scratch.array("heap", W.numel(), kernels.HEAP)
         tops, mass = groups.scratch.array("tops", len(groups), np.int32), groups.scratch.array("mass", len(groups))
         scratch = heap, tops, mass, limit
-        kernels.clip_levels(flat_array(W), each, level.width, groups.above.numpy(), weight, strength, cut, *scratch)
+        kernels.clip_forest_in_levels(
+            flat_array(W), each, level.width, groups.above.numpy(), weight, strength, cut, *scratch
+        )
         return
     plan = groups.preorder()
     entries = plan.memory.starts[-1] * plan.memory.width if len(plan.memory.starts) else W.numel()
@@ -83,15 +87,16 @@ def _clip_in_memory(W: Tensor, groups: Forest, each, strength: float, cut) -> No
     if len(plan.memory.nodes):
         weight = weight.take(plan.memory.nodes, out=groups.scratch.array("weight", len(groups)), mode="clip")
     tree = *plan.memory.owned, plan.depth, weight, plan.chunks
-    kernels.clip_trees(flat_array(W), each, *tree, strength, cut, heap, limit)
+    kernels.clip_forest(flat_array(W), each, *tree, strength, cut, heap, limit)
 
 
 def _grouped(groups: Forest, steps: Steps, W: Tensor) -> Steps:
-    """Steps that leave free entries where they are."""
+    """Steps that keep free entries where they are."""
     return (W.new_zeros(groups.ids.shape) + steps).masked_fill(groups.ids < 0, 0.0) if groups.free else steps
 
 
 def _shrink_levels_(W: Tensor, groups: Forest, reach: Tensor) -> Tensor:
+    """Prox of norms of subtrees by torch, level by level."""
     squares, reach = groups.in_levels(groups.own.sums(W * W)).clone(), groups.in_levels(reach)
     factor, between = torch.empty_like(squares), groups.steps_between_levels()
     for a, b in [*reversed(between), (0, int(groups.levels[1]))]:
@@ -107,9 +112,10 @@ def _shrink_levels_(W: Tensor, groups: Forest, reach: Tensor) -> Tensor:
 
 
 def _clip_levels_(W: Tensor, groups: Forest, strength: Steps, steps: Steps) -> Tensor:
-    """Level by level; the elements are entries not yet clipped and, for each node, one for those clipped together."""
+    """`forest_clip_` by torch, level by level. Elements are the entries not yet clipped, and one per node for those
+    clipped together."""
     if W.is_meta:
-        return W  # the data decide on all shapes in here
+        return W  # all shapes below depend on the data
     nodes = len(groups)
     value, count = W.abs().double().flatten(), torch.ones((), dtype=torch.float64, device=W.device)
     if is_scalar(steps):
@@ -121,15 +127,15 @@ def _clip_levels_(W: Tensor, groups: Forest, strength: Steps, steps: Steps) -> T
     place = torch.arange(nodes, device=W.device) if groups.place is None else groups.place.long()
     place = groups.expand(place, fill=-1).expand(groups.shape).flatten()
     there = (place >= 0) & (value > 0) & (count > 0)
-    own, order = place[there].sort()
+    owner, order = place[there].sort()
     value, count = value[there][order], count[there][order]
-    firsts = torch.searchsorted(own, torch.as_tensor(groups.levels, device=W.device)).tolist()
+    firsts = torch.searchsorted(owner, torch.as_tensor(groups.levels, device=W.device)).tolist()
     limit = torch.full((nodes,), torch.inf, dtype=torch.float64, device=W.device)
-    pool = own[:0], value[:0], count[:0]
+    pool = owner[:0], value[:0], count[:0]
     for level in reversed(range(groups.height)):
         a, b = groups.levels[level], groups.levels[level + 1]
-        mine = slice(firsts[level], firsts[level + 1])
-        joined = zip(pool, (own[mine] - a, value[mine], count[mine]), strict=True)
+        entries = slice(firsts[level], firsts[level + 1])
+        joined = zip(pool, (owner[entries] - a, value[entries], count[entries]), strict=True)
         element = tuple(torch.cat(parts) for parts in joined)
         limit[a:b], pool = _clip_level(*element, reach[a:b])
         if level > 0:
@@ -141,23 +147,23 @@ def _clip_levels_(W: Tensor, groups: Forest, strength: Steps, steps: Steps) -> T
 
 
 def _clip_level(node: Tensor, value: Tensor, count: Tensor, reach: Tensor):
-    """The limit of each node of a level, by Michelot's rounds, and the elements that are left after clipping."""
-    fixed = count.isinf()  # entries with step 0: they stay, and none can be clipped below them
+    """The limit of each node of a level, by Michelot's algorithm, and the elements left after clipping."""
+    fixed = count.isinf()  # entries with step 0 stay, and the limit cannot fall below them
     floor = torch.zeros_like(reach).scatter_reduce(0, node[fixed], value[fixed], "amax")
     above, values, counts = node[~fixed], value[~fixed], count[~fixed]
     limit = torch.zeros_like(reach)
     while True:
         mass = torch.zeros_like(reach).index_add_(0, above, values * counts)
         total = torch.zeros_like(reach).index_add_(0, above, counts)
-        limit = torch.maximum(limit, torch.where(mass > reach, (mass - reach) / total, 0.0))  # it only ever rises
-        kept = values > limit[above]
-        if kept.all():
+        limit = torch.maximum(limit, torch.where(mass > reach, (mass - reach) / total, 0.0))  # it never falls
+        stays = values > limit[above]
+        if stays.all():
             break
-        above, values, counts = above[kept], values[kept], counts[kept]
+        above, values, counts = above[stays], values[stays], counts[stays]
     limit = torch.where(reach > 0, torch.maximum(limit, floor), torch.inf)
     clipped = value >= limit[node]
     total = torch.zeros_like(reach).index_add_(0, node[clipped], count[clipped])
     merged = ((total > 0) & (limit > 0)).nonzero()[:, 0]
-    kept = ~clipped
-    left = (merged, node[kept]), (limit[merged], value[kept]), (total[merged], count[kept])
+    below = ~clipped
+    left = (merged, node[below]), (limit[merged], value[below]), (total[merged], count[below])
     return limit, tuple(torch.cat(parts) for parts in left)

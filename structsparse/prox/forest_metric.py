@@ -1,4 +1,5 @@
-"""Euclidean norms over subtrees in any diagonal metric: `kernels.bent` says how; this is its twin for other memory."""
+"""Prox of Euclidean norms of nested groups in a diagonal metric, by Newton; `kernels.prox.forest_metric` explains
+it."""
 
 import torch
 from torch import Tensor
@@ -8,13 +9,13 @@ from structsparse.kernels.memory import flat_array, walkable
 from structsparse.kernels.prox import forest_metric as kernels
 from structsparse.prox.steps import Steps, changed, steps_array
 
-ARRAYS = 8  # of one number per node that the kernel works with
+ARRAYS = 8  # scratch arrays of the kernel, of one number per node
 
 
 @torch.no_grad()
-def shrink_bent_(W: Tensor, groups: Forest, strength: Steps, steps: Tensor, accuracy: float = 0.0) -> Tensor:
-    """Prox of strength * sum_g weight_g ||V_g|| with a step for each entry. The torch route waits for the device, as
-    the data decide how many rounds Newton takes."""
+def forest_shrink_metric_(W: Tensor, groups: Forest, strength: Steps, steps: Tensor, accuracy: float = 0.0) -> Tensor:
+    """Prox of norms of subtrees, strength * sum_g weight_g ||V_g||, with a step for each entry. The torch route waits
+    for the device, as the number of Newton rounds depends on the data."""
     if W.is_meta or len(groups) == 0:
         return W
     if not walkable(W):
@@ -22,14 +23,15 @@ def shrink_bent_(W: Tensor, groups: Forest, strength: Steps, steps: Tensor, accu
         return _Newton(W, groups, steps, reach).shrink_(W, accuracy)
     scratch = groups.scratch.array("bent", ARRAYS * len(groups)).reshape(ARRAYS, -1)
     tree = groups.above.numpy(), groups.levels, groups.in_levels(groups.weight.double()).numpy(), float(strength)
-    kernels.shrink_bent_trees(
+    kernels.shrink_forest_metric(
         flat_array(W), steps_array(steps, W), *groups.level_memory().owned, *tree, accuracy, scratch
     )
     return changed(W)
 
 
 class _Newton:
-    """The numbers of the nodes, in level order, float64."""
+    """Newton for the prox of norms of subtrees, in torch: the twin of the kernel. Numbers per node are in level
+    order."""
 
     def __init__(self, W: Tensor, groups: Forest, steps: Tensor, reach: Tensor) -> None:
         self.groups, self.reach = groups, reach
@@ -38,6 +40,7 @@ class _Newton:
         self.x = W.double()
 
     def shrink_(self, W: Tensor, accuracy: float) -> Tensor:
+        """W <- the prox, to a share `accuracy` of the value."""
         tau = self._begin()
         last, safe = torch.inf, False
         for rounds in range(kernels.ROUNDS):
@@ -53,8 +56,9 @@ class _Newton:
         return W.copy_(torch.where(q.isinf(), 0.0, self._shrunk(q))).add_(0.0)
 
     def _begin(self) -> Tensor:
+        """The first tau, and the bounds that tau has to obey."""
         metric = torch.where(self.x == 0, 0.0, self.x / self.steps)
-        squares, factor = self._own(metric * metric), torch.empty_like(self.reach)
+        squares, factor = self._of_nodes(metric * metric), torch.empty_like(self.reach)
         for a, b in [*reversed(self.levels), (0, self.roots)]:
             norm = squares[a:b].sqrt()
             share = torch.where(norm <= self.reach[a:b], 0.0, 1 - self.reach[a:b] / norm)
@@ -62,45 +66,48 @@ class _Newton:
             squares[a:b] = torch.where(factor[a:b] > 0, squares[a:b] * factor[a:b].square(), 0.0)
             if a > 0:
                 self._to_parents(squares, a, b, squares[a:b])
-        self.bound = self.reach / squares.sqrt()  # of what its own projection leaves
+        self.bound = self.reach / squares.sqrt()  # of what the projection of a node leaves
         self.stiffest = self._stiffest()
         for a, b in self.levels:
             factor[a:b] *= factor[self.groups.above[a:b]]
-        norms = self._up_path(self._own(self.x * self.x) * factor.square()).sqrt()
+        norms = self._up_path(self._of_nodes(self.x * self.x) * factor.square()).sqrt()
         return torch.where(factor == 0, torch.inf, torch.where(self.reach > 0, self.reach / norms, 0.0))
 
     def _up(self, tau: Tensor, q: Tensor):
+        """Norms of subtrees, and the elimination up to the roots: the worst residual, their share of the value,
+        state."""
         of = self._of_entries(q, 0.0)
         v = torch.where(of.isinf(), 0.0, self._shrunk(of))
         weight = torch.where(of > 0, v * v / (1 + self.steps * of), 0.0).nan_to_num(nan=0.0)
-        squares = self._up_path(self._own(v * v))
+        squares = self._up_path(self._of_nodes(v * v))
         moving = torch.where(weight > 0, weight * self.steps, 0.0)
-        delta, metric, pull = self._own(moving), self._own(weight), torch.zeros_like(tau)
+        delta, metric, pull = self._of_nodes(moving), self._of_nodes(weight), torch.zeros_like(tau)
         dead = tau.isinf() | ((squares == 0) & (tau > 0))
         tau[dead], q[dead] = torch.inf, torch.inf
         bears = ~dead & (tau > 0)
         norms = squares.sqrt()
         residual = torch.where(bears, norms * tau / self.reach - 1, 0.0)
-        own = squares * residual
+        of_node = squares * residual
         for a, b in [*reversed(self.levels), (0, self.roots)]:
             before = q[self.groups.above[a:b]] if a > 0 else torch.zeros_like(q[a:b])
             free = delta[a:b] == 0
             left = torch.where(free, torch.inf, metric[a:b] / delta[a:b])
             delta[a:b] = left
             ratio = torch.where(bears[a:b] & ~free, (q[a:b] + left) / (before + left), 1.0)
-            pull[a:b] = (pull[a:b] + own[a:b]) * ratio
+            pull[a:b] = (pull[a:b] + of_node[a:b]) * ratio
             if a > 0:
                 counts = ~dead[a:b] & (before > 0)
                 weight = torch.where(counts, squares[a:b] / (before + left), 0.0)
                 held = torch.where(counts, squares[a:b] * torch.where(free, 1.0, left / (before + left)), 0.0)
                 self._to_parents(delta, a, b, weight)
                 self._to_parents(metric, a, b, held)
-                self._to_parents(pull, a, b, torch.where(dead[a:b], 0.0, pull[a:b] - own[a:b]))
+                self._to_parents(pull, a, b, torch.where(dead[a:b], 0.0, pull[a:b] - of_node[a:b]))
         value = self.reach[bears] * norms[bears]
         share = (value * residual[bears].abs()).sum() / value.sum().clamp(min=1e-300)
         return float(residual.abs().amax()), float(share), (squares, delta, pull, norms, bears)
 
     def _moved(self, tau: Tensor, q: Tensor, state, safe: bool) -> Tensor:
+        """The next tau: by substitution from the roots, or by a fixed-point round if it is to be safe."""
         squares, delta, pull, norms, bears = state
         if safe:
             return self._bounded(torch.where(bears, self.reach / norms, tau), bears)
@@ -115,7 +122,7 @@ class _Newton:
         return self._bounded(torch.where(bears, tau / (1 + change.clamp(kernels.LEAST, kernels.MOST)), tau), bears)
 
     def _bounded(self, tau: Tensor, bears: Tensor) -> Tensor:
-        """No tau is above what the prox can have."""
+        """Tau, cut to the largest values that the prox can have."""
         q = torch.zeros_like(tau)
         for a, b in [(0, self.roots), *self.levels]:
             before = q[self.groups.above[a:b]] if a > 0 else 0.0
@@ -128,31 +135,36 @@ class _Newton:
         """The largest 1 / step in each subtree."""
         metric = torch.where(self.x == 0, 0.0, 1 / self.steps)
         owners = self.groups.ids.expand(self.groups.shape).flatten().remainder(len(self.reach) + 1)
-        found = self.reach.new_zeros(len(self.reach) + 1).scatter_reduce(0, owners, metric.flatten(), "amax")[:-1]
-        found = self.groups.in_levels(found).clone()
+        largest = self.reach.new_zeros(len(self.reach) + 1).scatter_reduce(0, owners, metric.flatten(), "amax")[:-1]
+        largest = self.groups.in_levels(largest).clone()
         for a, b in reversed(self.levels):
-            found[:a].scatter_reduce_(0, self.groups.above[a:b].long(), found[a:b], "amax")
-        return found
+            largest[:a].scatter_reduce_(0, self.groups.above[a:b].long(), largest[a:b], "amax")
+        return largest
 
     def _shrunk(self, q: Tensor) -> Tensor:
-        """Where q is zero, an infinite step moves nothing."""
+        """The entries of the prox for this q; where q is zero, an infinite step moves nothing."""
         return torch.where((q > 0) & (self.x != 0), self.x / (1 + self.steps * q), self.x)
 
-    def _own(self, X: Tensor) -> Tensor:
+    def _of_nodes(self, X: Tensor) -> Tensor:
+        """Sums over the entries of each node without those below it."""
         return self.groups.in_levels(self.groups.own.sums(X))
 
     def _of_entries(self, values: Tensor, fill: float) -> Tensor:
+        """The number of its node for each entry."""
         return self.groups.expand(self.groups.in_nodes(values), fill=fill)
 
     def _to_parents(self, values: Tensor, a: int, b: int, added: Tensor) -> None:
+        """Add the numbers of a level to those of their parents."""
         values[:a].index_add_(0, self.groups.above[a:b], added)
 
     def _up_path(self, values: Tensor) -> Tensor:
+        """Sums over subtrees."""
         for a, b in reversed(self.levels):
             self._to_parents(values, a, b, values[a:b])
         return values
 
     def _down_path(self, values: Tensor) -> Tensor:
+        """Sums along the paths from the roots."""
         values = values.clone()
         for a, b in self.levels:
             values[a:b] += values[self.groups.above[a:b]]

@@ -1,7 +1,8 @@
-"""Penalties of a size alone, that of an entry or the norm of a group: everything moves straight towards zero.
+"""Prox of nonconvex penalties of a size (l0, log-sum, MCP): the size of an entry, or the norm of a group.
 
-How far is one function of the size and of its threshold = strength * weight * step; these are not convex, so what
-they return is the better of zero and of the best point away from it, and zero where both are as good.
+The prox moves an entry or a group straight towards zero. How far is a function of its size and of its threshold =
+strength * weight * step. As the penalty is not convex, the result is the better of zero and of the best point away
+from it, zero if both are equally good.
 """
 
 from collections.abc import Callable
@@ -17,20 +18,20 @@ from structsparse.prox.steps import Steps, changed, is_scalar, steps_array, thre
 
 
 class Movement(NamedTuple):
-    """How sizes move, for a penalty of strength * height."""
+    """How far the prox of a penalty moves sizes."""
 
     sizes: Callable[[Tensor, Tensor], Tensor]  # sizes, their thresholds -> how far each moves: at most to zero
-    kernel: Callable  # the same for the entries of CPU memory
+    kernel: Callable  # the same for entries in CPU memory
     parameter: float = 0.0
 
 
 def hard() -> Movement:
-    """Of threshold * (1 if v > 0): to zero or not at all."""
+    """Hard threshold, of threshold * (1 if v > 0): to zero or not at all."""
     return Movement(lambda size, threshold: torch.where(size <= (2 * threshold).sqrt(), size, 0.0), kernels.move_hard)
 
 
 def log_sum(epsilon: float) -> Movement:
-    """Of threshold * epsilon * log(1 + v / epsilon)."""
+    """Movement of the log-sum penalty, threshold * epsilon * log(1 + v / epsilon)."""
 
     def moves(size: Tensor, threshold: Tensor) -> Tensor:
         # v > 0 with (v + epsilon) (v - size) + epsilon * threshold = 0: the larger root of the two
@@ -48,10 +49,10 @@ def log_sum(epsilon: float) -> Movement:
 
 
 def firm(reach: float) -> Movement:
-    """Of threshold * (v - v^2 / (2 reach) up to reach, reach / 2 beyond)."""
+    """Firm threshold, of the MCP: threshold * (v - v^2 / (2 reach) up to reach, reach / 2 beyond)."""
 
     def moves(size: Tensor, threshold: Tensor) -> Tensor:
-        concave = threshold >= reach  # all the way: then only zero and the size itself can be best
+        concave = threshold >= reach  # everywhere: then only zero and the size itself can be best
         gentle = torch.where(concave, 0.0, threshold)
         kept = gentle * (reach - size) / (reach - gentle)
         dies = size <= torch.where(concave, (reach * threshold).sqrt(), threshold)
@@ -62,7 +63,7 @@ def firm(reach: float) -> Movement:
 
 @torch.no_grad()
 def move_entries_(W: Tensor, strength: Steps, steps: Steps, movement: Movement) -> Tensor:
-    """Each entry by itself."""
+    """Prox of a nonconvex penalty on each entry by itself."""
     if not walkable(W):
         size = W.abs()
         return W.sub_(torch.copysign(movement.sizes(size, thresholds(strength, steps, W).to(W.dtype)), W))
@@ -77,7 +78,7 @@ def move_entries_(W: Tensor, strength: Steps, steps: Steps, movement: Movement) 
 
 @torch.no_grad()
 def move_groups_(W: Tensor, groups: Partition, strength: Steps, steps: float | Tensor, movement: Movement) -> Tensor:
-    """Each group along its own direction; one step for all."""
+    """Prox of a nonconvex penalty on the norm of each group; one step for all entries."""
     norms = groups.norms(W)
     share = movement.sizes(norms, thresholds(strength, steps, W) * groups.weight) / norms.clamp(
         min=torch.finfo(norms.dtype).tiny
@@ -87,11 +88,11 @@ def move_groups_(W: Tensor, groups: Partition, strength: Steps, steps: float | T
 
 @torch.no_grad()
 def drop_groups_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -> Tensor:
-    """Prox of strength * sum of weight_g over the groups that are not zero, in any diagonal metric."""
+    """Prox of group l0, strength * sum of weight_g over the groups that are not zero, in any diagonal metric."""
     if is_scalar(steps):
         norms, least = groups.norms(W), (2 * thresholds(strength, steps, W) * groups.weight).sqrt()
     else:
-        squares = W.double().square() / steps.double()  # where nothing is to move and cannot, 0 / 0
+        squares = W.double().square() / steps.double()  # 0 / 0 where a zero cannot move
         norms, least = groups.sums(torch.where(W == 0, 0.0, squares)), 2 * strength * groups.weight
-    dies = (norms <= least) & (least > 0)  # squares may vanish where weights do not
+    dies = (norms <= least) & (least > 0)  # squares may underflow where weights do not
     return W.masked_fill_(groups.expand(dies, fill=False), 0.0)

@@ -1,20 +1,19 @@
-"""Overlapping groups: the exact prox of their sum by its dual, and the groups one family after the other.
+"""Overlapping groups: the exact prox of the sum of their norms, by its dual.
 
-With one step for all entries of an atom the prox multiplies every atom by a number, so that all that matters is the
-norm of each: one pass over memory for the norms, a small problem over atoms, one pass to multiply. With a step per
-entry the same problem is solved over entries.
+With one step for all entries of an atom, the prox multiplies each atom by a number, so that only the norms of atoms
+matter: one pass over memory for the norms, a small problem over atoms, one pass to multiply. With a step per entry
+the same problem is solved over entries.
 
-Descent over one dual block after the other is done within a few rounds where groups hardly overlap or are nested, and
-holds a float64 for each member of each group. Up to a thousand groups what is harder goes to `prox.interior`.
+Descent over one dual block after the other converges within a few rounds where groups hardly overlap or are nested. It
+holds a float64 for each member of each group. Harder problems of up to a thousand groups go to
+`prox.overlaps_interior`.
 """
 
 from __future__ import annotations
 
-import itertools
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,35 +22,18 @@ from structsparse.groups.cover import Cover
 from structsparse.kernels.memory import flat_array, walkable
 from structsparse.kernels.prox import overlaps as kernels
 from structsparse.prox.entries import soft_threshold_
-from structsparse.prox.overlaps_interior import Found, fits, shrink_by_pulls
+from structsparse.prox.overlaps_interior import Minimum, fits, shrink_by_pulls
 from structsparse.prox.steps import Steps, changed, is_scalar, number, thresholds
 
 TOLERANCE = 1e-13  # of the norm of W: as near as float64 comes
 ROUNDS = 4_000  # over all groups, should the tolerance never be met
 PATIENCE, WORK = 60, 1 << 16  # rounds of descent, or members visited, before few groups go to the interior point method
 FEW = 1000  # groups
-MANY = 1 << 16  # copies of entries: with few groups and a step for each entry they are never made
-CHECK = 50  # rounds of ascent between two looks at the gap, each of which waits for the device
-NEWTON_ROUNDS = 12  # without asking the device whether it has converged
-TOLD = weakref.WeakSet()  # covers whose prox has once been said not to reach its tolerance
+MANY = 1 << 16  # copies of entries, above which few groups with a step per entry do without copies
+CHECK = 50  # rounds of ascent between two computations of the gap, each of which waits for the device
+WARNED = weakref.WeakSet()  # covers whose prox has been reported not to reach its tolerance
 
-Choose = Callable[[int, Tensor], tuple[float, Tensor]]  # see cut_in_turn_
-
-
-class Turn(NamedTuple):
-    """A family of disjoint groups that follow each other in a cover."""
-
-    groups: slice
-    members: slice
-    copies: slice  # of entries
-
-
-def turns(cover: Cover, colours: Tensor) -> list[Turn]:
-    """The families of a cover whose groups are sorted by colour."""
-    bounds = [0, *torch.bincount(colours).cumsum(0).tolist()] if len(colours) else [0]
-    columns = [[int(of[b]) for b in bounds] for of in (torch.arange(len(cover) + 1), cover.offsets, cover.starts)]
-    spans = [[slice(*span) for span in itertools.pairwise(column)] for column in columns]
-    return [Turn(*of) for of in zip(*spans, strict=True)]
+Solve = Callable[[Tensor, Steps, bool], Tensor]  # (norms of atoms or entries, steps, over_atoms) -> the same shrunk
 
 
 @torch.no_grad()
@@ -67,77 +49,38 @@ def overlapping_shrink_(
     tell: bool = True,
     rounds: int = ROUNDS,
 ) -> Tensor:
-    """Prox of strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over the entries of the groups.
+    """Prox of overlapping groups: strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over their entries.
 
-    It is the prox of the group terms after that of the entries: the former multiplies each entry by a number of at
-    least 0. V is within tolerance * ||W|| of the minimum (norms in the metric 1 / steps), as its duality gap says.
-    Where rounds run out before that, a warning says so, once for each cover, if it is to `tell`. `dual`, if
-    given, is where the method starts from and what it leaves: see `new_dual`. `weight`, if given, replaces that of the
-    cover; `rounds` over the groups are made at most.
+    It is the prox of the group terms after that of the entries, as the former multiplies each entry by a number of at
+    least 0. The duality gap bounds the distance of V to the minimum by tolerance * ||W||, norms in the metric
+    1 / steps. If rounds run out before that, a warning is given, once per cover, unless `tell` is false. `dual`: where
+    the method starts from and what it leaves, see `new_dual`. `weight` replaces that of the cover. `rounds`: passes
+    over the groups, at most.
     """
     reach = strength * (cover.weight if weight is None else weight)
     tolerance = max(tolerance, 0.1 * torch.finfo(W.dtype).eps)
 
     def solve(x, steps, over_atoms):
-        route = _minimised if walkable(W) else _minimised_by_torch
-        v, distance = route(x, steps, cover, reach, over_atoms, tolerance, dual, rounds)
+        minimise = minimise_by_kernels if walkable(W) else minimise_by_torch
+        v, distance = minimise(x, steps, cover, reach, over_atoms, tolerance, dual, rounds)
         if tell and distance > tolerance:
-            _tell(cover, distance, tolerance)
+            warn_inexact(cover, distance, tolerance)
         return v
 
-    return _through(solve, W, cover, entry_strength, steps)
-
-
-@torch.no_grad()
-def shrink_in_turn_(
-    W: Tensor, cover: Cover, families: list[Turn], strength: Steps, entry_strength: Steps, steps: Steps
-) -> Tensor:
-    """Soft threshold, then the group prox of each family by itself.
-
-    Where families overlap this is not the prox of their sum.
-    """
-
-    def solve(x, steps, over_atoms):
-        route = _in_turn if walkable(W) else _in_turn_by_torch
-        return route(x, steps, cover, cover.weight * strength, over_atoms, families)
-
-    return _through(solve, W, cover, entry_strength, steps)
-
-
-@torch.no_grad()
-def cut_in_turn_(W: Tensor, cover: Cover, families: list[Turn], steps: Steps, choose: Choose) -> Tensor:
-    """As `shrink_in_turn_`, with a strength for each family that follows from where its groups would die.
-
-    choose(k, dying) is told at which strengths those of family k would, [groups of it], and says a strength for it,
-    and which of them are to die whatever rounding makes of that: bool [groups of it]
-    """
-
-    def solve(x, steps, over_atoms):
-        places, owner = _pairs(cover, over_atoms)
-        for k, turn in enumerate(families):
-            copies = turn.members if over_atoms else turn.copies
-            at, group, weight = places[copies], owner[copies] - turn.groups.start, cover.weight[turn.groups]
-            scaled = torch.where(x[at] == 0, 0.0, x[at] / (steps if is_scalar(steps) else steps[at]))
-            sizes = torch.zeros_like(weight).index_add(0, group, scaled.square()).sqrt()
-            strength, dead = choose(k, torch.where(weight > 0, sizes / weight, 0.0))
-            if strength > 0:
-                x = _shrink_family(x, steps, at, group, strength * weight)
-                x = x.index_copy(0, at, torch.where(dead[group], 0.0, x[at]))
-        return x
-
-    return _through(solve, W, cover, 0.0, steps)
+    return on_norms_(solve, W, cover, entry_strength, steps)
 
 
 def one_step_per_atom(cover: Cover, steps: Steps) -> bool:
-    """Whether all entries of an atom have the same step, as far as the shape of the steps tells."""
+    """Whether the shape of the steps shows that all entries of an atom have the same step."""
     if is_scalar(steps):
         return True
     shape = [1] * (len(cover.shape) - steps.dim()) + list(steps.shape)
     return cover.atoms.aligned and all(s == 1 or s == a for s, a in zip(shape, cover.atoms.ids.shape, strict=True))
 
 
-def _through(solve, W: Tensor, cover: Cover, entry_strength: Steps, steps: Steps) -> Tensor:
-    """W <- soft threshold, then what solve(x, steps, over_atoms) makes of the norms of atoms or of all entries."""
+def on_norms_(solve: Solve, W: Tensor, cover: Cover, entry_strength: Steps, steps: Steps) -> Tensor:
+    """Soft threshold of W, then solve(x, steps, over_atoms) on the norms of atoms, or on all entries if steps differ
+    within an atom."""
     cover.atoms.check(W)
     if is_scalar(steps) and cover.atoms.in_blocks(W):
         return _scale_blocks_(solve, W, cover, entry_strength, steps)
@@ -152,7 +95,7 @@ def _through(solve, W: Tensor, cover: Cover, entry_strength: Steps, steps: Steps
 
 
 def _scale_blocks_(solve, W, cover, entry_strength, steps) -> Tensor:
-    """The two passes over memory, each with the soft threshold within."""
+    """`on_norms_` for atoms that are row blocks: two passes over memory, the soft threshold within each."""
     blocks = cover.atoms.offsets.numpy(), cover.shape[1:].numel()
     cut = number(thresholds(entry_strength, steps, W), W)
     squares = torch.empty(len(cover.atoms), dtype=torch.float64)
@@ -164,10 +107,12 @@ def _scale_blocks_(solve, W, cover, entry_strength, steps) -> Tensor:
 
 
 def _factors(before: Tensor, after: Tensor) -> Tensor:
+    """What each atom is multiplied by."""
     return torch.where(before == 0, 1.0, after / before)
 
 
 def _covered_steps(W, cover, steps) -> Steps:
+    """Steps that leave entries of no group where they are."""
     if not cover.free:
         return steps
     wide = torch.broadcast_to(cover.covered(), W.shape)
@@ -175,6 +120,7 @@ def _covered_steps(W, cover, steps) -> Steps:
 
 
 def _replace_entries_(solve, W, cover, steps) -> Tensor:
+    """`on_norms_` with a step per entry: the problem over entries, laid out atom by atom."""
     flat = W.flatten().double()
     steps = steps.double().expand(W.shape).flatten()
     order = cover.entries()[0]
@@ -184,17 +130,23 @@ def _replace_entries_(solve, W, cover, steps) -> Tensor:
     return W.copy_(flat.view(W.shape) + 0.0)
 
 
-def _sets(cover: Cover, over_atoms: bool) -> tuple:
-    """bounds, members, offsets, starts: see kernels.overlaps."""
+def set_arrays(cover: Cover, over_atoms: bool) -> tuple:
+    """The sets of a cover as arrays (bounds, members, offsets, starts), see kernels.prox.overlaps; with one step per
+    atom, each atom counts as one entry."""
     members, offsets = cover.members.numpy(), cover.offsets.numpy()
     if over_atoms:
         return torch.arange(len(cover.atoms) + 1).numpy(), members, offsets, offsets
     return cover.entries()[1].numpy(), members, offsets, cover.starts.numpy()
 
 
+def copies_of(cover: Cover, over_atoms: bool) -> tuple[Tensor, Tensor]:
+    """The place of each copy of an atom (or entry) in a group, and the group: int64 [copies] both."""
+    return (cover.members.long(), cover.owner.long()) if over_atoms else cover.pairs(in_order=False)
+
+
 def new_dual(cover: Cover, steps: Steps, device: torch.device) -> Tensor:
-    """Where a first prox starts from: zero for each member (one step per atom), for each copy of an entry, or where
-    there are few groups of many entries for each group."""
+    """Dual variables, zero, for a first prox to start from: one per member (one step per atom), per copy of an entry,
+    or per group (few groups of many entries)."""
     if one_step_per_atom(cover, steps):
         length = len(cover.members)
     else:
@@ -203,111 +155,73 @@ def new_dual(cover: Cover, steps: Steps, device: torch.device) -> Tensor:
 
 
 def _without_copies(cover: Cover) -> bool:
+    """Whether few groups have so many copies of entries that the interior point method goes first."""
     return len(cover) <= FEW and cover.copies > MANY
 
 
-def _minimised(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
+def minimise_by_kernels(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
+    """The exact prox of overlapping groups at x, on the CPU, and a bound on its relative distance to the minimum."""
     if is_scalar(steps) and float(steps) == 0:
         return x, 0.0
     even = is_scalar(steps)
     steps = torch.full_like(x, float(steps)) if even else steps
-    bounds, members, offsets, starts = _sets(cover, over_atoms)
+    bounds, members, offsets, starts = set_arrays(cover, over_atoms)
     best, distance = x, torch.inf
     if over_atoms or not _without_copies(cover):
         start = torch.zeros(int(starts[-1]), dtype=torch.float64) if dual is None else dual
         if even and cover.nested:
-            start.zero_()  # from where one round is exact; from elsewhere it may take many
+            start.zero_()  # one round from zero is exact; from elsewhere it may take many
         sets = bounds, members, offsets, starts, cover.size.argsort(stable=True).numpy(), reach.numpy()
         best, length, rounds = x.clone(), steps.clone(), min(rounds, _rounds(cover, int(starts[-1])))
         _, distance = kernels.descend(best.numpy(), length.numpy(), even, *sets, start.numpy(), tolerance, rounds)
         dual = None
     if distance > tolerance and len(cover) <= FEW:
-        found = _by_pulls(x, steps, torch.from_numpy(bounds), cover, reach, tolerance, True, dual)
-        if found.distance < distance:
-            return found.v, found.distance
+        minimum = _by_pulls(x, steps, torch.from_numpy(bounds), cover, reach, tolerance, True, dual)
+        if minimum.distance < distance:
+            return minimum.v, minimum.distance
     return best, distance
 
 
 def _rounds(cover: Cover, copies: int) -> int:
+    """Rounds of descent, at most; few if the interior point method can take over."""
     return min(ROUNDS, max(PATIENCE, WORK // max(1, copies))) if len(cover) <= FEW else ROUNDS
 
 
-def _by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas) -> Found:
-    found = shrink_by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas)
+def _by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas) -> Minimum:
+    """The minimum by the interior point method; `etas`, if given, are where it starts from and what it leaves."""
+    minimum = shrink_by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas)
     if etas is not None:
-        etas.copy_(found.etas)
-    return found
+        etas.copy_(minimum.etas)
+    return minimum
 
 
-def _tell(cover: Cover, distance: float, tolerance: float) -> None:
-    if cover not in TOLD:
-        TOLD.add(cover)
+def warn_inexact(cover: Cover, distance: float, tolerance: float) -> None:
+    """Warn, once for each cover, that its prox has not reached the tolerance."""
+    if cover not in WARNED:
+        WARNED.add(cover)
         warnings.warn(
-            f"the prox of {len(cover)} overlapping groups of {cover.parameter} is known to {distance:.1e} of the norm "
-            f"of the weights only, asked for was {tolerance:.1e}: expect that accuracy, take longer groups apart, or "
-            "use ConsensusGroupLasso, which needs no prox of the sum",
+            f"the prox of {len(cover)} overlapping groups of {cover.parameter} is accurate only to {distance:.1e} of "
+            f"the norm of the weights, not to {tolerance:.1e}: accept that, split long groups, or use "
+            "ConsensusGroupLasso, which needs no prox of the sum",
             RuntimeWarning,
             stacklevel=2,
         )
 
 
-def _in_turn(x, steps, cover, reach, over_atoms, families) -> Tensor:
-    bounds, members, offsets, _ = _sets(cover, over_atoms)
-    even = is_scalar(steps)
-    steps = torch.full_like(x, float(steps)) if even else steps
-    order = torch.arange(len(cover)).numpy()
-    kernels.shrink_in_turn(x.numpy(), steps.numpy(), even, bounds, members, offsets, order, reach.numpy())
-    return x
-
-
-def _pairs(cover: Cover, over_atoms: bool) -> tuple[Tensor, Tensor]:
-    return (cover.members.long(), cover.owner.long()) if over_atoms else cover.pairs(in_order=False)
-
-
-def _in_turn_by_torch(x, steps, cover, reach, over_atoms, families) -> Tensor:
-    places, owner = _pairs(cover, over_atoms)
-    for turn in families:
-        copies = turn.members if over_atoms else turn.copies
-        x = _shrink_family(x, steps, places[copies], owner[copies] - turn.groups.start, reach[turn.groups])
-    return x
-
-
-def _shrink_family(x: Tensor, steps: Steps, at: Tensor, group: Tensor, reach: Tensor) -> Tensor:
-    """The group prox of disjoint groups [groups], whose places in x are `at`."""
-    w, cut = x[at], thresholds(reach[group], steps if is_scalar(steps) else steps[at], x)
-    theta = _norms_after(w, cut, group, len(reach))[group]
-    return x.index_copy(0, at, torch.where(cut == 0, w, w * (theta / (theta + cut)).nan_to_num(0.0)))
-
-
-def _norms_after(w: Tensor, cut: Tensor, group: Tensor, groups: int) -> Tensor:
-    """Norm of each group after its prox, by Newton from the left: `kernels.prox` says why it climbs."""
-
-    def total(values):
-        return values.new_zeros(groups).index_add(0, group, values)
-
-    theta = total((w - torch.clamp(w, -cut, cut)).square()).sqrt()
-    for _ in range(NEWTON_ROUNDS):
-        inverse = (theta[group] + cut).clamp(min=torch.finfo(w.dtype).tiny).reciprocal()
-        squares = (w * inverse).square()
-        slope, squares = total(squares * inverse), total(squares)
-        excess = squares.sqrt() - 1
-        theta = theta + torch.where(excess > 1e-15, excess * (squares / slope), 0.0)
-    return theta
-
-
-def _minimised_by_torch(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
+def minimise_by_torch(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
+    """`minimise_by_kernels` for any device."""
     steps = torch.zeros_like(x) + steps
     copied = over_atoms or not _without_copies(cover)
     if x.is_meta or len(cover) > FEW or not fits(cover):
         return _ascended(x, steps, cover, reach, over_atoms, tolerance, dual if copied else None, rounds)
     bounds = torch.arange(len(x) + 1, device=x.device) if over_atoms else cover.entries()[1]
-    found = _by_pulls(x, steps, bounds, cover, reach, tolerance, False, None if copied else dual)
-    return found.v, found.distance
+    minimum = _by_pulls(x, steps, bounds, cover, reach, tolerance, False, None if copied else dual)
+    return minimum.v, minimum.distance
 
 
 def _ascended(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
-    """Accelerated projected gradient on the dual, all groups at once, started anew where it overshoots."""
-    places, owner = _pairs(cover, over_atoms)
+    """Accelerated projected gradient ascent on the dual, all groups at once, restarted where it overshoots."""
+    places, owner = copies_of(cover, over_atoms)
     problem = _Dual(x, steps, places, owner, reach)
     point = torch.zeros(len(places), dtype=x.dtype, device=x.device) if dual is None else dual.clone()
     ahead, weight, distance = point, torch.ones((), dtype=x.dtype, device=x.device), 0.0
@@ -328,7 +242,10 @@ def _ascended(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tu
 
 
 class _Dual:
-    """argmin_v sum_g reach_g ||v_g|| + sum (v - x)^2 / (2 * steps) = x - steps * sum of duals, each in its ball."""
+    """The dual of the prox of overlapping groups, in torch:
+
+    argmin_v sum_g reach_g ||v_g|| + sum (v - x)^2 / (2 * steps) = x - steps * sum of duals, each in its ball.
+    """
 
     def __init__(self, x: Tensor, steps: Tensor, places: Tensor, owner: Tensor, reach: Tensor):
         self.places, self.owner, self.reach = places, owner, reach
@@ -342,22 +259,26 @@ class _Dual:
         self.scale = torch.where(moved, self.x.square() / self.steps, 0.0).sum()
 
     def total(self, values: Tensor) -> Tensor:
+        """Sum of values [copies] over each group."""
         return torch.zeros_like(self.reach).index_add(0, self.owner, values)
 
     def inner(self, one: Tensor, two: Tensor) -> Tensor:
+        """Inner product of two duals, in the metric of the curvature of their groups."""
         return (self.total(one * two) * self.curvature).sum()
 
     def moved(self, dual: Tensor) -> Tensor:
+        """The primal point of a dual."""
         return self.x - self.steps * torch.zeros_like(self.x).index_add(0, self.places, dual)
 
     def ascend(self, dual: Tensor) -> tuple[Tensor, Tensor]:
+        """One projected gradient step, and the groups whose dual lies inside its ball."""
         dual = dual + self.moved(dual)[self.places] / self.curvature[self.owner]
         norm = self.total(dual.square()).sqrt()
         factor = torch.where(norm <= self.reach, 1.0, self.reach / norm)
         return dual * factor[self.owner], norm < self.reach
 
     def primal(self, dual: Tensor, inside: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-        """What the dual says, with the entries of groups whose dual lies inside its ball at zero; its duality gap."""
+        """The primal point with the groups whose dual lies inside its ball set to zero, and its duality gap."""
         v = self.moved(dual)
         distance = torch.where(v == 0, 0.0, v.square() / self.steps)
         small = self.total(distance[self.places]) <= (0.1 * tolerance) ** 2 * self.scale
@@ -370,65 +291,3 @@ class _Dual:
         apart = self.total((dual - self.reach[self.owner] * unit).square())
         slack = torch.where(self.reach > 0, norm / (2 * self.reach) * apart, 0.0).sum()
         return v, slack + torch.where(zero, distance, 0.0).sum() / 2
-
-
-@torch.no_grad()
-def towards_consensus_(
-    W: Tensor, cover: Cover, targets: Tensor, rho: Tensor, entry_strength: Steps, steps: Steps
-) -> Tensor:
-    """Prox of entry_strength * ||V||_1 + rho / 2 * sum over the copies t of each entry of (V - t)^2.
-
-    `targets` is the sum of the copies of each entry, atom by atom. Closed form: with m copies
-    and share = 1 / (1 + 1 / (steps * rho * m)),
-    V = soft(W * (1 - share) + mean of copies * share, entry_strength * share / (rho * m)).
-    """
-    counts = torch.broadcast_to(cover.expand(cover.multiplicity.double(), fill=0.0), W.shape)
-    bound = torch.where(counts > 0, counts, 1.0)
-    share = torch.where(counts > 0, 1 / (1 + 1 / (rho * steps * bound)), 0.0)
-    cut = entry_strength * share / (rho * bound)
-    V = W * (1 - share) + share * (in_place_of_atoms(cover, targets).view(W.shape) / bound)
-    return W.copy_(V - torch.clamp(V, -cut, cut))
-
-
-def in_place_of_atoms(cover: Cover, values: Tensor) -> Tensor:
-    """One number per entry, from atom by atom to as the entries lie; zero for those of no atom."""
-    order = cover.entries()[0]
-    return values if order is None else values.new_zeros(cover.shape.numel()).index_copy(0, order, values)
-
-
-@torch.no_grad()
-def update_consensus_(
-    W: Tensor, cover: Cover, reach: Tensor, copies: Tensor, duals: Tensor, copy_sums: Tensor, dual_sums: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """z = W + duals, copies <- group prox of z with reach, duals <- z - copies, and their sums over the groups of each
-    entry. Returns the norms, over all copies, of W - copies, of copies and of W."""
-    order, bounds = cover.entries()
-    flat = W.flatten().double() if order is None else W.flatten().double()[order]
-    if walkable(W) and copies.device.type == "cpu":
-        bounds, *sets = _sets(cover, over_atoms=False)
-        state = (kept.numpy() for kept in (copies, duals, copy_sums, dual_sums))
-        if len(flat) == len(cover.atoms) and bool((cover.atoms.size == 1).all()):
-            counts = cover.multiplicity.double().numpy()
-            squares = kernels.consensus_of_singles(flat.numpy(), *sets[:2], counts, reach.numpy(), *state)
-        else:
-            squares = kernels.consensus(flat.numpy(), bounds, *sets, reach.numpy(), *state)
-        return tuple(torch.tensor(squares, dtype=torch.float64).sqrt())
-    places, owner = cover.pairs(in_order=False)
-    own = flat[places]
-    z = own + duals
-    norm = torch.zeros_like(reach).index_add(0, owner, z.square()).sqrt()
-    factor = torch.where(norm <= reach, 0.0, 1 - reach / norm)
-    copies.copy_(z * factor[owner])
-    duals.copy_(z - copies)
-    copy_sums.zero_().index_add_(0, places, copies)
-    dual_sums.zero_().index_add_(0, places, duals)
-    return (own - copies).norm(), copies.norm(), own.norm()
-
-
-@torch.no_grad()
-def spared_by_copies(cover: Cover, copies: Tensor) -> Tensor:
-    """Which entries have no group whose copy is all zero: bool, as the entries lie."""
-    _, owner = cover.pairs()
-    living = torch.zeros(len(cover), dtype=torch.float64, device=copies.device)
-    living = living.index_add(0, owner, (copies != 0).double()) > 0
-    return torch.broadcast_to(cover.expand(cover.scatter(~living) == 0, fill=True), cover.shape).flatten()

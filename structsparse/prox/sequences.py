@@ -1,4 +1,4 @@
-"""Chains under total variation, and entries sorted by size."""
+"""Prox of total variation along a dimension, and of sorted weights (SLOPE)."""
 
 import torch
 from torch import Tensor
@@ -10,10 +10,10 @@ from structsparse.prox.steps import Steps, changed, is_scalar, refuse_entry_step
 
 @torch.no_grad()
 def smooth_(W: Tensor, dimension: int, strength: Steps, steps: Steps) -> Tensor:
-    """Prox of strength * sum |V[t + 1] - V[t]| along one dimension, exact in any diagonal metric.
+    """Prox of total variation, strength * sum |V[t + 1] - V[t]| along one dimension, exact in any diagonal metric.
 
-    The torch route takes all chains at once, one time step after the other, and asks the device again and again
-    whether a chain still moves."""
+    The torch route goes through all chains at once, one time step after the other, and waits for the device at each,
+    to know whether a chain still moves."""
     if not strength > 0 or W.numel() == 0:
         return W
     if is_scalar(steps):
@@ -37,7 +37,7 @@ def as_chains(X: Tensor, dimension: int) -> Tensor:
 
 
 def _smooth(X: Tensor, steps: Tensor, strength: Steps) -> Tensor:
-    """All chains of X [time, chains] side by side: `kernels.sequences` says how."""
+    """`smooth_` of all chains of X [time, chains] side by side; `kernels.prox.sequences` explains the algorithm."""
     time, chains = X.shape
     knots = X.new_zeros(3, 2 * time + 2, chains)
     first = torch.full((chains,), time, device=X.device)
@@ -58,19 +58,20 @@ def _smooth(X: Tensor, steps: Tensor, strength: Steps) -> Tensor:
         _put(knots, end, right, -fall, right_jump)
         _put(knots, first, left, rise.masked_fill(fixed, 0), torch.where(fixed, 2 * strength, left_jump))
         end, lowest[t], highest[t] = end + 1, left, right
-    found = torch.empty_like(X)
-    found[-1] = lowest[-1]
+    V = torch.empty_like(X)
+    V[-1] = lowest[-1]
     for t in range(time - 2, -1, -1):
-        found[t] = torch.minimum(torch.maximum(found[t + 1], lowest[t]), highest[t])
-    return torch.clamp(found, X.amin(0), X.amax(0)).add_(0.0)  # rounding goes no further than the data do
+        V[t] = torch.minimum(torch.maximum(V[t + 1], lowest[t]), highest[t])
+    return torch.clamp(V, X.amin(0), X.amax(0)).add_(0.0)  # rounding must not leave the range of the data
 
 
 def _put(knots: Tensor, where: Tensor, *values: Tensor) -> None:
+    """Write a knot of each chain at a place of its queue."""
     knots.scatter_(1, where.expand(3, 1, -1), torch.stack(values)[:, None])
 
 
 def _crossing(place, past, slope, side: int, first, end, knots):
-    """The kernel of this name, for all chains at once."""
+    """The crossing of a target, as in the kernel of this name, for all chains at once."""
     rise, passed, jump = slope, torch.zeros_like(first), torch.zeros_like(slope)
     moving, jumped = first < end, torch.zeros_like(first, dtype=torch.bool)
     while moving.any():
@@ -89,7 +90,8 @@ def _crossing(place, past, slope, side: int, first, end, knots):
 
 @torch.no_grad()
 def sorted_shrink_(W: Tensor, weights: Tensor, strength: Steps, steps: float | Tensor) -> Tensor:
-    """Prox of strength * sum_i weights_i |V|_(i), |V|_(1) >= |V|_(2) >= ..., for weights that never rise."""
+    """Prox of the sorted l1 norm, strength * sum_i weights_i |V|_(i), |V|_(1) >= |V|_(2) >= ..., weights never
+    rising."""
     refuse_entry_steps(steps, "sorted weights", "an order of entries that move at different rates has no such prox")
     size, order = W.abs().flatten().double().sort(descending=True)
     size.sub_((thresholds(strength, steps, W) * weights).nan_to_num(nan=0.0, posinf=torch.inf))
@@ -102,7 +104,7 @@ def sorted_shrink_(W: Tensor, weights: Tensor, strength: Steps, steps: float | T
 
 
 def _fall_and_stop(x: Tensor) -> Tensor:
-    """The nearest vector that never rises and is never below zero: runs of rising means melt into one, in rounds."""
+    """The nearest vector that never rises and is nowhere below zero: runs of rising means are merged, in rounds."""
     member = torch.arange(len(x), device=x.device)
     total, count = x, torch.ones_like(x)
     while (rises := (total / count).diff() > 0).any():

@@ -1,4 +1,4 @@
-"""What every prox needs to know of its steps."""
+"""Steps of a prox: thresholds, checks, and arrays for the kernels."""
 
 import torch
 from torch import Tensor
@@ -10,18 +10,19 @@ Steps = float | Tensor
 
 
 def thresholds(strength: Steps, steps: Steps, W: Tensor) -> Tensor:
-    """strength * steps in the precision of W, where 0 * inf = 0."""
+    """Thresholds: strength * steps in the precision of W, where 0 * inf = 0."""
     strength = torch.as_tensor(strength, dtype=torch.float64) if is_scalar(strength) else strength
     steps = steps if is_scalar(steps) else steps.to(W.dtype)
     return (strength * steps).nan_to_num(nan=0.0, posinf=torch.inf)
 
 
 def is_scalar(steps: Steps) -> bool:
+    """Whether there is one step for all entries."""
     return not isinstance(steps, Tensor) or steps.dim() == 0
 
 
 def refuse_entry_steps(steps: Steps, penalty: str, advice: str) -> None:
-    """For a prox that is known for one step alone."""
+    """Refuse a step per entry, for a prox that is known for one step only."""
     if not is_scalar(steps):
         raise UserError(
             f"the prox of {penalty} takes one step for all entries, got one for each as in {tuple(steps.shape)} "
@@ -30,15 +31,16 @@ def refuse_entry_steps(steps: Steps, penalty: str, advice: str) -> None:
 
 
 def number(value: Steps, W: Tensor):
-    """A scalar in the very type of the memory of W, so that the kernels do not compute in another."""
+    """A scalar in the type of the memory of W, so that the kernels compute in that type."""
     return W.detach().numpy().dtype.type(value)
 
 
 def steps_array(steps: Tensor, W: Tensor):
+    """Steps as a flat array, one per entry of W."""
     return flat_array(steps.to(W.dtype).expand_as(W).contiguous())
 
 
 def changed(W: Tensor) -> Tensor:
-    """Tell autograd, which did not see the kernels write."""
+    """Tell autograd that a kernel has written to W."""
     torch.autograd.graph.increment_version(W)
     return W

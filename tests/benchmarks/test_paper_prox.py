@@ -196,8 +196,8 @@ def loss_of(model: NgramModel, solver: FISTA):
 def test_what_they_cannot_walk_is_refused():
     forest = by_parents((8,), random_parents(8, 1))
     for name in ("random_pivot", "best_of_heap"):
-        with pytest.raises(UserError, match=r"contiguous CPU memory: take prox\.tree_clip_"):
+        with pytest.raises(UserError, match=r"contiguous CPU memory: take prox\.forest_clip_"):
             ALGORITHMS[name](torch.zeros(8, 2)[:, 0], forest, 1.0, 1.0)
     assert ALGORITHMS["merged_heap"](torch.ones(8, 2)[:, 0], forest, 0.1, 1.0).equal(
-        prox.tree_clip_(torch.ones(8), forest, 0.1, 0.0, 1.0)
+        prox.forest_clip_(torch.ones(8), forest, 0.1, 0.0, 1.0)
     )

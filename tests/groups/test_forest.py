@@ -225,8 +225,8 @@ def forest_of(parents, names="abcd", ids=None, shape=(4, 3), **others):
 
 
 WRONG = {
-    "the parents of lm.weight run in a cycle: a > c > b > a": lambda: forest_of([2, 0, 1, -1]),
-    "run in a cycle: b > c > b": lambda: forest_of([1, 2, 1, 0]),
+    "the parents of lm.weight form a cycle: a > c > b > a": lambda: forest_of([2, 0, 1, -1]),
+    "form a cycle: b > c > b": lambda: forest_of([1, 2, 1, 0]),
     "(30 nodes) > node 0": lambda: by_parents((30,), [*range(1, 30), 0], names_of(30)),
     "the parent of b is 4, expected -1 (a root) to 3": lambda: forest_of([-1, 4, 0, 0]),
     "the parent of c is -2": lambda: forest_of([-1, 0, -2, 0]),

@@ -28,7 +28,7 @@ from tests.support.forests import (
 )
 
 ROUTES = {"kernels": lambda W: W.clone(), "torch": lambda W: torch.stack([W, W], -1)[..., 0]}
-PROX = {"l2": prox.tree_shrink_, "linf": prox.tree_clip_}
+PROX = {"l2": prox.forest_shrink_, "linf": prox.forest_clip_}
 PENALTIES = {"l2": TreeGroupLasso, "linf": TreeGroupLassoMax}
 TREES = {  # parents: shallow and deep, with one root and with many
     "shallow": lambda nodes: random_parents(nodes, 1),
@@ -143,8 +143,8 @@ def test_collapsed_nodes_are_written_out_chains(route):
     for strength in (0.05, 4.0):
         for each in (torch.tensor(0.3, dtype=torch.float64), steps):
             each = torch.as_tensor(each).expand_as(W)
-            expected = prox.tree_clip_(ROUTES[route](W[copies]), long, strength, 0.0, each[copies])
-            found = prox.tree_clip_(ROUTES[route](W), small, strength, 0.0, each / counts[:, None])
+            expected = prox.forest_clip_(ROUTES[route](W[copies]), long, strength, 0.0, each[copies])
+            found = prox.forest_clip_(ROUTES[route](W), small, strength, 0.0, each / counts[:, None])
             torch.testing.assert_close(found[copies], expected, rtol=0, atol=1e-13)
             assert float((found != W).double().mean()) > 0.1
             assert (found == 0).any() == (strength > 1)
@@ -254,11 +254,11 @@ def test_entries_without_a_step_stay_and_those_with_an_endless_one_follow(route)
     W = torch.tensor([0.5, 3.0, -2.0, -9.0], dtype=torch.float64)
     steps = torch.tensor([1.0, 0.0, 1.0, math.inf], dtype=torch.float64)
     expected = torch.tensor([0.5, 3.0, -1.0, -3.0], dtype=torch.float64)
-    V = prox.tree_clip_(ROUTES[route](W), forest, 1.0, 0.0, steps)  # 9 may be as large as the one that stays
+    V = prox.forest_clip_(ROUTES[route](W), forest, 1.0, 0.0, steps)  # 9 may be as large as the one that stays
     torch.testing.assert_close(V, expected, rtol=0, atol=1e-15)
     near = torch.tensor([1.0, 1e-9, 1.0, 1e9], dtype=torch.float64)
-    torch.testing.assert_close(prox.tree_clip_(ROUTES[route](W), forest, 1.0, 0.0, near), expected, rtol=0, atol=1e-7)
-    V = prox.tree_clip_(ROUTES[route](W), forest, 1.0, 0.1, steps)
+    torch.testing.assert_close(prox.forest_clip_(ROUTES[route](W), forest, 1.0, 0.0, near), expected, rtol=0, atol=1e-7)
+    V = prox.forest_clip_(ROUTES[route](W), forest, 1.0, 0.1, steps)
     torch.testing.assert_close(V, torch.tensor([0.4, 3.0, -0.9, 0.0], dtype=torch.float64), rtol=0, atol=1e-15)
 
 
@@ -297,8 +297,8 @@ def test_chunks_of_trees_that_threads_share_are_those_of_torch(layout):
     forest = Forest(parents, ids, range(nodes), W.shape, "one")
     assert len(forest.preorder().chunks) > 20
     for steps in (0.5, random_steps(W.shape)):
-        expected = prox.tree_clip_(ROUTES["torch"](W), forest, 0.4, 0.05, steps)
-        torch.testing.assert_close(prox.tree_clip_(W.clone(), forest, 0.4, 0.05, steps), expected, rtol=0, atol=1e-12)
+        expected = prox.forest_clip_(ROUTES["torch"](W), forest, 0.4, 0.05, steps)
+        torch.testing.assert_close(prox.forest_clip_(W.clone(), forest, 0.4, 0.05, steps), expected, rtol=0, atol=1e-12)
 
 
 @both

@@ -51,8 +51,8 @@ def test_the_dead_subtrees_do_not_depend_on_the_metric():
     for seed in range(20):
         pull, strength = random_weights((200,), seed), 0.4 * 1.2 ** (seed % 7)
         steps = random_steps((200,), seed, spread=3)
-        alike = prox.tree_shrink_(pull.clone(), forest, strength, 0.0, 1.0)
-        found = prox.tree_shrink_(pull * steps, forest, strength, 0.0, steps)
+        alike = prox.forest_shrink_(pull.clone(), forest, strength, 0.0, 1.0)
+        found = prox.forest_shrink_(pull * steps, forest, strength, 0.0, steps)
         assert 0 < int((found == 0).sum()) < 200
         assert torch.equal(found == 0, alike == 0)
 
@@ -65,11 +65,11 @@ def test_kernel_and_torch_agree_and_steps_of_zero_move_nothing(layout):
         held = random_weights(forest.shape, seed + 50) > 1
         steps = torch.where(held, 0.0, steps) if seed % 2 else steps
         rest = 0.03 * 1.4 ** (seed % 13), 0.1 * (seed % 3), steps
-        found = [prox.tree_shrink_(route(W), forest, *rest) for route in STRIDED.values()]
+        found = [prox.forest_shrink_(route(W), forest, *rest) for route in STRIDED.values()]
         torch.testing.assert_close(*found, rtol=0, atol=1e-11)
         if seed % 2:
             assert torch.equal(found[0][held], W[held])
-        single = prox.tree_shrink_(W.float(), forest, *rest[:2], steps.float())
+        single = prox.forest_shrink_(W.float(), forest, *rest[:2], steps.float())
         torch.testing.assert_close(single.double(), found[0], rtol=1e-4, atol=1e-5)
 
 
@@ -77,9 +77,9 @@ def test_kernel_and_torch_agree_and_steps_of_zero_move_nothing(layout):
 def test_an_inexact_prox_keeps_its_accuracy(route):
     forest = by_parents((400,), random_parents(400, 5, trees=8), weights="one")
     W, steps, worst = random_weights((400,), 1), random_steps((400,), 1, spread=2), []
-    exact = prox.tree_shrink_(W.clone(), forest, 0.3, 0.0, steps)
+    exact = prox.forest_shrink_(W.clone(), forest, 0.3, 0.0, steps)
     for accuracy in (1.0, 1e-2, 1e-4, 1e-8):
-        found = prox.tree_shrink_(STRIDED[route](W), forest, 0.3, 0.0, steps, accuracy)
+        found = prox.forest_shrink_(STRIDED[route](W), forest, 0.3, 0.0, steps, accuracy)
         assert torch.equal(found == 0, exact == 0)
         worst.append(float((found - exact).norm() / exact.norm()))
     assert worst[0] > worst[1] > worst[2] >= worst[3]

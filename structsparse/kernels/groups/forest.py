@@ -1,26 +1,25 @@
-"""Forests on the CPU: the order of their nodes, and what is summed or largest in their subtrees.
+"""Nested groups (forests) on the CPU: orders of their nodes, and sums and maxima over their subtrees.
 
-Level order is breadth first: a node's place follows its parent's, and the children of a node lie side by side, so
-that what moves between a level and the next reads and writes memory in order; nodes that come level by level already
-stay where they are. Preorder is depth first: a subtree is
-one stretch, and of the path to the root one slot per depth is all that must be remembered.
+Level order is breadth first: a node comes after its parent, and the children of a node lie side by side, so that loops
+between two levels read and write memory in order. Nodes that come level by level already stay where they are. Preorder
+is depth first: a subtree is contiguous, and the path to the root needs one slot per depth.
 
-Which memory of x a node owns: a unit is `width` entries, of which unit u begins at u * width, and the node at place k
-owns units[starts[k]] to units[starts[k + 1] - 1]. Where each node owns one unit, `starts` is empty; if that is the one
-at its own place, `units` is empty too. Sums are float64.
+Memory of a node: a unit is `width` entries, unit u begins at u * width, and the node at place k owns units[starts[k]]
+to units[starts[k + 1] - 1]. If each node owns one unit, `starts` is empty; if that is the unit at its own place,
+`units` is empty, too. Sums are float64.
 """
 
 import numpy as np
 from numba import njit
 
-from structsparse.kernels.prox.blocks import SERIAL, SUMS
+from structsparse.kernels.options import SERIAL, SUMS
 
 
 @njit(**SERIAL)
 def level_order(parents):
-    """The node at each place and the place of its parent; cut short where a cycle keeps nodes from any root."""
+    """Level order of a forest: the node at each place, and the place of its parent. Nodes in cycles are left out."""
     nodes = parents.size
-    first = np.zeros(nodes + 2, np.int64)  # of the children of node i - 1, the roots' mother being node -1
+    first = np.zeros(nodes + 2, np.int64)  # of the children of node i - 1; roots are the children of node -1
     for i in range(nodes):
         first[parents[i] + 2] += 1
     for i in range(nodes):
@@ -44,7 +43,7 @@ def level_order(parents):
 
 @njit(**SERIAL)
 def levelled(parents):
-    """Whether the nodes come level by level as they are."""
+    """Whether the nodes of a forest already come level by level."""
     depth = np.zeros(parents.size, np.int32)
     for k in range(parents.size):
         if parents[k] >= k:
@@ -58,7 +57,7 @@ def levelled(parents):
 
 @njit(**SERIAL)
 def level_offsets(above):
-    """First place of each level, then the number of nodes."""
+    """Levels of a forest: the first place of each, then the number of nodes."""
     offsets = [0]
     for k in range(above.size):
         if above[k] >= offsets[-1]:
@@ -69,7 +68,7 @@ def level_offsets(above):
 
 @njit(**SERIAL)
 def cycle_above(parents, node):
-    """The cycle that one reaches by going up from this node, which leads to no root."""
+    """The cycle of parents above a node that reaches no root."""
     seen = np.zeros(parents.size, np.bool_)
     while not seen[node]:
         seen[node] = True
@@ -82,7 +81,7 @@ def cycle_above(parents, node):
 
 @njit(**SERIAL)
 def preorder(above):
-    """For each place in level order the place in preorder."""
+    """Preorder of a forest: for each place in level order the place in preorder."""
     size = np.ones(above.size, np.int32)
     for k in range(above.size - 1, -1, -1):
         if above[k] >= 0:
@@ -101,7 +100,8 @@ def preorder(above):
 
 @njit(**SERIAL)
 def units_by_place(owners, place, units):
-    """units <- those of each place, one place after the other; returns where those of each begin. -1 owns none."""
+    """Units of memory sorted by owner: units <- those of each place, one place after the other; returns where each
+    place begins. Owner -1 is nobody."""
     starts = np.zeros(place.size + 2, np.int64)
     for unit in range(owners.size):
         if owners[unit] >= 0:
@@ -118,7 +118,7 @@ def units_by_place(owners, place, units):
 
 @njit(**SERIAL)
 def add_upwards(values, above):
-    """values[k], in level order, <- the sum over the subtree of k."""
+    """Sums over subtrees: values[k], in level order, <- the sum over the subtree of k."""
     for k in range(above.size - 1, -1, -1):
         if above[k] >= 0:
             values[above[k]] += values[k]
@@ -126,7 +126,7 @@ def add_upwards(values, above):
 
 @njit(**SERIAL)
 def add_downwards(values, above):
-    """values[k], in level order, <- the sum over the path from the root to k."""
+    """Sums along paths: values[k], in level order, <- the sum over the path from the root to k."""
     for k in range(above.size):
         if above[k] >= 0:
             values[k] += values[above[k]]
@@ -134,7 +134,7 @@ def add_downwards(values, above):
 
 @njit(**SERIAL)
 def largest(x, units, starts, width, above, values):
-    """values[k], in level order, <- the largest |x| in the subtree of k."""
+    """Largest entries of subtrees: values[k], in level order, <- the largest |x| in the subtree of k."""
     values[:] = 0.0
     for k in range(values.size - 1, -1, -1):
         a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
@@ -143,7 +143,7 @@ def largest(x, units, starts, width, above, values):
             unit = units[u] if units.size > 0 else u
             for e in range(unit * width, (unit + 1) * width):
                 size = abs(np.float64(x[e]))
-                most = size if not size <= most else most  # what is not a number stays so
+                most = size if not size <= most else most  # NaN stays NaN
         values[k] = most
         if above[k] >= 0 and not most <= values[above[k]]:
             values[above[k]] = most
@@ -151,7 +151,7 @@ def largest(x, units, starts, width, above, values):
 
 @njit(**SERIAL)
 def largest_upwards(values, where, above):
-    """values[k], in level order, <- the largest of the subtree of k; where[k] comes along."""
+    """Maxima over subtrees: values[k], in level order, <- the largest in the subtree of k, where[k] <- its place."""
     for k in range(above.size - 1, -1, -1):
         p = above[k]
         if p >= 0 and where[k] >= 0 and (where[p] < 0 or values[k] > values[p]):
@@ -160,7 +160,8 @@ def largest_upwards(values, where, above):
 
 @njit(**SERIAL)
 def own_largest(x, units, starts, width, values, where):
-    """values[k] <- the largest |x| among the entries of k itself, where[k] <- its place in x; left alone if none."""
+    """Largest entries of nodes without their subtrees: values[k] <- the largest |x| among the entries of node k itself,
+    where[k] <- its place in x; unchanged for nodes without entries."""
     for k in range(values.size):
         a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
         for u in range(a, b):
@@ -172,7 +173,7 @@ def own_largest(x, units, starts, width, values, where):
 
 @njit(**SERIAL)
 def own_squares(x, units, starts, width, cut, squares):
-    """squares[k] <- the squared norm of soft(x, cut) over the entries of k itself."""
+    """Squared norms of nodes without their subtrees: squares[k] <- sum of soft(x, cut)^2 over the entries of node k."""
     if width == 1 and starts.size == 0:
         if units.size == 0:
             _square_each(x, cut, squares)
@@ -189,6 +190,7 @@ def own_squares(x, units, starts, width, cut, squares):
 
 @njit(**SUMS)
 def _squares(x, cut):
+    """Sum of the squares of soft(x, cut)."""
     total = 0.0
     for i in range(x.size):
         rest = np.float64(x[i] - min(max(x[i], -cut), cut))
@@ -198,6 +200,7 @@ def _squares(x, cut):
 
 @njit(**SERIAL)
 def _square_each(x, cut, squares):
+    """`own_squares` where each node owns the entry at its own place."""
     for k in range(squares.size):
         rest = np.float64(x[k] - min(max(x[k], -cut), cut))
         squares[k] = rest * rest
@@ -205,6 +208,7 @@ def _square_each(x, cut, squares):
 
 @njit(**SERIAL)
 def _square_scattered(x, units, cut, squares):
+    """`own_squares` where each node owns one entry."""
     for k in range(squares.size):
         rest = np.float64(x[units[k]] - min(max(x[units[k]], -cut), cut))
         squares[k] = rest * rest

@@ -1,75 +1,33 @@
-"""Proximal steps on the CPU: flat contiguous float32 or float64 memory, changed in place; twins of the torch routes.
+"""Group lasso over row blocks on the CPU: proximal steps and sums, in place on flat contiguous float memory.
 
 Row blocks are `offsets` (in rows) over a parameter of `width` entries a row. A thread takes whole blocks, about a
-TILE of entries at a time, and finishes them while they lie in its cache; a block above LARGE is shared by all
-threads. Cuts depend on sizes alone, so results do not depend on the number of threads. Sums are float64: in float32
-a sum over a million entries is wrong in the third digit. Only the sums that shrink blocks of few entries (vectors.FEW)
-are in the precision of the entries, which moves such a block by 1e-6 of itself at the worst.
+TILE of entries at a time, and finishes them while they lie in its cache; a block above LARGE is shared by all threads.
+Pieces depend on sizes alone, so results do not depend on the number of threads. Sums are float64: in float32 a sum
+over a million entries is wrong in the third digit. Only blocks of few entries (vectors.FEW) are summed in the
+precision of the entries, which moves such a block by at most 1e-6 of itself.
 """
 
 import numpy as np
 from numba import njit, prange
 
 from structsparse.kernels import vectors
+from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
+from structsparse.kernels.prox.entries import _soft_metric, soft_threshold_metric
 
-TILE = 1 << 15  # entries: with their steps they fit a second-level cache
-ALONE = 1 << 18  # entries: up to here one thread has done it before the others, on a busy machine, are awake
+TILE = 1 << 15  # entries of a piece for one thread: with their steps they fit a second-level cache
+ALONE = 1 << 18  # entries, up to which one thread is done before the others are awake on a busy machine
 PORTION = 1 << 11  # entries of small blocks: with a factor each they fit a first-level cache
 BEHIND = 128  # entries that vectors of small blocks may read or fill behind them
 LINE = 64  # bytes of a vector
-LEAST, MOST, FAINT = 1e-30, 1e30, 1e-12  # squares between are sure in float32; those below count at a faint threshold
-RUN = 1 << 18  # entries of a task of many blocks: fewer, and handing it out shows (6 %)
+LEAST, MOST, FAINT = 1e-30, 1e30, 1e-12  # squares between are safe in float32; below, only FAINT thresholds matter
+RUN = 1 << 18  # entries of a task of many blocks; with fewer, scheduling costs up to 6 %
 LARGE = 1 << 21  # entries of a block that is worth all threads at once
-ROUNDS = 60  # of Newton: it ends by itself within a dozen, this bounds what odd input could do
-SERIAL = {"cache": True, "nogil": True, "error_model": "numpy"}  # a checked division is no vector division
-SUMS = {**SERIAL, "fastmath": {"reassoc", "contract"}}  # what a sum needs to become a vector loop
-PARALLEL = {**SERIAL, "parallel": True}  # array expressions wake all threads too: they stay in serial functions
-
-
-@njit(**PARALLEL)
-def soft_threshold(x, cut):
-    """x <- soft(x, cut)."""
-    if x.size <= ALONE:
-        _soft(x, cut)
-        return
-    for tile in prange((x.size + TILE - 1) // TILE):
-        _soft(x[tile * TILE : (tile + 1) * TILE], cut)
-
-
-@njit(**PARALLEL)
-def soft_threshold_metric(x, steps, strength):
-    """x <- soft(x, strength * steps) for a strength above zero."""
-    if x.size <= ALONE:
-        _soft_metric(x, steps, strength)
-        return
-    for tile in prange((x.size + TILE - 1) // TILE):
-        _soft_metric(x[tile * TILE : (tile + 1) * TILE], steps[tile * TILE : (tile + 1) * TILE], strength)
-
-
-@njit(**PARALLEL)
-def shrink_metric(x, steps, strength):
-    """x <- x / (1 + strength * steps) for a strength above zero."""
-    if x.size <= ALONE:
-        _shrink_entries(x, steps, strength)
-        return
-    for tile in prange((x.size + TILE - 1) // TILE):
-        _shrink_entries(x[tile * TILE : (tile + 1) * TILE], steps[tile * TILE : (tile + 1) * TILE], strength)
-
-
-@njit(**PARALLEL)
-def shrink_and_shorten(x, steps, strength, shorter):
-    """The same; shorter <- steps / (1 + strength * steps)."""
-    if x.size <= ALONE:
-        _shrink_and_shorten(x, steps, strength, shorter)
-        return
-    for tile in prange((x.size + TILE - 1) // TILE):
-        a, b = tile * TILE, (tile + 1) * TILE
-        _shrink_and_shorten(x[a:b], steps[a:b], strength, shorter[a:b])
+ROUNDS = 60  # of Newton, at most: it converges within a dozen on ordinary input
 
 
 @njit(**PARALLEL)
 def shrink_blocks(x, offsets, width, weight, threshold, cut):
-    """Each row block g of x <- group prox with threshold * weight[g] of soft(x, cut)."""
+    """Sparse group lasso over row blocks: block g of x <- group prox of soft(x, cut) with threshold * weight[g]."""
     if x.size <= ALONE:
         _shrink_tile(x, offsets, width, weight, threshold, cut)
         return
@@ -85,7 +43,8 @@ def shrink_blocks(x, offsets, width, weight, threshold, cut):
 
 @njit(**PARALLEL)
 def shrink_blocks_metric(x, steps, offsets, width, weight, strength, cut):
-    """The same in the metric 1 / steps: group prox with strength * weight[g] of soft(x, cut * steps)."""
+    """Sparse group lasso over row blocks in the metric 1 / steps: block g of x <- group prox of soft(x, cut * steps)
+    with strength * weight[g]."""
     if x.size <= ALONE:
         _shrink_tile_metric(x, steps, offsets, width, weight, strength, cut)
         return
@@ -117,8 +76,8 @@ def block_sums(x, offsets, width, power, sums):
 
 @njit(**PARALLEL)
 def block_sums_past(x, offsets, width, cuts, sums):
-    """sums[:, g] <- of the entries of row block g with |x| > cuts[g]: how many, the sum of |x| - cut and of its square,
-    for sums (float64) that are zero before."""
+    """Sums past a cut: of the entries of row block g with |x| > cuts[g], sums[:, g] <- their number, and the sums of
+    |x| - cut and of its square, for sums (float64) that are zero before."""
     if x.size <= ALONE:
         for g in range(cuts.size):
             sums[:, g] = _sums_past(x[offsets[g] * width : offsets[g + 1] * width], cuts[g])
@@ -129,6 +88,7 @@ def block_sums_past(x, offsets, width, cuts, sums):
 
 @njit(**SUMS)
 def _sums_past(x, cut):
+    """Number of entries past a cut, and the sums of what is past it and of its square."""
     many, total, squares = 0.0, 0.0, 0.0
     for i in range(x.size):
         past = max(np.float64(abs(x[i])) - cut, 0.0)
@@ -140,7 +100,7 @@ def _sums_past(x, cut):
 
 @njit(**SERIAL)
 def _tiles(offsets, width, entries):
-    """First and last block (excluded) of each tile. Large blocks, which can only come last in one, are left out."""
+    """First block and end block of each tile. Large blocks, which can only come last in a tile, are left out."""
     tiles = 1 + offsets[-1] * width // entries
     bounds = np.searchsorted(offsets, np.arange(tiles + 1) * offsets[-1] // tiles)
     first, last = bounds[:-1], bounds[1:].copy()
@@ -152,46 +112,21 @@ def _tiles(offsets, width, entries):
 
 
 @njit(**SERIAL)
-def _soft(x, cut):
-    for i in range(x.size):
-        x[i] -= min(max(x[i], -cut), cut)
-
-
-@njit(**SERIAL)
-def _soft_metric(x, steps, strength):
-    for i in range(x.size):
-        cut = strength * steps[i]
-        x[i] -= min(max(x[i], -cut), cut)
-
-
-@njit(**SERIAL)
-def _shrink_entries(x, steps, strength):
-    one = x.dtype.type(1)
-    for i in range(x.size):
-        x[i] /= one + strength * steps[i]
-
-
-@njit(**SERIAL)
-def _shrink_and_shorten(x, steps, strength, shorter):
-    one = x.dtype.type(1)
-    for i in range(x.size):
-        shorter[i] = one / (one / steps[i] + strength)  # of a step that is infinite too
-        x[i] /= one + strength * steps[i]
-
-
-@njit(**SERIAL)
 def _power_sum(x, start, stop, power):
+    """Sum of |x|^power over a slice."""
     return vectors.square_sum(x, start, stop, ()) if power == 2 else vectors.absolute_sum(x, start, stop, ())
 
 
 @njit(**SERIAL)
 def _sum_tile(x, offsets, width, power, sums):
+    """Sums of |x|^power over each row block of a tile."""
     for g in range(sums.size):
         sums[g] = _power_sum(x, offsets[g] * width, offsets[g + 1] * width, power)
 
 
 @njit(**PARALLEL)
 def _power_sum_large(x, power):
+    """Sum of |x|^power over a large block, shared by all threads."""
     tiles = (x.size + TILE - 1) // TILE
     partial = np.empty((tiles, 1))
     for tile in prange(tiles):
@@ -207,7 +142,7 @@ def _squares(x, start, stop, cut):
 
 @njit(**SERIAL)
 def _factor(squares, threshold):
-    """What a group of that squared norm is multiplied by."""
+    """The number that a group of that squared norm is multiplied by in the group prox."""
     if threshold == 0:
         return 1.0
     norm = np.sqrt(squares)
@@ -225,7 +160,7 @@ def _scale(x, start, stop, cut, factor):
 
 @njit(**SERIAL)
 def _shrink_tile(x, offsets, width, weight, threshold, cut):
-    """Blocks of few entries by the portion, each of the others by itself."""
+    """Sparse group lasso over the row blocks of a tile: those of few entries in portions, the others one by one."""
     bounds, first = offsets * width, 0
     squares, factors, spread = np.empty(PORTION), np.empty(PORTION, x.dtype), np.empty(PORTION + BEHIND, x.dtype)
     two = bounds[-1] - bounds[0] <= weight.size * (vectors.TWO * LINE // x.itemsize)  # on average
@@ -247,11 +182,12 @@ def _shrink_tile(x, offsets, width, weight, threshold, cut):
 
 
 def _few_shrinker(add, fill, multiply, soft):
-    """Compiled for each of the vector functions: to choose one block by block would take as long as to do it."""
+    """A kernel that shrinks row blocks of few entries, compiled for one set of vector functions: choosing between them
+    block by block would take as long as the work."""
 
     @njit(**SERIAL)
     def shrink(x, bounds, g, weight, threshold, cut, squares, factors, spread):
-        """By the portion, all sums, then all factors, then all products. Tells which is the first block left alone."""
+        """Shrink blocks in portions: all sums, then all factors, then all products. Returns the first block left."""
         numbers = (cut,) if soft else ()
         while g < weight.size:
             first, begin, unsure = g, bounds[g], False
@@ -286,7 +222,7 @@ _shrink_two_soft = _few_shrinker(vectors.two_soft_square_sum, vectors.fill_two, 
 
 @njit(**SERIAL)
 def _factors(squares, weight, threshold, factors):
-    """_factor of each group, without branches, so that roots and quotients are vectors."""
+    """`_factor` of each group, without branches, so that roots and quotients are computed as vectors."""
     for g in range(squares.size):
         share, norm = threshold * weight[g], np.sqrt(squares[g])
         left = 0.0 if norm <= share else 1 - share / norm
@@ -295,6 +231,7 @@ def _factors(squares, weight, threshold, factors):
 
 @njit(**PARALLEL)
 def _shrink_large(x, threshold, cut):
+    """Sparse group prox of one large block, shared by all threads."""
     tiles = (x.size + TILE - 1) // TILE
     partial = np.empty((tiles, 1))
     for tile in prange(tiles):
@@ -306,16 +243,16 @@ def _shrink_large(x, threshold, cut):
 
 @njit(**SERIAL)
 def _total(partial, column):
-    """A sum in one order, whatever the number of threads."""
+    """Sum of partial sums in a fixed order, whatever the number of threads."""
     total = 0.0
     for tile in range(partial.shape[0]):
         total += partial[tile, column]
     return total
 
 
-# In the metric 1 / steps a group that lives has the norm theta at which p = w / (theta + strength * steps) has
-# norm 1, and becomes theta * p. 1 / |p| is increasing and concave in theta, so Newton on 1 / |p| = 1 climbs to the
-# root from any point left of it, such as |soft(w, strength * steps)|; from there on no entry of p exceeds 1.
+# In the metric 1 / steps a living group becomes theta * p, where p = w / (theta + strength * steps) and theta solves
+# |p| = 1. As 1 / |p| is increasing and concave in theta, Newton on 1 / |p| = 1 climbs to the root from any point left
+# of it, such as |soft(w, strength * steps)|; from there on no entry of p exceeds 1.
 
 
 @njit(**SUMS)
@@ -331,7 +268,7 @@ def _start(x, steps, strength):
 
 @njit(**SUMS)
 def _secular(x, steps, strength, theta):
-    """|p|^2, and minus half its slope in theta."""
+    """|p|^2, and minus half of its derivative in theta."""
     one, tiny = x.dtype.type(1), x.dtype.type(np.finfo(x.dtype).tiny)
     squares, slope = 0.0, 0.0
     for i in range(x.size):
@@ -344,7 +281,7 @@ def _secular(x, steps, strength, theta):
 
 @njit(**SERIAL)
 def _multiply(x, steps, strength, theta):
-    """x <- theta * p, with plain zeros where nothing is left."""
+    """x <- theta * p, with zeros of positive sign."""
     zero, one = x.dtype.type(0), x.dtype.type(1)
     for i in range(x.size):
         reach = strength * steps[i]
@@ -353,13 +290,14 @@ def _multiply(x, steps, strength, theta):
 
 @njit(**SERIAL)
 def _climbed(squares, slope, tolerance):
-    """How far Newton moves theta; zero once |p| is 1."""
+    """The Newton move of theta; zero once |p| is 1."""
     norm = np.sqrt(squares)
     return (norm - 1) * (squares / slope) if norm > 1 + tolerance else 0.0
 
 
 @njit(**SERIAL)
 def _shrink_tile_metric(x, steps, offsets, width, weight, strength, cut):
+    """Sparse group lasso over the row blocks of a tile, in the metric 1 / steps."""
     for g in range(weight.size):
         a, b = offsets[g] * width, offsets[g + 1] * width
         _shrink_small_metric(x[a:b], steps[a:b], x.dtype.type(strength * weight[g]), cut)
@@ -367,6 +305,7 @@ def _shrink_tile_metric(x, steps, offsets, width, weight, strength, cut):
 
 @njit(**SERIAL)
 def _shrink_small_metric(x, steps, strength, cut):
+    """Sparse group prox of one block in the metric 1 / steps."""
     if cut > 0:
         _soft_metric(x, steps, cut)
     if strength == 0:
@@ -384,6 +323,7 @@ def _shrink_small_metric(x, steps, strength, cut):
 
 @njit(**PARALLEL)
 def _shrink_large_metric(x, steps, strength, cut):
+    """Sparse group prox of one large block in the metric 1 / steps, shared by all threads."""
     if cut > 0:
         soft_threshold_metric(x, steps, cut)
     if strength == 0:

@@ -1,23 +1,22 @@
-"""Groups under the largest of their entries, on the CPU: row blocks of flat contiguous memory, changed in place.
+"""Prox of the largest entry of each row block on the CPU, in place on flat contiguous memory.
 
-A group is clipped at the height r where  sum (|x| - r)+ / steps = strength, or dies if even r = 0 leaves too little.
-The sum is convex and falls with r, so Newton from the left climbs to the root without passing it, and ends there
-after finitely many rounds. An entry that cannot move (step 0) holds r above itself.
+A group is clipped at the height r where  sum (|x| - r)+ / steps = strength; it dies if even at r = 0 the sum is
+smaller. The sum is convex and falls with r, so Newton from the left climbs to the root without passing it, in finitely
+many rounds. An entry that cannot move (step 0) keeps r above itself.
 """
 
 import numpy as np
 from numba import njit, prange
 
-TILE = 1 << 15  # entries
-ALONE = 1 << 17  # entries: up to here waking other threads costs more than it brings
-SERIAL = {"cache": True, "nogil": True, "error_model": "numpy"}
-SUMS = {**SERIAL, "fastmath": {"reassoc", "contract"}}
-PARALLEL = {**SERIAL, "parallel": True}
+from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
+
+TILE = 1 << 15  # entries of a piece for one thread
+ALONE = 1 << 17  # entries, up to which waking other threads costs more than it saves
 
 
 @njit(**PARALLEL)
 def clip_blocks(x, offsets, width, weight, threshold):
-    """Each row block g of x <- prox of threshold * weight[g] * max |v|."""
+    """Clip row blocks: block g of x <- prox of threshold * weight[g] * max |v|."""
     first, last = _tiles(offsets, width)
     for tile in prange(first.size):
         for g in range(first[tile], last[tile]):
@@ -26,7 +25,7 @@ def clip_blocks(x, offsets, width, weight, threshold):
 
 @njit(**PARALLEL)
 def clip_blocks_metric(x, steps, offsets, width, weight, strength):
-    """The same in the metric 1 / steps."""
+    """`clip_blocks` in the metric 1 / steps."""
     first, last = _tiles(offsets, width)
     for tile in prange(first.size):
         for g in range(first[tile], last[tile]):
@@ -36,7 +35,7 @@ def clip_blocks_metric(x, steps, offsets, width, weight, strength):
 
 @njit(**SERIAL)
 def _tiles(offsets, width):
-    """First and last group (excluded) of each tile."""
+    """First group and end group of each tile."""
     entries = offsets[-1] * width
     tiles = 1 if entries <= ALONE else entries // TILE
     bounds = np.searchsorted(offsets, np.arange(tiles + 1) * offsets[-1] // tiles)
@@ -46,7 +45,7 @@ def _tiles(offsets, width):
 
 @njit(**SERIAL)
 def _clip(x, height):
-    """Sizes to at most the height; plain zeros, and what is not a number stays so."""
+    """Clip the sizes of x at a height; zeros get a positive sign, NaN stays NaN."""
     zero = x.dtype.type(0)
     for i in range(x.size):
         value = x[i] + zero
@@ -56,7 +55,7 @@ def _clip(x, height):
 
 @njit(**SERIAL, fastmath={"nnan", "nsz"})
 def _largest(x, steps, strength):
-    """The largest |x| - strength * step: no height below it can do."""
+    """The largest |x| - strength * step, a lower bound of the height."""
     largest = 0.0
     for i in range(x.size):
         left = np.float64(abs(x[i])) - strength * steps[i]
@@ -77,7 +76,7 @@ def _above(x, height):
 
 @njit(**SUMS)
 def _above_metric(x, steps, height):
-    """The same, each divided by its step."""
+    """Sum and number of the sizes above a height, each divided by its step."""
     total, count = 0.0, 0.0
     for i in range(x.size):
         size = np.float64(abs(x[i]))
@@ -89,6 +88,7 @@ def _above_metric(x, steps, height):
 
 @njit(**SERIAL)
 def _clip_group(x, threshold):
+    """Clip one group at its height."""
     if threshold == 0:
         return
     total, count = _above(x, 0.0)
@@ -104,6 +104,7 @@ def _clip_group(x, threshold):
 
 @njit(**SERIAL)
 def _clip_group_metric(x, steps, strength):
+    """Clip one group at its height in the metric 1 / steps."""
     if strength == 0:
         return
     height = _largest(x, steps, strength)

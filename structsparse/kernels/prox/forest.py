@@ -1,26 +1,28 @@
-"""The proximal steps of trees on the CPU; twins of the torch routes in `prox.trees`.
+"""Prox of nested groups (a forest) on the CPU: Euclidean norms or largest entries of subtrees, in place.
 
-In place on flat contiguous float32 or float64 memory; `kernels.forest` says in which orders the nodes come, and what
-`units`, `starts` and `width` say of the memory that each owns. Numbers of nodes are float64.
+Memory is flat, contiguous, float32 or float64. `kernels.groups.forest` explains the orders of nodes, and `units`,
+`starts` and `width`: the memory that each node owns. Numbers per node are float64.
 """
 
 import numpy as np
 from numba import njit, prange
 
 from structsparse.kernels.groups.forest import own_squares
-from structsparse.kernels.prox.blocks import ALONE, PARALLEL, SERIAL
+from structsparse.kernels.options import PARALLEL, SERIAL
+from structsparse.kernels.prox.blocks import ALONE
 
 HEAP = np.dtype([("value", np.float64), ("count", np.float64), ("child", np.int32), ("next", np.int32)])
-STRETCH = 1 << 12  # nodes of a level whose numbers stay in the first-level cache between two loops
+STRETCH = 1 << 12  # nodes of a level whose numbers stay in the first-level cache from one loop to the next
 
 
-# Euclidean norms: from the leaves to the roots each subtree is multiplied by 1 - reach / norm, or by 0; what that
-# leaves of its squared norm is added to its parent's. From the roots to the leaves the factors are multiplied.
+# Euclidean norms: from the leaves to the roots, each subtree gets the factor 1 - reach / norm, or 0, and the squared
+# norm that is left is added to its parent's. From the roots to the leaves, factors are multiplied.
 
 
 @njit(**SERIAL)
-def shrink_trees(x, units, starts, width, above, levels, weight, threshold, cut, squares, factor):
-    """Prox of threshold * sum_k weight[k] ||V_k|| + cut * ||V||_1, nodes in level order; squares, factor: scratch."""
+def shrink_forest(x, units, starts, width, above, levels, weight, threshold, cut, squares, factor):
+    """Prox of norms of subtrees: threshold * sum_k weight[k] ||V_k|| + cut * ||V||_1, nodes in level order; squares and
+    factor are scratch."""
     own_squares(x, units, starts, width, cut, squares)
     for level in range(levels.size - 2, -1, -1):
         for a in range(levels[level], levels[level + 1], STRETCH):
@@ -34,28 +36,32 @@ def shrink_trees(x, units, starts, width, above, levels, weight, threshold, cut,
 
 @njit(**SERIAL)
 def _factors(squares, weight, threshold, factor):
+    """The factor of each subtree, and its squared norm after that."""
     for k in range(squares.size):
         norm, reach = np.sqrt(squares[k]), threshold * weight[k]
         share = 1 - reach / norm
-        share = 0.0 if norm <= reach else share  # what is not a number stays so
+        share = 0.0 if norm <= reach else share  # NaN stays NaN
         factor[k] = share if reach > 0 else 1.0  # 0 * inf is no reach either
         squares[k] *= factor[k] * factor[k]
 
 
 @njit(**SERIAL)
 def _add_to_parents(squares, above, parents):
+    """Add the numbers of nodes to those of their parents."""
     for k in range(squares.size):
         parents[above[k]] += squares[k]
 
 
 @njit(**SERIAL)
 def _multiply_downwards(factor, above, parents):
+    """Multiply the factor of each node by that of its parent, level by level."""
     for k in range(factor.size):
         factor[k] *= parents[above[k]]
 
 
 @njit(**SERIAL)
 def _scale_own(x, units, starts, width, cut, factor):
+    """Scale the entries that each node owns: x <- soft(x, cut) * factor."""
     if width == 1 and starts.size == 0:
         if units.size == 0:
             _scale_each(x, cut, factor)
@@ -71,6 +77,7 @@ def _scale_own(x, units, starts, width, cut, factor):
 
 @njit(**SERIAL)
 def _scale(x, cut, factor):
+    """`_scale_own` of one stretch of memory."""
     zero = x.dtype.type(0)
     for i in range(x.size):
         scaled = (x[i] - min(max(x[i], -cut), cut)) * factor
@@ -79,6 +86,7 @@ def _scale(x, cut, factor):
 
 @njit(**SERIAL)
 def _scale_each(x, cut, factor):
+    """`_scale_own` where each node owns the entry at its own place."""
     zero = x.dtype.type(0)
     for k in range(factor.size):
         scaled = (x[k] - min(max(x[k], -cut), cut)) * x.dtype.type(factor[k])
@@ -87,6 +95,7 @@ def _scale_each(x, cut, factor):
 
 @njit(**SERIAL)
 def _scale_scattered(x, units, cut, factor):
+    """`_scale_own` where each node owns one entry."""
     zero = x.dtype.type(0)
     for k in range(factor.size):
         u = units[k]
@@ -94,19 +103,20 @@ def _scale_scattered(x, units, cut, factor):
         x[u] = zero if factor[k] == 0 else scaled
 
 
-# Largest entries: from the leaves to the roots each subtree is clipped at the r with sum_e (|v_e| - r)+ / step_e =
-# strength * weight, where the |v_e| come from the top of a heap of the subtree. Entries clipped together stay equal
-# for ever, so they go back as one element, with the sum of their counts (1 / step): each node puts back at most one,
-# so no more are ever taken than twice the number of entries. Of a subtree whose mass sum |v_e| / step_e is not above
-# strength * weight nothing is left. It is a pairing heap: to join two, hang the lower below the higher.
+# Largest entries: from the leaves to the roots, each subtree is clipped at the r with sum_e (|v_e| - r)+ / step_e =
+# strength * weight, where the |v_e| are popped from a heap of the subtree. Entries clipped together stay equal, so they
+# are pushed back as one element with the sum of their counts (1 / step). Each node pushes one at most, so all pops
+# together are at most twice the number of entries. A subtree whose mass sum |v_e| / step_e is not above strength *
+# weight dies. It is a pairing heap: to join two, the lower becomes a child of the higher.
 
 
 @njit(**PARALLEL)
-def clip_trees(x, steps, units, starts, width, depth, weight, chunks, strength, cut, heap, limit):
-    """Prox of strength * sum_k weight[k] max|V_k| + cut * ||V||_1; nodes in preorder, whole trees in a chunk.
+def clip_forest(x, steps, units, starts, width, depth, weight, chunks, strength, cut, heap, limit):
+    """Prox of largest entries of subtrees: strength * sum_k weight[k] max|V_k| + cut * ||V||_1; nodes in preorder, each
+    tree within a chunk.
 
-    `steps` has one per entry of x, or is empty: then strength and cut have been multiplied by the step. `heap` (one
-    element per entry of the trees) and `limit` (one number per node) are scratch.
+    `steps` has one step per entry of x, or is empty: then strength and cut have been multiplied by the step. `heap`
+    (one element per entry of the forest) and `limit` (one number per node) are scratch.
     """
     memory, trees = (units, starts, width), (depth, weight, limit)
     if x.size <= ALONE:
@@ -118,16 +128,15 @@ def clip_trees(x, steps, units, starts, width, depth, weight, chunks, strength, 
 
 
 @njit(**SERIAL)
-def clip_levels(x, steps, width, above, weight, strength, cut, heap, tops, mass, limit):
-    """The same where the node at each place of level order owns the `width` entries at that place: memory is walked
-    from end to end, which is three times as fast as in preorder. `tops`, `mass` and `limit` (one per node) are
-    scratch."""
+def clip_forest_in_levels(x, steps, width, above, weight, strength, cut, heap, tops, mass, limit):
+    """`clip_forest` where the node at each place of level order owns the `width` entries at that place: memory is read
+    from end to end, three times as fast as in preorder. `tops`, `mass` and `limit` (one per node) are scratch."""
     tops[:], mass[:] = -1, 0.0
     for k in range(above.size - 1, -1, -1):
         top = tops[k]
         for e in range(k * width, (k + 1) * width):
-            top, own = _with_entry(heap, top, e, x, steps, cut, e)
-            mass[k] += own
+            top, entry_mass = _with_entry(heap, top, e, x, steps, cut, e)
+            mass[k] += entry_mass
         limit[k], top, mass[k] = _limit(heap, top, mass[k], strength * weight[k])
         p = above[k]
         if p >= 0 and top >= 0:
@@ -142,14 +151,14 @@ def clip_levels(x, steps, width, above, weight, strength, cut, heap, tops, mass,
 
 @njit(**SERIAL)
 def _clip_chunk(a, b, x, steps, memory, trees, strength, cut, heap):
-    """The trees from place a to place b."""
+    """Clip the trees from place a to place b."""
     (units, starts, width), (depth, weight, limit) = memory, trees
     first, last = (starts[a] * width, starts[b] * width) if starts.size > 0 else (a * width, b * width)
     if starts.size > 0:
         starts = starts[a : b + 1]
     elif units.size > 0:
         units = units[a:b]
-    else:  # their memory is one stretch
+    else:  # their memory is contiguous
         x, steps = x[first:last], steps[first:last]
     memory, trees = (units, starts, width), (depth[a:b], weight[a:b], limit[a:b])
     _limits(x, steps, memory, trees, strength, cut, heap[first:last])
@@ -158,7 +167,7 @@ def _clip_chunk(a, b, x, steps, memory, trees, strength, cut, heap):
 
 @njit(**SERIAL)
 def _limits(x, steps, memory, trees, strength, cut, heap):
-    """limit[k] <- where the subtree of k is clipped on its own account."""
+    """Limits of subtrees: limit[k] <- the height at which the subtree of node k is clipped, those above it aside."""
     (units, starts, width), (depth, weight, limit) = memory, trees
     deepest = depth.max() + 2
     tops, masses = np.full(deepest, -1, np.int32), np.zeros(deepest)  # of the children, by depth
@@ -172,8 +181,8 @@ def _limits(x, steps, memory, trees, strength, cut, heap):
             unit = units[u] if units.size > 0 else u
             for e in range(unit * width, (unit + 1) * width):
                 slot -= 1
-                top, own = _with_entry(heap, top, slot, x, steps, cut, e)
-                mass += own
+                top, entry_mass = _with_entry(heap, top, slot, x, steps, cut, e)
+                mass += entry_mass
         limit[k], top, mass = _limit(heap, top, mass, strength * weight[k])
         if top >= 0:
             tops[d] = top if tops[d] < 0 else _link(heap, tops[d], top)
@@ -182,12 +191,12 @@ def _limits(x, steps, memory, trees, strength, cut, heap):
 
 @njit(**SERIAL)
 def _with_entry(heap, top, slot, x, steps, cut, e):
-    """The heap with |soft(x[e])| in this slot, and what it weighs."""
+    """Push |soft(x[e])| on a heap, in this slot; returns the heap and the mass of the entry."""
     value, count = abs(np.float64(x[e])), 1.0
     if steps.size > 0:
         count = 1 / np.float64(steps[e])
     value = _less(value, steps, e, cut)
-    if not (value > 0 and count > 0):  # an infinite step leaves an entry no say in the limit
+    if not (value > 0 and count > 0):  # an entry with an infinite step does not count for the limit
         return top, 0.0
     slot = np.int32(slot)
     heap[slot].value, heap[slot].count, heap[slot].child = value, count, -1
@@ -196,7 +205,7 @@ def _with_entry(heap, top, slot, x, steps, cut, e):
 
 @njit(**SERIAL)
 def _limit(heap, top, mass, reach):
-    """Where a subtree with this heap is clipped, the heap after that, and what it then weighs."""
+    """The limit of a subtree with this heap, and its heap and mass after clipping."""
     if not reach > 0:
         return np.inf, top, mass
     if not mass > reach:
@@ -207,7 +216,7 @@ def _limit(heap, top, mass, reach):
 
 @njit(**SERIAL)
 def _less(value, steps, e, cut):
-    """|soft(x, cut * step)| for value = |x|."""
+    """The size |soft(x, cut * step)| for value = |x|."""
     if cut == 0:
         return value
     reach = cut * steps[e] if steps.size > 0 else cut
@@ -216,7 +225,7 @@ def _less(value, steps, e, cut):
 
 @njit(**SERIAL)
 def _lower_top(heap, top, reach):
-    """The r that takes `reach` off the heap, and the heap after that."""
+    """Take `reach` off the mass of a heap: the height r to which its top falls, and the heap after that."""
     first, mass, count, limit = top, 0.0, 0.0, -1.0
     while top >= 0:
         value = heap[top].value
@@ -237,7 +246,7 @@ def _lower_top(heap, top, reach):
 
 @njit(**SERIAL)
 def _link(heap, a, b):
-    """Two heaps as one."""
+    """Join two heaps."""
     if heap[a].value < heap[b].value:
         a, b = b, a
     heap[b].next = heap[a].child
@@ -247,7 +256,7 @@ def _link(heap, a, b):
 
 @njit(**SERIAL)
 def _without_top(heap, top):
-    """The children of the top as one heap: linked in pairs, then pair by pair from the last to the first."""
+    """Pop the top of a heap: its children are joined in pairs, then pair by pair from the last to the first."""
     a, pairs = heap[top].child, np.int32(-1)
     while a >= 0:
         b = heap[a].next
@@ -272,7 +281,7 @@ def _without_top(heap, top):
 
 @njit(**SERIAL)
 def _clip_own(x, steps, memory, trees, cut):
-    """Every entry <- soft(x, cut), clipped at the least limit on its path."""
+    """Clip entries: each becomes soft(x, cut), clipped at the lowest limit on its path to the root."""
     (units, starts, width), (depth, _, limit) = memory, trees
     path = np.full(depth.max() + 1, np.inf)
     for k in range(depth.size):
@@ -288,6 +297,7 @@ def _clip_own(x, steps, memory, trees, cut):
 
 @njit(**SERIAL)
 def _clip_entry(x, e, steps, cut, most):
+    """Soft threshold of one entry, then clipped at `most`."""
     if cut > 0:
         reach = x.dtype.type(cut * steps[e] if steps.size > 0 else cut)
         x[e] -= min(max(x[e], -reach), reach)

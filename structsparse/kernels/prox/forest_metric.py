@@ -1,39 +1,39 @@
-"""The proximal step of Euclidean norms over subtrees with a step for each entry; the twin of `prox.bent`.
+"""Prox of Euclidean norms of nested groups in a diagonal metric (a step per entry) on the CPU, by Newton.
 
 With D = 1 / step the prox of sum_k reach_k ||V_k|| at x is v_e = D_e x_e / (D_e + q_e), where q_e is the sum of
 tau_k = reach_k / ||V_k|| over the nodes on the path from the root to that of e. A subtree is zero exactly if that of
-D x is under steps of 1, whatever D is: at zero the metric has no say. For the others, Newton solves
-1 / (tau_k ||V_k||) = 1 / reach_k, which for a single entry is one step. The equations of Newton couple a node with
-all above and below it, but written in sums along paths, y, they are those of a tree: its elimination from the leaves
-to the roots and back is two passes. With w_e = v_e^2 / (q_e + D_e), all numbers in it are sums of positive terms:
+D x is zero under steps of 1, whatever D is. For the others, Newton solves 1 / (tau_k ||V_k||) = 1 / reach_k; for a
+single entry this takes one step. The Newton equations couple a node with all nodes above and below it. Written in
+sums along paths, y, their matrix is that of the tree, so elimination takes two passes, up to the roots and back. With
+w_e = v_e^2 / (q_e + D_e), all numbers in it are sums of positive terms:
 
-    delta_k = mean of D_e over the own entries, weighed by w_e, and of delta_c over the children c,
-              weighed by ||V_c||^2 / (q_k + delta_c)
+    delta_k = mean of D_e over the entries of the node itself, weighted by w_e, and of delta_c over the children c,
+              weighted by ||V_c||^2 / (q_k + delta_c)
 
-is how much metric a subtree as a whole has left, and the elimination divides by (q_above + delta) / (q + delta).
-What keeps Newton from running away: as (D + q_above) V_k is at least what is left of D x once k and all below it have
-taken their part, of norm L_k, tau_k is at most reach_k / L_k (largest D of the subtree + q_above).
-Nodes come in level order; memory is as in `kernels.trees`. Numbers of nodes are float64.
+is the metric that a subtree has left as a whole, and the elimination divides by (q_above + delta) / (q + delta).
+Newton is bounded: (D + q_above) V_k is at least what is left of D x, of norm L_k, after the projections of k and all
+nodes below it; so tau_k is at most reach_k / L_k (largest D of the subtree + q_above).
+Nodes come in level order; memory is as in `kernels.prox.forest`. Numbers per node are float64.
 """
 
 import numpy as np
 from numba import njit
 
-from structsparse.kernels.prox.blocks import SERIAL
+from structsparse.kernels.options import SERIAL
 from structsparse.kernels.prox.forest import _add_to_parents, _factors, _multiply_downwards
 
-EXACT = 1e-12  # of the equation of a node: there, or where it gets no better, Newton ends
-FEW, FAINT = 12, 1e-15  # after so many rounds what is this share of the value counts as rounding
-ROUNDS = 100  # it ends by itself within a dozen, nearly always
-STALLED = 0.5  # a round that leaves more of the worst residual is followed by one of plain fixed point, which is safe
-LEAST, MOST = -0.9, 9.0  # the change of 1 / tau in a round, as a share of it
+EXACT = 1e-12  # residual of a node's equation at which Newton ends
+FEW, FAINT = 12, 1e-15  # after so many rounds, this share of the value counts as rounding
+ROUNDS = 100  # at most; a dozen are nearly always enough
+STALLED = 0.5  # a round that leaves more of the worst residual is followed by a fixed-point round, which is safe
+LEAST, MOST = -0.9, 9.0  # bounds on the change of 1 / tau in a round, as a share of it
 
 
 @njit(**SERIAL)
-def shrink_bent_trees(x, steps, units, starts, width, above, levels, weight, strength, accuracy, scratch):
-    """x <- the prox, with reach = strength * weight [nodes]; scratch [8, nodes]. Newton ends where reach ||V||
-    |residual|, summed up, is below `accuracy` times the sum of reach ||V||, or each residual is EXACT. Returns the
-    rounds made."""
+def shrink_forest_metric(x, steps, units, starts, width, above, levels, weight, strength, accuracy, scratch):
+    """Prox of norms of subtrees with a step per entry, reach = strength * weight [nodes]; scratch [8, nodes]. Newton
+    ends once the sum of reach ||V|| |residual| is below `accuracy` times the sum of reach ||V||, or each residual is
+    below EXACT. Returns the number of rounds."""
     memory = units, starts, width
     q, tau, squares, delta, pull, metric, stiffest, bound = scratch
     reach = weight, strength
@@ -42,7 +42,7 @@ def shrink_bent_trees(x, steps, units, starts, width, above, levels, weight, str
     for rounds in range(ROUNDS):
         worst, share = _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric)
         done = not share > (max(accuracy, FAINT) if rounds > FEW else accuracy)
-        if not worst > EXACT or done or rounds + 1 == ROUNDS:  # nor what is not a number
+        if not worst > EXACT or done or rounds + 1 == ROUNDS:  # also if it is NaN
             break
         safe = worst > STALLED * last and rounds > 3 and not safe
         last = worst
@@ -52,19 +52,19 @@ def shrink_bent_trees(x, steps, units, starts, width, above, levels, weight, str
 
 
 @njit(**SERIAL)
-def _begin(x, steps, memory, above, levels, reach, q, tau, squares, factor, own, stiffest, bound):
-    """What dies has tau = q = inf; the others begin where the shrunken D x, back in the metric, has its norms."""
+def _begin(x, steps, memory, above, levels, reach, q, tau, squares, factor, plain, stiffest, bound):
+    """First tau and q: infinite for dead subtrees; of the others from the norms of the shrunken D x in the metric."""
     weight, strength = reach
     units, starts, width = memory
     for k in range(q.size):
-        squares[k] = own[k] = stiffest[k] = 0.0
+        squares[k] = plain[k] = stiffest[k] = 0.0
         a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
         for u in range(a, b):
             unit = units[u] if units.size > 0 else u
             for e in range(unit * width, (unit + 1) * width):
                 size = np.float64(x[e])
                 if size != 0:
-                    own[k] += size * size
+                    plain[k] += size * size
                     size /= np.float64(steps[e])
                     squares[k] += size * size
                     stiffest[k] = max(stiffest[k], 1 / np.float64(steps[e]))
@@ -74,10 +74,10 @@ def _begin(x, steps, memory, above, levels, reach, q, tau, squares, factor, own,
         if level > 0:
             _add_to_parents(squares[a:b], above[a:b], squares)
     for k in range(q.size):
-        bound[k] = strength * weight[k] / np.sqrt(squares[k])  # of what its own projection leaves
+        bound[k] = strength * weight[k] / np.sqrt(squares[k])  # of what the projection of k leaves
     _multiply_downwards(factor[levels[1] :], above[levels[1] :], factor)
     for k in range(q.size):
-        squares[k] = own[k] * factor[k] * factor[k]
+        squares[k] = plain[k] * factor[k] * factor[k]
     for k in range(q.size - 1, levels[1] - 1, -1):
         squares[above[k]] += squares[k]
         stiffest[above[k]] = max(stiffest[above[k]], stiffest[k])
@@ -89,9 +89,8 @@ def _begin(x, steps, memory, above, levels, reach, q, tau, squares, factor, own,
 
 @njit(**SERIAL)
 def _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric):
-    """The norms, and the elimination up to the roots; the worst residual, and all of them as a share of the value.
-
-    While a node waits for its children, `delta` holds the sum of their weights, `metric` that times delta."""
+    """Norms of subtrees, and the elimination up to the roots; returns the worst residual, and all of them as a share of
+    the value. Until a node's children are done, `delta` holds the sum of their weights, `metric` that times delta."""
     weight, strength = reach
     units, starts, width = memory
     squares[:], delta[:], pull[:], metric[:] = 0.0, 0.0, 0.0, 0.0
@@ -112,7 +111,7 @@ def _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric):
                         pulled = size * size / (1 + step * q[k])
                         delta[k] += pulled * step
                         metric[k] += pulled
-        square, own = squares[k], 0.0
+        square, of_node = squares[k], 0.0
         if square == 0 and tau[k] > 0:  # too small to tell
             q[k] = tau[k] = np.inf
             continue
@@ -120,16 +119,16 @@ def _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric):
             norm = np.sqrt(square)
             residual, part = norm * tau[k] / (strength * weight[k]) - 1, strength * weight[k] * norm
             worst, value, rest = max(worst, abs(residual)), value + part, rest + part * abs(residual)
-            own = square * residual
+            of_node = square * residual
         free = delta[k] == 0  # no entry can move
         left = np.inf if free else metric[k] / delta[k]
         delta[k] = left
-        pull[k] += own
+        pull[k] += of_node
         if tau[k] > 0 and not free:
             pull[k] *= (q[k] + left) / (before + left)
         if p >= 0:
             squares[p] += square
-            pull[p] += pull[k] - own
+            pull[p] += pull[k] - of_node
             if before > 0:
                 delta[p] += square / (before + left)
                 metric[p] += square if free else square * (left / (before + left))
@@ -138,7 +137,7 @@ def _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric):
 
 @njit(**SERIAL)
 def _down(above, reach, safe, q, tau, squares, delta, pull, before, stiffest, bound):
-    """From the roots: `squares` becomes y, `before` the q that there was, tau and q the new ones."""
+    """Substitution from the roots: `squares` becomes y, `before` the old q; tau and q become the new ones."""
     weight, strength = reach
     for k in range(q.size):
         if q[k] == np.inf:
@@ -153,7 +152,7 @@ def _down(above, reach, safe, q, tau, squares, delta, pull, before, stiffest, bo
             squares[k] = y + change * tau[k]
             tau[k] = strength * weight[k] / np.sqrt(square) if safe else tau[k] / (1 + min(max(change, LEAST), MOST))
             most = bound[k] * (stiffest[k] + new)
-            tau[k] = most if most < tau[k] else tau[k]  # with a step of zero it is 0 * inf, which bounds nothing
+            tau[k] = most if most < tau[k] else tau[k]  # NaN (0 * inf, for a step of zero) bounds nothing
             q[k] = new + tau[k]
         else:
             squares[k], q[k] = y, new
@@ -161,13 +160,14 @@ def _down(above, reach, safe, q, tau, squares, delta, pull, before, stiffest, bo
 
 @njit(**SERIAL)
 def _shrunk(x, step, q):
-    """v and its step; where q is zero, an infinite step moves nothing."""
+    """The entry v and its step; where q is zero, an infinite step moves nothing."""
     x, step = np.float64(x), np.float64(step)
     return (x / (1 + step * q) if q > 0 else x), step
 
 
 @njit(**SERIAL)
 def _finish(x, steps, memory, q):
+    """Write the entries of the prox that belong to q."""
     units, starts, width = memory
     for k in range(q.size):
         a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)

@@ -1,20 +1,20 @@
-"""Entries under penalties that are not convex, on the CPU: twins of `prox.radial`, which says what they do.
+"""Prox of nonconvex penalties (l0, log-sum, MCP) entry by entry on the CPU; formulas are in `prox.nonconvex`.
 
-`steps` has one step for each entry, or one for all. Thresholds are float64: near a jump a rounding decides.
+`steps` has one step for each entry, or one for all. Thresholds are float64, as near a jump rounding decides.
 """
 
 import numpy as np
 from numba import njit, prange
 
-TILE = 1 << 15  # entries
-ALONE = 1 << 16  # entries: up to here waking other threads costs more than it brings
-SERIAL = {"cache": True, "nogil": True, "error_model": "numpy"}
-PARALLEL = {**SERIAL, "parallel": True}
+from structsparse.kernels.options import PARALLEL, SERIAL
+
+TILE = 1 << 15  # entries of a piece for one thread
+ALONE = 1 << 16  # entries, up to which waking other threads costs more than it saves
 
 
 @njit(**PARALLEL)
 def move_hard(x, steps, strength, parameter):
-    """To zero or not at all; there is no parameter."""
+    """Hard threshold (l0); `parameter` is unused."""
     for tile in prange(_tiles(x)):
         a, b = tile * x.size // _tiles(x), (tile + 1) * x.size // _tiles(x)
         _hard(x[a:b], steps if steps.size == 1 else steps[a:b], strength)
@@ -22,7 +22,7 @@ def move_hard(x, steps, strength, parameter):
 
 @njit(**PARALLEL)
 def move_log_sum(x, steps, strength, parameter):
-    """The parameter is epsilon."""
+    """Prox of the log-sum penalty; `parameter` is its epsilon."""
     for tile in prange(_tiles(x)):
         a, b = tile * x.size // _tiles(x), (tile + 1) * x.size // _tiles(x)
         _log_sum(x[a:b], steps if steps.size == 1 else steps[a:b], strength, parameter)
@@ -30,7 +30,7 @@ def move_log_sum(x, steps, strength, parameter):
 
 @njit(**PARALLEL)
 def move_firm(x, steps, strength, parameter):
-    """The parameter is the reach."""
+    """Firm threshold (MCP); `parameter` is its reach."""
     for tile in prange(_tiles(x)):
         a, b = tile * x.size // _tiles(x), (tile + 1) * x.size // _tiles(x)
         _firm(x[a:b], steps if steps.size == 1 else steps[a:b], strength, parameter)
@@ -38,11 +38,13 @@ def move_firm(x, steps, strength, parameter):
 
 @njit(**SERIAL)
 def _tiles(x):
+    """How many pieces the entries are cut into."""
     return 1 if x.size <= ALONE else x.size // TILE
 
 
 @njit(**SERIAL)
 def _hard(x, steps, strength):
+    """`move_hard` of one piece."""
     stride = 1 if steps.size > 1 else 0
     for i in range(x.size):
         dies = abs(np.float64(x[i])) <= np.sqrt(2 * strength * steps[i * stride])
@@ -51,6 +53,7 @@ def _hard(x, steps, strength):
 
 @njit(**SERIAL)
 def _log_sum(x, steps, strength, epsilon):
+    """`move_log_sum` of one piece."""
     stride = 1 if steps.size > 1 else 0
     for i in range(x.size):
         size, threshold = abs(np.float64(x[i])), strength * steps[i * stride]
@@ -72,6 +75,7 @@ def _log_sum(x, steps, strength, epsilon):
 
 @njit(**SERIAL)
 def _firm(x, steps, strength, reach):
+    """`move_firm` of one piece."""
     stride = 1 if steps.size > 1 else 0
     for i in range(x.size):
         size, threshold = abs(np.float64(x[i])), strength * steps[i * stride]

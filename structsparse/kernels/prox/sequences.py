@@ -1,26 +1,26 @@
-"""Chains under total variation, and sorted weights, on the CPU; exact, in float64 whatever the memory.
+"""Prox of total variation along chains, and of sorted weights, on the CPU; exact, computed in float64.
 
 Total variation (Johnson 2013, with a step for each entry): let f_t(b) be the least cost of v_1 .. v_t if v_t = b. Its
-derivative rises with b, is piecewise linear, and what is passed on to t + 1 is the derivative clipped to
-[-strength, strength]. It is kept as knots in a double-ended queue: where they are, by how much the slope changes
-there and by how much the derivative jumps (only an entry that cannot move makes a jump). Each entry adds a line, and
-the clip takes knots off both ends and puts one new one on either side: 2 knots an entry, so linear time in all.
-Back from the end, v_t is v_{t + 1} clipped to where the derivative was not.
+derivative rises with b and is piecewise linear; t + 1 receives the derivative clipped to [-strength, strength]. It is
+stored as knots in a double-ended queue: their places, the change of slope and the jump of the derivative at each (only
+an entry that cannot move makes a jump). Each entry adds a line. The clip removes knots from both ends and adds one on
+either side: 2 knots an entry, so the time is linear. Backwards from the end, v_t is v_{t + 1} clipped to the interval
+in which the derivative was not clipped.
 """
 
 import numpy as np
 from numba import njit, prange
 
-LONGEST = 1e30  # step: in the sums that it enters it weighs nothing
-ALONE = 1 << 13  # entries: up to here waking other threads costs more than it brings
-SERIAL = {"cache": True, "nogil": True, "error_model": "numpy"}
-PARALLEL = {**SERIAL, "parallel": True}
+from structsparse.kernels.options import PARALLEL, SERIAL
+
+LONGEST = 1e30  # step; longer ones make no difference
+ALONE = 1 << 13  # entries, up to which waking other threads costs more than it saves
 
 
 @njit(**PARALLEL)
 def smooth_chains(x, steps, strength):
-    """Each x[o, :, i] of x [outer, time, inner] <- its prox under strength * sum |v_{t+1} - v_t| in the metric
-    1 / steps, where steps is [1, 1, 1] or of the shape of x."""
+    """Prox of total variation: each chain x[o, :, i] of x [outer, time, inner] under strength * sum |v_{t+1} - v_t| in
+    the metric 1 / steps, where steps is [1, 1, 1] or of the shape of x."""
     outer, time, inner = x.shape
     chains = outer * inner
     parts = 1 if x.size <= ALONE else min(chains, 64)
@@ -36,7 +36,7 @@ def smooth_chains(x, steps, strength):
 
 @njit(**SERIAL)
 def _smooth(x, steps, stride, strength, scratch):
-    """Steps [1] or one for each entry, as `stride` says."""
+    """`smooth_chains` of one chain; steps are [1] (stride 0) or one per entry (stride 1)."""
     knots, lowest, highest = scratch[:3], scratch[3], scratch[4]
     last = x.size - 1
     first = end = x.size  # the knots are first .. end - 1
@@ -59,7 +59,7 @@ def _smooth(x, steps, stride, strength, scratch):
             knots[0, end], knots[1, end], knots[2, end] = right, -fall, right_jump
             end += 1
             lowest[t], highest[t] = left, right
-    least, most = np.inf, -np.inf  # rounding goes no further than the data do: zeros alone stay zeros
+    least, most = np.inf, -np.inf  # rounding must not leave the range of the data: zeros stay zeros
     for t in range(x.size):
         least, most = min(least, np.float64(x[t])), max(most, np.float64(x[t]))
     v = min(max(lowest[last], least), most)
@@ -71,9 +71,9 @@ def _smooth(x, steps, stride, strength, scratch):
 
 @njit(**SERIAL)
 def _crossing(place, past, slope, side, first, end, knots):
-    """Where the derivative comes to a target from the left (side 1) or the right (side -1), if at a place beyond all
-    knots it is `past` above the target and has that slope; the slope there, by how much it jumps beyond the target,
-    and how many knots lie behind."""
+    """The place where the derivative crosses a target, from the left (side 1) or the right (side -1). At a place beyond
+    all knots it is `past` above the target and has that slope. Also returns the slope there, the jump beyond the
+    target, and the number of knots passed."""
     rise, passed = slope, 0
     while first + passed < end:
         knot = first + passed if side > 0 else end - 1 - passed
@@ -90,7 +90,8 @@ def _crossing(place, past, slope, side, first, end, knots):
 
 @njit(**SERIAL)
 def fall_and_stop(x):
-    """x <- the nearest vector that never rises and is never below zero (pool adjacent violators)."""
+    """Project on sorted vectors: x <- the nearest vector that never rises and is nowhere below zero (pool adjacent
+    violators)."""
     totals, counts = np.empty(x.size), np.empty(x.size, np.int64)
     blocks = 0
     for i in range(x.size):

@@ -7,7 +7,7 @@ STRETCH entries, so that they do not depend on the number of threads.
 import numpy as np
 from numba import njit, prange
 
-from structsparse.kernels.prox.blocks import PARALLEL, SUMS
+from structsparse.kernels.options import PARALLEL, SUMS
 
 STRETCH = 1 << 15  # entries of a tile
 ALONE = 1 << 18  # entries: up to here one thread is done before the others have started

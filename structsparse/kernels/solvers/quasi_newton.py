@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from structsparse.kernels.prox.blocks import SERIAL, SUMS
+from structsparse.kernels.options import SERIAL, SUMS
 
 
 @njit(**SUMS)

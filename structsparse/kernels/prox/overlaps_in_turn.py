@@ -1,0 +1,40 @@
+"""Overlapping groups on the CPU, one after the other: the prox of each group's norm by itself.
+
+A group is a list of atoms, `members[offsets[g] : offsets[g + 1]]`; atom k is x[bounds[k] : bounds[k + 1]].
+"""
+
+import numpy as np
+from numba import njit
+
+from structsparse.kernels.options import SERIAL
+from structsparse.kernels.prox.overlaps import _root
+
+
+@njit(**SERIAL)
+def shrink_in_turn(x, steps, even, bounds, members, offsets, order, reach):
+    """The prox of each group's norm, one group after the other: not the prox of their sum where groups overlap."""
+    for g in order:
+        if reach[g] == 0:
+            continue
+        group = members[offsets[g] : offsets[g + 1]]
+        norm, scaled = _norms(x, steps, even, bounds, group)
+        dead = scaled <= reach[g]
+        theta = 0.0
+        if not dead:
+            theta = norm - reach[g] * steps[0] if even else _root(x, steps, bounds, group, reach[g])
+        for k in group:
+            for i in range(bounds[k], bounds[k + 1]):
+                x[i] = 0.0 if dead else x[i] * (theta / (theta + reach[g] * steps[i])) + 0.0
+
+
+@njit(**SERIAL)
+def _norms(x, steps, even, bounds, members):
+    """The norms of a group of x and of x / steps."""
+    squares, scaled = 0.0, 0.0
+    for k in members:
+        for i in range(bounds[k], bounds[k + 1]):
+            squares += x[i] * x[i]
+            if not even and x[i] != 0:
+                scaled += (x[i] / steps[i]) ** 2
+    norm = np.sqrt(squares)
+    return norm, (norm / steps[0] if even and norm > 0 else np.sqrt(scaled))

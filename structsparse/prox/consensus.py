@@ -1,0 +1,75 @@
+"""Consensus copies of overlapping groups: the pull of the weights towards them, and their update (ADMM)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from structsparse.groups.cover import Cover
+from structsparse.kernels.memory import walkable
+from structsparse.kernels.prox import consensus as kernels
+from structsparse.prox.overlaps import set_arrays
+from structsparse.prox.steps import Steps
+
+
+@torch.no_grad()
+def towards_consensus_(
+    W: Tensor, cover: Cover, targets: Tensor, rho: Tensor, entry_strength: Steps, steps: Steps
+) -> Tensor:
+    """Prox of the pull towards consensus copies: entry_strength * ||V||_1 + rho / 2 * sum of (V - t)^2 over the copies
+    t of each entry.
+
+    `targets` is the sum of the copies of each entry, atom by atom. In closed form, with m copies and
+    share = 1 / (1 + 1 / (steps * rho * m)):  V = soft(W * (1 - share) + mean of copies * share, entry_strength *
+    share / (rho * m)).
+    """
+    counts = torch.broadcast_to(cover.expand(cover.multiplicity.double(), fill=0.0), W.shape)
+    bound = torch.where(counts > 0, counts, 1.0)
+    share = torch.where(counts > 0, 1 / (1 + 1 / (rho * steps * bound)), 0.0)
+    cut = entry_strength * share / (rho * bound)
+    V = W * (1 - share) + share * (in_place_of_atoms(cover, targets).view(W.shape) / bound)
+    return W.copy_(V - torch.clamp(V, -cut, cut))
+
+
+def in_place_of_atoms(cover: Cover, values: Tensor) -> Tensor:
+    """Values of entries from the order atom by atom to the order of the parameter; zero for entries of no atom."""
+    order = cover.entries()[0]
+    return values if order is None else values.new_zeros(cover.shape.numel()).index_copy(0, order, values)
+
+
+@torch.no_grad()
+def update_consensus_(
+    W: Tensor, cover: Cover, reach: Tensor, copies: Tensor, duals: Tensor, copy_sums: Tensor, dual_sums: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Update of consensus copies: z = W + duals, copies <- group prox of z with reach, duals <- z - copies; also their
+    sums over the groups of each entry. Returns the norms, over all copies, of W - copies, of copies and of W."""
+    order, bounds = cover.entries()
+    flat = W.flatten().double() if order is None else W.flatten().double()[order]
+    if walkable(W) and copies.device.type == "cpu":
+        bounds, *sets = set_arrays(cover, over_atoms=False)
+        state = (array.numpy() for array in (copies, duals, copy_sums, dual_sums))
+        if len(flat) == len(cover.atoms) and bool((cover.atoms.size == 1).all()):
+            counts = cover.multiplicity.double().numpy()
+            squares = kernels.consensus_of_singles(flat.numpy(), *sets[:2], counts, reach.numpy(), *state)
+        else:
+            squares = kernels.consensus(flat.numpy(), bounds, *sets, reach.numpy(), *state)
+        return tuple(torch.tensor(squares, dtype=torch.float64).sqrt())
+    places, owner = cover.pairs(in_order=False)
+    x = flat[places]
+    z = x + duals
+    norm = torch.zeros_like(reach).index_add(0, owner, z.square()).sqrt()
+    factor = torch.where(norm <= reach, 0.0, 1 - reach / norm)
+    copies.copy_(z * factor[owner])
+    duals.copy_(z - copies)
+    copy_sums.zero_().index_add_(0, places, copies)
+    dual_sums.zero_().index_add_(0, places, duals)
+    return (x - copies).norm(), copies.norm(), x.norm()
+
+
+@torch.no_grad()
+def spared_by_copies(cover: Cover, copies: Tensor) -> Tensor:
+    """Entries none of whose groups has a copy that is all zero: bool, flat, in the order of the parameter."""
+    _, owner = cover.pairs()
+    living = torch.zeros(len(cover), dtype=torch.float64, device=copies.device)
+    living = living.index_add(0, owner, (copies != 0).double()) > 0
+    return torch.broadcast_to(cover.expand(cover.scatter(~living) == 0, fill=True), cover.shape).flatten()
