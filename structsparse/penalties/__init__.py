@@ -1,6 +1,6 @@
-"""Penalties of one parameter: a value, and the prox of that very function.
+"""Penalties of one parameter: a value, and the prox of the same function.
 
-A penalty knows nothing of data and never adds to a gradient: `prox_` follows the optimizer's step instead.
+A penalty knows no data and never adds to a gradient: `prox_` follows the optimizer's step instead.
 """
 
 from structsparse.penalties.base import Penalty

@@ -1,7 +1,4 @@
-"""Penalties of one parameter: a value, and the prox of that very function.
-
-A penalty knows nothing of data and never adds to a gradient: `prox_` follows the optimizer's step instead.
-"""
+"""The interface of all penalties, and the checks that they share."""
 
 from __future__ import annotations
 
@@ -231,28 +228,30 @@ class Penalty(nn.Module, ABC):
 
 
 def past_signs(grad: Tensor, W: Tensor, cut: Tensor) -> Tensor:
-    """The least of grad + cut * sign(W), entry by entry, where the sign of zero is anything from -1 to 1."""
+    """The value of grad + cut * sign(W) nearest to zero, entry by entry, where the sign of zero is anything from -1 to
+    1."""
     return torch.where(W != 0, grad + cut * W.sign(), grad - torch.clamp(grad, -cut, cut))
 
 
 @torch.no_grad()
 def residual(prox_: Callable[[Tensor, Steps], Tensor], W: Tensor, grad: Tensor) -> Tensor:
-    """What a proximal gradient step of length 1 changes: zero where W is stationary and nowhere else."""
+    """The change by a proximal gradient step of length 1: zero exactly where W is stationary."""
     return W - prox_(W - grad, 1.0)
 
 
 @torch.no_grad()
 def positive_(W: Tensor) -> Tensor:
-    """W <- max(W, 0), with plain zeros."""
+    """W <- max(W, 0), with zeros of positive sign."""
     return W.clamp_(min=0).add_(0.0)
 
 
 def row_norms(X: Tensor) -> Tensor:
+    """The Euclidean norm of each row."""
     return torch.linalg.vector_norm(X.flatten(1), dim=1) if X.dim() > 1 else X.abs()
 
 
 def checked(value: float, what: str, most: float = math.inf) -> float:
-    """The value as a float, if it is a finite number from 0 to `most`."""
+    """An option as a float, if it is a finite number from 0 to `most`."""
     wanted = "a finite number of at least 0" if most == math.inf else f"a number from 0 to {most:g}"
     try:
         number = float(value)
@@ -264,7 +263,7 @@ def checked(value: float, what: str, most: float = math.inf) -> float:
 
 
 def checked_partition(groups: Partition, name: str) -> Partition:
-    """The groups, if they are disjoint."""
+    """The groups of a penalty, if they are disjoint."""
     if not isinstance(groups, Partition):
         raise UserError(
             f"{name} is for disjoint groups (a Partition), got a {type(groups).__name__}; "
@@ -274,6 +273,7 @@ def checked_partition(groups: Partition, name: str) -> Partition:
 
 
 def checked_positive(value: float, what: str) -> float:
+    """An option as a float, if it is a finite number above 0."""
     number = checked(value, what)
     if number == 0:
         raise UserError(f"{what} is {value}, expected a finite number above 0")

@@ -1,4 +1,4 @@
-"""Sums over disjoint groups."""
+"""Penalties over disjoint groups: group lasso, sparse group lasso, and their forms with the largest entry."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from structsparse.kernels.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, checked_partition, past_signs, residual
 from structsparse.prox import Steps
 
-ROUNDS = 100  # of Newton towards a critical strength; it ends by itself within a dozen
+ROUNDS = 100  # of Newton for a critical strength, at most; a dozen are enough
 
 
 class Blocks(Penalty):
-    """strength * ((1 - mix) * sum_g weight_g size(W_g) + mix * sum |W_i|), the last over the entries of the groups
+    """Base of penalties over disjoint groups: strength * ((1 - mix) * sum_g weight_g size(W_g) + mix * sum |W_i|), the
+    last over the entries of the groups.
 
     The size of a group is a norm of it, so a group dies as a whole.
     """
@@ -47,7 +48,7 @@ class Blocks(Penalty):
 
     @torch.no_grad()
     def entering(self, grad_at_zero: Tensor) -> Tensor:
-        """The strength at which each group alone would come to life: [groups], float64. It is the root in s of
+        """The strength at which each group alone would come to life: [groups], float64, the root in s of
 
             dual(soft(grad_g, s * mix)) = s * (1 - mix) * weight_g.
 
@@ -55,7 +56,7 @@ class Blocks(Penalty):
         """
         weight = (1 - self.mix) * self.groups.weight
         entering = torch.zeros_like(weight)
-        for _ in range(ROUNDS if self.mix > 0 else 1):  # a line is solved at once
+        for _ in range(ROUNDS if self.mix > 0 else 1):  # a linear equation takes one round
             duals, falls = self._duals(grad_at_zero, self.mix * entering)
             slope = weight + self.mix * falls
             moves = torch.where((duals > 0) & (slope > 0), (duals - entering * weight) / slope, 0.0)
@@ -66,12 +67,12 @@ class Blocks(Penalty):
 
     @property
     def families(self) -> list[int]:
-        """How many groups may have a strength to themselves: here all have the same."""
+        """One family of disjoint groups, all with the same strength."""
         return [len(self.groups)]
 
     def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
-        """The prox at the strength that choose(0, strengths at which groups would die) says, and with it which of them
-        are to die whatever rounding makes of that."""
+        """The prox at a chosen strength: choose(0, strengths at which groups would die) returns it, and which groups
+        must die whatever rounding makes of it."""
         strength, dead = choose(0, self.entering(torch.where(W == 0, 0.0, W / steps)))
         if strength > 0:
             self.strength = strength
@@ -79,26 +80,28 @@ class Blocks(Penalty):
             W.masked_fill_(self.groups.expand(dead, fill=False), 0.0)
 
     def _duals(self, W: Tensor, cuts: Tensor) -> tuple[Tensor, Tensor]:
-        """The dual norm of each group of soft(W_g, cut_g), and by how much it falls with the cut: [groups], float64"""
+        """The dual norm of soft(W_g, cut_g) for each group, and how fast it falls with the cut: [groups], float64."""
         sums = self.groups.sums_past(W, cuts)
         if self.dual == 1:
             return sums[1], sums[0]
         norms = sums[2].sqrt()
-        return norms, (sums[1] / norms).nan_to_num(nan=0.0)  # of 0 / 0 and inf / inf
+        return norms, (sums[1] / norms).nan_to_num(nan=0.0)  # 0 / 0 and inf / inf
 
     def survivors(self, W: Tensor) -> Tensor:
-        """The entries of living groups; with entries penalised as well (mix > 0), only those that are not zero."""
+        """The entries of living groups; if entries are penalised as well (mix > 0), only those that are not zero."""
         alive = self.groups.expand(self.groups.alive(W), fill=True).expand_as(W)
         if self.mix == 0:
             return alive
         return alive & ((W != 0) | (self.groups.ids < 0) if self.groups.free else W != 0)
 
     def _grouped(self, W: Tensor) -> Tensor:
+        """W with its free entries at zero."""
         return torch.where(self.groups.ids >= 0, W, 0.0) if self.groups.free else W
 
 
 class SparseGroupLasso(Blocks):
-    """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the entries of the groups"""
+    """Sparse group lasso: strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the entries
+    of the groups."""
 
     dual = 2
 
@@ -128,17 +131,18 @@ class SparseGroupLasso(Blocks):
 
 
 class GroupLasso(SparseGroupLasso):
-    """strength * sum_g weight_g ||W_g||"""
+    """Group lasso: strength * sum_g weight_g ||W_g||."""
 
     def __init__(self, groups: Partition, strength: float):
         super().__init__(groups, strength, mix=0.0)
 
 
 class GroupLassoMax(Blocks):
-    """strength * ((1 - mix) * sum_g weight_g max |W_g| + mix * sum |W_i|), the last over the entries of the groups
+    """Group lasso with the largest entry (l-infinity norm): strength * ((1 - mix) * sum_g weight_g max |W_g| + mix *
+    sum |W_i|), the last over the entries of the groups.
 
-    The largest entries of a living group end up equal. `gap` is the norm of what a proximal gradient step of length 1
-    changes in each group: the distance to the subdifferential would jump wherever two entries become equal.
+    The largest entries of a living group end up equal. `gap` is the norm of the change by a proximal gradient step of
+    length 1 in each group: the distance to the subdifferential would jump wherever two entries become equal.
     """
 
     dual = 1
@@ -150,7 +154,7 @@ class GroupLassoMax(Blocks):
         return prox.group_maxima(W.abs(), self.groups)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The clip leaves every sign, or makes a zero: so it may follow the prox of the entries, in any metric."""
+        """The clip keeps every sign or makes a zero, so it may follow the prox of the entries, in any metric."""
         if self.mix > 0:
             prox.soft_threshold_(W, self.strength * self.mix, self._grouped_steps(W, steps))
         return prox.group_clip_(W, self.groups, self.strength * (1 - self.mix), steps)
@@ -162,6 +166,7 @@ class GroupLassoMax(Blocks):
         return self.groups.norms(residual(self.nonnegative_prox_, W, grad))
 
     def _grouped_steps(self, W: Tensor, steps: Steps) -> Steps:
+        """Steps that keep free entries where they are."""
         if not self.groups.free:
             return steps
         return (W.new_zeros(self.groups.ids.shape) + steps).masked_fill(self.groups.ids < 0, 0.0)

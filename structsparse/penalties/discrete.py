@@ -1,4 +1,4 @@
-"""Weights that take few different values, and penalties that are borne by a copy of the weights."""
+"""Weights that take few different values (`Discrete`), and penalties on copies of the weights (`Copied`, ADMM)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ KMEANS, TEMPLATE = "kmeans", "template"
 
 
 class Discrete(Penalty):
-    """strength * sum |W_i| where every entry of W is one of a few values, infinity elsewhere; zero is always one.
+    """Few-valued weights: strength * sum |W_i| where every entry of W is one of a few values, infinity elsewhere. Zero
+    is always one of them.
 
     values: "template": +-(eta kappa^x + delta), x = 0, ..., levels - 1 (Suzuki and Nagata, 2013); "kmeans": for each
-    sign, `levels` centres of the weights that training starts from; a list: these, and where none is negative their
-    negatives. With `learn` they move, beside copies: see `learn`. As in the paper kappa is 4, from five levels on 2,
-    and delta half of eta, where they are not given."""
+    sign, `levels` centres of the weights that training starts from; a list: these, and their negatives if none is
+    negative. With `learn` they move, beside copies: see `learn`. Defaults are those of the paper: kappa is 4, from five
+    levels on 2, and delta half of eta."""
 
     convex = False
     discrete = True
-    binds_all = True  # one constraint for all parameters of a model, if that is wanted
+    binds_all = True  # one constraint for all parameters of a model
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class Discrete(Penalty):
         self.register_buffer("values", _values(values, levels, eta, *shape))
 
     def settle(self, values: Tensor) -> None:
-        """The values from now on, such as centres of the weights of several parameters."""
+        """Set the values, such as centres of the weights of several parameters."""
         self.values = values
 
     def value(self, W: Tensor) -> Tensor:
@@ -61,14 +62,14 @@ class Discrete(Penalty):
         return torch.where(allowed, self.strength * power_sum(W, 1), math.inf)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The prox without the constraint, then the nearest value: exact, as the objective of an entry is a parabola
-        on either side of zero, and zero is a value."""
+        """The prox without the constraint, then the nearest value. This is exact, as the objective of an entry is a
+        parabola on either side of zero, and zero is a value."""
         known = self._known()
         return levels.nearest_(prox.soft_threshold_(W, self.strength, steps), known)
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """What a step of the prox would change, as there is no subdifferential."""
+        """The change by a step of the prox, as there is no subdifferential."""
         return row_norms(residual(self.prox_, W, grad))
 
     def critical(self, grad_at_zero: Tensor) -> None:
@@ -77,7 +78,7 @@ class Discrete(Penalty):
     @classmethod
     @torch.no_grad()
     def at_start(cls, penalties: Mapping[str, Discrete], weights: Mapping[str, Tensor]) -> None:
-        """Values that wait for weights, from those of all parameters together: one set for all."""
+        """Choose values by k-means from the weights of all parameters together: one set for all."""
         waiting = {name: penalty for name, penalty in penalties.items() if len(penalty.values) == 0}
         if not waiting:
             return
@@ -90,7 +91,7 @@ class Discrete(Penalty):
     @classmethod
     @torch.no_grad()
     def at_end(cls, penalties: Mapping[str, Discrete], weights: Mapping[str, Tensor]) -> None:
-        """Values that have been learnt, from weights that take them."""
+        """Read the learnt values from the weights, which have no others."""
         learning = {name: penalty for name, penalty in penalties.items() if penalty.learn}
         if not learning:
             return
@@ -100,6 +101,7 @@ class Discrete(Penalty):
             penalty.settle(values)
 
     def _known(self) -> Tensor:
+        """The values, once there are any."""
         if len(self.values) == 0:
             raise UserError(
                 "reg.values=kmeans takes its values from the weights of a stage before, and there are none but zero; "
@@ -109,6 +111,7 @@ class Discrete(Penalty):
 
 
 def _values(values: str | Sequence[float], levels_: int, eta: float, kappa: float, delta: float) -> Tensor:
+    """The set of values that the options describe; empty for kmeans, which needs weights."""
     if values == KMEANS:
         return torch.zeros(0, dtype=torch.float64)
     if values == TEMPLATE:
@@ -124,8 +127,8 @@ def _values(values: str | Sequence[float], levels_: int, eta: float, kappa: floa
 
 @torch.no_grad()
 def learn(copies: Mapping[str, Copied], weights: Mapping[str, Tensor]) -> None:
-    """Values that are learnt, one set for all parameters: each moves to where the augmented Lagrangian is the least
-    as long as the copies choose as they would now, the mean of W + A weighted by the pull. Copies then choose anew."""
+    """Learn the values of few-valued copies, one set for all parameters. Each moves to the minimum of the augmented
+    Lagrangian for the present assignment of copies, which is the mean of W + A weighted by the pull."""
     own = {name: copy for name, copy in copies.items() if copy.penalty.learn}
     if own:
         points = [weights[name] + copy.dual for name, copy in own.items()]
@@ -136,25 +139,25 @@ def learn(copies: Mapping[str, Copied], weights: Mapping[str, Tensor]) -> None:
 
 
 class Moved(NamedTuple):
-    """What an outer iteration has changed: float64 scalars on the device of the weights, but for the first."""
+    """The change by an outer iteration of ADMM: float64 scalars on the device of the weights, but for the first."""
 
     entries: int
     apart: Tensor  # ||W - U||^2
     change: Tensor  # ||U - U before||^2
-    flips: Tensor  # entries of U that are not what they were
+    flips: Tensor  # entries of U that have changed
     living: Tensor  # entries of U that are not zero
 
 
 class Copied(Penalty):
-    """lasso * sum |W_i| + 1/2 sum pull_i (W_i - (U_i - A_i))^2: W beside a copy U of it, which bears a penalty.
+    """A penalty on a copy U of the weights (ADMM): lasso * sum |W_i| + 1/2 sum pull_i (W_i - (U_i - A_i))^2 on W.
 
     The alternating directions method of multipliers for  loss(W) + lasso * sum |W_i| + penalty(U)  such that W = U. A
-    solver moves W under this one for a while (that is the memory: it pulls W towards the copy), then `outer_update`
+    solver moves W under this penalty, which pulls it towards the copy; then `outer_update` does
         U <- prox of the penalty at W + A, with steps 1 / pull,
         A <- A + rate * (W - U),
         pull <- growth * pull, A <- A / growth.
-    pull: one for each entry, broadcastable. An entry that is held at zero has a copy of zero and stays so, if the
-    penalty's prox leaves zero at zero."""
+    pull: one for each entry, broadcastable. An entry held at zero keeps a copy of zero, if the penalty's prox leaves
+    zero at zero."""
 
     def __init__(
         self, penalty: Penalty, W: Tensor, pull: Tensor, lasso: float = 0.0, rate: float = 1.0, growth: float = 1.0
@@ -169,6 +172,7 @@ class Copied(Penalty):
 
     @property
     def lasso(self) -> float:
+        """The strength of l1 on the weights themselves."""
         return float(self.strength)
 
     def value(self, W: Tensor) -> Tensor:
@@ -179,7 +183,7 @@ class Copied(Penalty):
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
         steps = torch.as_tensor(steps, dtype=W.dtype, device=W.device)
-        share = 1 / (1 + steps * self.pull)  # of W in the mean of W and what it is pulled towards
+        share = 1 / (1 + steps * self.pull)  # of W in the mean of W and the centre
         W.mul_(share).add_((1 - share) * self.centre)
         return prox.soft_threshold_(W, self.strength, 1 / (1 / steps + self.pull))
 
@@ -191,7 +195,7 @@ class Copied(Penalty):
         return None  # it pulls to where the copy is
 
     def pulled(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The gradient of loss and pull."""
+        """The gradient of the loss plus the pull."""
         return grad + self.pull * (W - self.centre)
 
     def separable(self) -> Separable:
@@ -199,6 +203,7 @@ class Copied(Penalty):
 
     @torch.no_grad()
     def outer_update(self, W: Tensor) -> Moved:
+        """Update copy, multipliers and pull from the weights."""
         before = self.copy.clone()
         self.penalty.prox_(torch.add(W, self.dual, out=self.copy), 1 / self.pull)
         apart, change = W - self.copy, self.copy - before

@@ -1,4 +1,4 @@
-"""Overlapping groups, entries and squares at once, each with a number of its own."""
+"""Overlapping groups, single entries and squares in one penalty, each with its own strength."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FREQUENCIES = ("documents", "counts")  # of a word in train: columns of its layo
 
 
 class StructuredElasticNet(Penalty):
-    """strength * (group * sum_g weight_g ||W_g|| + lasso * sum_i |W_i| + squares / 2 * sum_i frequency_i W_i^2)
+    """Structured elastic net: strength * (group * sum_g weight_g ||W_g|| + lasso * sum_i |W_i| + squares / 2 * sum_i
+    frequency_i W_i^2), over groups that may overlap, and over all entries.
 
-    over groups that may overlap, and over all entries. W is [rows] or [rows, classes], and a group of rows spans their
-    classes. `frequency` [rows], one without it, is how heavy the squares of a row are; a name, `documents` or `counts`,
-    stands for that column of the layout of words, which `fit` brings. With group=0 groups are named and counted but
-    bear nothing. `prox_` is exact: soft threshold, then the prox of the groups, to `tolerance` as in
-    OverlappingGroupLasso; squares divide W and shorten the steps.
+    W is [rows] or [rows, classes], and a group of rows spans their classes. `frequency` [rows], one by default, weights
+    the squares of a row; a name, `documents` or `counts`, stands for that column of the layout of words, which `fit`
+    reads. With group=0 groups are named and counted, but not penalised. `prox_` is exact: soft threshold, then the prox
+    of the groups, to `tolerance` as in OverlappingGroupLasso; squares divide W and shorten the steps.
     """
 
     groups: Cover | None
@@ -54,7 +54,7 @@ class StructuredElasticNet(Penalty):
         self.register_buffer("frequency", given)
 
     def fit(self, layout: TableLayout) -> None:
-        """Take the frequency that was named from the layout of the rows."""
+        """Read the frequency from the layout of the rows, if it was given by name."""
         if self.source is not None:
             self.frequency = layout.frequency(self.source)
             if self.frequency is None:
@@ -82,16 +82,16 @@ class StructuredElasticNet(Penalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """For each group (row, if there are none) the norm of what `rest` leaves; rows in no group are not told of."""
+        """The norm of `rest` for each group, or for each row if there are no groups; rows in no group do not count."""
         rest = self.rest(W, grad)
         return row_norms(rest) if self.groups is None else self.groups.norms(rest)
 
     @torch.no_grad()
     def rest(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The nearest to zero of all  gradient + subgradient, in every entry: zero where W is optimal.
+        """The element of  gradient + subdifferential  nearest to zero, in every entry: zero where W is optimal.
 
-        Groups that live and squares have a gradient; what then is left, moved by as much as the signs of zeros and the
-        dead groups can hold, is what a prox over these alone leaves of it (Moreau).
+        Living groups and squares have a gradient. What the signs of zeros and the dead groups cannot balance of the
+        rest is the result of a prox over these alone (Moreau).
         """
         rest = grad.clone()
         if self.squares > 0:
@@ -122,7 +122,7 @@ class StructuredElasticNet(Penalty):
         return climb(size, self._norm, self._shrunk, prox.new_dual(self.groups, 1.0, size.device))
 
     def survivors(self, W: Tensor) -> Tensor:
-        """Entries that are not zero; where nothing but groups makes zeros, those of no dead group."""
+        """Entries that are not zero; if only groups make zeros, the entries of no dead group."""
         if self.lasso > 0 or self.group == 0:
             return W != 0
         return self.groups.spared(W).expand_as(W)
@@ -142,18 +142,20 @@ class StructuredElasticNet(Penalty):
         return StructuredElasticNet(float(self.strength), self.groups, *parts)
 
     def _norm(self, V: Tensor) -> Tensor:
+        """The penalty without squares, at strength 1."""
         return self.group * (self.groups.weight * self.groups.norms(V)).sum() + self.lasso * V.abs().sum()
 
     def _shrunk(self, size: Tensor, strength: Tensor, **how) -> Tensor:
+        """The prox without squares of sizes that are nowhere negative."""
         V = (size - strength * self.lasso).clamp(min=0)
         return prox.overlapping_shrink_(V, self.groups, strength * self.group, 0.0, 1.0, **how)
 
     def _reached(self) -> Tensor:
-        """Which atoms lie in a group that weighs something."""
+        """Atoms that lie in a group with a weight."""
         return self.groups.scatter(self.groups.weight > 0) > 0
 
     def _past_squares_(self, W: Tensor, steps: Steps) -> Steps:
-        """W as the squares leave it, and the steps that what is beside them has."""
+        """Apply the squares to W; returns the steps left for the parts beside them."""
         if self.squares == 0:
             return steps
         ridge, weights = self.strength * self.squares, self._frequency(W)
@@ -164,7 +166,7 @@ class StructuredElasticNet(Penalty):
         return torch.as_tensor(steps, dtype=torch.float64) / shrink
 
     def _frequency(self, W: Tensor) -> Tensor | None:
-        """What broadcasts against W, if it is for such a parameter."""
+        """The frequency, broadcastable against W, if it has one number per row."""
         if self.frequency is None:
             if self.source is not None:
                 raise UserError(f"{type(self).__name__} has frequency={self.source} but was not fitted to a layout")

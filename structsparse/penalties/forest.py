@@ -1,4 +1,4 @@
-"""Sums over the subtrees of a forest: where a node dies, all below it die."""
+"""Penalties over nested groups (the subtrees of a forest): where a node dies, everything below it dies."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from structsparse.penalties.base import Penalty, checked, past_signs, residual
 from structsparse.prox import Steps
 from structsparse.prox.forest import shrink_subtrees_
 
-ROUNDS = 200  # of Newton towards a critical strength; it ends by itself long before
+ROUNDS = 200  # of Newton for a critical strength, at most; it ends long before
 
 
 class _ForestPenalty(Penalty):
-    """What does not depend on how a subtree is measured."""
+    """Base of penalties over nested groups, for any measure of a subtree."""
 
     groups: Forest
     takes = (Forest,)
@@ -37,11 +37,11 @@ class _ForestPenalty(Penalty):
 
     @abstractmethod
     def _measures(self, W: Tensor) -> Tensor:
-        """How large each subtree is: [nodes], float64."""
+        """The size of each subtree: [nodes], float64."""
 
     @abstractmethod
     def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
-        """The prox at another strength."""
+        """The prox at a given strength."""
 
     def value(self, W: Tensor) -> Tensor:
         return self.strength * self._omega(W)
@@ -66,9 +66,11 @@ class _ForestPenalty(Penalty):
         return alive & ((W != 0) | (self.groups.ids < 0)) if self._selects_entries() else alive
 
     def _selects_entries(self) -> bool:
+        """Whether entries of living nodes may die."""
         return self.mix > 0
 
     def _omega(self, W: Tensor) -> Tensor:
+        """The penalty at strength 1."""
         omega = (1 - self.mix) * (self.groups.weight * self._measures(W)).sum()
         if self.mix > 0:
             grouped = torch.where(self.groups.ids >= 0, W, 0.0) if self.groups.free else W
@@ -77,8 +79,8 @@ class _ForestPenalty(Penalty):
 
 
 class TreeGroupLasso(_ForestPenalty):
-    """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|) over the subtrees g of a forest and their
-    entries i; each entry may have a step of its own, which takes Newton where they differ within a tree"""
+    """Tree-structured group lasso: strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|) over the subtrees
+    g of a forest and their entries i. Steps that differ within a tree take Newton."""
 
     iterated = True
 
@@ -99,24 +101,24 @@ class TreeGroupLasso(_ForestPenalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """For each subtree the norm of what is left of its part of the gradient.
+        """The norm of the remaining gradient on each subtree.
 
-        The norms of living subtrees have a gradient, which is added; what the others leave of the rest is, by Moreau,
-        the prox of their part of the penalty.
+        The gradient of the norms of living subtrees is added; what dead subtrees cannot balance of the sum is, by
+        Moreau, the prox of their part of the penalty.
         """
         norms, reach = self.groups.norms(W), self.strength * (1 - self.mix) * self.groups.weight
         pull = self.groups.add_down(torch.where(norms > 0, reach / norms, 0.0))
         rest = grad + self.groups.expand(pull, fill=0.0).to(W.dtype) * W
         cut = self.strength * self.mix
         if self.mix > 0:
-            cut = torch.where(self.groups.ids >= 0, cut, 0.0)  # free entries bear none
+            cut = torch.where(self.groups.ids >= 0, cut, 0.0)  # free entries are not penalised
         rest = past_signs(rest, W, torch.as_tensor(cut).to(W.dtype))
         return self.groups.norms(shrink_subtrees_(rest, self.groups, torch.where(norms > 0, 0.0, reach), 1.0, 0.0))
 
 
 class TreeGroupLassoMax(_ForestPenalty):
-    """strength * ((1 - mix) * sum_g weight_g max|W_g| + mix * sum |W_i|) over the subtrees g of a forest and their
-    entries i; each entry may have a step of its own"""
+    """Tree-structured group lasso with the largest entry: strength * ((1 - mix) * sum_g weight_g max|W_g| + mix * sum
+    |W_i|) over the subtrees g of a forest and their entries i; each entry may have its own step."""
 
     def _measures(self, W: Tensor) -> Tensor:
         return self.groups.maxima(W)
@@ -125,7 +127,7 @@ class TreeGroupLassoMax(_ForestPenalty):
         return prox.forest_clip_(W, self.groups, strength * (1 - self.mix), strength * self.mix, steps)
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """For each subtree the norm of W - prox(W - grad): no distance, but zero where the distance is."""
+        """The norm of W - prox(W - grad) on each subtree: zero exactly where the distance to the subdifferential is."""
         return self.groups.norms(residual(self.prox_, W, grad))
 
     def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:
@@ -138,10 +140,10 @@ class TreeGroupLassoMax(_ForestPenalty):
 def critical_by_newton(
     omega: Callable[[Tensor], Tensor], prox_: Callable[[Tensor, Tensor], Tensor], pull: Tensor
 ) -> Tensor:
-    """The smallest strength whose prox, of strength * omega with steps of 1, makes `pull` zero; omega a norm.
+    """The smallest strength at which the prox of strength * omega (a norm), with steps of 1, makes `pull` zero.
 
-    V = prox(pull) is what lies between pull and the ball of the dual norm with radius `strength`. Its length is
-    convex in the strength with slope -omega(V) / ||V||, so Newton from zero climbs to the root and never passes it.
+    V = prox(pull) is the difference between pull and its projection on the dual ball of radius `strength`. Its length
+    is convex in the strength with slope -omega(V) / ||V||, so Newton from zero climbs to the root and never passes it.
     """
     critical = torch.zeros((), dtype=torch.float64, device=pull.device)
     for _ in range(ROUNDS):

@@ -1,7 +1,8 @@
-"""Penalties that do not bend large weights: not convex, so what they find depends on where they start.
+"""Nonconvex penalties (log-sum, MCP, l0), which shrink large weights little or not at all, and reweighted group lasso.
 
-Their prox is the global minimum of its own little problem. A penalty of a group's norm takes one step for all of
-its entries; with a step per entry, `Reweighting` does the same work by a group lasso whose weights change in rounds.
+The result of training depends on its start. The prox is the global minimum of its own small problem. On a group's norm
+it takes one step for all entries of the group; with a step per entry, use `Reweighting`, a group lasso whose weights
+change in rounds.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from structsparse.prox import Steps
 from structsparse.prox.nonconvex import Movement, drop_groups_, firm, hard, log_sum, move_entries_, move_groups_
 from structsparse.prox.steps import refuse_entry_steps
 
-FOREVER = 1e30  # times its weight: what is dead stays dead, and yet 0 * FOREVER is 0
+FOREVER = 1e30  # factor on the weight of a dead group, which keeps it dead; finite, so that 0 * FOREVER is 0
 
 
 class Radial(Penalty):
-    """strength * sum_g weight_g h(||W_g||), or strength * sum h(|W_i|) without groups, for an h that begins with 0"""
+    """Base of penalties of sizes: strength * sum_g weight_g h(||W_g||), or strength * sum h(|W_i|) without groups,
+    where h(0) = 0."""
 
     convex = False
     takes = (None, Partition)
@@ -34,15 +36,15 @@ class Radial(Penalty):
 
     @abstractmethod
     def height(self, size: Tensor) -> Tensor:
-        """h, for sizes of at least 0."""
+        """The function h, for sizes of at least 0."""
 
     @abstractmethod
     def slope(self, size: Tensor) -> Tensor:
-        """h', from the right."""
+        """The derivative of h, from the right."""
 
     @abstractmethod
     def movement(self) -> Movement:
-        """How far the prox moves a size: see `prox.radial`."""
+        """How far the prox moves a size, see `prox.nonconvex`."""
 
     def value(self, W: Tensor) -> Tensor:
         if self.groups is None:
@@ -69,7 +71,7 @@ class Radial(Penalty):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The smallest strength at which zero is a local optimum: as for the (group) lasso, since h'(0) = 1."""
+        """The smallest strength at which zero is a local optimum: that of the (group) lasso, since h'(0) = 1."""
         if self.groups is None:
             size = grad_at_zero.abs().double().flatten()
         else:
@@ -89,9 +91,9 @@ class Radial(Penalty):
 
 
 class LogSum(Radial):
-    """strength * sum_g weight_g epsilon log(1 + ||W_g|| / epsilon), or the same over entries without groups
+    """Log-sum penalty: strength * sum_g weight_g epsilon log(1 + ||W_g|| / epsilon), or over entries without groups.
 
-    Its slope at zero is that of the (group) lasso, which it becomes as epsilon grows.
+    Its slope at zero is that of the (group) lasso, which it approaches as epsilon grows.
     """
 
     def __init__(self, strength: float, epsilon: float, groups: Partition | None = None):
@@ -109,9 +111,8 @@ class LogSum(Radial):
 
 
 class GroupMCP(Radial):
-    """strength * sum_g weight_g h(||W_g||),  h(t) = t - t^2 / (2 reach) up to reach, reach / 2 beyond
-
-    The minimax concave penalty: what is larger than `reach` is not pulled at all. Over entries if groups is None.
+    """Minimax concave penalty: strength * sum_g weight_g h(||W_g||), h(t) = t - t^2 / (2 reach) up to reach, reach / 2
+    beyond. Sizes above `reach` are not shrunk at all. Over entries without groups.
     """
 
     def __init__(self, strength: float, reach: float, groups: Partition | None = None):
@@ -139,7 +140,7 @@ class L0(Radial):
         super().__init__(strength, groups)
 
     def height(self, size: Tensor) -> Tensor:
-        return (size > 0) + 0 * size  # autograd shall know that it is flat
+        return (size > 0) + 0 * size  # so that autograd has a gradient, of zero
 
     def slope(self, size: Tensor) -> Tensor:
         return torch.zeros_like(size)
@@ -154,7 +155,7 @@ class L0(Radial):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """Only what is not zero can be pulled."""
+        """Distance of the gradient from zero, for entries or groups that are not zero."""
         if self.groups is None:
             return row_norms(grad.masked_fill((W == 0) & (self.strength > 0), 0.0))
         held = ~self.groups.alive(W) & (self.strength * self.groups.weight > 0)
@@ -165,13 +166,13 @@ class L0(Radial):
 
 
 class Round(NamedTuple):
-    """What a round of reweighting has done."""
+    """A round of reweighting: how many groups live, and their weights."""
 
     number: int
     alive: int  # groups
     groups: int
-    scale: float  # of a norm: epsilon, or the median of the living
-    lightest: float  # weight of a living group, relative to the one at first and without growth
+    scale: float  # of norms: epsilon, or the median over living groups
+    lightest: float  # weight of a living group, relative to its base weight and without growth
     heaviest: float
 
     def __str__(self) -> str:
@@ -182,15 +183,16 @@ class Round(NamedTuple):
 
 
 class Reweighting:
-    """Rounds of a (sparse) group lasso that end where a log-sum penalty would: large groups are pulled less.
+    """Reweighted (sparse) group lasso: rounds of training that end where a log-sum penalty would, large groups shrunk
+    less.
 
-    After each round of training `update` sets `penalty.groups.weight` from the weights given at first:
+    After each round, `update` sets `penalty.groups.weight` from the first weights, base_g:
 
     With `epsilon`, weight_g <- base_g * epsilon / (epsilon + ||W_g||). The group lasso with these weights lies above
-    LogSum(strength, epsilon) and touches it at W: whoever lowers loss + group lasso lowers loss + log-sum.
+    LogSum(strength, epsilon) and touches it at W, so lowering loss + group lasso lowers loss + log-sum.
 
     Without, weight_g <- base_g * (median norm of living groups) / ||W_g||: there is no scale to choose, and dead
-    groups stay dead. `growth` is what each round multiplies all weights by, so that fewer and fewer groups live.
+    groups stay dead. Each round also multiplies all weights by `growth`, so that fewer and fewer groups live.
 
     Entries that are penalised as well (mix > 0) keep their strength.
     """
@@ -205,7 +207,7 @@ class Reweighting:
 
     @torch.no_grad()
     def update(self, W: Tensor) -> Round:
-        """One more round, from the weights that the last one has come to."""
+        """Set the weights of groups for another round, from the weights of the last one."""
         groups = self.penalty.groups
         norms, alive = self.penalty.sizes(W), groups.alive(W)
         scale = self.epsilon if self.epsilon is not None else float(norms[alive].median()) if alive.any() else 0.0
@@ -216,7 +218,7 @@ class Reweighting:
         return Round(self.rounds, int(alive.sum()), len(groups), scale, min(living), max(living))
 
     def state_dict(self) -> dict:
-        """What a checkpoint needs besides the weights of the groups, which the penalty saves."""
+        """The state besides the weights of groups, which the penalty saves."""
         return {"rounds": self.rounds, "base": self.base}
 
     def load_state_dict(self, state: dict) -> None:

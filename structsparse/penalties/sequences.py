@@ -1,4 +1,4 @@
-"""Penalties of an order: of time along a dimension, or of size."""
+"""Penalties that depend on an order: fused lasso along a dimension, SLOPE and OSCAR by size."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from structsparse.penalties.base import Penalty, checked, checked_entry_weights,
 from structsparse.prox import Steps
 from structsparse.prox.steps import refuse_entry_steps
 
-ROUNDS = 100  # towards a critical strength; it ends by itself within a dozen
+ROUNDS = 100  # in the search for a critical strength, at most; a dozen are enough
 
 
 class Coupled(Penalty):
-    """A sum in which entries depend on each other: `gap` is the norm, for each row, of what a proximal gradient step
-    of length 1 changes there."""
+    """Base of penalties that couple entries: `gap` is the norm of the change by a proximal gradient step of length 1,
+    for each row."""
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
         return row_norms(residual(self.prox_, W, grad))
@@ -28,9 +28,9 @@ class Coupled(Penalty):
 
 
 class FusedLasso(Coupled):
-    """strength * ((1 - mix) * sum |W[t + 1] - W[t]| + mix * sum |W_i|), t along one dimension
+    """Fused lasso: strength * ((1 - mix) * sum |W[t + 1] - W[t]| + mix * sum |W_i|), t along one dimension.
 
-    Neighbours become equal; with a mix above 0 they become zero as well, which no strength brings about without.
+    Neighbours become equal. With mix = 0 no strength makes all of them zero.
     """
 
     def __init__(self, strength: float, dimension: int = 0, mix: float = 0.0):
@@ -43,7 +43,7 @@ class FusedLasso(Coupled):
         return self.strength * ((1 - self.mix) * differences + self.mix * W.abs().sum(dtype=torch.float64))
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The entries after the differences: their prox keeps an order that one step for all leaves as it is."""
+        """The prox of the entries follows that of the differences, which is exact for one step for all entries."""
         if self.mix > 0:
             refuse_entry_steps(steps, "FusedLasso with a mix above 0", "choose mix=0 or plain SGD")
         prox.smooth_(self._checked(W), self.dimension, self.strength * (1 - self.mix), steps)
@@ -54,7 +54,7 @@ class FusedLasso(Coupled):
         return self._critical(grad_at_zero, signs=(1, -1))
 
     def nonnegative_prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The positive part of the prox, and not the other way round: it keeps the order of neighbours."""
+        """The positive part of the prox (not the prox of the positive part), as it keeps the order of neighbours."""
         return positive_(self.prox_(W, steps))
 
     @torch.no_grad()
@@ -62,9 +62,9 @@ class FusedLasso(Coupled):
         return self._critical(grad_at_zero, signs=(1,))
 
     def _critical(self, grad: Tensor, signs: tuple[int, ...]) -> Tensor | None:
-        """The largest ratio of  |sum of grad|  to  mix * length + (1 - mix) * inner ends  over all intervals, which
-        are what the penalty is made of. Each round (Dinkelbach's) finds the interval that a strength holds least, in
-        linear time, and sets the strength to its ratio: that only grows."""
+        """The largest ratio of  |sum of grad|  to  mix * length + (1 - mix) * inner ends  over all intervals, of whose
+        indicators the penalty's unit ball is made. Each round (Dinkelbach's) finds, in linear time, the interval with
+        the largest excess at the present strength, and sets the strength to its ratio, which only grows."""
         if self.mix == 0:
             return None
         pull = -self._checked(grad).movedim(self.dimension, 0).double()[:, None].flatten(1)  # [time, chains]
@@ -78,6 +78,7 @@ class FusedLasso(Coupled):
         return critical
 
     def _checked(self, W: Tensor) -> Tensor:
+        """W, if it has the dimension."""
         if not -W.dim() <= self.dimension < W.dim():
             raise UserError(f"FusedLasso is along dimension {self.dimension}, got a tensor {tuple(W.shape)}")
         return W
@@ -87,9 +88,9 @@ class FusedLasso(Coupled):
 
 
 def _weakest(sums: Tensor, mix: float, strength: Tensor) -> Tensor:
-    """Pull over penalty of the interval for which  pull - strength * penalty  is largest; sums [time + 1, chains]."""
+    """The ratio pull / penalty of the interval with the largest  pull - strength * penalty; sums [time + 1, chains]."""
     held = sums - strength * mix * torch.arange(len(sums), device=sums.device)[:, None]
-    end = strength * (1 - mix)  # what an inner end costs
+    end = strength * (1 - mix)  # the cost of an inner end
     starts, stops = held[:-1].clone(), held[1:].clone()
     starts[1:] += end
     stops[:-1] -= end
@@ -102,7 +103,8 @@ def _weakest(sums: Tensor, mix: float, strength: Tensor) -> Tensor:
 
 
 class Sorted(Coupled):
-    """strength * sum_i weights_i |W|_(i), the entries from the largest to the smallest, the weights never rising"""
+    """Base of sorted l1 norms: strength * sum_i weights_i |W|_(i), entries from the largest to the smallest, weights
+    never rising."""
 
     @abstractmethod
     def sorted_weights(self, W: Tensor) -> Tensor:
@@ -117,17 +119,17 @@ class Sorted(Coupled):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The strength that holds the k largest entries together, for each k."""
+        """The largest, over k, of the strengths that hold the k largest entries together."""
         size = grad_at_zero.abs().flatten().double().sort(descending=True).values
         reach = self.sorted_weights(grad_at_zero).cumsum(0)
-        held = torch.where(reach > 0, size.cumsum(0) / reach, 0.0)  # what has no weight has no say
+        held = torch.where(reach > 0, size.cumsum(0) / reach, 0.0)  # entries without weight do not count
         return torch.cat([held, held.new_zeros(1)]).max()
 
 
 class SLOPE(Sorted):
-    """strength * sum_i weights_i |W|_(i), |W|_(1) >= |W|_(2) >= ...: the sorted l1 norm
+    """SLOPE, the sorted l1 norm: strength * sum_i weights_i |W|_(i), |W|_(1) >= |W|_(2) >= ...
 
-    The weights never rise: large entries are pulled most. Those of equal size stay so.
+    The weights never rise, so large entries are shrunk most. Entries of equal size stay equal.
     """
 
     def __init__(self, strength: float, weights: Tensor):
@@ -151,7 +153,7 @@ class SLOPE(Sorted):
 
 
 class OSCAR(Sorted):
-    """strength * (mix * sum |W_i| + (1 - mix) * sum_{i < j} max(|W_i|, |W_j|)): SLOPE with weights on a line
+    """OSCAR: strength * (mix * sum |W_i| + (1 - mix) * sum_{i < j} max(|W_i|, |W_j|)), SLOPE with linear weights.
 
     The i-th largest of n entries, i from 1, is the larger one of n - i pairs. The pairs make entries equal in size.
     """

@@ -1,4 +1,4 @@
-"""What composes with any penalty: a constraint, and squares."""
+"""Wrappers around any penalty: the constraint W >= 0 (`Nonnegative`), and squares beside it (`Ridged`)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Around(Penalty):
 
 
 class Nonnegative(_Around):
-    """The penalty where every entry of W is at least 0, infinity elsewhere."""
+    """A penalty with the constraint W >= 0: infinity where an entry is negative."""
 
     def value(self, W: Tensor) -> Tensor:
         return torch.where((W >= 0).all(), self.penalty.value(W), math.inf)
@@ -87,14 +87,14 @@ class Nonnegative(_Around):
 
 
 class Ridged(_Around):
-    """The penalty plus ridge / 2 * sum W_i^2 over all entries, whatever the strength.
+    """A penalty plus ridge / 2 * sum W_i^2 over all entries, whatever the strength.
 
     Its prox is that of the penalty at W / (1 + ridge * step), with a step of 1 / (1 / step + ridge)."""
 
     def __init__(self, penalty: Penalty, ridge: float):
         super().__init__(penalty)
         self.ridge = checked(ridge, f"the ridge of {type(penalty).__name__}")
-        self.takes_steps = False  # one for each entry, as far as is known
+        self.takes_steps = False  # whether the penalty has accepted a step per entry
 
     def value(self, W: Tensor) -> Tensor:
         return self.penalty.value(W) + self.ridge / 2 * power_sum(W, 2)
@@ -121,7 +121,7 @@ class Ridged(_Around):
 
     @torch.no_grad()
     def held(self, W: Tensor) -> Tensor | None:
-        """All entries, as each bears the squares."""
+        """All entries, as the squares penalise each."""
         if self.ridge == 0:
             return self.penalty.held(W)
         return torch.ones_like(W, dtype=torch.bool) if self.convex else None
@@ -150,8 +150,8 @@ class Ridged(_Around):
         return f"ridge={self.ridge:g}"
 
     def _shrink_(self, W: Tensor, steps: Steps) -> Steps:
-        """Shrinks W; returns the steps of the penalty."""
+        """Apply the squares to W; returns the steps of the penalty beside them."""
         if not is_scalar(steps) and not self.takes_steps:
-            self.penalty.prox_(torch.zeros_like(W), steps)  # before W is changed, if it refuses them
+            self.penalty.prox_(torch.zeros_like(W), steps)  # it may refuse them, before W is changed
             self.takes_steps = True
         return shrink_and_shorten_(W, self.ridge, steps)
