@@ -60,7 +60,7 @@ def from_file(
         raise UserError(f"groups of {path}: overlap={overlap!r}, expected allow or refuse")
     if layout is not None and layout.reduced:
         raise UserError(
-            f"groups of {path} count the rows of the whole table, but dead rows have left it by this stage; "
+            f"groups of {path} number the rows of the full table, but dead rows have been removed before this stage; "
             "use recipe=direct or select_refit"
         )
     if not len(shape):
@@ -77,9 +77,9 @@ def from_file(
     if twice is None:
         ids = torch.full((shape[0],), -1)
         ids[members] = torch.repeat_interleave(offsets.diff())
-        found = Partition(ids.view(-1, *[1] * (len(shape) - 1)), written.names, shape, weights, parameter)
-        found.whole = True
-        return found
+        partition = Partition(ids.view(-1, *[1] * (len(shape) - 1)), written.names, shape, weights, parameter)
+        partition.whole = True
+        return partition
     if overlap == "refuse":
         row, one, other = twice
         one, other = written.names[one], written.names[other]
@@ -87,7 +87,7 @@ def from_file(
     return cover_rows(shape, members, offsets, written.names, weights, parameter)
 
 
-# What the file says
+# Reading a file
 
 
 def read(path: Path) -> Written:
@@ -109,7 +109,7 @@ def _read_json(path: Path) -> Written:
         seen = set()
         for key, _ in pairs:
             if key in seen:
-                raise UserError(f"{path}: {key!r} is there twice")
+                raise UserError(f"{path}: the key {key!r} occurs twice")
             seen.add(key)
         return dict(pairs)
 
@@ -118,7 +118,7 @@ def _read_json(path: Path) -> Written:
     except json.JSONDecodeError as error:
         raise UserError(f"{path}, line {error.lineno}: {error.msg}; expected JSON") from error
     except RecursionError as error:
-        raise UserError(f"{path}: lists within lists without end") from error
+        raise UserError(f"{path}: lists are nested too deeply") from error
 
 
 class _UniqueLoader(yaml.SafeLoader):
@@ -128,7 +128,8 @@ class _UniqueLoader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
+                message = f"the key {key.value!r} occurs twice"
+                raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -173,15 +174,15 @@ def _by_text(part: dict) -> dict[str, object]:
 def _read_npz(path: Path) -> Written:
     """Read groups from the arrays of an npz file."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in ("members", "offsets", "names", "weights", "parents")
-                     if name in arrays}  # fmt: skip
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in ("members", "offsets", "names", "weights", "parents")
+                      if name in file}  # fmt: skip
     except (ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
         raise UserError(f"{path} is no npz file of plain numbers and texts: {error}") from error
     for name in ("members", "offsets", "names"):
-        if name not in found:
+        if name not in arrays:
             raise UserError(f"{path} holds no array {name!r}; expected members, offsets, names")
-    members, offsets, names = found["members"], found["offsets"], [str(name) for name in found["names"].tolist()]
+    members, offsets, names = arrays["members"], arrays["offsets"], [str(name) for name in arrays["names"].tolist()]
     for name, array in (("members", members), ("offsets", offsets)):
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise UserError(f"{path}: {name} are {array.dtype} {array.shape}, expected a vector of integers")
@@ -192,23 +193,23 @@ def _read_npz(path: Path) -> Written:
             f"{len(members)}, got {len(offsets)}: {offsets.tolist()[:3]} ..."
         )
     if len(set(names)) < len(names):
-        raise UserError(f"{path}: the group {next(n for n in names if names.count(n) > 1)!r} is there twice")
+        raise UserError(f"{path}: the group {next(n for n in names if names.count(n) > 1)!r} occurs twice")
     rows = (members.astype(np.int64), offsets.astype(np.int64))
-    return Written(names, rows, _column(path, found, "weights", names), _parent_names(path, found, names))
+    return Written(names, rows, _column(path, arrays, "weights", names), _parent_names(path, arrays, names))
 
 
-def _column(path: Path, found: dict, what: str, names: list[str]) -> dict | None:
+def _column(path: Path, arrays: dict, what: str, names: list[str]) -> dict | None:
     """The numbers of an array by group name; None without that array."""
-    if what not in found:
+    if what not in arrays:
         return None
-    if found[what].shape != (len(names),):
-        raise UserError(f"{path}: {what} have shape {found[what].shape}, expected one for each of {len(names)} groups")
-    return dict(zip(names, found[what].tolist(), strict=True))
+    if arrays[what].shape != (len(names),):
+        raise UserError(f"{path}: {what} have shape {arrays[what].shape}, expected one for each of {len(names)} groups")
+    return dict(zip(names, arrays[what].tolist(), strict=True))
 
 
-def _parent_names(path: Path, found: dict, names: list[str]) -> dict[str, str] | None:
+def _parent_names(path: Path, arrays: dict, names: list[str]) -> dict[str, str] | None:
     """The name of the parent of each group that has one."""
-    numbers = _column(path, found, "parents", names)
+    numbers = _column(path, arrays, "parents", names)
     if numbers is None:
         return None
     for name, above in numbers.items():
@@ -220,20 +221,20 @@ def _parent_names(path: Path, found: dict, names: list[str]) -> dict[str, str] |
 READERS = {".json": _read_json, ".yaml": _read_yaml, ".yml": _read_yaml, ".npz": _read_npz}
 
 
-# What it means
+# From the content to groups
 
 
 def _row_names(path: Path, names: Sequence[str] | None, layout: TableLayout | None) -> dict[str, Sequence[int]]:
     """The rows that each name stands for."""
     if names is not None:
-        found = {name: (row,) for row, name in enumerate(names)}
-        if len(found) < len(names):
+        rows = {name: (row,) for row, name in enumerate(names)}
+        if len(rows) < len(names):
             raise UserError(f"groups of {path}: two rows have the same name")
-        return found
+        return rows
     return {} if layout is None else layout.named_rows()
 
 
-def _resolved(path: Path, written: Written, known: Mapping[str, Sequence[int]]) -> tuple[Tensor, Tensor]:
+def _resolved(path: Path, written: Written, row_names: Mapping[str, Sequence[int]]) -> tuple[Tensor, Tensor]:
     """The row numbers of all groups in one vector, and where each group starts."""
     if isinstance(written.rows, tuple):
         return tuple(torch.from_numpy(part) for part in written.rows)
@@ -241,20 +242,20 @@ def _resolved(path: Path, written: Written, known: Mapping[str, Sequence[int]]) 
     offsets = [0]
     for name, rows in zip(written.names, written.rows, strict=True):
         for row in rows:
-            members.extend(_numbers(path, name, row, known))
+            members.extend(_numbers(path, name, row, row_names))
         offsets.append(len(members))
     return torch.tensor(members, dtype=torch.long), torch.tensor(offsets)
 
 
-def _numbers(path: Path, group: str, row, known: Mapping[str, Sequence[int]]) -> Sequence[int]:
+def _numbers(path: Path, group: str, row, row_names: Mapping[str, Sequence[int]]) -> Sequence[int]:
     """The row numbers that a number or a name in a file stands for."""
     if isinstance(row, int) and not isinstance(row, bool) and abs(row) < 2**62:
         return (row,)
-    if isinstance(row, str) and row in known:
-        return known[row]
+    if isinstance(row, str) and row in row_names:
+        return row_names[row]
     if isinstance(row, str):
-        some = f"; there are {', '.join(list(known)[:5])}, ..." if known else "; the rows have no names here"
-        raise UserError(f"{path}: group {group} has the unknown row {row!r}{some}")
+        hint = f"; there are {', '.join(list(row_names)[:5])}, ..." if row_names else "; the rows have no names here"
+        raise UserError(f"{path}: group {group} has the unknown row {row!r}{hint}")
     raise UserError(f"{path}: group {group} has the row {row!r}, expected a number or a name")
 
 

@@ -44,7 +44,7 @@ class UnitNames(Sequence):
         return f"{self.stem} {self.units[unit]}"
 
 
-# Of one parameter, from its shape
+# Groups of one parameter, from its shape
 
 
 @over(ANY, makes=Partition)
@@ -95,7 +95,7 @@ def heads(
     length = shape[dimension] if len(shape) > dimension else 0
     if heads < 1 or stacked < 1 or length % (heads * stacked):
         what = f"{heads} heads" if stacked == 1 else f"{stacked} x {heads} heads"
-        raise UserError(f"the {length} {along} of {parameter} {tuple(shape)} cannot be shared out among {what}")
+        raise UserError(f"the {length} {along} of {parameter} {tuple(shape)} cannot be divided among {what}")
     width = length // (heads * stacked)
     ids = torch.arange(heads).repeat_interleave(width).repeat(stacked)
     ids = ids.view([-1 if d == dimension else 1 for d in range(len(shape))])
@@ -139,22 +139,22 @@ def _check_kernel(shape: Sequence[int], parameter: str) -> None:
         )
 
 
-# Of all layers of a kind, from a model
+# Groups of all layers of a kind, from a model
 
 
 def linear_rows(model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size") -> dict[str, Partition]:
     """Groups by neuron of every linear layer: the weights into it."""
-    found = _matrices(model, nn.Linear)
-    return _groups(model, "linear layer", found, parameters, lambda name, m: rows(m.weight.shape, None, weights, name))
+    layers = _matrices(model, nn.Linear)
+    return _groups(model, "linear layer", layers, parameters, lambda name, m: rows(m.weight.shape, None, weights, name))
 
 
 def linear_columns(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
     """Groups by input of every linear layer: the weights out of it."""
-    found = _matrices(model, nn.Linear)
+    layers = _matrices(model, nn.Linear)
     return _groups(
-        model, "linear layer", found, parameters, lambda name, m: columns(m.weight.shape, None, weights, name)
+        model, "linear layer", layers, parameters, lambda name, m: columns(m.weight.shape, None, weights, name)
     )
 
 
@@ -215,15 +215,15 @@ def projection_heads(
     """Groups by head of attention made of linear layers: rows of layers whose names match `inputs` (queries, keys,
     values), columns of layers that match `outputs`: projection_heads(model, 8, ["*.query", "*.value"], "*.out").
     """
-    found = {}
+    by_name = {}
     for patterns, along in ((inputs, "rows"), (outputs, "columns")):
         patterns = [f"{pattern}.weight" for pattern in ([patterns] if isinstance(patterns, str) else patterns)]
         if patterns:
             split = _heads_along(heads, along, weights)
-            found |= _groups(model, "linear layer", _matrices(model, nn.Linear), patterns, split)
-    if not found:
-        raise UserError("projection_heads: name the layers of queries, keys and values in inputs, or those in outputs")
-    return found
+            by_name |= _groups(model, "linear layer", _matrices(model, nn.Linear), patterns, split)
+    if not by_name:
+        raise UserError("projection_heads: name layers of queries, keys and values in inputs, or of outputs in outputs")
+    return by_name
 
 
 def _heads_along(count: int, along: str, weights: Weights) -> Callable[[str, nn.Module], Partition]:
@@ -235,22 +235,22 @@ def embedding_columns(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
     """Groups by dimension of every embedding."""
-    found = _matrices(model, EMBEDDINGS)
-    return _groups(model, "embedding", found, parameters, lambda name, m: columns(m.weight.shape, None, weights, name))
+    layers = _matrices(model, EMBEDDINGS)
+    return _groups(model, "embedding", layers, parameters, lambda name, m: columns(m.weight.shape, None, weights, name))
 
 
 def embedding_rows(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
     """Groups by word of every embedding."""
-    found = _matrices(model, EMBEDDINGS)
-    return _groups(model, "embedding", found, parameters, lambda name, m: rows(m.weight.shape, None, weights, name))
+    layers = _matrices(model, EMBEDDINGS)
+    return _groups(model, "embedding", layers, parameters, lambda name, m: rows(m.weight.shape, None, weights, name))
 
 
 def whole_layers(model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size") -> dict[str, Partition]:
     """One group for the weight of each linear layer, convolution or embedding."""
-    found = _matrices(model, (nn.Linear, *CONVOLUTIONS, *TRANSPOSED, *EMBEDDINGS))
-    return _groups(model, "layer", found, parameters, lambda name, m: layers(m.weight.shape, None, weights, name))
+    matrices = _matrices(model, (nn.Linear, *CONVOLUTIONS, *TRANSPOSED, *EMBEDDINGS))
+    return _groups(model, "layer", matrices, parameters, lambda name, m: layers(m.weight.shape, None, weights, name))
 
 
 BY_MODULE: dict[str, Callable[..., dict[str, Partition]]] = {
@@ -273,10 +273,10 @@ def _matrices(model: nn.Module, kinds) -> Iterator[tuple[str, Tensor, nn.Module]
             yield f"{prefix}.weight", m.weight, m
 
 
-def _groups(model: nn.Module, what: str, found, patterns: Patterns, make) -> dict[str, Partition]:
+def _groups(model: nn.Module, what: str, layers, patterns: Patterns, make) -> dict[str, Partition]:
     """The groups of each layer whose weight has a matching name; a shared weight counts once, by its name in torch."""
     canonical = {id(parameter): name for name, parameter in model.named_parameters()}
-    candidates = {canonical[id(weight)]: m for _, weight, m in found if id(weight) in canonical}
+    candidates = {canonical[id(weight)]: m for _, weight, m in layers if id(weight) in canonical}
     if not candidates:
         raise UserError(f"{type(model).__name__} has no {what} with a weight to group")
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)

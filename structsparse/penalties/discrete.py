@@ -104,8 +104,8 @@ class Discrete(Penalty):
         """The values, once there are any."""
         if len(self.values) == 0:
             raise UserError(
-                "reg.values=kmeans takes its values from the weights of a stage before, and there are none but zero; "
-                "take recipe=discrete, or reg.values=template"
+                "reg.values=kmeans takes its values from the weights of the previous stage, which are all zero; "
+                "choose recipe=discrete, or reg.values=template"
             )
         return self.values
 
@@ -116,9 +116,9 @@ def _values(values: str | Sequence[float], levels_: int, eta: float, kappa: floa
         return torch.zeros(0, dtype=torch.float64)
     if values == TEMPLATE:
         return levels.template(levels_, eta, kappa, delta)
-    given = [values] if isinstance(values, str) or not isinstance(values, Sequence) else list(values)
-    numbers = [v for v in given if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
-    if not any(numbers) or len(numbers) < len(given):
+    listed = [values] if isinstance(values, str) or not isinstance(values, Sequence) else list(values)
+    numbers = [v for v in listed if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
+    if not any(numbers) or len(numbers) < len(listed):
         raise UserError(f"reg.values is {values!r}, expected template, kmeans or a list of numbers, one not zero")
     if min(numbers) >= 0:
         return levels.both_signs(v for v in numbers if v > 0)
@@ -129,12 +129,12 @@ def _values(values: str | Sequence[float], levels_: int, eta: float, kappa: floa
 def learn(copies: Mapping[str, Copied], weights: Mapping[str, Tensor]) -> None:
     """Learn the values of few-valued copies, one set for all parameters. Each moves to the minimum of the augmented
     Lagrangian for the present assignment of copies, which is the mean of W + A weighted by the pull."""
-    own = {name: copy for name, copy in copies.items() if copy.penalty.learn}
-    if own:
-        points = [weights[name] + copy.dual for name, copy in own.items()]
-        first = next(iter(own.values())).penalty
-        values = levels.moved_to_means(first._known(), points, [copy.pull for copy in own.values()])
-        for copy in own.values():
+    learning = {name: copy for name, copy in copies.items() if copy.penalty.learn}
+    if learning:
+        points = [weights[name] + copy.dual for name, copy in learning.items()]
+        first = next(iter(learning.values())).penalty
+        values = levels.moved_to_means(first._known(), points, [copy.pull for copy in learning.values()])
+        for copy in learning.values():
             copy.penalty.settle(values)
 
 
@@ -192,7 +192,7 @@ class Copied(Penalty):
         return row_norms(past_signs(self.pulled(W, grad), W, self.strength.to(W.dtype)))
 
     def critical(self, grad_at_zero: Tensor) -> None:
-        return None  # it pulls to where the copy is
+        return None  # it pulls towards the copy, not towards zero
 
     def pulled(self, W: Tensor, grad: Tensor) -> Tensor:
         """The gradient of the loss plus the pull."""

@@ -178,7 +178,7 @@ class Round(NamedTuple):
     def __str__(self) -> str:
         return (
             f"round {self.number}: {self.alive} of {self.groups} groups alive, "
-            f"weights {self.lightest:.3g} to {self.heaviest:.3g} times those at first, scale {self.scale:.3g}"
+            f"weights {self.lightest:.3g} to {self.heaviest:.3g} times the first ones, scale {self.scale:.3g}"
         )
 
 
@@ -199,7 +199,7 @@ class Reweighting:
 
     def __init__(self, penalty: Blocks, epsilon: float | None = None, growth: float = 1.0):
         if not penalty.reweightable:
-            raise UserError(f"reweighting is for (sparse) group lasso, l2 or linf, got {type(penalty).__name__}")
+            raise UserError(f"reweighting takes a (sparse) group lasso, l2 or linf, got {type(penalty).__name__}")
         self.penalty, self.rounds = penalty, 0
         self.epsilon = None if epsilon is None else checked_positive(epsilon, "the epsilon of Reweighting")
         self.growth = checked_positive(growth, "the growth of Reweighting")
