@@ -199,7 +199,7 @@ def near_gap(
 
     A convex loss lies above its tangent, so any such V lowers the objective by at most
 
-    max over V of -<gradient, V - W> - Omega(V) + Omega(W) - bend/2 (||V - W||^2 - size^2)
+        max over V of -<gradient, V - W> - Omega(V) + Omega(W) - bend/2 (||V - W||^2 - size^2)
 
     for any bend > 0. One prox with steps 1 / (bend * metric) attains the maximum; the best bend has ||V - W|| = size.
 

@@ -79,7 +79,7 @@ class Term:
             )
 
     def _for_chains(self, penalty: Penalty, lengths: Tensor) -> None:
-        """Multiply the penalty of a weight that stands for a chain of equal weights by the length of the chain."""
+        """Let the penalty count a weight that stands for a chain of equal weights once for each weight of the chain."""
         try:
             penalty.for_chains(lengths)
         except UserError as error:

@@ -1,4 +1,4 @@
-"""Progress on the console: a bar within an epoch on a terminal, and a line after each validation."""
+"""Progress of training on the console: a bar within each epoch on a terminal, and a line after each validation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from structsparse.training.callbacks.monitor import SparsityMonitor
 
 
 class EpochLines(lightning.Callback):
-    """Console lines of a stage: loss, objective, score on dev and what lives."""
+    """Callback that prints a console line per validated epoch: loss, objective, score on dev, living groups and
+    weights."""
 
     def __init__(self, monitor: SparsityMonitor, metric: str, console: Console) -> None:
         self.monitor, self.metric, self.console = monitor, metric, console
@@ -58,13 +59,14 @@ class EpochLines(lightning.Callback):
         self._close()
 
     def _close(self) -> None:
+        """Remove the progress bar."""
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
 
 
 def _alive(scalars: Mapping[str, float]) -> list[str]:
-    """Counts of living rows, weights and groups; parameters are named if there are several."""
+    """Counts of living rows, weights and groups as text; the parameter is named if there are several."""
     counts = [(*key.split("/"), count) for key, count in scalars.items() if "_alive/" in key]
     several = len({parameter for _, parameter, _ in counts}) > 1
     return [
