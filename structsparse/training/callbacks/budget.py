@@ -92,7 +92,8 @@ class Budget(ProximalStep):
         taken = []
 
         def choose(family: int, strengths: Tensor) -> tuple[float, Tensor]:
-            """The strength for a family, and its groups that die: bool [groups]."""
+            """The strength for a family, and the groups that it sets to zero (bool [groups]); strength 0 shrinks
+            nothing."""
             most = self.most[name][family]
             strength, lives = float(self.needed(strengths, most)), torch.zeros_like(strengths, dtype=torch.bool)
             if strength > 0:
@@ -106,9 +107,10 @@ class Budget(ProximalStep):
             self.penalties[name].strength = max(taken)
 
     def needed(self, strengths: Tensor, most: int) -> Tensor:
-        """The smallest strength, up to half a gap, that leaves at most `most` groups alive; 0 if no more groups live.
+        """The strength halfway between those at which the last kept group and the first dropped group would die.
 
-        `strengths` [groups] are the strengths at which the groups would die."""
+        `strengths` [groups] are the strengths at which the groups would die. If at most `most` groups live, the
+        result is 0."""
         if len(strengths) <= most:
             return strengths.new_zeros(())
         first = strengths.topk(most + 1).values[-2:]
