@@ -18,6 +18,7 @@ def lazy_names(
     home = {name: module for module, names in homes.items() for name in names}
 
     def get(name: str) -> object:
+        """A public name of the package, imported and then stored in the package."""
         if name in modules:
             return import_module(f"{package}.{name}")
         if name not in home:

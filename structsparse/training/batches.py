@@ -29,6 +29,7 @@ class TokenArrays:
     edges: Bags | None = None  # features that are conjoined with a pair of successive labels
 
     def __len__(self) -> int:
+        """The number of sentences."""
         return len(self.offsets) - 1
 
     @property

@@ -107,6 +107,7 @@ def fit_free(
     solver = torch.optim.LBFGS(parameters, max_iter=iterations, history_size=10, line_search_fn="strong_wolfe")
 
     def evaluate() -> Tensor:
+        """The objective in the free parameters; sets their gradients."""
         loss, gradients = mean_gradient(module, batches, list(free))
         for name, parameter in free.items():
             parameter.grad = gradients[name]

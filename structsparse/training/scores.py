@@ -32,6 +32,7 @@ class LabelScore:
 
     @counts.setter
     def counts(self, counts) -> None:
+        """Replace the counts, say by their sum over processes."""
         counts = np.array(counts, dtype=np.int64)
         if counts.shape != self._counts.shape:
             raise ValueError(f"counts have shape {counts.shape}, expected {self._counts.shape}")

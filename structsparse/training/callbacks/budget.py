@@ -117,6 +117,7 @@ class Budget(ProximalStep):
         return torch.where(first[1] > 0, first.mean(), 0.0)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Apply the pending prox; after `freeze` epochs, make the choice of groups final."""
         super().on_train_epoch_end(trainer, module)
         if self.freeze is not None and trainer.current_epoch + 1 >= self.freeze and not self.frozen:
             self._freeze()

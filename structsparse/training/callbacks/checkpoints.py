@@ -122,6 +122,7 @@ class Checkpoints(lightning.Callback):
         return self.patience is not None and self.waited >= max(1, self.patience)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Stop if a signal asked for it; save `last.ckpt` if the last one is old or training ends."""
         self._stop_if_asked(trainer)
         last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
         if last or _any_process(trainer, time.monotonic() - self.saved_at > SECONDS):
@@ -179,11 +180,13 @@ class StopAtNaN(lightning.Callback):
         self.seen: list[tuple[int, torch.Tensor, torch.Tensor]] = []
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
+        """Collect the loss of the step; on a CPU, check it at once."""
         self.seen.append((trainer.global_step, outputs["loss"].detach(), batch.sentences))
         if module.device.type == "cpu" or len(self.seen) >= self.every:
             self.look()
 
     def on_train_epoch_end(self, trainer, module) -> None:
+        """Check the collected losses and all weights."""
         self.look()
         _check_numbers(module.state_dict(), trainer.global_step)
 

@@ -47,6 +47,7 @@ class SparsityMonitor(lightning.Callback):
 
     @torch.no_grad()
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Compute and log the mean loss, the penalty, and the numbers of living rows, weights and groups."""
         parameters = dict(module.named_parameters())
         total = trainer.strategy.reduce(self.total.to(module.device), reduce_op="mean")  # mean over processes
         loss = float(total) / max(1, self.batches)
@@ -69,6 +70,7 @@ class SparsityMonitor(lightning.Callback):
             self._pictures(trainer, parameters)
 
     def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Log the scores on dev."""
         self._log(trainer, {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("dev/")})
 
     def _pictures(self, trainer: lightning.Trainer, parameters: Mapping[str, Tensor]) -> None:

@@ -96,6 +96,7 @@ class OuterIterations(ProximalStep):
         self.parameters: dict[str, Tensor] = {}
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Make a copy of each copied parameter, or restore the copies from a checkpoint."""
         self._refuse(trainer)
         parameters = dict(module.named_parameters())
         self.parameters = {name: parameters[name] for name in self.copied}

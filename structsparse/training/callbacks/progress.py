@@ -25,6 +25,7 @@ class EpochLines(lightning.Callback):
         self.begin = time.perf_counter()
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Start the progress bar of an epoch, if the console is a terminal."""
         if trainer.is_global_zero and self.console.is_terminal and trainer.num_training_batches > 1:
             columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
             self.bar = Progress(*columns, console=self.console, transient=True)
@@ -36,6 +37,7 @@ class EpochLines(lightning.Callback):
             self.bar.update(self.bar.task_ids[0], completed=batch_idx + 1)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Print the console line of an epoch that was validated."""
         self._close()
         epoch, last = trainer.current_epoch + 1, trainer.max_epochs
         looked = epoch % (trainer.check_val_every_n_epoch or 1) == 0 or epoch == last or trainer.should_stop
