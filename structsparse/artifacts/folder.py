@@ -115,9 +115,7 @@ def as_float32(folder: Path, numbers: np.ndarray) -> np.ndarray:
 # --- fields of the description
 
 
-Fields = dict[
-    str, tuple[Callable[[object], bool], str]
-]  # by field name: a test of the value, and the expected value in words
+Fields = dict[str, tuple[Callable[[object], bool], str]]  # by name: a test of the value, the expected value in words
 COMMON_FIELDS: Fields = {
     "format": (lambda value: type(value) is int and value > 0, "a number"),
     "structsparse": (lambda value: isinstance(value, str), "a version"),

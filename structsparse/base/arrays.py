@@ -6,8 +6,7 @@ import numpy as np
 
 
 def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Concatenated index ranges begin, begin + 1, ..., begin + length - 1 of each (begin, length): int64 [sum of
-    lengths]"""
+    """Concatenated index ranges begin : begin + length of all pairs (begin, length): int64 [sum of lengths]"""
     ends = np.cumsum(lengths)
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
 

@@ -27,7 +27,7 @@ from structsparse.base.errors import UserError
 
 CACHE_VARIABLE = "STRUCTSPARSE_CACHE"
 FORMAT = 1  # version of the format of entries; a part of every key
-_ALIGNMENT = 64  # bytes: a cache line
+_ALIGNMENT = 64  # bytes of a cache line of the CPU
 _ABANDONED = 3600  # seconds after which a temporary file is taken to be left by a process that was killed
 _DTYPES = ("int32", "int64", "uint64")
 
@@ -105,7 +105,7 @@ def load(key: str) -> Arrays | None:
             path.unlink()
         raise Damaged(f"{path} is damaged ({error}) and was removed") from None
     with contextlib.suppress(OSError):
-        os.utime(path)  # the time of last use
+        os.utime(path)  # records the time of last use
     return arrays
 
 

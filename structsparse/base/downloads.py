@@ -54,9 +54,9 @@ class KnownCorpus:
 
     name: str
     folder: str  # below STRUCTSPARSE_DATA and below the cache
-    # tried in this order; {file} is replaced by the name of a file, a part after # names a file in a zip archive
-    urls: tuple[str, ...]  # empty: the corpus cannot be downloaded
-    files: Mapping[str, KnownFile]  # by split: train, dev, test, as far as the corpus has them
+    # URLs are tried in this order; {file} stands for the name of a file, a part after # names a file in a zip archive
+    urls: tuple[str, ...]  # if empty, the corpus cannot be downloaded
+    files: Mapping[str, KnownFile]  # by split: train, dev, test, if the corpus has them
     hint: str = ""  # the end of the error message for a missing file
 
     def locate(self) -> dict[str, Path]:
@@ -103,7 +103,7 @@ class KnownArchive:
     urls: tuple[str, ...]
     sha256: str  # checksum of the archive as the server sends it
     parts: Mapping[str, str]  # folders of the corpus that are used: {name: path in the archive}
-    example: str  # the path of one of its files, for error messages
+    example: str  # the path of a file of the corpus, for error messages
 
     def locate(self) -> Path:
         """The folder with all parts: below STRUCTSPARSE_DATA, else in the cache, else downloaded to the cache."""

@@ -1,2 +1,1 @@
-"""The command-line program `structsparse`: one module per subcommand; tasks declare the subcommands for their
-models."""
+"""The command-line program `structsparse`: one module per subcommand, beside the subcommands that tasks declare."""

@@ -1,5 +1,4 @@
-"""Subcommands that use a trained model, such as predict and evaluate; each is put together from what the tasks
-declare."""
+"""Subcommands that use a trained model, such as predict and evaluate, put together from what the tasks declare."""
 
 from __future__ import annotations
 

@@ -38,8 +38,9 @@ class TokenArrays:
         return np.diff(self.offsets)
 
     def batch(self, sentences: np.ndarray, items: int) -> TokenBatch:
-        """The batch of the sentences with these numbers. `items` is the number of sentences that the loss is
-        averaged over."""
+        """The batch of the sentences with these numbers.
+
+        `items` is the number of sentences over which the loss is averaged."""
         lengths = self.lengths[sentences]
         time = int(lengths.max())
         tokens = ranges(self.offsets[sentences], lengths)

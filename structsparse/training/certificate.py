@@ -36,7 +36,7 @@ class Certificate:
     penalty: float | None = None  # value of the first penalty term, divided by its strength
     stationarity: float | None = None  # ||W - prox(W - gradient)||, relative to this norm at zero weights
     duality_gap: float | None = None  # bound on how far the objective is above its minimum
-    near_gap: float | None = None  # this bound among weights no farther away than the norm of the present weights
+    near_gap: float | None = None  # bound on how far it is above its minimum near the weights
     groups_uncertified: int | None = None  # dead groups that the gradient would wake
 
 
@@ -175,7 +175,7 @@ def lower_bound(
         held = penalties[name].held(w)
         if held is None:
             return None
-        if not held.all():  # few temporary tensors: memory hardly holds one more table
+        if not held.all():  # skipped if all are held: temporary copies of a large table need much memory
             slack += float((gradients[name].double() * ~held).norm() * (w.double() * ~held).norm().clamp(min=1.0))
         gradient = gradients[name].double() * held
         dual = penalties[name].conjugate(gradient)

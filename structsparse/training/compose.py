@@ -25,14 +25,7 @@ from structsparse.training.stage import Stage
 from structsparse.training.terms import Term
 
 TERM_OPTIONS = ("strength", "relative", "parameters", "groups", "nonnegative", "ridge")
-SCHEDULE_OPTIONS = (
-    "every",
-    "warmup",
-    "budget",
-    "freeze",
-    "reweight",
-    "admm",
-)  # options of `reg` that apply to a stage, not to one term
+SCHEDULE_OPTIONS = ("every", "warmup", "budget", "freeze", "reweight", "admm")  # options of `reg` for a whole stage
 BASE = "_"  # files and folders of conf/ whose name begins so are shared by several choices and are no choices
 
 
@@ -116,11 +109,11 @@ def trainer_of(
     host_only: str | None,
     quiet: bool = False,
 ) -> lightning.Trainer:
-    """The Lightning trainer of the stage called `name`. Callbacks that show progress stand between `before` and
-    `after`.
+    """The Lightning trainer of the stage called `name`.
 
-    `host_only`: the name of a solver or model that runs on the CPU alone, if there is one. `quiet`: write no
-    TensorBoard logs and no console lines, which would take longer than the fit of a grid point."""
+    Callbacks that show progress stand between `before` and `after`. `host_only`: the name of a solver or model that
+    runs on the CPU alone, if there is one. `quiet`: write no TensorBoard logs and no console lines, which would take
+    longer than the fit of a grid point."""
     monitor = SparsityMonitor(penalties, name)
     progress = [] if quiet else [monitor, EpochLines(monitor, metric, console)]
     options = OmegaConf.to_container(cfg.trainer, resolve=True)

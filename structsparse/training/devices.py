@@ -14,10 +14,10 @@ def automatic() -> str:
 
 
 def accelerator(requested: str, host_only: str | None, console: Console) -> str:
-    """The accelerator for Lightning: `auto` becomes `cpu` if the device found lacks float64 (MPS) or `host_only` is
-    given.
+    """The accelerator for Lightning: `auto` becomes `cpu` if the stage cannot run on the device found.
 
-    `host_only`: the name of a solver or model that runs on the CPU alone. A console line gives the reason."""
+    MPS lacks float64. `host_only` is the name of a solver or model that runs on the CPU alone, if there is one. A
+    console line gives the reason."""
     device = automatic()
     if requested != "auto" or device == "cpu" or (device == "cuda" and host_only is None):
         return requested

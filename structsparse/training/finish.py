@@ -29,11 +29,7 @@ MOST_VALUES = 5_000_000  # nonzero weights up to which distinct values are count
 RECORDED: tuple[tuple[str, tuple[str, ...], Callable[[FitRecord], Sequence[tuple]]], ...] = (
     ("budget.tsv", ("step", "parameter", "strength"), lambda record: record.cuts),
     ("counts.tsv", ("epoch", "step", "rows", "weights"), lambda record: record.counts),
-    (
-        "outer.tsv",
-        ("epoch", "primal", "dual", "flips", "living"),
-        lambda record: record.outer,
-    ),  # primal and dual: mean squares
+    ("outer.tsv", ("epoch", "primal", "dual", "flips", "living"), lambda record: record.outer),  # of ADMM
 )
 
 
@@ -56,10 +52,10 @@ def finish(
     folder: Path,
     console: Console,
 ) -> dict[str, object]:
-    """Test the last model once, as its artifact stores it, then export and report it; returns the figures of
-    metrics.json.
+    """Test the last model once, then export and report it; returns the figures of metrics.json.
 
-    `seconds` holds the preparation time of the run and the figures of its search."""
+    The model is tested as its artifact stores it. `seconds` holds the preparation time of the run and the figures of
+    its search."""
     first, last = selecting_stage(results), task.rounded(task.finalize(results[-1]), small)
     dev = last.score("dev")
     begin = time.perf_counter()
@@ -198,8 +194,9 @@ def print_summary(console: Console, figures: Mapping[str, object], table: Table 
 
 
 def print_living(console: Console, figures: Mapping[str, object], table: Table) -> None:
-    """Print the living groups (features, if the model has no groups), and the dead groups that the gradient would
-    wake."""
+    """Print the living groups, and the dead groups that the gradient would wake.
+
+    For a model without groups, print the living features."""
     if "lives" not in table.header:
         console.print(console_table(table, "what lives"))
         return

@@ -1,5 +1,4 @@
-"""The fit of a stage: build the module, set the strengths, train, load the chosen checkpoint, compute the
-certificate."""
+"""The fit of a stage: build the module, set the strengths, train, load the chosen checkpoint, certify the optimum."""
 
 from __future__ import annotations
 
@@ -254,9 +253,7 @@ def _certified(objective: Objective, result: StageResult) -> StageResult:
     if not stage.proven:
         value = certificate.objective(result.module, result.data.whole("train"), result.penalties)
         return replace(result, figures=replace(figures, certificate=Certificate(objective=value)))
-    proof = (
-        figures.record.proof if stage.choose == "last" else Proof()
-    )  # the proof of the solver holds for the last model
+    proof = figures.record.proof if stage.choose == "last" else Proof()  # a proof is of the last model
     if result.at_zero and proof.kkt is None:
         figures = replace(figures, residual_at_zero=residual_at_zero(result.penalties, result.at_zero))
     proven, at_end = certificate.prove(

@@ -141,8 +141,7 @@ def _forms(penalty: type[Penalty]) -> str:
 
 
 def _choices(prefix: str, penalty: type[Penalty], kind: str) -> str:
-    """The end of an error message: groups that fit table and penalty, then groups of this table with other
-    penalties."""
+    """The choices for an error message: groups that fit table and penalty, then groups for other penalties."""
     makers = {name: declared(resolved(target)) for name, target in targets("groups").items()}
     over_it = {name: maker for name, maker in makers.items() if maker.fits(kind)}
     names = [name for name, maker in sorted(over_it.items(), key=_particular) if _taken(maker, penalty)]

@@ -1,5 +1,4 @@
-"""A training run from configuration to artifact: prepare the data, fit the stages or search for options, then
-finish."""
+"""A training run from configuration to artifact: prepare the data, fit the stages or search, then finish."""
 
 from __future__ import annotations
 

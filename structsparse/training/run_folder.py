@@ -12,13 +12,7 @@ from structsparse.base.errors import UserError
 from structsparse.base.files import write_text
 
 _OPTIONS = "options.json"
-_RUN_ONLY = (
-    "ckpt_path",
-    "trainer",
-    "patience",
-    "cache",
-    "artifact",
-)  # options that change how a run goes, not what it learns
+_RUN_ONLY = ("ckpt_path", "trainer", "patience", "cache", "artifact")  # they change how a run goes, not its weights
 
 
 def learning_options(options: Mapping) -> dict:
@@ -50,8 +44,7 @@ def resume_into(folder: Path, ckpt_path: str | None, options: Mapping) -> bool:
 
 
 def _source(folder: Path, ckpt_path: str, options: Mapping) -> Path:
-    """The folder of checkpoints that `ckpt_path` names; `ckpt_path` is `last`, a run folder or a file in a run
-    folder."""
+    """The folder of checkpoints that `ckpt_path` names: of the newest run (`last`), or of a run folder or file."""
     if ckpt_path == "last":
         return _newest(folder, options)
     path = Path(ckpt_path)

@@ -47,9 +47,10 @@ class LabelScore:
         return total
 
     def _add(self, correct, gold, predicted, right: np.ndarray, offsets: np.ndarray) -> None:
-        """Add counts: the type numbers of correct, gold and predicted labels or spans; `right` [tokens] marks right
-        tokens."""
-        table = self._counts[:-ENDS].reshape(-1, 3)  # a view
+        """Add counts of correct, gold and predicted labels or spans, given as arrays of type numbers.
+
+        `right` [tokens] marks right tokens; `offsets` [sentences + 1] are the first tokens of sentences."""
+        table = self._counts[:-ENDS].reshape(-1, 3)  # a view: additions below change the counts
         for column, kinds in enumerate((correct, gold, predicted)):
             table[:, column] += np.bincount(kinds, minlength=len(self.kinds))
         wrong = np.r_[0, np.cumsum(~right)][offsets]  # wrong tokens before each sentence
@@ -57,8 +58,9 @@ class LabelScore:
         self._counts[-ENDS:] += len(right), right.sum(), many, np.count_nonzero(wrong[1:] == wrong[:-1])
 
     def result(self) -> dict:
-        """The scores: accuracy of tokens and of sentences as fractions; `types` has precision, recall and F1 of each
-        type."""
+        """The scores: accuracy of tokens and of sentences as fractions, and scores by type.
+
+        `types` has precision, recall, F1 and counts of each type."""
         table = self._counts[:-ENDS].reshape(-1, 3).tolist()
         rows = zip(self.kinds, table, strict=True)
         types = {kind: precision_recall_f1(*row) for kind, row in rows if kind != UNSEEN or any(row)}

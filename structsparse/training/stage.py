@@ -98,9 +98,7 @@ class FitRecord:
 
     seconds: float = 0.0
     epochs: int = 0
-    strengths: Mapping[str, float] = field(
-        default_factory=dict
-    )  # strength on each penalised parameter at the end of training
+    strengths: Mapping[str, float] = field(default_factory=dict)  # by penalised parameter, at the end
     cuts: Sequence[tuple] = ()  # shrinkage to a budget: step, parameter, strength
     counts: Sequence[tuple] = ()  # sizes of the model under an online solver: epoch, step, rows, weights
     outer: Sequence[tuple] = ()  # iterations of ADMM: epoch, primal, dual, flips, living

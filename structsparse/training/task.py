@@ -27,8 +27,7 @@ from structsparse.training.stage import Stage, StageResult, TermPenalties
 
 
 class Task(ABC):
-    """The abstract base class of tasks: a task prepares data, builds the model of each stage, and exports the trained
-    model.
+    """The abstract base class of tasks: data preparation, the model of each stage, and export of the trained model.
 
     `conf/task/*.yaml` names the class; the options of the task are constructor arguments."""
 
@@ -63,8 +62,7 @@ class Task(ABC):
 
     @abstractmethod
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[Data, dict[str, Tensor]]:
-        """The data without features whose weights are all zero, and the rest of the support mask that is still
-        needed."""
+        """The data without feature rows that have no surviving entry, and the masks that still exclude an entry."""
 
     @abstractmethod
     def inherit(self, module: TaskModule, before: StageResult, support: dict[str, Tensor]) -> None:
@@ -114,5 +112,6 @@ class Task(ABC):
 
     @abstractmethod
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
-        """Write the artifact and return its size in bytes; if the model cannot be exported, print the reason and
-        return None."""
+        """Write the artifact and return its size in bytes.
+
+        If the model cannot be exported, print the reason and return None."""

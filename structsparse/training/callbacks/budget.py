@@ -1,5 +1,4 @@
-"""A budget of living groups: the penalty strength is chosen at each prox so that at most `budget` groups stay
-nonzero."""
+"""A budget of living groups: the penalty strength is chosen so that at most `budget` groups stay nonzero."""
 
 from __future__ import annotations
 
@@ -92,8 +91,8 @@ class Budget(ProximalStep):
         taken = []
 
         def choose(family: int, strengths: Tensor) -> tuple[float, Tensor]:
-            """The strength for a family, and the groups that it sets to zero (bool [groups]); strength 0 shrinks
-            nothing."""
+            """The strength for a family, and the groups that it sets to zero: bool [groups]; strength 0 shrinks
+            none."""
             most = self.most[name][family]
             strength, lives = float(self.needed(strengths, most)), torch.zeros_like(strengths, dtype=torch.bool)
             if strength > 0:

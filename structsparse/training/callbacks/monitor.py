@@ -30,9 +30,7 @@ class SparsityMonitor(lightning.Callback):
         self.latest: dict[str, float] = {}  # the scalars of the last epoch
         self.total = torch.zeros(())  # sum of the losses of the epoch, kept on the device
         self.batches = 0
-        self.norms: dict[str, list[list[float]]] = {
-            name: [] for name in self.penalties
-        }  # group norms [epochs, groups] by parameter
+        self.norms: dict[str, list[list[float]]] = {name: [] for name in self.penalties}  # [epochs, groups]
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         self.total, self.batches = torch.zeros(()), 0

@@ -8,8 +8,7 @@ from structsparse.solvers.base import solver_of
 
 
 class Mean(lightning.Callback):
-    """Weight averaging: between epochs, in validation and in checkpoints the model has the averaged weights of the
-    solver."""
+    """Weight averaging: between epochs the model has the averaged weights of the solver, also in checkpoints."""
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         """Put the weights of the last update back in place of the averages."""

@@ -50,8 +50,9 @@ class Admm:
         return cls(**options)
 
     def pull(self, parameter: Tensor, items: int) -> Tensor:
-        """The strength of the pull of each weight towards its copy, for the mean loss; broadcastable to the
-        parameter."""
+        """The strength with which each weight is pulled to its copy, broadcastable to the parameter.
+
+        The strength refers to the mean loss."""
         often = notes_of(parameter).curvature  # average count of each entry per item
         often = parameter.new_ones(()) if often is None else often.to(parameter)
         return self.rho / items * (often * items) ** self.exponent

@@ -13,8 +13,7 @@ from structsparse.training.callbacks.monitor import SparsityMonitor
 
 
 class EpochLines(lightning.Callback):
-    """Callback that prints a console line per validated epoch: loss, objective, score on dev, living groups and
-    weights."""
+    """Callback that prints a console line per validated epoch: loss, objective, score on dev, living groups."""
 
     def __init__(self, monitor: SparsityMonitor, metric: str, console: Console) -> None:
         self.monitor, self.metric, self.console = monitor, metric, console

@@ -1,5 +1,4 @@
-"""The proximal step: after an optimizer step, the prox of each penalty with the step size that the optimizer has
-taken."""
+"""The proximal step: the prox of each penalty after an optimizer step, with the step size of the optimizer."""
 
 from __future__ import annotations
 
@@ -47,9 +46,7 @@ class ProximalStep(lightning.Callback):
         self.penalties, self.every, self.warmup = dict(penalties), every, warmup
         self.support = dict(support or {})
         self.count = 0
-        self.rates: dict[str, float | Tensor] = dict.fromkeys(
-            self.penalties, 0.0
-        )  # pending threshold by parameter: summed learning rates
+        self.rates: dict[str, float | Tensor] = dict.fromkeys(self.penalties, 0.0)  # pending sums of step sizes
         self.targets: dict[str, tuple[Capabilities, dict, Tensor]] = {}
         self.hook = None
         self.carrier: Capabilities | None = None  # the solver, if it applies the penalties within its steps
@@ -69,9 +66,7 @@ class ProximalStep(lightning.Callback):
         parameters = dict(module.named_parameters())
         for name, penalty in self.penalties.items():
             penalty.to(parameters[name].device)
-            penalty.strength = trainer.strategy.broadcast(
-                float(penalty.strength)
-            )  # equal to the last bit on all processes
+            penalty.strength = trainer.strategy.broadcast(float(penalty.strength))  # equal on all processes
         solver.check_prox([parameters[name] for name in self.penalties])
         self.support = {name: mask.to(parameters[name].device) for name, mask in self.support.items()}
         if solver.carries_penalties:
@@ -124,9 +119,7 @@ class ProximalStep(lightning.Callback):
         """Apply the pending thresholds: the prox of each penalty on its parameter."""
         for name, (solver, group, parameter) in self.targets.items():
             rate = self.rates[name]
-            if (
-                not isinstance(rate, Tensor) and rate == 0.0
-            ):  # a tensor is not compared: reading it would wait for the device
+            if not isinstance(rate, Tensor) and rate == 0.0:  # comparing a tensor would wait for the device
                 continue
             if self.penalties[name].is_null and name not in self.support:
                 continue

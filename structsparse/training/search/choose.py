@@ -15,8 +15,7 @@ Row = Mapping[str, object]  # a line of the table: a score under the name of its
 
 
 def rank(row: Row, metric: str, by: str = SCORE) -> tuple[float, int]:
-    """The rank of a model by its score or loss on dev (less is better); equal models are ranked by number of
-    weights."""
+    """The rank of a model by its score or loss on dev, then by its number of weights; less is better."""
     return (-gain(metric, row[metric]) if by == SCORE else row["loss"]), row["weights"]
 
 

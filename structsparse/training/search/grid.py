@@ -26,16 +26,7 @@ from structsparse.training.search.choose import BY, SCORE, rank, write_rows
 from structsparse.training.stage import Stage, StageResult
 from structsparse.training.task import Task
 
-COMMON = (
-    "data",
-    "features",
-    "filter",
-    "task",
-    "cache",
-    "path",
-    "grid",
-    "ckpt_path",
-)  # parts of the configuration that all points share
+COMMON = ("data", "features", "filter", "task", "cache", "path", "grid", "ckpt_path")  # not varied within a grid
 LINE = "line.json"  # file with the table line of a fitted point
 
 Options = Mapping[str, object]

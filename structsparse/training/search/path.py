@@ -114,8 +114,7 @@ class _Walker:
         return result
 
     def _solve(self, stage: Stage, rows: Tensor | None, folder: Folder, resume: bool) -> StageResult:
-        """Fit the stage on some rows (bool [rows]) from the present weights; the fitted weights become the present
-        ones."""
+        """Fit the stage on some rows (bool [rows]), starting from the present weights, which are then replaced."""
         narrowed = rows is not None and not bool(rows.all())
         entries = self.screen.entries_of_rows(rows) if narrowed else None
         data = self.full.data.keep(rows.cpu().numpy()) if narrowed else self.full.data
@@ -130,8 +129,7 @@ class _Walker:
         return result
 
     def _narrow(self, values: Mapping[str, Tensor], entries: Tensor | None) -> dict[str, Tensor]:
-        """Tensors of all parameters, where the tensor of the screened table has some entries only (None: all
-        entries)."""
+        """Tensors of all parameters, the tensor of the screened table restricted to some entries (None: all)."""
         if entries is None:
             return dict(values)
         return {name: v[entries.to(v.device)] if name == self.screen.table else v for name, v in values.items()}
@@ -153,8 +151,7 @@ class _Walker:
 
     @torch.no_grad()
     def _take(self, result: StageResult, entries: Tensor | None) -> None:
-        """Copy the weights of a result into the full model, and compute the gradient of all parameters at these
-        weights."""
+        """Copy the weights of a result into the full model, and compute the gradient at these weights."""
         weights = result.weights
         for name, parameter in self.full.module.named_parameters():
             if entries is not None and name == self.screen.table:

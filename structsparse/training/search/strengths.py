@@ -16,8 +16,7 @@ from structsparse.weights.notes import notes_of
 
 
 def set_strengths(objective: Objective, cold: bool) -> tuple[Strengths, dict[str, Tensor]]:
-    """Make the strengths of all terms absolute; returns the strengths, and the gradients of penalised parameters at
-    zero.
+    """Make the strengths of all terms absolute; also returns the gradients of penalised parameters at zero.
 
     The parameters of the first term, and of other terms that select, are set to zero for this computation. If
     `cold`, all other parameters are set to their optimum. Afterwards the zeroed parameters get their values back."""
