@@ -29,7 +29,7 @@ MOST_VALUES = 5_000_000  # nonzero weights up to which distinct values are count
 RECORDED: tuple[tuple[str, tuple[str, ...], Callable[[FitRecord], Sequence[tuple]]], ...] = (
     ("budget.tsv", ("step", "parameter", "strength"), lambda record: record.cuts),
     ("counts.tsv", ("epoch", "step", "rows", "weights"), lambda record: record.counts),
-    ("outer.tsv", ("epoch", "primal", "dual", "flips", "living"), lambda record: record.outer),  # of ADMM
+    ("outer.tsv", ("epoch", "primal", "dual", "flips", "living"), lambda record: record.outer),  # ADMM iterations
 )
 
 

@@ -64,7 +64,7 @@ class Budget(ProximalStep):
                 f"reg.budget={self.budget} is shared by {len(families)} families; expected at least one for each"
             )
         most = [1] * len(families)
-        for _ in range(self.budget - len(families)):  # to the family with the most groups per place
+        for _ in range(self.budget - len(families)):  # one more for the family with the most groups per place
             most[max(range(len(families)), key=lambda k: families[k] / most[k])] += 1
         return most
 
@@ -91,14 +91,13 @@ class Budget(ProximalStep):
         taken = []
 
         def choose(family: int, strengths: Tensor) -> tuple[float, Tensor]:
-            """The strength for a family, and the groups that it sets to zero: bool [groups]; strength 0 shrinks
-            none."""
+            """The strength for a family, and the groups that this strength sets to zero: bool [groups]."""
             most = self.most[name][family]
             strength, lives = float(self.needed(strengths, most)), torch.zeros_like(strengths, dtype=torch.bool)
             if strength > 0:
                 self.cuts.append((self.count, name, strength))
                 taken.append(strength)
-                lives[strengths.topk(most).indices] = True  # rounding decides ties
+                lives[strengths.topk(most).indices] = True  # of equal strengths, any may be kept
             return strength, ~lives
 
         self.penalties[name].cut_(parameter, steps, choose)
