@@ -1,8 +1,7 @@
-"""Symbols and words as bytes of an artifact: symbols by an adaptive arithmetic coder, words by LZMA.
+"""Lossless coding of integers and words as bytes of an artifact: arithmetic coding for integers, LZMA for words.
 
-Decoding checks what it reads: damaged bytes end in a UserError that names the tensor, or in other symbols, never in a
-read or write out of bounds.
-"""
+Decoding checks its input. Damaged bytes lead to a UserError that names the tensor, or to wrong values, never to a
+read or write out of bounds."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ from structsparse.artifacts.folder import take_bytes
 from structsparse.base.errors import UserError
 from structsparse.kernels.artifacts import arithmetic_coder as coder
 
-WIDEST = 14  # bits of a symbol: for more, learning the probabilities costs more than it saves
+WIDEST = 14  # bits of a symbol at most; with more, learning the probabilities costs more than it saves
 _LZMA = {"format": lzma.FORMAT_RAW, "filters": [{"id": lzma.FILTER_LZMA2, "preset": 6}]}
-_EXPANSION = 1000  # bytes of words for each byte of their encoding, at most
+_EXPANSION = 1000  # bytes of decoded words per encoded byte, at most
 
 
 def bits_of(largest: int) -> int:
-    """The bits of symbols from 0 to `largest`."""
+    """The number of bits of symbols (integers) from 0 to `largest`."""
     return int(largest).bit_length()
 
 
@@ -32,7 +31,10 @@ def bits_of(largest: int) -> int:
 def encode_symbols(
     symbols: np.ndarray, width: int, contexts: np.ndarray | None = None, chained: np.ndarray | None = None
 ) -> np.ndarray:
-    """Symbols below 2^width as bytes: uint8"""
+    """Encode integers below 2^width as bytes (uint8) by adaptive arithmetic coding.
+
+    `contexts` selects the probability model of each symbol. Where `chained`, the symbol before is a part of the
+    context."""
     contexts, chained, counts = _coder_state(len(symbols), width, contexts, chained)
     buffer = np.zeros((2 * width + 1) * len(symbols) + 8, np.uint8)  # upper bound; unused pages are never touched
     symbols = symbols if symbols.dtype == np.uint8 else symbols.astype(np.int32)
@@ -48,8 +50,9 @@ def decode_symbols(
     contexts: np.ndarray | None = None,
     chained: np.ndarray | None = None,
 ) -> np.ndarray:
-    """`count` symbols that `encode_symbols` has encoded; `name` is the tensor's, for errors. uint8 if it fits, else
-    int32."""
+    """Decode `count` integers that `encode_symbols` has encoded: uint8 if they fit, else int32.
+
+    `name` is the name of the tensor, for error messages."""
     symbols = np.empty(count, np.uint8 if width <= 8 else np.int32)
     contexts, chained, counts = _coder_state(count, width, contexts, chained)
     if coder.decode(encoded, contexts, chained, width, counts, symbols) < len(encoded):
@@ -58,13 +61,13 @@ def decode_symbols(
 
 
 def encode_with_width(symbols: np.ndarray, contexts: np.ndarray | None = None) -> np.ndarray:
-    """Symbols as bytes; the first byte is the number of bits of a symbol."""
+    """Encode integers as bytes; the first byte is the number of bits of an integer."""
     width = bits_of(symbols.max(initial=0))
     return np.concatenate([np.array([width], np.uint8), encode_symbols(symbols, width, contexts)])
 
 
 def decode_with_width(tensors: dict, name: str, count: int, contexts: np.ndarray | None = None) -> np.ndarray:
-    """`count` symbols that `encode_with_width` has encoded: int64"""
+    """Decode `count` integers that `encode_with_width` has encoded: int64"""
     encoded = take_bytes(tensors, name)
     if not len(encoded) or encoded[0] > WIDEST:
         raise UserError(f"tensor {name} does not begin with the number of bits of a symbol, at most {WIDEST}")
@@ -74,7 +77,9 @@ def decode_with_width(tensors: dict, name: str, count: int, contexts: np.ndarray
 def _coder_state(
     count: int, width: int, contexts: np.ndarray | None, chained: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Contexts and chaining of all symbols (one context and no chaining if they are None), and counts of bits."""
+    """The contexts and chaining flags of all symbols, and zeroed bit counts of the adaptive probability models.
+
+    If `contexts` or `chained` is None, all symbols have one context or no chaining."""
     contexts = np.broadcast_to(np.int32(0), count) if contexts is None else contexts.astype(np.int32)
     chained = np.broadcast_to(np.False_, count) if chained is None else chained
     predecessors = (1 << width) if chained.any() else 0
@@ -86,13 +91,13 @@ def _coder_state(
 
 
 def encode_words(words: Sequence[str]) -> np.ndarray:
-    """Words in their order as bytes: uint8"""
+    """Encode a list of words as bytes (uint8): JSON compressed by LZMA."""
     text = json.dumps(list(words), ensure_ascii=True, separators=(",", ":")).encode()
     return np.frombuffer(lzma.compress(text, **_LZMA), np.uint8)
 
 
 def decode_words(tensors: dict, count: int) -> list[str]:
-    """The words of the tensor `words`; there must be `count` of them."""
+    """Decode the words of the tensor `words`; there must be `count` words."""
     encoded = take_bytes(tensors, "words")
     decompressor = lzma.LZMADecompressor(**_LZMA)
     try:

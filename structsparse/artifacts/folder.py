@@ -1,7 +1,7 @@
-"""Artifact folder of a trained model of any kind: `model.json` describes it, `weights.safetensors` holds its weights.
+"""The artifact folder of a trained model: `model.json` describes the model, `weights.safetensors` holds its weights.
 
-The folder is written completely or not at all. Nothing in it is ever executed, and everything is checked before use.
-"""
+The folder is written completely or not at all. Nothing in the folder is executed, and everything is checked before
+use."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ DESCRIPTION, WEIGHTS = "model.json", "weights.safetensors"
 
 
 def read_description(folder: Path) -> dict:
-    """The fields of `model.json`, of a model of any kind; only the format is checked."""
+    """Read the fields of `model.json` of a model of any task; only the format version is checked."""
     with errors_in(folder / DESCRIPTION):
         return _parsed((folder / DESCRIPTION).read_bytes())
 
 
 def _parsed(text: bytes) -> dict:
-    """The fields of a description whose format this version reads; not an object: no fields."""
+    """The fields in the text of `model.json`, if this version reads their format.
+
+    JSON that is not an object has no fields."""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -50,7 +52,7 @@ def _parsed(text: bytes) -> dict:
 
 
 def read_tensors(weights: bytes, sha256: str) -> dict[str, np.ndarray]:
-    """The tensors of a weights file whose checksum the description states."""
+    """Read the tensors of a weights file, after a check of the checksum stated in `model.json`."""
     checksum = hashlib.sha256(weights).hexdigest()
     if checksum != sha256:
         raise UserError(
@@ -64,7 +66,7 @@ def read_tensors(weights: bytes, sha256: str) -> dict[str, np.ndarray]:
 
 @contextlib.contextmanager
 def errors_in(path: Path) -> Iterator[None]:
-    """Put the path of this file in front of errors that its content causes."""
+    """Context manager that puts the path of a file in front of error messages about its content."""
     try:
         yield
     except UserError as error:
@@ -74,7 +76,7 @@ def errors_in(path: Path) -> Iterator[None]:
 
 
 def take(tensors: dict, name: str, dtypes: Collection[str], shape: tuple[int, ...]) -> np.ndarray:
-    """Remove a tensor from those of an artifact and return it; it must have this shape and one of these types."""
+    """Remove a tensor from the tensors of an artifact and return it, after a check of its shape and number type."""
     if name not in tensors:
         raise UserError(f"tensor {name} is missing")
     array = tensors.pop(name)
@@ -84,7 +86,7 @@ def take(tensors: dict, name: str, dtypes: Collection[str], shape: tuple[int, ..
 
 
 def take_bytes(tensors: dict, name: str) -> np.ndarray:
-    """Remove a tensor of encoded bytes from those of an artifact and return it: uint8, of any length."""
+    """Remove a tensor of encoded bytes (uint8, any length) from the tensors of an artifact and return it."""
     if name not in tensors:
         raise UserError(f"tensor {name} is missing")
     array = tensors.pop(name)
@@ -94,13 +96,15 @@ def take_bytes(tensors: dict, name: str) -> np.ndarray:
 
 
 def check_weights(name: str, array: np.ndarray) -> None:
-    """Refuse NaN and plus infinity. Minus infinity is a weight: it forbids a label or a transition."""
+    """Refuse weights that are NaN or plus infinity. Minus infinity is allowed: it forbids a label or a transition."""
     if not (array < np.inf).all():
         raise UserError(f"{name} holds a weight that is NaN or infinite, expected numbers")
 
 
 def as_float32(folder: Path, numbers: np.ndarray) -> np.ndarray:
-    """Weights of a model in float32, for its folder; refuses those that are not finite there."""
+    """Weights of a model converted to float32; refuses weights that are not finite in float32.
+
+    `folder` is the folder of the model, for the error message."""
     with np.errstate(over="ignore"):
         single = numbers.astype(np.float32)
     if not np.isfinite(single).all():
@@ -111,7 +115,7 @@ def as_float32(folder: Path, numbers: np.ndarray) -> np.ndarray:
 # --- fields of the description
 
 
-Fields = dict[str, tuple[Callable[[object], bool], str]]  # by name: what accepts a value, and what is expected
+Fields = dict[str, tuple[Callable[[object], bool], str]]  # by name: a test of the value, the expected value in words
 COMMON_FIELDS: Fields = {
     "format": (lambda value: type(value) is int and value > 0, "a number"),
     "structsparse": (lambda value: isinstance(value, str), "a version"),
@@ -142,7 +146,7 @@ def each_is(value: object, accepts: Callable[[object], bool]) -> bool:
 
 
 def write_model(folder: Path, description: dict, weights: bytes) -> int:
-    """Write the folder of a model, completely or not at all; returns its size in bytes."""
+    """Write the artifact folder of a model, completely or not at all; returns its size in bytes."""
     checksum = hashlib.sha256(weights).hexdigest()
     fields = {"format": FORMAT, "structsparse": VERSION, "sha256": checksum, **description}
     lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in fields.items())
@@ -152,7 +156,7 @@ def write_model(folder: Path, description: dict, weights: bytes) -> int:
 
 
 def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files of a model to a temporary folder, flush them, rename it. A failure leaves the old model."""
+    """Write the files of a model to a temporary folder and rename the folder. A failure leaves the old model."""
     try:
         folder = folder.resolve()  # a link to a model stays a link
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +177,7 @@ def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _swap(new: Path, folder: Path, old: Path) -> None:
-    """Rename the new model to `folder`, and an existing one to `old`; both or neither."""
+    """Rename the folder of the new model to `folder`, and the old model to `old`; both renamings happen or neither."""
     try:
         if folder.exists():
             folder.rename(old)
@@ -188,15 +192,15 @@ def _swap(new: Path, folder: Path, old: Path) -> None:
 
 @dataclass(frozen=True)
 class TensorParts:
-    """Which tensors of a kind of model identify features or their labels, by the beginning of their names.
+    """Which tensors of an artifact identify features or labels, by the beginnings of tensor names.
 
-    Keys of features, and the positions of coded tables, are recognised for every kind of model."""
+    Tensors of feature keys and of positions in coded tables are recognised for every task."""
 
     index: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
 
     def part(self, tensor: str) -> str:
-        """The part of a model that a tensor belongs to: `index`, `labels` or `values`."""
+        """The part of an artifact to which a tensor belongs: `index`, `labels` or `values`."""
         if tensor.endswith("keys") or tensor.startswith(self.index):
             return "index"
         return (
@@ -205,7 +209,7 @@ class TensorParts:
 
 
 def part_sizes(folder: Path, parts: TensorParts = TensorParts()) -> dict[str, int]:
-    """The bytes of a model by part: `index` (its features), `labels` (of each), `values`, `description` (the rest)."""
+    """The size of an artifact by part, in bytes: `index` (features), `labels`, `values`, `description` (the rest)."""
     tensors = safetensors.numpy.load((folder / WEIGHTS).read_bytes())
     sizes = dict.fromkeys(("index", "labels", "values", "description"), 0)
     for name, array in tensors.items():

@@ -1,9 +1,8 @@
-"""Keys of the living features of an artifact, in few bits each, and the index that is read back from them.
+"""Hash keys of the features in an artifact: shortened, encoded in few bits, and read back as a feature index.
 
-The keys of a template are an ascending sequence of random numbers. They are encoded as Elias (1974) and Fano (1971)
-proposed: the low bits of each key as they are; the high bits as the number of keys with each value, in unary. An
-arithmetic coder brings these ones and zeros down to their entropy.
-"""
+The keys of a feature template are an ascending sequence of random numbers. They are encoded as Elias (1974) and Fano
+(1971) proposed. The low bits of each key are stored as they are. The high bits are stored as the number of keys with
+each value, in unary. An arithmetic coder compresses these ones and zeros to their entropy."""
 
 from __future__ import annotations
 
@@ -19,18 +18,18 @@ from structsparse.features.keys import WORD, FeatureIndex
 from structsparse.kernels.artifacts import bits as packing
 
 Index = TypeVar("Index", bound=FeatureIndex)
-GUARD = 32  # bits: an unknown feature is mistaken for a known one once in 2^32, unless the index has shorter keys
+GUARD = 32  # additional bits of a key: an unknown feature is mistaken for a known one once in 2^GUARD
 LEAST_GUARD = 4
-EXPECTED_KEYS = "counts of features and bits of their keys"  # what `are_keys` accepts, for errors
+EXPECTED_KEYS = "counts of features and bits of their keys"  # what `are_keys` accepts, in error messages
 
 
 def are_keys(value: object) -> bool:
-    """Whether this is an object of [number of features, bits of a key] by template, as in `model.json`."""
+    """Whether a field of `model.json` is an object of [number of features, bits of a key] by feature template."""
     return each_is(value, lambda pair: isinstance(pair, list) and len(pair) == 2 and _possible(*pair))
 
 
 def _possible(count: object, bits: object) -> bool:
-    """Whether a template can have `count` features with different keys of `bits` bits."""
+    """Whether a template can have `count` features with distinct keys of `bits` bits."""
     if type(count) is not int or type(bits) is not int or not 0 < count < 2**31:
         return False
     return 0 < bits <= WORD and count <= 1 << bits
@@ -39,7 +38,7 @@ def _possible(count: object, bits: object) -> bool:
 def keep_living_(
     state: dict[str, np.ndarray], tables: Collection[str], index: FeatureIndex
 ) -> tuple[dict[str, list[int]], np.ndarray]:
-    """Restrict the tables of `state` to rows with a weight, in the order of their keys, and encode these keys.
+    """Restrict weight tables to feature rows with a nonzero weight, sorted by key, and encode the keys of these rows.
 
     Returns the number of features and the bits of a key by template, and the keys as bytes."""
     masks = [(state[name] != 0).any(axis=1) for name in tables]
@@ -53,7 +52,7 @@ def keep_living_(
 
 
 def encode_keys(index: FeatureIndex) -> np.ndarray:
-    """The keys of all templates as bytes: the low bits of all keys, then the coded high bits."""
+    """Encode the feature keys of all templates as bytes: the low bits of all keys, then the coded high bits."""
     sizes = [(int(count), int(bits)) for count, bits in zip(np.diff(index.offsets), index.lengths, strict=True)]
     if len(index.keys) == 0:
         return np.zeros(0, np.uint8)
@@ -77,9 +76,10 @@ def decode_keys(
     tensors: dict,
     name: str = "keys",
 ) -> Index:
-    """The index of the features whose keys the tensor `name` holds.
+    """Decode the feature index from the tensor `name`, which holds encoded keys.
 
-    `templates`: number of features and bits of a key by the name of the template, which `parse` understands."""
+    `templates`: number of features and bits of a key by the name of the template. `parse` reads the name of a
+    template."""
     sizes, encoded = list(templates.values()), take_bytes(tensors, name)
     low_bytes, lengths = _sizes(sizes)
     if len(encoded) < low_bytes:
@@ -106,7 +106,9 @@ def decode_keys(
 
 
 def _sizes(sizes: Iterable[Sequence[int]]) -> tuple[int, list[int]]:
-    """The bytes of all low bits together, and the number of high bits of each template, from (count, bits) of each."""
+    """The bytes of the low bits of all keys, and the number of coded high bits of each template.
+
+    `sizes` has (number of keys, bits of a key) of each template."""
     total, lengths = 0, []
     for count, bits in sizes:
         low_bits = _low_bits(count, bits)
@@ -116,7 +118,7 @@ def _sizes(sizes: Iterable[Sequence[int]]) -> tuple[int, list[int]]:
 
 
 def _low_bits(count: int, bits: int) -> int:
-    """The number of bits of a key that are stored as they are.
+    """The number of low bits of a key, which are stored as they are.
 
-    It leaves four to eight values of the high bits for each key, which costs a tenth of a bit more than the minimum."""
+    There remain four to eight values of the high bits per key, which costs a tenth of a bit more than the minimum."""
     return max(0, bits - count.bit_length() - 2)

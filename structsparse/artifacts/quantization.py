@@ -1,4 +1,4 @@
-"""Quantization of weights before an artifact is tested and written, and the options for its size."""
+"""Quantization of weights to few bits before an artifact is tested and written, and the size options of artifacts."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from torch import Tensor
 from structsparse.artifacts.keys import GUARD, LEAST_GUARD
 from structsparse.base.errors import UserError
 
-FEWEST, MOST = 2, 10  # bits
-REACHES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)  # candidates for the largest multiple, as shares of the largest weight
+FEWEST, MOST = 2, 10  # bits of a quantized weight
+REACHES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)  # ranges that are tried, as shares of the largest weight
 _SMALLEST = 2.0**-126  # the least step: below it float32 loses precision
 
 
 @dataclass(frozen=True)
 class ArtifactOptions:
-    """Options for the size of an artifact; None leaves weights or keys as they are."""
+    """Options for the size of an artifact; None leaves weights or feature keys as they are."""
 
-    bits: int | None = None  # of a weight
-    mistaken: float | None = None  # share of unknown features that may be mistaken for known ones
+    bits: int | None = None  # bits of a weight
+    mistaken: float | None = None  # share of unknown features that may be mistaken for known features
 
     @classmethod
     def of(cls, options: Mapping[str, object]) -> Self:
-        """The options of the config group `artifact`, checked."""
+        """The options of the configuration group `artifact`, checked."""
         result = cls(**options)
         if result.bits is not None and (type(result.bits) is not int or not FEWEST <= result.bits <= MOST):
             raise UserError(f"artifact.bits={result.bits}: expected {FEWEST} to {MOST}, null for none")
@@ -38,7 +38,9 @@ class ArtifactOptions:
 
     @property
     def guard(self) -> int | None:
-        """Bits of a key beyond those that tell the features apart: an unknown feature is mistaken once in 2^guard."""
+        """The bits of a key beyond those that tell the features apart.
+
+        An unknown feature is mistaken for a known one once in 2^guard."""
         return None if self.mistaken is None else math.ceil(-math.log2(self.mistaken))
 
 
@@ -46,7 +48,7 @@ class ArtifactOptions:
 def quantize_all_(parameters: Iterable[Tensor], bits: int, loss: Callable[[], float]) -> None:
     """Quantize all parameters in place, one after the other, each with the range that gives the smallest loss.
 
-    Where few weights are large, a smaller range than theirs has the finer step and is often better."""
+    If few weights are large, a range smaller than the largest weight has a finer step and is often better."""
     for weights in parameters:
         original, least, best = weights.clone(), math.inf, 1.0
         for reach in REACHES:
@@ -61,7 +63,7 @@ def quantize_(weights: Tensor, bits: int, reach: float = 1.0) -> Tensor:
     """Round weights in place to the nearest of 2^bits - 1 multiples of a step; returns the weights.
 
     The largest multiple is about the share `reach` of the largest weight. Zeros and infinities stay as they are. The
-    step has 8 binary digits, so that float32 represents all its multiples exactly."""
+    step has 8 binary digits, so that float32 represents all multiples exactly."""
     finite, most = torch.isfinite(weights), 2 ** (bits - 1) - 1
     largest = float(torch.where(finite, weights, 0.0).abs().max()) if weights.numel() else 0.0
     if largest == 0.0:

@@ -1,7 +1,6 @@
-"""Tables of weights as tensors of an artifact: positions and values apart, each in as few bytes as possible.
+"""Lossless coding of weight tables as tensors of an artifact: positions and values of nonzero entries apart.
 
-Of several exact encodings of a table the smallest is chosen; the plain float32 array is one of them.
-"""
+Of several exact encodings of a table the smallest is chosen; the plain float32 array is one of them."""
 
 from __future__ import annotations
 
@@ -22,19 +21,19 @@ from structsparse.base.errors import UserError
 
 _HEADER = 66  # bytes that safetensors needs for each tensor, besides its name
 _WIDEST_CODE = 10  # bits of the code of a value
-_SAMPLE = 1 << 14  # values that show whether there are too many for codes
-_WIDEST_CHAIN = 9  # bits of labels that are coded with the label before as context
+_SAMPLE = 1 << 14  # number of values in the sample that shows whether there are too many distinct values
+_WIDEST_CHAIN = 9  # bits of a label at most, for the label before to be a part of the context
 
 
 def encode_table(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
-    """Tensors of a table float32 [rows, labels] or [rows], by the smallest of three encodings.
+    """Encode a weight table (float32 [rows, labels] or [rows]) as tensors, by the smallest of three encodings.
 
-    They are: the plain array; the nonzero entries row by row; the nonzero entries of the distinct rows, with the number
-    of each row's distinct row."""
+    The encodings are: the plain array; the nonzero entries row by row; the nonzero entries of the distinct rows,
+    with the number of the distinct row for each row."""
     flat = table.reshape(len(table), math.prod(table.shape[1:]))
     plain = {name: np.ascontiguousarray(table)}
     if flat.shape[1] == 1 and flat.all() and _too_many(flat[:, 0]):
-        return plain  # a list of the nonzero rows would be of no use
+        return plain  # all rows are nonzero and most values are distinct
     encodings = [plain]
     if table.size and flat.shape[1] < 1 << WIDEST:
         encodings.append(_encode_rows(name, flat))
@@ -45,7 +44,9 @@ def encode_table(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def decode_table(tensors: dict, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The table of this shape that `encode_table` has encoded: float32. Its tensors leave the dictionary."""
+    """Decode a weight table of this shape that `encode_table` has encoded: float32.
+
+    The tensors of the table are removed from the dictionary."""
     if name in tensors or not any(stored.startswith(f"{name}.") for stored in tensors):
         return take(tensors, name, ["float32"], shape)
     rows, labels = shape[0], math.prod(shape[1:])
@@ -57,7 +58,7 @@ def decode_table(tensors: dict, name: str, shape: tuple[int, ...]) -> np.ndarray
 
 
 def _file_bytes(tensors: dict[str, np.ndarray]) -> int:
-    """The bytes that tensors take in a safetensors file, headers included."""
+    """The bytes that tensors take in a safetensors file, including their headers."""
     return sum(array.nbytes + len(name) + _HEADER for name, array in tensors.items())
 
 
@@ -65,7 +66,7 @@ def _file_bytes(tensors: dict[str, np.ndarray]) -> int:
 
 
 def _distinct(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct rows of a table, the most frequent first, and the number of each row among them."""
+    """The distinct rows of a table, the most frequent first, and for each row the number of its distinct row."""
     plain = np.ascontiguousarray(flat + np.float32(0))  # -0 becomes 0
     as_items = plain.view(np.dtype((np.void, plain.dtype.itemsize * plain.shape[1]))).ravel()
     _, first, numbers, counts = np.unique(as_items, return_index=True, return_inverse=True, return_counts=True)
@@ -74,7 +75,7 @@ def _distinct(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _encode_rows(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
-    """Tensors of the nonzero entries: how many each row has, their labels, their values."""
+    """Encode the nonzero entries of a table as tensors: their number in each row, their labels, their values."""
     rows, labels = np.nonzero(table)
     counts = np.bincount(rows, minlength=len(table))
     contexts, chained, width = _label_contexts(counts, table.shape[1])
@@ -86,7 +87,7 @@ def _encode_rows(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _decode_rows(tensors: dict, name: str, rows: int, labels: int) -> np.ndarray:
-    """The table that `_encode_rows` has encoded: float32 [rows, labels]"""
+    """Decode the table that `_encode_rows` has encoded: float32 [rows, labels]"""
     counts = _symbols(tensors, f"{name}.counts", bits_of(labels), rows)
     if (counts > labels).any():
         raise UserError(f"{name}.counts holds {counts.max()}, expected 0 to {labels}")
@@ -105,14 +106,14 @@ def _decode_rows(tensors: dict, name: str, rows: int, labels: int) -> np.ndarray
 
 
 def _symbols(tensors: dict, name: str, width: int, count: int, *contexts: np.ndarray) -> np.ndarray:
-    """The decoded symbols of a tensor of a table: int64 [count]"""
+    """Decode the integers of one tensor of a table: int64 [count]"""
     return decode_symbols(take_bytes(tensors, name), name, width, count, *contexts).astype(np.int64)
 
 
 def _label_contexts(counts: np.ndarray, labels: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Contexts and chaining of the labels of all entries, and the bits of a label.
+    """The coding contexts and chaining flags of the labels of all nonzero entries, and the bits of a label.
 
-    The context is the number of labels of the row and, unless there are very many labels, the label before."""
+    The context is the number of nonzero entries of the row and, unless there are very many labels, the label before."""
     width = bits_of(labels - 1)
     sizes = np.repeat(counts, counts)
     chained = np.ones(len(sizes), bool)
@@ -123,7 +124,7 @@ def _label_contexts(counts: np.ndarray, labels: int) -> tuple[np.ndarray, np.nda
 
 
 def _value_contexts(counts: np.ndarray) -> np.ndarray:
-    """Contexts of the values of all entries: the number of entries of the row, four or more as one."""
+    """The coding contexts of the values of all nonzero entries: the number of entries of the row, at most four."""
     return np.minimum(np.repeat(counts, counts), 4) - 1
 
 
@@ -131,7 +132,7 @@ def _value_contexts(counts: np.ndarray) -> np.ndarray:
 
 
 def _encode_values(name: str, values: np.ndarray, contexts: np.ndarray) -> dict[str, np.ndarray]:
-    """Tensors of values float32 [entries]: multiples of a step, codes into a table of the distinct ones, or plain."""
+    """Encode values (float32 [entries]) as tensors: multiples of a step, codes of the distinct values, or plain."""
     plain = {f"{name}.values": values}
     if _too_many(values):
         return plain
@@ -150,12 +151,12 @@ def _encode_values(name: str, values: np.ndarray, contexts: np.ndarray) -> dict[
 
 
 def _too_many(values: np.ndarray) -> bool:
-    """Whether the first values already have more distinct ones than there are codes; saves sorting all of them."""
+    """Whether a sample of the values has more distinct values than there are codes; this saves sorting all values."""
     return len(np.unique(values[:_SAMPLE])) > 1 << _WIDEST_CODE
 
 
 def _decode_values(tensors: dict, name: str, contexts: np.ndarray) -> np.ndarray:
-    """The values that `_encode_values` has encoded: float32 [contexts]"""
+    """Decode the values that `_encode_values` has encoded: float32 [entries]"""
     entries = len(contexts)
     if f"{name}.codes" not in tensors:
         return take(tensors, f"{name}.values", ["float32"], (entries,))
@@ -174,7 +175,7 @@ def _decode_values(tensors: dict, name: str, contexts: np.ndarray) -> np.ndarray
 
 
 def step_of(values: np.ndarray) -> np.float32 | None:
-    """The largest number of which all values are exact small multiples, or None."""
+    """The largest number of which all values are exact small multiples, or None if there is no such number."""
     if not len(values) or not np.isfinite(values).all() or not values.any():
         return None
     sizes = np.abs(values[values != 0]).astype(np.float64)

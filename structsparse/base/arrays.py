@@ -1,4 +1,4 @@
-"""Ragged arrays: slices of different lengths, one after the other, and batches of them."""
+"""Ragged arrays: concatenated index ranges, and batches of items of similar size."""
 
 from collections.abc import Iterator
 
@@ -6,14 +6,15 @@ import numpy as np
 
 
 def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Concatenated ranges: begin, begin + 1, ..., begin + length - 1 of each pair: int64 [sum of lengths]"""
+    """Concatenated index ranges begin : begin + length of all pairs (begin, length): int64 [sum of lengths]"""
     ends = np.cumsum(lengths)
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
 
 
 def padded_batches(sizes: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
-    """Slices (begin, end) of items in falling order of size: the largest item of a slice times its length is at most
-    `limit`, unless the slice has a single item."""
+    """Slices (begin, end) of items sorted by falling size, for batches padded to their largest item.
+
+    The number of items times the largest size is at most `limit`, unless the slice has a single item."""
     begin = 0
     while begin < len(sizes):
         end = min(begin + max(1, limit // max(1, int(sizes[begin]))), len(sizes))

@@ -1,10 +1,9 @@
-"""Cache of arrays on disk, addressed by their content: each entry's key is a hash of all that it was computed from.
+"""Disk cache of arrays, addressed by content: the key of an entry is a hash of all inputs of its computation.
 
-An entry is one file: a line of JSON that describes the arrays, then their bytes, all under checksums. Entries are
-written to a temporary file and renamed: a reader never sees half of one, and concurrent writers of an entry do no
-harm. Entries are memory-mapped, so concurrent runs share the memory. When the cache is too large, the least recently
-used entries are evicted.
-"""
+An entry is one file: a line of JSON that describes the arrays, then the bytes of the arrays, all under checksums.
+Entries are written to a temporary file and renamed, so readers never see half of an entry and concurrent writers do
+no harm. Entries are memory-mapped, so concurrent runs share the memory. When the cache is too large, the least
+recently used entries are evicted."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ import pooch
 from structsparse.base.errors import UserError
 
 CACHE_VARIABLE = "STRUCTSPARSE_CACHE"
-FORMAT = 1  # of an entry; a part of every key
-_ALIGNMENT = 64  # bytes: a cache line
+FORMAT = 1  # version of the format of entries; a part of every key
+_ALIGNMENT = 64  # bytes of a cache line of the CPU
 _ABANDONED = 3600  # seconds after which a temporary file is taken to be left by a process that was killed
 _DTYPES = ("int32", "int64", "uint64")
 
@@ -36,7 +35,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class Damaged(Exception):
-    """Cache entry whose bytes do not match its checksums; the file has been removed."""
+    """Error for a cache entry whose bytes do not match its checksums; the file has been removed."""
 
 
 def cache_folder() -> Path:
@@ -72,10 +71,10 @@ def _warn(message: str) -> None:
 
 
 def load_or_make(key: str, make: Callable[[], Arrays], megabytes: int, report: Callable[[str], None] = _warn) -> Arrays:
-    """Arrays of a cache entry, or the result of `make`, which is then stored.
+    """The arrays of a cache entry; if there is no entry, the result of `make`, which is then stored.
 
-    `megabytes` limits the size of all entries; 0 turns the cache off. `report` gets one line if the cache is damaged or
-    read-only."""
+    `megabytes` limits the size of all entries; 0 turns the cache off. `report` gets one line if the cache is damaged
+    or read-only."""
     check_megabytes(megabytes)
     if not megabytes:
         return make()
@@ -94,7 +93,7 @@ def load_or_make(key: str, make: Callable[[], Arrays], megabytes: int, report: C
 
 
 def load(key: str) -> Arrays | None:
-    """The arrays of a cache entry, None if it does not exist. Writing to them changes a private copy only."""
+    """The arrays of a cache entry, or None if there is no entry. Changes to the arrays do not reach the file."""
     path = folder() / key
     try:
         with path.open("rb") as file:
@@ -106,12 +105,12 @@ def load(key: str) -> Arrays | None:
             path.unlink()
         raise Damaged(f"{path} is damaged ({error}) and was removed") from None
     with contextlib.suppress(OSError):
-        os.utime(path)  # the time of last use
+        os.utime(path)  # records the time of last use
     return arrays
 
 
 def store(key: str, arrays: Mapping[str, np.ndarray], limit: int) -> None:
-    """Write a cache entry, then evict others until all entries take at most `limit` bytes. Raises OSError.
+    """Write a cache entry, then evict other entries until all take at most `limit` bytes. Raises OSError.
 
     Arrays that are larger than the limit are not stored."""
     if sum(array.nbytes for array in arrays.values()) > limit:
@@ -130,7 +129,7 @@ def store(key: str, arrays: Mapping[str, np.ndarray], limit: int) -> None:
 
 
 def _write(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a cache entry: the describing line and the bytes of the arrays."""
+    """Write the file of a cache entry: the line of JSON and the bytes of the arrays."""
     size, contents = 0, {}
     for name, array in arrays.items():
         if array.dtype.name not in _DTYPES:
@@ -148,7 +147,7 @@ def _write(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _decoded(entry: mmap.mmap) -> Arrays:
-    """The arrays of a mapped entry; raises ValueError with the reason if it is damaged."""
+    """The arrays of a memory-mapped cache entry; ValueError with the reason if the entry is damaged."""
     end = entry.find(b"\n") + 1
     head = entry[9 : end - 1]
     if entry[:9] != b"%08x " % zlib.crc32(head):
@@ -170,12 +169,14 @@ def _bytes(array: np.ndarray) -> memoryview:
 
 
 def _aligned(size: int) -> int:
-    """A size in a cache entry, rounded up to a multiple of the alignment."""
+    """A position in a cache entry, rounded up to a multiple of the alignment."""
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _evict(newest: str, limit: int) -> None:
-    """Remove the least recently used entries beyond `limit` bytes, never the newest, and abandoned temporary files."""
+    """Remove the least recently used entries beyond `limit` bytes, and abandoned temporary files.
+
+    The entry `newest` is never removed."""
     now, entries = time.time(), []
     for path in folder().iterdir():
         with contextlib.suppress(OSError):  # another process may have removed it

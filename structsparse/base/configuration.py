@@ -1,4 +1,4 @@
-"""Where the yaml files of the configuration are: `conf/` in a checkout, `structsparse/conf/` once installed."""
+"""The folder of the configuration's yaml files: `conf/` in a checkout, `structsparse/conf/` in an installed package."""
 
 from pathlib import Path
 
@@ -6,6 +6,6 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def configuration_folder() -> Path:
-    """The folder with `config.yaml`."""
+    """The folder of `config.yaml` and of the options of each configuration group."""
     installed = _PACKAGE / "conf"
     return installed if installed.is_dir() else _PACKAGE.parent / "conf"

@@ -1,4 +1,4 @@
-"""Standard input and output of commands, or the files that their options name."""
+"""Input and output of commands: standard input and output, or the files named by options."""
 
 from __future__ import annotations
 

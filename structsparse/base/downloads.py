@@ -1,4 +1,4 @@
-"""Corpus files on this machine or on the network: known by name and checksum, found or downloaded."""
+"""Known corpora: files identified by name and checksum, found on this machine or downloaded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def data_folders() -> list[Path]:
 
 
 def find_path(path: str) -> Path:
-    """The path of a file or folder of the user: as it is, or below STRUCTSPARSE_DATA."""
+    """The path of a file or folder that the user has named: as given, or below STRUCTSPARSE_DATA."""
     data = os.environ.get(DATA_VARIABLE)
     candidates = [Path(path).expanduser(), *([Path(data).expanduser() / path] if data else [])]
     for candidate in candidates:
@@ -42,21 +42,21 @@ def find_path(path: str) -> Path:
 
 @dataclass(frozen=True)
 class KnownFile:
-    """A file of a corpus, by name and checksum."""
+    """A file of a known corpus, with its checksum."""
 
     name: str
-    sha256: str  # of the decompressed text in UTF-8; a text in Latin-1 is converted first
+    sha256: str  # checksum of the decompressed text in UTF-8; a text in Latin-1 is converted first
 
 
 @dataclass(frozen=True)
 class KnownCorpus:
-    """A corpus of a few files, with its public homes."""
+    """A known corpus of a few files, with the URLs from which they can be downloaded."""
 
     name: str
     folder: str  # below STRUCTSPARSE_DATA and below the cache
-    # tried in this order; {file} is replaced by the name of a file, a part after # names a file in a zip archive
-    urls: tuple[str, ...]  # empty: the corpus cannot be downloaded
-    files: Mapping[str, KnownFile]  # by split: train, dev, test, as far as the corpus has them
+    # URLs are tried in this order; {file} stands for the name of a file, a part after # names a file in a zip archive
+    urls: tuple[str, ...]  # if empty, the corpus cannot be downloaded
+    files: Mapping[str, KnownFile]  # by split: train, dev, test, if the corpus has them
     hint: str = ""  # the end of the error message for a missing file
 
     def locate(self) -> dict[str, Path]:
@@ -64,7 +64,7 @@ class KnownCorpus:
         return {split: self._find(file) for split, file in self.files.items()}
 
     def _find(self, file: KnownFile) -> Path:
-        """The path of a corpus file, which is downloaded if it is nowhere."""
+        """The path of a corpus file, which is downloaded if it is not on this machine."""
         paths = [folder / self.folder / file.name for folder in data_folders()]
         for path in paths:
             if path.is_file():
@@ -83,7 +83,7 @@ class KnownCorpus:
         raise UserError(self._missing(file, failures, paths[-1]))
 
     def _missing(self, file: KnownFile, failures: list[str], cached: Path) -> str:
-        """The message for a missing corpus file: why, and where to put it."""
+        """The error message for a missing corpus file: the reason, and where to put the file."""
         companions = ", ".join(other.name for other in self.files.values() if other is not file)
         data = f"{DATA_VARIABLE}/{self.folder}/{file.name}"
         value = os.environ.get(DATA_VARIABLE) or "not set"
@@ -96,14 +96,14 @@ class KnownCorpus:
 
 @dataclass(frozen=True)
 class KnownArchive:
-    """A corpus of very many files, found as a folder or downloaded as one tar archive."""
+    """A known corpus of very many files, found as a folder or downloaded as one tar archive."""
 
     name: str
     folder: str  # below STRUCTSPARSE_DATA and below the cache
     urls: tuple[str, ...]
-    sha256: str  # of the archive as it is served
-    parts: Mapping[str, str]  # the folders that are used, and their names in the archive
-    example: str  # the path of one of its files, for error messages
+    sha256: str  # checksum of the archive as the server sends it
+    parts: Mapping[str, str]  # folders of the corpus that are used: {name: path in the archive}
+    example: str  # the path of a file of the corpus, for error messages
 
     def locate(self) -> Path:
         """The folder with all parts: below STRUCTSPARSE_DATA, else in the cache, else downloaded to the cache."""
@@ -154,15 +154,15 @@ class KnownArchive:
 
 
 class _OtherContent(Exception):
-    """A download that is complete but has another checksum than the file that was expected."""
+    """Error for a complete download whose checksum is not the expected one."""
 
 
-# why a download can fail; the exceptions of requests are OSErrors
+# the exceptions of a failed download; those of requests are OSErrors
 _FAILURES = OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError, _OtherContent
 
 
 def _fetch(url: str) -> bytes:
-    """The bytes behind a URL, as they are served."""
+    """Download the bytes of a URL, as the server sends them."""
     buffer = io.BytesIO()
     download = pooch.HTTPDownloader(chunk_size=1 << 16, timeout=(10, 60))  # seconds to connect, and between bytes
     download(url, buffer, None)
@@ -170,7 +170,7 @@ def _fetch(url: str) -> bytes:
 
 
 def _download(url: str) -> bytes:
-    """The bytes behind a URL, decompressed if they are gzipped; behind url#member, a file of a zip archive."""
+    """Download a URL and decompress gzip; for url#member, the file `member` of a zip archive."""
     url, _, member = url.partition("#")
     data = _fetch(url)
     if member:
@@ -182,7 +182,7 @@ def _download(url: str) -> bytes:
 
 
 def _checked(text: bytes, file: KnownFile) -> bytes:
-    """The text in UTF-8, if it has the checksum of this file."""
+    """The downloaded text in UTF-8, if it has the checksum of the corpus file; otherwise an error."""
     for candidate in (text, text.decode("latin-1").encode()):
         if hashlib.sha256(candidate).hexdigest() == file.sha256:
             return candidate
@@ -191,7 +191,7 @@ def _checked(text: bytes, file: KnownFile) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Why a download failed, without the internals of connection errors."""
+    """Why a download failed, in words, without the internals of connection errors."""
     if isinstance(error, requests.HTTPError):
         return f"the server answers {error.response.status_code} {error.response.reason}"
     if isinstance(error, requests.Timeout):

@@ -2,6 +2,6 @@
 
 
 class UserError(ValueError):
-    """A bad option, file, line, value or checkpoint, in one sentence: what, where, what was expected.
+    """Error that a user can correct: a bad option, file, line, value or checkpoint, described in one sentence.
 
-    Programs print it without a traceback."""
+    The sentence says what is wrong, where, and what was expected. Programs print it without a traceback."""

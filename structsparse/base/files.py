@@ -1,4 +1,4 @@
-"""Atomic file writing: a file is written completely, or the old one stays."""
+"""Atomic file writing: a file is written completely, or the old file stays."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from structsparse.base.errors import UserError
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that replaces `path` when the block ends without an error, and its folders if they are missing.
+    """A binary file that replaces `path` when the block ends without an error. Missing folders are made.
 
-    It is written under a temporary name, flushed to the disk and renamed."""
+    The file is written under a temporary name, flushed to the disk and renamed."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Large arrays: tables on large memory pages, and arrays in files where they are too large for memory."""
+"""Large arrays: tensors on memory pages of 2 MB, and arrays mapped to files if they are too large for memory."""
 
 import contextlib
 import ctypes
@@ -13,15 +13,15 @@ from torch import Tensor
 
 from structsparse.base.errors import UserError
 
-PAGE, LARGE = 1 << 12, 1 << 22  # bytes of a page; bytes from which on a table gains by large pages
-_MADV_HUGEPAGE = 14  # of madvise
-SHARE = 1 / 3  # of the machine's memory: larger arrays are put in a file
+PAGE, LARGE = 1 << 12, 1 << 22  # bytes of a memory page; bytes from which on a tensor is put on large pages
+_MADV_HUGEPAGE = 14  # argument of the C function madvise
+SHARE = 1 / 3  # share of the machine's memory; larger arrays are mapped to a file
 
 
 def zeros_on_large_pages(*shape: int) -> Tensor:
-    """torch.zeros; a large table on memory pages of 2 MB, where Linux has any.
+    """A tensor of zeros; if it is large, on memory pages of 2 MB, where Linux has such pages.
 
-    Reading scattered rows on small pages costs a look-up of the page for each row."""
+    On small pages, reading scattered rows costs a page look-up for each row."""
     table = torch.empty(*shape)
     if table.device.type == "cpu" and table.nbytes >= LARGE and platform.system() == "Linux":
         begin = -(-table.data_ptr() // PAGE) * PAGE
@@ -32,9 +32,9 @@ def zeros_on_large_pages(*shape: int) -> Tensor:
 
 
 def empty_array(count: int, dtype: type, folder: Path, share: float = SHARE) -> np.ndarray:
-    """numpy.empty; above a `share` of the machine's memory the array is mapped to a file in this folder.
+    """An uninitialized array; above a `share` of the machine's memory it is mapped to a file in this folder.
 
-    The file has no name and is deleted with the array. The system keeps what it can of it in memory."""
+    The file has no name and is deleted with the array. The system keeps as much of it in memory as fits."""
     size = count * np.dtype(dtype).itemsize
     if size <= share * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
         return np.empty(count, dtype)
@@ -42,7 +42,7 @@ def empty_array(count: int, dtype: type, folder: Path, share: float = SHARE) -> 
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.truncate(size)
-            with contextlib.suppress(AttributeError):  # not every platform has it
+            with contextlib.suppress(AttributeError):  # not every platform has posix_fallocate
                 os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error here, not a signal later
             return np.asarray(np.memmap(file, dtype, "r+", shape=count))
     except OSError as error:
@@ -52,7 +52,7 @@ def empty_array(count: int, dtype: type, folder: Path, share: float = SHARE) -> 
 
 
 def shrunk(array: np.ndarray, count: int) -> np.ndarray:
-    """The first `count` entries of an `empty_array`; frees the rest of its memory without a copy."""
+    """The first `count` entries of an array made by `empty_array`; the other memory is freed without a copy."""
     if array.base is not None:
         return array[:count]
     array.resize(count, refcheck=False)

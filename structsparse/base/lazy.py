@@ -1,4 +1,6 @@
-"""Public names of a package that are imported on first use (PEP 562), so that importing the package costs nothing."""
+"""Lazy imports: public names of a package that are imported on first use (PEP 562).
+
+So importing the package itself costs nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +12,13 @@ from importlib import import_module
 def lazy_names(
     package: str, homes: Mapping[str, tuple[str, ...]], modules: tuple[str, ...] = ()
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package; `homes` has the public names of each module, `modules` are public."""
+    """The functions `__getattr__` and `__dir__` of a package that imports its public names on first use.
+
+    `homes` has the public names of each module; `modules` are modules that are public themselves."""
     home = {name: module for module, names in homes.items() for name in names}
 
     def get(name: str) -> object:
+        """A public name of the package, imported and then stored in the package."""
         if name in modules:
             return import_module(f"{package}.{name}")
         if name not in home:

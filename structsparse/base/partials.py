@@ -1,11 +1,11 @@
-"""Partial applications: the class or function behind one."""
+"""Partial applications (`functools.partial`): the class or function behind one."""
 
 from collections.abc import Callable
 from functools import partial
 
 
 def callee(chosen: Callable) -> Callable:
-    """The class or function that a partial application calls in the end; anything else as it is."""
+    """The class or function that a partial application finally calls; any other object is returned unchanged."""
     while isinstance(chosen, partial):
         chosen = chosen.func
     return chosen

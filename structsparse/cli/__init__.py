@@ -1,1 +1,1 @@
-"""The program `structsparse`: one file per subcommand; subcommands of one task alone come from the registry."""
+"""The command-line program `structsparse`: one module per subcommand, beside the subcommands that tasks declare."""

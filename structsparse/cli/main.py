@@ -1,4 +1,6 @@
-"""`structsparse`: train a model, or use one. Heavy modules are imported once the arguments are understood."""
+"""The entry point of the program `structsparse`: parses the command line and runs a subcommand.
+
+Heavy modules are imported after the arguments are parsed."""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; the exit status: 0, 2 for mistakes that the user can correct, 130 after Ctrl-C."""
+    """Run the program and return the exit status: 0, 2 for mistakes of the user, 130 after Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["train"]:
         return train.main(arguments[1:])
@@ -32,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except UserError as error:
         return _failed(str(error))
-    except BrokenPipeError:  # the reader of our output has closed it
+    except BrokenPipeError:  # the process that reads the output has ended
         _discard_output()
     except OSError as error:
         _discard_output()
@@ -58,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _failed(reason: str) -> int:
+    """Print an error message to standard error; returns exit status 2."""
     print(f"error: {reason}", file=sys.stderr)
     return 2
 

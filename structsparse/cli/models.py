@@ -1,4 +1,4 @@
-"""Subcommands that use a trained model. Tasks declare them; a subcommand of several tasks is put together here."""
+"""Subcommands that use a trained model, such as predict and evaluate, put together from what the tasks declare."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from structsparse.base.errors import UserError
 from structsparse.cli import evaluate, predict
 from structsparse.tasks import registry
 
-SHARED = {"predict": predict, "evaluate": evaluate}  # subcommands of all tasks
+SHARED = {"predict": predict, "evaluate": evaluate}  # subcommands that all tasks share
 Parts = Mapping[str, Subcommand]  # what each task contributes to one subcommand
 
 
 def add_subcommands(adder) -> None:
-    """Add a parser for every subcommand to the subparsers of argparse."""
+    """Add a parser for every subcommand to argparse's subparsers."""
     tasks = dict(registry.commands())
     for name, parts in _by_name(tasks).items():
         purpose = SHARED[name].PURPOSE if name in SHARED else next(iter(parts.values())).purpose
@@ -37,7 +37,7 @@ def add_subcommands(adder) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run a subcommand with the functions of the task that the model belongs to."""
+    """Run a subcommand with the function of the task for which the model was trained."""
     task, tasks = registry.task_of(options.model), dict(registry.commands())
     parts = _by_name(tasks)[options.command]
     model = f"{options.model} is {tasks[task].singular if task in tasks else f'a model of task {task}'}"
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _by_name(tasks: Mapping[str, ModelCommands]) -> dict[str, dict[str, Subcommand]]:
-    """The subcommands by name, each with the parts of its tasks."""
+    """The subcommands by name, each with the contribution of every task."""
     names = {name: {} for name in SHARED}
     for task, commands in tasks.items():
         for part in commands.subcommands:
@@ -62,7 +62,7 @@ def _by_name(tasks: Mapping[str, ModelCommands]) -> dict[str, dict[str, Subcomma
 
 
 def _owners(parts: Parts) -> dict[str, dict[str, Argument]]:
-    """The arguments that tasks add to a subcommand, and the tasks that have each."""
+    """The arguments that tasks add to a subcommand; for each argument, the tasks that have it."""
     owners = {}
     for task, part in parts.items():
         for argument in part.arguments:
@@ -71,7 +71,9 @@ def _owners(parts: Parts) -> dict[str, dict[str, Argument]]:
 
 
 def _add_arguments(parser: argparse.ArgumentParser, parts: Parts, tasks: Mapping[str, ModelCommands]) -> None:
-    """Add the arguments of tasks; those that not all tasks have stand under the names of the models they are for."""
+    """Add the arguments of tasks to a parser.
+
+    Arguments that only some tasks have stand in a section that names the kinds of models."""
     groups = {(*parts,): parser}
     for owners in _owners(parts).values():
         group = groups.get((*owners,)) or parser.add_argument_group(f"for {_plurals(owners, tasks)} only")
@@ -82,4 +84,5 @@ def _add_arguments(parser: argparse.ArgumentParser, parts: Parts, tasks: Mapping
 
 
 def _plurals(names: Iterable[str], tasks: Mapping[str, ModelCommands]) -> str:
+    """The names of kinds of models in a message: "taggers and parsers"."""
     return " and ".join(tasks[name].plural for name in names)

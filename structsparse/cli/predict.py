@@ -1,4 +1,4 @@
-"""`structsparse predict`: what all kinds of models share. Each kind adds a paragraph, examples and arguments."""
+"""The subcommand `structsparse predict`: purpose and arguments that all tasks share."""
 
 from pathlib import Path
 

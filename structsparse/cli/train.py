@@ -1,7 +1,6 @@
-"""`structsparse train`, `python train.py` and `structsparse.train`: training runs from options, composed by Hydra.
+"""The subcommand `structsparse train` and the function `structsparse.train`: training runs from options, by Hydra.
 
-Heavy modules are imported after the arguments are understood.
-"""
+Heavy modules are imported after the arguments are understood."""
 
 from __future__ import annotations
 
@@ -29,12 +28,12 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train as the arguments of the command line say; the exit status."""
+    """Train with the options of the command line; returns the exit status."""
     if {"--help", "-h"} & {*arguments}:
         print(help_text(arguments), end="")
         return 0
     try:
-        check_options(arguments)  # those of earlier versions are refused
+        check_options(arguments)  # options of earlier versions are refused
     except UserError as error:
         return _failed(str(error))
     import hydra
@@ -46,12 +45,13 @@ def main(arguments: Sequence[str]) -> int:
     folder = str(configuration_folder())
 
     def job(cfg: DictConfig) -> None:
-        sys.argv = command  # Lightning repeats it to start the other processes of a distributed run
+        """One run of Hydra, with the command line as it was typed."""
+        sys.argv = command  # Lightning starts the other processes of a distributed run with this command
         _run(cfg)
 
     overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
     flags = [argument for argument in arguments if argument not in overrides]
-    sys.argv = [command[0], *flags, *overrides]  # argparse takes overrides in one piece only
+    sys.argv = [command[0], *flags, *overrides]  # argparse needs all overrides next to each other
     try:
         hydra.main(version_base="1.3", config_path=folder, config_name="config")(job)()
     finally:
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(cfg: DictConfig) -> None:
-    """One run of the program. Mistakes that the user can correct end in one line and status 2."""
+    """One training run of the program. Mistakes of the user end in a one-line message and exit status 2."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
     from rich.console import Console
@@ -93,14 +93,14 @@ def _run(cfg: DictConfig) -> None:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """A finished training run: the figures of its `metrics.json`, its folder, and the model that it wrote."""
+    """The result of a training run: the figures of its `metrics.json`, its folder, and the trained model."""
 
     metrics: Mapping[str, Any]
     folder: Path
 
     @cached_property
     def model(self) -> registry.Predictor:
-        """The trained model, loaded from the folder."""
+        """The trained model, loaded from the run folder."""
         return registry.load(self.folder)
 
 
@@ -112,8 +112,8 @@ def train(
 ) -> TrainingResult:
     """Train in this process as `structsparse train OPTIONS...` does: `train(["task=ner", "reg=group_lasso"])`.
 
-    Results are written to `folder` (default: a new folder in `runs`), `config_dir` has further yaml files of options,
-    and `quiet` prints nothing. Mistakes raise UserError."""
+    Results are written to `folder` (default: a new folder in `runs`). `config_dir` is a folder with further yaml
+    files of options. `quiet` prints nothing. Mistakes raise UserError."""
     if isinstance(options, str):
         raise UserError(f"options={options!r} is a string, expected a list of strings such as [{options!r}]")
     check_options(options)
@@ -132,7 +132,9 @@ def train(
 
 
 def _composed(options: list[str], folder: str | Path | None, config_dir: str | Path | None) -> tuple:
-    """The configuration of a run, the option of each of its groups, and its folder, where both are written down."""
+    """The composed configuration of a run, the chosen option of each group, and the run folder.
+
+    Configuration and options are also written to the run folder."""
     from hydra import compose, initialize_config_dir
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf, open_dict
@@ -157,7 +159,7 @@ def _composed(options: list[str], folder: str | Path | None, config_dir: str | P
 
 
 def _mistakes() -> tuple[type[Exception], ...]:
-    """The exceptions by which mistakes of the user show."""
+    """The exception classes that report mistakes of the user."""
     from hydra.errors import HydraException
     from lightning.fabric.utilities.exceptions import MisconfigurationException
     from omegaconf.errors import MissingMandatoryValue
@@ -166,19 +168,20 @@ def _mistakes() -> tuple[type[Exception], ...]:
 
 
 def _reason(error: Exception) -> str:
-    """One line that says what is wrong."""
+    """The message of an exception in one line."""
     reason = error.__cause__ if isinstance(error.__cause__, UserError) else error
     missing = f"{error.full_key} needs a value" if type(error).__name__ == "MissingMandatoryValue" else None
     return missing or " ".join(str(reason).split())
 
 
 def _failed(reason: str) -> int:
+    """Print an error message to standard error; returns exit status 2."""
     print(f"error: {reason}", file=sys.stderr)
     return 2
 
 
 def silence_lightning() -> None:
-    """Silence advice of Lightning about data loaders and loggers that are not used here."""
+    """Silence Lightning's advice about data loaders and loggers that are not used here."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*")

@@ -1,4 +1,4 @@
-"""`structsparse train --help`: choices and options of the configuration with their comments, read as plain text."""
+"""The text of `structsparse train --help`: choices and options, read from the yaml files and their comments."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ Train a structured predictor under a group-sparsity penalty. Results are written
   structsparse train --help reg                  lists the choices of a group, here reg, one per line
   structsparse train --help reg=group_lasso      prints the options of a choice
 """
-BASE = "_"  # yaml files that begin with it are shared by several choices
+BASE = "_"  # the names of yaml files that several choices share begin so
 
 
 def help_text(arguments: Sequence[str], conf: Path | None = None) -> str:
-    """What `--help` prints beside these arguments: a group's choices, the options of some choices, or an overview."""
+    """The text that `--help` prints: the choices of a group, the options of a choice, or an overview.
+
+    `arguments` are the other arguments of the command line."""
     conf = conf or configuration_folder()
     groups = [argument for argument in arguments if (conf / argument).is_dir()]
     chosen = [argument.split("=") for argument in arguments if re.fullmatch(r"[\w/]+=\w+", argument)]
@@ -42,7 +44,7 @@ def help_text(arguments: Sequence[str], conf: Path | None = None) -> str:
 
 
 def _overview(conf: Path) -> str:
-    """The names of all choices, and the options that every run has."""
+    """The names of all choices by group, and the options that every run has."""
     groups = sorted(path for path in conf.iterdir() if path.is_dir())
     width = max(len(group.name) for group in groups) + 2
     lines = ["Choices:"]
@@ -70,7 +72,7 @@ def _options(file: Path, conf: Path) -> str:
 
 
 def _bases(file: Path) -> Iterator[Path]:
-    """The yaml files beside this one that it includes."""
+    """The base files in the same folder that a yaml file includes."""
     names = re.findall(rf"(?<![\w/@])({BASE}\w+)", file.read_text(encoding="utf-8"))
     for name in dict.fromkeys(names):
         if (base := file.with_name(f"{name}.yaml")).exists():
@@ -78,6 +80,7 @@ def _bases(file: Path) -> Iterator[Path]:
 
 
 def _files(group: Path) -> Iterator[Path]:
+    """The yaml files of the choices of a group, without base files."""
     return (path for path in sorted(group.glob("*.yaml")) if not path.stem.startswith(BASE))
 
 

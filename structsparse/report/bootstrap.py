@@ -1,8 +1,8 @@
-"""Paired bootstrap over the items of dev and test: how much a difference of two systems depends on the sample.
+"""Paired bootstrap test over the items of dev and test: the standard error of a difference between two systems.
 
-A run writes to `report/items.tsv` how many parts of each item (words of a sentence, say) it got right. The difference
-of two systems is that of their means over runs. Items are resampled with replacement, the same ones for both systems.
-"""
+A run writes to `report/items.tsv` how many parts of each item (words of a sentence, say) it got right. The
+difference of two systems is the difference of their means over runs. Items are resampled with replacement, the same
+items for both systems."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ FILE = Path("report") / "items.tsv"
 DRAWS = 2000
 PARTS = "dev", "test"
 
-Runs = Mapping[tuple[str, object], Path]  # folders of runs by place (a task, say) and seed
+Runs = Mapping[tuple[str, object], Path]  # run folders by place (such as a task) and seed
 
 
 class ItemScores(NamedTuple):
-    """Parts of each item: how many are right, and how many there are."""
+    """The scores of the items of a corpus part: right parts and all parts of each item, such as words of a sentence."""
 
     right: np.ndarray  # [items]
     total: np.ndarray  # [items]
 
 
 class Resampled(NamedTuple):
-    """How much better one system is than another: difference, standard error, share of the samples above zero."""
+    """The bootstrap estimate of a difference between two systems: mean, standard error, share of samples above zero."""
 
     difference: float
     error: float
@@ -38,13 +38,13 @@ class Resampled(NamedTuple):
 
 
 def write_items(folder: Path, items: Mapping[str, ItemScores]) -> None:
-    """Write the item scores of a run, part by part, to its folder of reports."""
+    """Write the item scores of a run on dev and test to items.tsv in its report folder."""
     rows = [(part, int(r), int(n)) for part, scores in items.items() for r, n in zip(*scores, strict=True)]
     write_text(folder / FILE.name, tsv(Table(("part", "right", "of"), rows)))
 
 
 def read_items(run: Path) -> dict[str, ItemScores]:
-    """The item scores in the folder of a run, by part; empty if it has none."""
+    """Read the item scores of a run, {"dev": ..., "test": ...}; empty if the run has none."""
     if not (run / FILE).is_file():
         return {}
     lines = [line.split("\t") for line in (run / FILE).read_text().splitlines()[1:]]
@@ -56,7 +56,7 @@ def read_items(run: Path) -> dict[str, ItemScores]:
 
 
 def paired_bootstrap(runs: Sequence[ItemScores], other_runs: Sequence[ItemScores], seed: int = 0) -> Resampled:
-    """Compare all runs of two systems on the same items."""
+    """The paired bootstrap of two systems over all of their runs on the same items."""
     total = runs[0].total
     right, other_right = (np.mean([items.right for items in scores], axis=0) for scores in (runs, other_runs))
     difference = right - other_right  # [items]
@@ -70,7 +70,7 @@ def paired_bootstrap(runs: Sequence[ItemScores], other_runs: Sequence[ItemScores
 def bootstrap_table(
     systems: Mapping[str, Runs], pairs: Sequence[tuple[str, str]], places: Sequence[str], scale: float
 ) -> Table | None:
-    """Table of the paired bootstrap: a row for each pair of systems and place; None if no run has item scores."""
+    """The table of paired bootstraps: a row for each pair of systems and each place; None if no run has item scores."""
     names = dict.fromkeys(name for pair in pairs for name in pair)
     scores = {name: _item_scores(systems.get(name, {})) for name in names}
     rows = []
@@ -85,5 +85,5 @@ def bootstrap_table(
 
 
 def _item_scores(runs: Runs) -> dict[tuple[str, object], dict[str, ItemScores]]:
-    """The item scores of the runs that have any."""
+    """The item scores of those runs that have item scores."""
     return {run: items for run, folder in runs.items() if (items := read_items(folder))}

@@ -22,7 +22,7 @@ class Table(NamedTuple):
 
 
 def cell(value: object) -> str:
-    """A table cell for people: floats to four digits, integers with thousands separated."""
+    """The text of a table cell: floats to four digits, integers with separated thousands."""
     if isinstance(value, float):
         return f"{value:.4g}" if math.isfinite(value) else str(value)
     return f"{value:,}" if isinstance(value, int) else str(value)
@@ -35,14 +35,14 @@ def markdown(table: Table) -> str:
 
 
 def tsv(table: Table) -> str:
-    """A table as tab-separated values, its numbers in full."""
+    """A table as tab-separated values, with all digits of its numbers."""
     text = io.StringIO()
     csv.writer(text, delimiter="\t", lineterminator="\n").writerows([table.header, *table.rows])
     return text.getvalue()
 
 
 def console_table(table: Table, title: str, most: int = 25) -> RichTable:
-    """A table for the console; of more than `most` rows the first ones."""
+    """A table for the console with its first `most` rows."""
     result = RichTable(title=title, title_justify="left")
     for name in table.header:
         result.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
@@ -54,13 +54,13 @@ def console_table(table: Table, title: str, most: int = 25) -> RichTable:
 
 
 def without_empty_columns(table: Table) -> Table:
-    """A table of strings without columns that are empty in every row; the first column always stays."""
+    """A table of strings without the columns that are empty in every row; the first column always stays."""
     columns = [k for k in range(len(table.header)) if k == 0 or any(row[k] for row in table.rows)]
     return Table(tuple(table.header[k] for k in columns), [tuple(row[k] for k in columns) for row in table.rows])
 
 
 class Mean(NamedTuple):
-    """Mean of a figure over runs, with its standard error (NaN for a single run)."""
+    """The mean of a figure over runs, with its standard error (NaN for a single run)."""
 
     mean: float
     error: float
@@ -76,13 +76,13 @@ class Mean(NamedTuple):
         return cls(float(numbers.mean()), float(error), len(numbers))
 
     def text(self, digits: int, scale: float = 1.0) -> str:
-        """As a table cell, such as 93.42 ± 0.08; empty without a value."""
+        """The mean and its standard error as a table cell, such as 93.42 ± 0.08; empty without a value."""
         if self.count == 0:
             return ""
         error = "" if math.isnan(self.error) else f" ± {self.error * scale:,.{digits}f}"
         return f"{self.mean * scale:,.{digits}f}{error}"
 
     def signed(self, digits: int, scale: float = 1.0) -> str:
-        """A difference as a table cell, such as +1.18 ± 0.27."""
+        """The mean of a difference as a table cell with its sign, such as +1.18 ± 0.27."""
         text = self.text(digits, scale)
         return text if not text or text.startswith("-") else f"+{text}"

@@ -1,9 +1,8 @@
-"""All tasks by name: the built-in ones, and those of other packages, announced as entry points `structsparse.tasks`.
+"""The registry of tasks: built-in tasks, and tasks of other packages, announced as entry points `structsparse.tasks`.
 
 A task is a package. Its `artifact` module has `KIND`, the value of `kind` in the `model.json` of its models, and
-`load(folder, description)`; its `command` module has `COMMANDS`, the subcommands of `structsparse` for its models.
-Modules are imported when they are needed.
-"""
+`load(folder, description)`. Its `command` module has `COMMANDS`, the subcommands of `structsparse` for its models.
+Modules are imported when they are needed."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 
     Predictor = SequenceTagger | DependencyParser | LanguageModel | Classifier
 
-GROUP = "structsparse.tasks"  # entry points: name of the task = its package
-KINDS = {  # built-in task: `kind` in the model.json of its models, which taggers leave out
+GROUP = "structsparse.tasks"  # group of entry points: name of the task = its package
+KINDS = {  # `kind` in the model.json of each built-in task; taggers have no `kind`
     "tagging": None,
     "parsing": "parser",
     "lm": "language model",
@@ -35,13 +34,13 @@ KINDS = {  # built-in task: `kind` in the model.json of its models, which tagger
 
 @cache
 def packages() -> dict[str, str]:
-    """The package of every task by the name of the task."""
+    """The package of every task, by the name of the task."""
     built_in = {name: f"structsparse.tasks.{name}" for name in KINDS}
     return {entry.name: entry.value for entry in entry_points(group=GROUP)} | built_in
 
 
 def module(task: str, name: str) -> ModuleType | None:
-    """A module of the package of a task; None if the package has none of this name."""
+    """A module of the package of a task; None if the package has no module of this name."""
     full = f"{packages()[task]}.{name}"
     try:
         return import_module(full)
@@ -52,7 +51,7 @@ def module(task: str, name: str) -> ModuleType | None:
 
 
 def commands() -> Iterator[tuple[str, ModelCommands]]:
-    """Every task whose models have subcommands, and these."""
+    """Every task whose models have subcommands, with these subcommands."""
     for task in packages():
         command = module(task, "command")
         if command is not None:
@@ -60,12 +59,12 @@ def commands() -> Iterator[tuple[str, ModelCommands]]:
 
 
 def task_of(folder: Path) -> str:
-    """The task that a model was trained for; `folder` as for `load`."""
+    """The task for which a model was trained. `folder` is the folder of the model or of its training run."""
     return _task_and_description(model_folder(folder))[0]
 
 
 def load(folder: str | Path) -> Predictor:
-    """Load a trained model of any kind from the folder `model` that a training run wrote, or from the run's folder.
+    """Load a trained model of any task from its folder `model`, or from the folder of its training run.
 
     Every part is checked before use, and nothing in the folder is executed."""
     folder = model_folder(Path(folder))
@@ -74,7 +73,7 @@ def load(folder: str | Path) -> Predictor:
 
 
 def model_folder(folder: Path) -> Path:
-    """The folder of a model: this one, or `model` in it if this is the folder of a training run."""
+    """The folder of a model: `folder` itself, or `model` in it if `folder` is the folder of a training run."""
     from structsparse.artifacts.folder import DESCRIPTION
 
     inner = folder / "model"
@@ -82,7 +81,9 @@ def model_folder(folder: Path) -> Path:
 
 
 def _task_and_description(folder: Path) -> tuple[str, dict]:
-    """The task of a model, and the content of its model.json. An unknown kind is left to taggers to refuse."""
+    """The task of a model, and the content of its model.json.
+
+    A model of unknown kind is taken for a tagger, whose loader refuses it."""
     from structsparse.artifacts.folder import read_description
 
     description = read_description(folder)
@@ -92,6 +93,8 @@ def _task_and_description(folder: Path) -> tuple[str, dict]:
 
 
 def _kind(task: str) -> object:
-    """The kind of the models of a task that is not built in; an object that equals nothing if it has no models."""
+    """The value of `kind` in model.json for a task that is not built in.
+
+    If the task has no artifacts, an object that equals nothing."""
     artifact = module(task, "artifact")
     return object() if artifact is None else artifact.KIND

@@ -1,1 +1,1 @@
-"""One file a task: its data, its Lightning module, its metric."""
+"""Training of all tasks: runs, stages of a recipe, penalty terms, optimizer callbacks, certificates and searches."""

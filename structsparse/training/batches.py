@@ -1,4 +1,4 @@
-"""Batches of sentences: tokens of a corpus as arrays, and resumable loaders over them."""
+"""Batches of tagged sentences: the tokens of a corpus as arrays, and data loaders that resume within an epoch."""
 
 from __future__ import annotations
 
@@ -14,28 +14,33 @@ from structsparse.base.errors import UserError
 from structsparse.features.keys import Bags
 from structsparse.weights.batch import BatchCache, TokenBatch
 
-_POOL = 16  # batches shuffled together, then sorted by length: little padding, still random
+_POOL = 16  # sentences of so many batches are shuffled, then sorted by length: little padding, still random
 
 
 @dataclass(frozen=True)
 class TokenArrays:
-    """Tokens of a corpus as arrays for training; sentence s has the tokens offsets[s] : offsets[s + 1]."""
+    """The tokens of a training corpus as arrays. Sentence s has the tokens offsets[s] : offsets[s + 1]."""
 
     bags: Bags
     gold: np.ndarray  # int64 [tokens]
     offsets: np.ndarray  # int64 [sentences + 1]
     dense: np.ndarray  # float32 [tokens, dense columns]
     codes: np.ndarray  # int64 [tokens, coded attributes]
-    edges: Bags | None = None  # features that are conjoined with a step from label to label
+    edges: Bags | None = None  # features that are conjoined with a pair of successive labels
 
     def __len__(self) -> int:
+        """The number of sentences."""
         return len(self.offsets) - 1
 
     @property
     def lengths(self) -> np.ndarray:
+        """The number of tokens of each sentence: int64 [sentences]"""
         return np.diff(self.offsets)
 
     def batch(self, sentences: np.ndarray, items: int) -> TokenBatch:
+        """The batch of the sentences with these numbers.
+
+        `items` is the number of sentences over which the loss is averaged."""
         lengths = self.lengths[sentences]
         time = int(lengths.max())
         tokens = ranges(self.offsets[sentences], lengths)
@@ -60,7 +65,7 @@ class TokenArrays:
 
 
 def _at(bags: Bags, tokens: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """The feature bags of some tokens, concatenated, and the offset of each."""
+    """The feature ids of the given tokens, concatenated, and the offsets of each token's ids: int64 [tokens + 1]."""
     sizes = np.diff(bags.offsets)[tokens]
     ids = bags.ids[ranges(bags.offsets[tokens], sizes)]
     return torch.from_numpy(ids), torch.from_numpy(np.r_[0, np.cumsum(sizes)])
@@ -68,24 +73,27 @@ def _at(bags: Bags, tokens: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
 
 @dataclass
 class Passage:
-    """Sentences for an online solver, which takes them one after another; the arrays are those of the corpus."""
+    """A block of sentences for an online solver, which updates the weights after each sentence.
 
-    ids: torch.Tensor  # int32 [occurrences] active rows of all tokens of the corpus
-    offsets: torch.Tensor  # int64 [tokens + 1] into ids
-    begins: torch.Tensor  # int64 [sentences + 1] of the corpus
-    gold: torch.Tensor  # int64 [tokens]
-    sentences: torch.Tensor  # int64 [sentences of the passage], in order
+    The arrays are those of the whole corpus; `sentences` says which sentences belong to the block."""
+
+    ids: torch.Tensor  # int32 [occurrences], the feature rows of all tokens of the corpus
+    offsets: torch.Tensor  # int64 [tokens + 1], where the features of each token begin in `ids`
+    begins: torch.Tensor  # int64 [sentences + 1], the first token of each sentence of the corpus
+    gold: torch.Tensor  # int64 [tokens], gold labels
+    sentences: torch.Tensor  # int64 [sentences of the block], sentence numbers in the order of training
     epoch: int
 
 
 class Progress:
-    """Position of a loader in its epoch: a run that was stopped continues with the next batch."""
+    """The position of a data loader in its epoch. A run that was stopped continues with the next batch."""
 
     def __init__(self) -> None:
-        self.sampler, self.batch_sampler = self, None  # whom Lightning tells the epoch
+        self.sampler, self.batch_sampler = self, None  # Lightning calls set_epoch of `sampler`
         self.epoch = self.done = 0
 
     def set_epoch(self, epoch: int) -> None:
+        """Start an epoch from its first batch, unless the loader is in this epoch already."""
         if epoch != self.epoch:
             self.epoch, self.done = epoch, 0
 
@@ -97,9 +105,9 @@ class Progress:
 
 
 class Batches(Progress):
-    """Batches of sentences in an order that depends on the seed and the epoch alone.
+    """A data loader of batches of sentences. The order of sentences depends on the seed and the epoch alone.
 
-    Every process takes its share of each step's sentences, so a step means the same on any number of devices."""
+    Each process takes a share of the sentences of each step, so a step means the same on any number of devices."""
 
     def __init__(
         self, arrays: TokenArrays, size: int | None, *, shuffle: bool, seed: int = 0, rank: int = 0, world: int = 1
@@ -109,10 +117,12 @@ class Batches(Progress):
         self.arrays, self.shuffle, self.seed, self.rank, self.world = arrays, shuffle, seed, rank, world
         self.size = min(size or len(arrays), len(arrays))
         super().__init__()
-        self.whole: TokenBatch | None = None  # the batch of a corpus that is a single step, made once
+        self.whole: TokenBatch | None = None  # the batch of an epoch with a single step
 
     def __len__(self) -> int:
-        """The number of steps. Sentences left after the last full batch join it if they are too few to share."""
+        """The number of steps of an epoch.
+
+        Sentences left after the last full batch join that batch if there are fewer of them than processes."""
         full, rest = divmod(len(self.arrays), self.size)
         return max(1, full + (rest >= self.world))
 
@@ -126,15 +136,17 @@ class Batches(Progress):
             yield self._whole(step) if len(order) == 1 else self._batch(step)
 
     def _batch(self, step: np.ndarray) -> TokenBatch:
+        """The share of this process in the sentences of one step, as a batch."""
         return self.arrays.batch(step[self.rank :: self.world], items=len(step))
 
     def _whole(self, step: np.ndarray) -> TokenBatch:
+        """The batch of an epoch that has one step; it is made once and keeps a cache."""
         if self.whole is None:
             self.whole = replace(self._batch(step), cache=BatchCache())
         return self.whole
 
     def order(self) -> list[np.ndarray]:
-        """The numbers of the sentences of each step of this epoch."""
+        """The sentence numbers of each step of the present epoch."""
         lengths = self.arrays.lengths
         if not self.shuffle or len(self) == 1:
             return self._cut(np.argsort(-lengths, kind="stable"))
@@ -146,11 +158,12 @@ class Batches(Progress):
         return [steps[k] for k in draw.permutation(len(steps))]
 
     def _cut(self, order: np.ndarray) -> list[np.ndarray]:
+        """Sentence numbers, cut into the steps of an epoch."""
         return np.split(order, np.arange(1, len(self)) * self.size)
 
 
 class Passages(Batches):
-    """Passages of sentences in random order, for online solvers."""
+    """A data loader of blocks of sentences in random order, for online solvers."""
 
     def __iter__(self) -> Iterator[Passage]:
         if self.done >= len(self):
@@ -162,14 +175,17 @@ class Passages(Batches):
             yield self.passage(sentences)
 
     def passage(self, sentences: np.ndarray) -> Passage:
+        """The block of the sentences with these numbers."""
         return Passage(*self._corpus, torch.from_numpy(sentences), self.epoch)
 
     @cached_property
     def _corpus(self) -> list[torch.Tensor]:
+        """The feature ids, offsets and gold labels of the whole corpus as tensors, shared by all blocks."""
         arrays = self.arrays
         whole = arrays.bags.ids, arrays.bags.offsets, arrays.offsets, arrays.gold
         return [torch.from_numpy(np.ascontiguousarray(array)) for array in whole]
 
     def order(self) -> list[np.ndarray]:
+        """The sentence numbers of each block of the present epoch, shuffled."""
         draw = np.random.default_rng([self.seed, self.epoch])
         return self._cut(draw.permutation(len(self.arrays)))

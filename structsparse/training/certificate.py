@@ -1,10 +1,11 @@
-"""What the whole training set says: the exact gradient, the critical strength, how stationary the end is.
+"""Certificates of optimality on the whole training set: exact gradient, stationarity, duality gap, groups to be woken.
 
-Penalised parameters stop where W = prox(W - gradient). How far they are from that, relative to how far they were at
-zero, is the evidence for the zeros of a trained model; group by group, it tells zeros that the optimum has from zeros
-that a budget or the noise has made. For convex losses and penalties a duality gap bounds how far the objective is from
-its smallest value, and a near gap how far it is from the smallest in the neighbourhood of the weights.
-"""
+At an optimum, penalised weights satisfy W = prox(W - gradient). The distance from that equation, relative to the
+distance at zero weights, is the stationarity of a trained model. For each dead group it tells whether the optimum has
+that zero, or whether a budget or mini-batch noise has made it.
+
+For convex losses and penalties a duality gap bounds how far the objective is above its minimum. A near gap bounds
+how far the objective is above its minimum in a neighbourhood of the weights."""
 
 from __future__ import annotations
 
@@ -20,33 +21,35 @@ from structsparse.solvers.base import Proof
 from structsparse.weights.bags import subtract_
 from structsparse.weights.notes import notes_of
 
-BENDS = 5  # that a near gap is the best of
-TIGHT = 1e-4  # share of the objective; no near gap is sought below
-POLISH = 15  # iterations that bring the free parameters to their best before a bound is taken
+BENDS = 5  # values of `bend` that are tried for a near gap
+TIGHT = 1e-4  # if the duality gap is below this share of the objective, no near gap is computed
+POLISH = 15  # L-BFGS iterations on the free parameters before a lower bound is computed
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """How good the weights at the end of a stage are, on the whole train part. None: not known, or not asked for."""
+    """How close the weights at the end of a stage are to an optimum, measured on the whole train part.
+
+    A figure that is not known, or was not asked for, is None."""
 
     objective: float | None = None
-    penalty: float | None = None  # value of the first term over its strength
-    stationarity: float | None = None  # ||W - prox(W - gradient)||, relative to the same at zero
+    penalty: float | None = None  # value of the first penalty term, divided by its strength
+    stationarity: float | None = None  # ||W - prox(W - gradient)||, relative to this norm at zero weights
     duality_gap: float | None = None  # bound on how far the objective is above its minimum
-    near_gap: float | None = None  # the same, among weights no farther away than the size of these
+    near_gap: float | None = None  # bound on how far it is above its minimum near the weights
     groups_uncertified: int | None = None  # dead groups that the gradient would wake
 
 
 def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[float, dict[str, Tensor]]:
-    """The mean loss over all items, and its gradient with respect to the named parameters.
+    """The mean loss over all items of the batches, and its gradient with respect to the named parameters.
 
-    `module.step(batch)` is the sum of the losses of the batch's items over `batch.items`."""
+    `module.step(batch)` is the sum of the losses of the batch's items, divided by `batch.items`."""
     parameters = {name: parameter for name, parameter in module.named_parameters() if name in set(names)}
     gradients = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     before = {name: notes_of(parameter).pending for name, parameter in parameters.items()}
     others = [p for name, p in module.named_parameters() if name not in parameters and p.requires_grad]
     for parameter in others:
-        parameter.requires_grad_(False)  # what nobody asks for is not computed
+        parameter.requires_grad_(False)  # saves the gradients that are not asked for
     loss = torch.zeros((), dtype=torch.float64, device=module.device)
     items = 0
     try:
@@ -74,7 +77,7 @@ def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[floa
 
 @torch.no_grad()
 def objective(module, batches: Iterable, penalties: Mapping[str, Penalty]) -> float:
-    """The mean loss over all items plus the penalties."""
+    """The objective of training: the mean loss over all items of the batches plus the penalties."""
     weights = dict(module.named_parameters())
     value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
     return mean_loss(module, batches) + value
@@ -82,7 +85,7 @@ def objective(module, batches: Iterable, penalties: Mapping[str, Penalty]) -> fl
 
 @torch.no_grad()
 def mean_loss(module, batches: Iterable) -> float:
-    """The mean loss over all items."""
+    """The mean loss over all items of the batches."""
     total, items = torch.zeros((), dtype=torch.float64, device=module.device), 0
     for batch in batches:
         batch = module.transfer_batch_to_device(batch, module.device, 0)
@@ -94,14 +97,17 @@ def mean_loss(module, batches: Iterable) -> float:
 def fit_free(
     module, batches: Sequence, free: Mapping[str, Tensor], ridges: Mapping[str, Penalty], iterations: int = 25
 ) -> None:
-    """The optimum of the free parameters, some of them under squares, while the others stay: where a regularization
-    path begins, and where the gradient that decides the critical strength must be taken."""
+    """Minimize the loss over the free (not penalised) parameters by L-BFGS, while all other parameters stay fixed.
+
+    Parameters in `ridges` have a squared penalty. A regularization path begins at this optimum, and the gradient
+    that decides the critical strength is taken there."""
     if not free:
         return
     parameters = list(free.values())
     solver = torch.optim.LBFGS(parameters, max_iter=iterations, history_size=10, line_search_fn="strong_wolfe")
 
     def evaluate() -> Tensor:
+        """The objective in the free parameters; sets their gradients."""
         loss, gradients = mean_gradient(module, batches, list(free))
         for name, parameter in free.items():
             parameter.grad = gradients[name]
@@ -116,7 +122,7 @@ def fit_free(
 
 @torch.no_grad()
 def residual(penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> float:
-    """||W - prox(W - gradient)|| over all penalised parameters"""
+    """The norm ||W - prox(W - gradient)|| over all penalised parameters, which is 0 at an optimum."""
     total = 0.0
     for name, penalty in penalties.items():
         moved = penalty.prox_(weights[name] - gradients[name], 1.0)
@@ -126,7 +132,7 @@ def residual(penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor], gr
 
 @torch.no_grad()
 def living(penalty: Penalty, weights: Tensor) -> Tensor:
-    """Bool [groups], or [rows] where the penalty has no groups."""
+    """Which groups have a nonzero weight: bool [groups], or bool [rows] if the penalty has no groups."""
     if penalty.groups is not None:
         return penalty.groups.alive(weights)
     return (weights.flatten(1) if weights.dim() > 1 else weights[:, None]).ne(0).any(dim=1)
@@ -134,14 +140,15 @@ def living(penalty: Penalty, weights: Tensor) -> Tensor:
 
 @torch.no_grad()
 def violated(penalty: Penalty, weights: Tensor, gradient: Tensor, tolerance: float = 1e-3) -> Tensor:
-    """Which dead groups (or rows) the gradient would wake: those that it pulls from zero by more than a share of what
-    holds them there."""
+    """Which dead groups (or rows) the gradient would wake: bool [groups] or [rows].
+
+    The gradient must exceed the threshold of the penalty by more than the share `tolerance` of that threshold."""
     held = penalty.strength * (1.0 if penalty.groups is None else _weights(penalty.groups.weight))
     return ~living(penalty, weights) & (penalty.gap(weights, gradient) > tolerance * held)
 
 
 def _weights(weight: Tensor) -> Tensor:
-    """Those of groups that weigh nothing as small as the least of the others."""
+    """The weights of groups, where a weight of zero is replaced by the smallest positive one."""
     return torch.where(weight > 0, weight, weight[weight > 0].min() if bool((weight > 0).any()) else 1.0)
 
 
@@ -149,16 +156,17 @@ def _weights(weight: Tensor) -> Tensor:
 def lower_bound(
     loss: float, penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
 ) -> float | None:
-    """A number that no weights can bring the objective below; None where a penalty gives no such bound.
+    """A lower bound on the objective over all weights, by duality; None where a penalty gives no such bound.
 
-    Every loss here is a maximum over structures (a soft one for the CRF) minus the score of the gold one. The mixture
-    s * p + (1 - s) * gold of the model's distribution p with the gold structure is a point of the dual problem. Its
-    entropy (or mean cost) is at least s times that of p, which is loss - <gradient, W>; its residual is s times the
-    gradient, and s = min(1, strength / critical(gradient)) makes that small enough for any norm. Where squares are
-    penalised their conjugate is finite for s = 1. `weights` and `gradients` hold all parameters; those without a
-    penalty should be at their best, or nearly: a bound is claimed for best values within their own norm (at least 1)
-    of where they are, which costs that times the norm of their gradient.
-    """
+    Every loss here is a maximum over structures (a soft maximum for the CRF) minus the score of the gold structure. Let
+    p be the model's distribution over structures. The mixture s * p + (1 - s) * gold is a point of the dual problem.
+    The entropy (or mean cost) of the mixture is at least s times that of p, which is loss - <gradient, W>. The residual
+    of the mixture is s times the gradient; s = min(1, strength / critical(gradient)) makes it small enough for any
+    norm. For a squared penalty the conjugate is finite for s = 1.
+
+    `weights` and `gradients` hold all parameters. Parameters without a penalty should be close to their optimum: the
+    bound assumes that the optimum is no farther away than the norm of the parameter (at least 1). That assumption
+    costs this norm times the norm of the gradient."""
     share, conjugates, inner, slack = 1.0, 0.0, 0.0, 0.0
     for name, w in weights.items():
         if name not in penalties:
@@ -167,7 +175,7 @@ def lower_bound(
         held = penalties[name].held(w)
         if held is None:
             return None
-        if not held.all():  # of tables of which there is hardly room for one more, as few as can be
+        if not held.all():  # skipped if all are held: temporary copies of a large table need much memory
             slack += float((gradients[name].double() * ~held).norm() * (w.double() * ~held).norm().clamp(min=1.0))
         gradient = gradients[name].double() * held
         dual = penalties[name].conjugate(gradient)
@@ -185,16 +193,21 @@ def near_gap(
     gradients: Mapping[str, Tensor],
     metrics: Mapping[str, Tensor],
 ) -> float:
-    """By how much weights no farther away than the size of these can lower the objective at most: distance and size in
-    the diagonal metrics, broadcastable to the weights and positive.
+    """A bound on how much the objective can fall within a neighbourhood of the weights.
 
-    A convex loss lies above its tangent, so within that size these V lower it by at most
-        max over V of  -<gradient, V - W> - Omega(V) + Omega(W) - bend/2 (||V - W||^2 - size^2)
-    for any bend > 0, which one prox with steps 1 / (bend * metric) attains; a bend with ||V - W|| = size is the best.
-    A penalty of all weights alike has a loose duality gap as soon as one frequent feature is a little off, since the
-    whole dual point must be scaled down for it; here it costs its share alone. If the optimum W' lies farther away, the
-    objective is above it by no more than this times ||W' - W|| / size, as it is convex on the way there.
-    """
+    The neighbourhood holds all weights V whose distance ||V - W|| is at most size = ||W||. Distance and size are
+    measured in diagonal metrics, which are positive and broadcastable to the weights.
+
+    A convex loss lies above its tangent, so any such V lowers the objective by at most
+
+        max over V of -<gradient, V - W> - Omega(V) + Omega(W) - bend/2 (||V - W||^2 - size^2)
+
+    for any bend > 0. One prox with steps 1 / (bend * metric) attains the maximum; the best bend has ||V - W|| = size.
+
+    The duality gap of an l1 or group penalty is loose as soon as one frequent feature is a little off: the whole
+    dual point must be scaled down for that feature. In the near gap that feature costs its own share alone. If the
+    optimum W' lies farther away, the objective exceeds its minimum by at most this bound times ||W' - W|| / size, by
+    convexity."""
     squares = sum(float((weights[name].square() * m).sum(dtype=torch.float64)) for name, m in metrics.items())
     size = squares**0.5 or 1.0
     value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
@@ -203,7 +216,7 @@ def near_gap(
         lower, moved = value, 0.0
         for name, w in weights.items():
             steps = _steps(bend * metrics[name], w)
-            way = gradients[name].mul(steps).neg_().add_(w)  # of the few vectors of its size that there are at a time
+            way = gradients[name].mul(steps).neg_().add_(w)  # changed in place below, to save memory
             if name in penalties:
                 penalties[name].prox_(way, steps)
                 lower -= float(penalties[name].value(way))
@@ -219,11 +232,12 @@ def near_gap(
 
 
 def _steps(curvature: Tensor, weights: Tensor) -> Steps:
+    """The step size 1 / curvature: one number for a scalar curvature, else a tensor of the shape of the weights."""
     return 1 / float(curvature) if curvature.dim() == 0 else curvature.reciprocal().expand_as(weights).contiguous()
 
 
 def masked(gradients: Mapping[str, Tensor], support: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Entries that may not live have no gradient."""
+    """The gradients, set to zero at entries outside the support, which must stay zero."""
     return {name: g * support[name].to(g.device) if name in support else g for name, g in gradients.items()}
 
 
@@ -237,15 +251,16 @@ def prove(
     proof: Proof,
     bounded: bool = True,
 ) -> tuple[Certificate, dict[str, Tensor]]:
-    """Objective, stationarity, gaps, and how many dead groups are so only by a budget or by noise: all on the whole
-    training set; and the gradients there. `main` are the penalties of the first term. `proof`: what the solver has
-    proved already; computing it here can take longer than a fit. `bounded`: whether there was a strength to be optimal
-    under, so that a gap means anything."""
+    """The certificate of a stage on the whole training set, and the gradients of the penalised parameters there.
+
+    `main`: the penalties of the first term. `proof`: what the solver has proved already, since proving it again can
+    take longer than a fit. `bounded`: whether the strength was fixed during training; otherwise a gap has no
+    meaning."""
     weights = {name: p.detach() for name, p in module.named_parameters()}
     smooth = module.loss.smooth
     if smooth:
         loss, gradients = mean_gradient(module, batches, list(penalties))
-    else:  # a gradient certifies nothing
+    else:  # the gradient of a loss that is not smooth certifies nothing
         loss, gradients = mean_loss(module, batches), {}
     gradients = masked(gradients, support)
     value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
@@ -269,7 +284,7 @@ def prove(
 
 
 def _uncertified(penalties: Mapping[str, Penalty], weights: Mapping, gradients: Mapping) -> int | None:
-    """How many dead groups the gradient would wake."""
+    """The number of dead groups that the gradient would wake; None if no penalty has groups."""
     grouped = {name: p for name, p in penalties.items() if p.groups is not None}
     found = [int(violated(p, weights[n], gradients[n]).sum()) for n, p in grouped.items()]
     return sum(found) if found else None
@@ -278,9 +293,9 @@ def _uncertified(penalties: Mapping[str, Penalty], weights: Mapping, gradients: 
 def _gaps(
     module, batches: Sequence, penalties: Mapping[str, Penalty], support, objective: float
 ) -> tuple[float | None, float | None]:
-    """The duality gap, and the near gap; a tight one of the first serves as both.
+    """The duality gap and the near gap of the objective; a tight duality gap serves as both.
 
-    Parameters without a penalty are at their best meanwhile, which lowers the objective a little."""
+    Parameters without a penalty are refitted for this computation, which lowers the objective a little."""
     if any(penalty.is_null for penalty in penalties.values()):
         return None, None
     free = {name: p for name, p in module.named_parameters() if name not in penalties}
@@ -305,7 +320,9 @@ def _gaps(
 
 
 def _metric(parameter: Tensor, penalty: Penalty | None) -> Tensor:
-    """The curvature of the loss, if somebody knows it; one for all entries where the penalty takes no other."""
+    """The curvature of the loss with respect to a parameter, if it is known, else 1.
+
+    If the prox of the penalty does not take one curvature per entry, the largest curvature is used for all entries."""
     curvature = notes_of(parameter).curvature
     if curvature is None:
         return torch.ones((), dtype=parameter.dtype, device=parameter.device)

@@ -1,4 +1,4 @@
-"""The accelerator of a stage: what `trainer.accelerator=auto` means for its solver and its model."""
+"""The accelerator (CPU, CUDA or MPS) that `trainer.accelerator=auto` selects for a stage."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from rich.console import Console
 
 
 def automatic() -> str:
-    """The kind of device that `auto` finds on this machine."""
+    """The kind of device that is available on this machine: cuda, mps or cpu."""
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def accelerator(requested: str, host_only: str | None, console: Console) -> str:
-    """The accelerator for Lightning: `auto` is the CPU where the device found would be refused, after a line that says
-    why. `host_only`: what runs on the CPU alone, if anything does."""
+    """The accelerator for Lightning: `auto` becomes `cpu` if the stage cannot run on the device found.
+
+    MPS lacks float64. `host_only` is the name of a solver or model that runs on the CPU alone, if there is one. A
+    console line gives the reason."""
     device = automatic()
     if requested != "auto" or device == "cpu" or (device == "cuda" and host_only is None):
         return requested

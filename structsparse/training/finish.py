@@ -1,4 +1,4 @@
-"""The end of a run: test once, export the artifact, write metrics.json and the report, print the summary."""
+"""The end of a run: test the model once, export its artifact, write metrics.json and the report, print the summary."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from structsparse.training.run_folder import first_process
 from structsparse.training.stage import FitRecord, StageResult, selecting_stage
 from structsparse.training.task import Task
 
-MOST_VALUES = 5_000_000  # weights whose different values are counted
+MOST_VALUES = 5_000_000  # nonzero weights up to which distinct values are counted
 RECORDED: tuple[tuple[str, tuple[str, ...], Callable[[FitRecord], Sequence[tuple]]], ...] = (
     ("budget.tsv", ("step", "parameter", "strength"), lambda record: record.cuts),
     ("counts.tsv", ("epoch", "step", "rows", "weights"), lambda record: record.counts),
-    ("outer.tsv", ("epoch", "primal", "dual", "flips", "living"), lambda record: record.outer),  # mean squares
+    ("outer.tsv", ("epoch", "primal", "dual", "flips", "living"), lambda record: record.outer),  # ADMM iterations
 )
 
 
 @dataclass(frozen=True)
 class RunLabels:
-    """What identifies a run in metrics.json and in TensorBoard's table of runs."""
+    """The options that identify a run in metrics.json and in TensorBoard's table of runs."""
 
     choices: Mapping[str, str]  # the option of each configuration group
     seed: int
-    numbers: Mapping[str, float | None]  # options that the table of runs shows beside the choices
+    numbers: Mapping[str, float | None]  # numeric options that the table of runs shows beside the choices
 
 
 def finish(
@@ -52,9 +52,10 @@ def finish(
     folder: Path,
     console: Console,
 ) -> dict[str, object]:
-    """Test the last model once, as its artifact stores it; export and report it. Returns the figures of metrics.json.
+    """Test the last model once, then export and report it; returns the figures of metrics.json.
 
-    `seconds` holds what the run has taken to prepare, and other figures of its search."""
+    The model is tested as its artifact stores it. `seconds` holds the preparation time of the run and the figures of
+    its search."""
     first, last = selecting_stage(results), task.rounded(task.finalize(results[-1]), small)
     dev = last.score("dev")
     begin = time.perf_counter()
@@ -85,7 +86,9 @@ def finish(
 
 
 def labelled(labels: RunLabels, task: Task, data: Data, first: StageResult) -> dict[str, object]:
-    """The figures that say what was run: a model that is counted, not trained, has neither loss nor penalty."""
+    """The figures that identify a run: task, recipe, data, seed, and loss and penalty.
+
+    A model that is estimated by counting has neither loss nor penalty, so its name stands in their place."""
     choices = labels.choices
     trained = {"loss": choices["loss"], "reg": choices["reg"]} if first.penalties else {"model": choices["model"]}
     names = {"task": task.name, "recipe": choices["recipe"], **trained}
@@ -93,7 +96,7 @@ def labelled(labels: RunLabels, task: Task, data: Data, first: StageResult) -> d
 
 
 def fit_figures(results: Sequence[StageResult]) -> dict[str, object]:
-    """The figures of the stage whose penalty made the zeros, and of the last stage beside them."""
+    """The figures of the fit: those of the stage whose penalty selected groups, and some of the last stage."""
     first, last = selecting_stage(results).figures, results[-1].figures
     proven, strengths = first.certificate, first.strengths
     figures = {
@@ -117,7 +120,7 @@ def fit_figures(results: Sequence[StageResult]) -> dict[str, object]:
 
 
 def spent(seconds: Mapping[str, float], results: Sequence[StageResult], testing: float) -> dict[str, float]:
-    """The seconds that the parts of the run have taken."""
+    """The seconds that preparation, training and testing have taken."""
     building = sum(result.figures.seconds_build for result in results)
     return {
         **seconds,
@@ -128,8 +131,9 @@ def spent(seconds: Mapping[str, float], results: Sequence[StageResult], testing:
 
 
 def distinct_values(module: lightning.LightningModule) -> int | None:
-    """The number of different values among the nonzero weights of all parameters; None for more than `MOST_VALUES`
-    weights, which would take long to sort."""
+    """The number of distinct values among the nonzero weights of all parameters.
+
+    None if there are more than `MOST_VALUES` nonzero weights, which would take long to sort."""
     weights = [parameter.detach() for parameter in module.parameters()]
     if not 0 < sum(int(values.count_nonzero()) for values in weights) <= MOST_VALUES:
         return None
@@ -140,7 +144,7 @@ def distinct_values(module: lightning.LightningModule) -> int | None:
 
 
 def write_artifact_sizes(folder: Path, parts: TensorParts, console: Console) -> dict[str, int]:
-    """Print and write down how many bytes each part of the artifact takes; the same as figures."""
+    """Print and write down the bytes of each part of the artifact; returns them as figures of metrics.json."""
     sizes = part_sizes(folder / "model", parts)
     table = Table(("part", "bytes"), [*sizes.items(), ("all", sum(sizes.values()))])
     write_text(folder / "report" / "artifact.tsv", tsv(table))
@@ -150,7 +154,7 @@ def write_artifact_sizes(folder: Path, parts: TensorParts, console: Console) -> 
 
 
 def write_records(folder: Path, results: Sequence[StageResult]) -> None:
-    """Write the tables that the fits of all stages recorded, one stage after the other; empty tables are left out."""
+    """Write the tables that the fits recorded, with the lines of all stages; empty tables are left out."""
     for name, header, lines_of in RECORDED:
         lines = [(result.figures.stage, *line) for result in results for line in lines_of(result.figures.record)]
         if lines:
@@ -158,7 +162,7 @@ def write_records(folder: Path, results: Sequence[StageResult]) -> None:
 
 
 def write_metrics(path: Path, figures: Mapping[str, object]) -> None:
-    """Write metrics.json: one flat object; numbers that are not finite become null."""
+    """Write metrics.json, one flat object. Numbers that are not finite become null."""
     finite = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in figures.items()
     }
@@ -166,7 +170,7 @@ def write_metrics(path: Path, figures: Mapping[str, object]) -> None:
 
 
 def log_hyperparameters(labels: RunLabels, figures: Mapping[str, object], folder: Path) -> None:
-    """Log the run to TensorBoard's table of runs: its choices beside its final figures."""
+    """Log the options and final figures of a run to TensorBoard's table of runs."""
     final = {f"final/{key}": value for key, value in figures.items() if isinstance(value, int | float)}
     choices = {key: str(value) for key, value in labels.choices.items() if "hydra/" not in key}
     board = TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)
@@ -178,7 +182,7 @@ def log_hyperparameters(labels: RunLabels, figures: Mapping[str, object], folder
 
 
 def print_summary(console: Console, figures: Mapping[str, object], table: Table | None, folder: Path) -> None:
-    """Print what lives, the figures of the run, and where its files are."""
+    """Print the living groups, the figures of the run, and the folder of its files."""
     if table is not None:
         print_living(console, figures, table)
     result = RichTable(title="result", title_justify="left", show_header=False)
@@ -190,13 +194,15 @@ def print_summary(console: Console, figures: Mapping[str, object], table: Table 
 
 
 def print_living(console: Console, figures: Mapping[str, object], table: Table) -> None:
-    """Print the living groups (or features, of a model without groups), and the dead groups that should not be."""
+    """Print the living groups, and the dead groups that the gradient would wake.
+
+    For a model without groups, print the living features."""
     if "lives" not in table.header:
         console.print(console_table(table, "what lives"))
         return
     lives = table.header.index("lives")
     header, *rows = [row[:lives] + row[lives + 1 :] for row in [table.header, *table.rows] if row[lives] != "no"]
-    alive, groups = figures.get("groups_alive"), figures.get("groups")  # of very many, the table has only a part
+    alive, groups = figures.get("groups_alive"), figures.get("groups")  # the table has only a part of very many groups
     title = f"living groups: {alive or len(rows):,} of {groups or len(table.rows):,}"
     console.print(console_table(Table(header, rows), title))
     if "would wake" in table.header:

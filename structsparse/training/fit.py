@@ -1,4 +1,4 @@
-"""The fit of a stage: build its module, set the strengths, train, load the chosen checkpoint, certify."""
+"""The fit of a stage: build the module, set the strengths, train, load the chosen checkpoint, certify the optimum."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from structsparse.training.search.strengths import (
 from structsparse.training.stage import FitRecord, Objective, Stage, StageFigures, StageResult, Strengths
 from structsparse.training.task import Task
 
-FINISHED = "finished.json"  # in a folder of checkpoints: the record of a fit that has come to its end
+FINISHED = "finished.json"  # file beside the checkpoints: the record of a finished fit
 
 
 def run(
@@ -45,9 +45,9 @@ def run(
     resume: bool,
     start: Mapping[str, Tensor] | None = None,
 ) -> StageResult:
-    """Fit one stage, from the survivors of the stage before or from the weights in `start`.
+    """Fit one stage, starting from the survivors of the stage before or from the weights in `start`.
 
-    `folder` holds its checkpoints; with `resume` it continues from them."""
+    `folder` holds the checkpoints of the stage; with `resume` training continues from them."""
     data, support = _survivors(stage, task, data, before)
     lightning.seed_everything(stage.seed, verbose=False)
     optimizer = make_optimizer(stage)
@@ -55,7 +55,7 @@ def run(
     legality.check(task, stage)
     module, terms = task.build(stage, data)
     seconds = time.perf_counter() - begin
-    if not terms:  # the model is complete once it is built
+    if not terms:  # a model that is estimated by counting is complete once it is built
         return StageResult(data, module, {}, StageFigures(stage.name, record=FitRecord(seconds, epochs=1)))
     task.check_solver(stage, module, optimizer, support)
     warm = before is not None and stage.warm
@@ -74,7 +74,7 @@ def run(
 
 
 def probe(stage: Stage, task: Task, data: Data) -> StageResult:
-    """The model at zero, its free parameters at their optimum: where a path of falling strengths begins."""
+    """The model with all penalised parameters at zero and the others at their optimum: the beginning of a path."""
     lightning.seed_everything(stage.seed, verbose=False)
     legality.check(task, stage)
     module, terms = task.build(stage, data)
@@ -90,7 +90,7 @@ def probe(stage: Stage, task: Task, data: Data) -> StageResult:
 
 
 def validate(stage: Stage, task: Task, data: Data) -> None:
-    """Refuse what is wrong with a later stage before the stages ahead of it have taken their time."""
+    """Refuse a wrongly configured later stage before the stages ahead of it are fitted."""
     try:
         legality.check(task, stage)
         for term in stage.terms:
@@ -105,7 +105,7 @@ def validate(stage: Stage, task: Task, data: Data) -> None:
 
 
 def make_optimizer(stage: Stage) -> torch.optim.Optimizer:
-    """The optimizer of a stage over one number, to learn early what is wrong with its options."""
+    """The optimizer of a stage over a single dummy parameter, to find mistakes in its options early."""
     try:
         optimizer = stage.optimizer([nn.Parameter(torch.zeros(1))])
         solver_of(optimizer).check_prox([])
@@ -115,7 +115,7 @@ def make_optimizer(stage: Stage) -> torch.optim.Optimizer:
 
 
 def refuse_dead(task: Task, result: StageResult) -> StageResult:
-    """The result of a stage, if any weight of it lives."""
+    """The result of a stage; raises UserError if all of its weights are zero."""
     if not task.alive(result):
         strengths = result.figures.strengths
         critical = float("nan") if strengths.critical is None else strengths.critical
@@ -130,7 +130,7 @@ def refuse_dead(task: Task, result: StageResult) -> StageResult:
 
 
 def _survivors(stage: Stage, task: Task, data: Data, before: StageResult | None) -> tuple[Data, dict[str, Tensor]]:
-    """The data that the stage before leaves, and which entries of its parameters may live."""
+    """The data narrowed to the survivors of the stage before, and the mask of entries that may be nonzero."""
     if before is None:
         return data, {}
     if stage.survivors:
@@ -139,7 +139,9 @@ def _survivors(stage: Stage, task: Task, data: Data, before: StageResult | None)
 
 
 def _set_strengths(objective: Objective, before: StageResult | None, cold: bool) -> tuple[Strengths, dict[str, Tensor]]:
-    """Make strengths absolute, and penalties ready for the weights; also the gradients at zero, where needed."""
+    """Make the strengths of the penalties absolute and prepare the penalties for training.
+
+    Also returns the gradients of the penalised parameters at zero, if they were computed."""
     stage = objective.stage
     if stage.proven or any(term.relative is True for term in stage.terms):
         strengths, at_zero = set_strengths(objective, cold)
@@ -156,7 +158,7 @@ def _set_strengths(objective: Objective, before: StageResult | None, cold: bool)
 
 
 def _trained(objective: Objective, checkpoints: Checkpoints, resume: bool, solver: Capabilities) -> FitRecord:
-    """The record of the fit, which may have come to its end in an earlier run."""
+    """The record of a fit: read back if the fit ended in an earlier run, else made by training."""
     finished, last = checkpoints.folder / FINISHED, checkpoints.folder / LAST
     if resume and finished.is_file():
         checked_checkpoint(checkpoints.chosen, objective.module)
@@ -167,8 +169,9 @@ def _trained(objective: Objective, checkpoints: Checkpoints, resume: bool, solve
 
 
 def _train(objective: Objective, checkpoints: Checkpoints, last: Path | None, solver: Capabilities) -> FitRecord:
-    """Train until the trainer stops; from the checkpoint `last`, if there is one. `solver` is not the one that trains,
-    but one of its kind."""
+    """Train a stage until the trainer stops, starting from the checkpoint `last` if there is one.
+
+    `solver` describes the kind of the solver; the optimizer that trains is made by the trainer."""
     stage, module = objective.stage, objective.module
     proximal, counts = _proximal_steps(objective), Counts()
     steps = [StopAtNaN(), *proximal, Mean(), counts, StopWhenConverged()]
@@ -179,11 +182,11 @@ def _train(objective: Objective, checkpoints: Checkpoints, last: Path | None, so
     if last is not None:
         checked_checkpoint(last, module)
     if trainer.precision == "64-true":
-        module.double()  # before a checkpoint is read into it, not after, as Lightning would
+        module.double()  # Lightning would convert after loading the checkpoint, and lose digits
     begin = time.perf_counter()
     trainer.fit(module, train, dev, ckpt_path=last, weights_only=True)
     for penalty in objective.penalties.values():
-        penalty.to(module.device)  # which Lightning has left
+        penalty.to(module.device)  # Lightning has moved the module back to the CPU
     (optimizer,) = trainer.optimizers
     return FitRecord(
         seconds=time.perf_counter() - begin,
@@ -197,7 +200,7 @@ def _train(objective: Objective, checkpoints: Checkpoints, last: Path | None, so
 
 
 def _batches(objective: Objective, one_by_one: bool, sharing: Mapping[str, int]) -> Iterable:
-    """The train part in random order: batches, or passages for a solver that goes from sentence to sentence."""
+    """The train part in random order: batches, or blocks of sentences for an online solver."""
     stage, data = objective.stage, objective.data
     if not one_by_one:
         return data.batches("train", stage.batch, shuffle=True, seed=stage.seed, **sharing)
@@ -207,8 +210,9 @@ def _batches(objective: Objective, one_by_one: bool, sharing: Mapping[str, int])
 
 
 def _proximal_steps(objective: Objective) -> list[ProximalStep]:
-    """The callbacks that apply the penalties. A budget, and copies, are for the first term; others keep their
-    strengths."""
+    """The callbacks that apply the penalties.
+
+    A budget and the copies of ADMM concern the first term; further terms keep their strengths."""
     stage, support = objective.stage, objective.support
     if stage.admm is not None:
         if stage.budget is not None:
@@ -232,7 +236,7 @@ def _proximal_steps(objective: Objective) -> list[ProximalStep]:
 
 
 def _load_chosen(objective: Objective, checkpoints: Checkpoints, record: FitRecord) -> None:
-    """Give the module the weights of the chosen checkpoint, and the penalties the strengths of the end."""
+    """Load the weights of the chosen checkpoint, and set the penalties to their strengths at the end of training."""
     module, penalties = objective.module, objective.penalties
     for name, strength in record.strengths.items():
         penalties[name].strength = strength
@@ -244,12 +248,12 @@ def _load_chosen(objective: Objective, checkpoints: Checkpoints, record: FitReco
 
 
 def _certified(objective: Objective, result: StageResult) -> StageResult:
-    """The result with its certificate, or with the objective alone where none is wanted."""
+    """The result with its certificate, or with the objective alone if no certificate is wanted."""
     stage, figures = objective.stage, result.figures
     if not stage.proven:
         value = certificate.objective(result.module, result.data.whole("train"), result.penalties)
         return replace(result, figures=replace(figures, certificate=Certificate(objective=value)))
-    proof = figures.record.proof if stage.choose == "last" else Proof()  # it is of the last model
+    proof = figures.record.proof if stage.choose == "last" else Proof()  # a proof is of the last model
     if result.at_zero and proof.kkt is None:
         figures = replace(figures, residual_at_zero=residual_at_zero(result.penalties, result.at_zero))
     proven, at_end = certificate.prove(

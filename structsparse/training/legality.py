@@ -1,9 +1,8 @@
-"""Legality of a stage: whether its model, loss, groups and penalties fit the task, and what to choose instead.
+"""Checks that the model, loss, groups and penalties of a stage fit the task, with messages that list what fits.
 
-A task declares the layout of its table and the classes of models and losses that fit. A group maker declares the kinds
-of layout that it works over and the forms of groups that it makes; a penalty class, the forms that it takes. Parts
-from outside this package that declare nothing are accepted.
-"""
+A task declares the layout of its weight table and the model and loss classes that fit. A function that makes groups
+declares the kinds of table and the forms of groups (disjoint, nested, overlapping). A penalty class declares the
+forms of groups that it accepts. Classes from outside this package that declare nothing are accepted."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ WORDS = {Partition: "disjoint groups", Forest: "nested groups", Cover: "overlapp
 
 
 def check(task: Task, stage: Stage) -> None:
-    """Refuse a model, loss or groups made for another task, and groups that a penalty cannot take."""
+    """Refuse a model, loss or groups made for another task, and groups that a penalty does not accept."""
     kind = task.layout.kind
     _check_part("model", stage.scorer, task.models, kind)
     _check_part("loss", stage.loss, task.losses, kind)
@@ -39,7 +38,7 @@ def check(task: Task, stage: Stage) -> None:
 
 
 def check_groups(term: Term, kind: str) -> None:
-    """Refuse groups that do not fit the table of a task, or the penalty of their term."""
+    """Refuse groups that do not fit the weight table of a task, or the penalty of the same term."""
     penalty, prefix = term.kind, "" if term.name == "reg" else f"{term.name}."
     reason = _mismatch(penalty, term.groups, kind, prefix)
     if reason is not None:
@@ -47,14 +46,16 @@ def check_groups(term: Term, kind: str) -> None:
 
 
 def refusal(task: str, reg: str, groups: str) -> str | None:
-    """Why the options task=, reg= and groups= do not fit each other, None if they do; reads the yaml files alone."""
+    """Why the options task=, reg= and groups= do not fit each other, or None; reads only the yaml files of conf/."""
     layout, penalty = resolved(contents("task", task)["_target_"]).layout, contents("reg", reg)
     maker = None if penalty.get("groups") is None else resolved(contents("groups", groups)["_target_"])
     return _mismatch(resolved(penalty["_target_"]), maker, layout.kind)
 
 
 def _mismatch(penalty: type[Penalty], groups: Callable | None, kind: str, prefix: str = "") -> str | None:
-    """Why groups do not fit a kind of table or a penalty, and what fits; `prefix` is the term that they belong to."""
+    """Why groups do not fit a kind of weight table or a penalty, and what would fit; None if they fit.
+
+    `prefix` is the name of the penalty term in options."""
     maker = Declared() if groups is None else declared(groups)
     typed = f"{prefix}groups={option('groups', groups) or callee(groups).__name__}" if groups else ""
     if groups is None:
@@ -70,20 +71,20 @@ def _mismatch(penalty: type[Penalty], groups: Callable | None, kind: str, prefix
 
 
 def option(part: str, chosen: Callable) -> str | None:
-    """The name of the option (a yaml file of conf/PART) that stands for a class or function, if there is one."""
+    """The name of the option (a yaml file in conf/PART) for a class or function; None if there is no such file."""
     return next((name for name, target in targets(part).items() if resolved(target) is callee(chosen)), None)
 
 
 @cache
 def targets(part: str) -> dict[str, str]:
-    """What each option of a part of the configuration makes: {option: dotted path of a class or function}."""
+    """The class or function behind each option of a part of the configuration: {option: dotted path}."""
     options = {path.stem: _own_keys(part, path.stem) for path in sorted((configuration_folder() / part).glob("*.yaml"))}
     return {name: keys["_target_"] for name, keys in options.items() if "_target_" in keys}
 
 
 @cache
 def contents(part: str, name: str) -> dict[str, object]:
-    """The keys of one option of a part, those of its bases in the same folder included."""
+    """The keys of one option of a part, including the keys of base files in the same folder."""
     keys: dict[str, object] = {}
     for base in _read(part, name).get("defaults", ()):
         if isinstance(base, str) and not base.startswith(("_self_", "/", "override ")):
@@ -92,23 +93,27 @@ def contents(part: str, name: str) -> dict[str, object]:
 
 
 def _own_keys(part: str, name: str) -> dict[str, object]:
-    """The keys that an option writes itself: under the name of its part, if it sets other parts as well."""
+    """The keys written in the yaml file of an option.
+
+    If the file sets several parts of the configuration, only the keys under the name of this part count."""
     content = _read(part, name)
     return content.get(part) or {key: value for key, value in content.items() if key != "defaults"}
 
 
 @cache
 def _read(part: str, name: str) -> dict:
+    """The content of the yaml file of an option."""
     return yaml.safe_load((configuration_folder() / part / f"{name}.yaml").read_text(encoding="utf-8")) or {}
 
 
 @cache
 def resolved(target: str) -> Callable:
-    """The class or function of a dotted path."""
+    """The class or function that a dotted path names."""
     return pkgutil.resolve_name(target)
 
 
 def _check_part(part: str, chosen: Callable, fitting: Sequence[Callable], kind: str) -> None:
+    """Refuse a model or loss that does not fit the task; the message lists the options that fit."""
     if _fits(callee(chosen), fitting):
         return
     names = [name for name, target in targets(part).items() if _fits(resolved(target), fitting, own=False)]
@@ -117,22 +122,26 @@ def _check_part(part: str, chosen: Callable, fitting: Sequence[Callable], kind: 
 
 
 def _fits(chosen: Callable, fitting: Sequence[Callable], own: bool = True) -> bool:
-    """Whether a class or function is one of those declared. One from outside the package is accepted (`own`)."""
+    """Whether a class or function is among the declared ones, or is a subclass of one.
+
+    With `own`, a class from outside this package is always accepted."""
     if own and chosen.__module__.partition(".")[0] != __name__.partition(".")[0]:
         return True
     return any(chosen is one or (_is_class(chosen, one) and issubclass(chosen, one)) for one in fitting)
 
 
 def _is_class(*objects: object) -> bool:
+    """Whether all objects are classes."""
     return all(isinstance(one, type) for one in objects)
 
 
 def _forms(penalty: type[Penalty]) -> str:
+    """The forms of groups that a penalty accepts, in words."""
     return " or ".join(WORDS[form] for form in penalty.takes)
 
 
 def _choices(prefix: str, penalty: type[Penalty], kind: str) -> str:
-    """The groups that fit both the table and the penalty; then those of the table that are for other penalties."""
+    """The choices for an error message: groups that fit table and penalty, then groups for other penalties."""
     makers = {name: declared(resolved(target)) for name, target in targets("groups").items()}
     over_it = {name: maker for name, maker in makers.items() if maker.fits(kind)}
     names = [name for name, maker in sorted(over_it.items(), key=_particular) if _taken(maker, penalty)]
@@ -146,16 +155,17 @@ def _choices(prefix: str, penalty: type[Penalty], kind: str) -> str:
 
 
 def _regs(forms: Sequence[type]) -> list[str]:
-    """The options of reg whose penalties take one of these forms of groups."""
+    """The options of reg whose penalty classes accept one of these forms of groups."""
     classes = {name: resolved(target) for name, target in targets("reg").items()}
     penalties = {name: kind for name, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Penalty)}
     return [name for name, penalty in penalties.items() if set(forms) & set(penalty.takes)]
 
 
 def _taken(maker: Declared, penalty: type[Penalty]) -> bool:
+    """Whether a penalty accepts a form of groups that a maker of groups declares."""
     return bool(set(maker.forms) & set(penalty.takes))
 
 
 def _particular(item: tuple[str, Declared]) -> bool:
-    """Groups of this kind of table before those that need its shape alone."""
+    """Sort key: groups made for one kind of table come before groups for any table."""
     return ANY in item[1].kinds

@@ -1,4 +1,4 @@
-"""The base of the Lightning modules of all tasks: their optimizer, their validation, their checkpoints."""
+"""TaskModule: the base class of the Lightning modules of all tasks, with optimizer, validation and checkpoints."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from structsparse.weights.notes import notes_of
 
 
 class TaskModule(lightning.LightningModule):
-    """Trains a model under a loss. A task says what `step` is, the mean loss of a batch, and `count`, which adds a
-    batch to a score; a score has `counts` that add up and `result()`."""
+    """Lightning module that trains a model under a loss.
+
+    A subclass defines `step`, the mean loss of a batch, and `count`, which adds a batch to a score. A score has
+    `counts`, which can be summed over processes, and `result()`."""
 
     host_only = False  # whether the model runs on the CPU alone
 
@@ -31,26 +33,28 @@ class TaskModule(lightning.LightningModule):
         super().__init__()
         self.loss, self.make_optimizer, self.make_score = loss, optimizer, score
         self.penalised, self.final_lr = frozenset(penalised), final_lr
-        self.fingerprint = fingerprint  # of all that decides the result; checkpoints carry it
+        self.fingerprint = fingerprint  # hash of all options and data that decide the result; stored in checkpoints
         self.scores = None
 
     @property
     def linear(self) -> bool:
-        """Whether the scores are linear in all parameters, which then are all there."""
+        """Whether the scores are linear in all parameters of the module, and no other parameters exist."""
         raise NotImplementedError
 
     def step(self, batch) -> Tensor:
-        """The mean loss of a step's items; processes that share them average their parts."""
+        """The mean loss over the items of a training step; processes that share the step average their parts."""
         raise NotImplementedError
 
     def count(self, batch, score) -> None:
+        """Add the predictions for a batch to a score."""
         raise NotImplementedError
 
     def training_step(self, batch, batch_idx: int) -> Tensor:
+        """The loss of a batch, scaled because Lightning averages gradients over processes."""
         return self.step(batch) * self.trainer.world_size
 
     def backward(self, loss: Tensor, *args, **kwargs) -> None:
-        """Skip the backward pass if the solver has moved the weights already, or needs the loss alone."""
+        """Run the backward pass, unless the solver needs no gradient or has updated the weights already."""
         if loss.requires_grad and solver_of(self.optimizers(use_pl_optimizer=False)).slopes:
             loss.backward(*args, **kwargs)
 
@@ -61,25 +65,27 @@ class TaskModule(lightning.LightningModule):
         self.count(batch, self.scores)
 
     def on_validation_epoch_end(self) -> None:
+        """Sum the counts of the dev score over all processes and log the score."""
         counts = torch.as_tensor(self.scores.counts, device=self.device)
         self.scores.counts = self.trainer.strategy.reduce(counts, reduce_op="sum").cpu().numpy()
         result = self.scores.result()
         figures = {f"dev/{key}": value for key, value in result.items() if isinstance(value, float)}
-        self.log_dict(figures, logger=False, sync_dist=True)  # the monitor logs them, under the name of the stage
+        self.log_dict(figures, logger=False, sync_dist=True)  # SparsityMonitor logs them under the name of the stage
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable):
-        """The score of a part of the corpus, outside training."""
+        """The score of the model on the batches of a part of the corpus, outside training."""
         score = self.make_score()
         for batch in batches:
             self.count(self.transfer_batch_to_device(batch, self.device, 0), score)
         return score
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
+        """Store the fingerprint and the format version in a checkpoint."""
         checkpoint.update(fingerprint=self.fingerprint, format=FORMAT)
 
     def configure_optimizers(self):
-        """The optimizer and its learning rates; penalised parameters form a parameter group without weight decay."""
+        """The optimizer and its learning-rate schedule; penalised parameters get no weight decay."""
         apart: dict[bool, list] = {True: [], False: []}
         for name, parameter in self.named_parameters():
             notes_of(parameter).pending = None
@@ -90,7 +96,9 @@ class TaskModule(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def _share_of_rate(self, step: int) -> float:
-        """Falls linearly. How many steps there are is asked for no sooner than they are taken: to answer, Lightning
-        lays out the batches, and the place in them that a checkpoint remembers must be restored before that."""
+        """The factor of the learning rate at a step, which falls linearly from 1 to `final_lr`.
+
+        At step 0 the number of steps is not asked for. To answer, Lightning sets up the data loaders, whose position
+        in the epoch must be restored from a checkpoint first."""
         steps = max(1, self.trainer.estimated_stepping_batches) if step > 0 else 1
         return 1.0 + (self.final_lr - 1.0) * min(step / steps, 1.0)

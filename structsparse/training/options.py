@@ -1,4 +1,4 @@
-"""Command-line options before Hydra reads them: renamed options are refused with their new spelling."""
+"""Renamed command-line options: options of earlier versions are refused with their new spelling."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from structsparse.base.errors import UserError
 
-GROUPS = {"method": "preset", "tuned": "preset"}  # renamed groups of choices
+GROUPS = {"method": "preset", "tuned": "preset"}  # renamed configuration groups
 KEYS = {"features.alpha": "model.alpha", "features.tolerance": "solver.tolerance"}
 CHOICES = {
     "reg=lasso_words": "task=textcat reg=l1 (its reg.lasso is reg.strength)",
@@ -19,7 +19,7 @@ CHOICES = {
 
 
 def check_options(arguments: Sequence[str]) -> None:
-    """Refuse options of earlier versions, each with the sentence that names the new spelling."""
+    """Refuse command-line options of earlier versions; the error message gives the new spelling."""
     for argument in arguments:
         key, _, value = argument.lstrip("+~").partition("=")
         if key == "experiment":

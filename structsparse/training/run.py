@@ -1,4 +1,4 @@
-"""A training run, from the configuration to the artifact: prepare the data, fit the stages or search, then finish."""
+"""A training run from configuration to artifact: prepare the data, fit the stages or search, then finish."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from structsparse.training.task import Task
 def train(cfg: DictConfig, choices: Mapping[str, str], folder: Path, console: Console) -> dict[str, object]:
     """One training run, from the corpus to the artifact; returns the figures of `metrics.json`.
 
-    `cfg` is the composed configuration, `choices` the option of each of its groups (`{"task": "ner", ...}`), `folder`
-    the run folder, which all results are written to."""
+    `cfg` is the composed configuration. `choices` has the chosen option of each configuration group (`{"task":
+    "ner", ...}`). `folder` is the run folder, to which all results are written."""
     begin = time.perf_counter()
     task: Task = instantiate(cfg.task, _convert_="all")
     for stage in stages_of(cfg, "", folder, console):
@@ -51,7 +51,7 @@ def train(cfg: DictConfig, choices: Mapping[str, str], folder: Path, console: Co
 
 @dataclass(frozen=True)
 class _Run:
-    """A run whose data is prepared, and the three ways to get the results of its stages."""
+    """A run whose data is prepared, with the three ways to fit its stages: once, over a grid, or along a path."""
 
     cfg: DictConfig
     task: Task
@@ -66,17 +66,17 @@ class _Run:
         return self.folder / "checkpoints"
 
     def results(self) -> tuple[list[StageResult], dict[str, object]]:
-        """The results of all stages, and the figures of the search that chose them."""
+        """The results of all stages, and the figures of the grid search if there was one."""
         if self.cfg.grid is not None:
             return self.search_grid()
         return (self.fit_stages() if self.cfg.path is None else self.follow_path()), {}
 
     def stages(self, cfg: DictConfig) -> list[Stage]:
-        """The stages of the recipe."""
+        """The stages of the recipe under the configuration `cfg`."""
         return stages_of(cfg, self.data.metric, self.folder, self.console)
 
     def fit_stages(self) -> list[StageResult]:
-        """The results of the stages, one after the other. Each must leave something alive."""
+        """Fit the stages of the recipe in order. A stage that makes every weight zero is an error."""
         stages, results = self.stages(self.cfg), []
         for stage in stages[1:]:
             reweighting.validate(stage, self.task, self.data)
@@ -87,7 +87,7 @@ class _Run:
         return results
 
     def search_grid(self) -> tuple[list[StageResult], dict[str, object]]:
-        """The results of the combination of options that is best on dev, and which one that is."""
+        """The results of the grid point that is best on dev, and the options of that point."""
         cfg = self.cfg
         if cfg.path is not None or cfg.data.get("join_dev"):
             raise UserError("grid: dev chooses among its points, so path must be null and data.join_dev false")
@@ -101,7 +101,7 @@ class _Run:
         return results, chosen | {"seconds_grid": sum(point.row["seconds"] for point in points)}
 
     def _stages_with(self, options: grid.Options) -> list[Stage]:
-        """The stages of the recipe with some options changed."""
+        """The stages of the recipe, with the options of a grid point."""
         cfg = self.cfg.copy()
         cfg.grid = None
         for key, value in options.items():
@@ -112,7 +112,7 @@ class _Run:
         return self.stages(cfg)
 
     def follow_path(self) -> list[StageResult]:
-        """The results of the strength of the path that is best on dev."""
+        """The results at the strength of the regularization path that is best on dev."""
         cfg = self.cfg
         if cfg.data.get("join_dev"):
             raise UserError("data.join_dev=true: dev, trained on as well, cannot choose a strength of the path")
@@ -132,7 +132,9 @@ class _Run:
         return best.results
 
     def _stages_at(self, strength: float, terms: Mapping[str, float] | None) -> list[Stage]:
-        """The stages of the recipe, the first one with these absolute strengths of its first and its further terms."""
+        """The stages of the recipe, where the penalty terms of the first stage have the given absolute strengths.
+
+        `strength` is for the first term, `terms` for further terms."""
         first, *rest = self.stages(self.cfg)
         main, *further = first.terms
         main = replace(main, strength=strength, relative=False)

@@ -1,4 +1,4 @@
-"""The folder of a run: which process writes to it, and the checkpoints that a resumed run continues from."""
+"""The folder of a run: which process writes to it, and the checkpoints from which a resumed run continues."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from structsparse.base.errors import UserError
 from structsparse.base.files import write_text
 
 _OPTIONS = "options.json"
-_RUN_ONLY = ("ckpt_path", "trainer", "patience", "cache", "artifact")  # they change how a run goes, not what it learns
+_RUN_ONLY = ("ckpt_path", "trainer", "patience", "cache", "artifact")  # they change how a run goes, not its weights
 
 
 def learning_options(options: Mapping) -> dict:
-    """The options that decide what is learnt."""
+    """The options that decide the weights of the model; options that only decide how a run goes are left out."""
     return {key: value for key, value in options.items() if key not in _RUN_ONLY}
 
 
 def first_process() -> bool:
     """Whether this process writes files and prints: the first of a distributed run, or the only one."""
-    ranks = ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK")  # of torchrun, of SLURM, of Lightning's own launcher
+    ranks = ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK")  # process ranks set by torchrun, SLURM and Lightning
     return all(os.environ.get(name, "0") == "0" for name in ranks)
 
 
 def resume_into(folder: Path, ckpt_path: str | None, options: Mapping) -> bool:
-    """Fill `folder/checkpoints` with those that `ckpt_path` names (None: empty it); whether the run is resumed."""
+    """Fill `folder/checkpoints` with the checkpoints that `ckpt_path` names; returns whether the run is resumed.
+
+    If `ckpt_path` is None, old checkpoints are deleted."""
     here = folder / "checkpoints"
     if ckpt_path is None:
         if first_process():
@@ -36,13 +38,13 @@ def resume_into(folder: Path, ckpt_path: str | None, options: Mapping) -> bool:
         return False
     source = here if ckpt_path == "last" and here.is_dir() else _source(folder, ckpt_path, options)
     if first_process() and source.resolve() != here.resolve():
-        # files are replaced, never changed in place, so two runs can share them
+        # checkpoint files are replaced, never changed in place, so two runs can share links to one file
         shutil.copytree(source, here, copy_function=_link, dirs_exist_ok=True)
     return True
 
 
 def _source(folder: Path, ckpt_path: str, options: Mapping) -> Path:
-    """The folder of checkpoints that `ckpt_path` names: `last`, a run folder, or a file in one."""
+    """The folder of checkpoints that `ckpt_path` names: of the newest run (`last`), or of a run folder or file."""
     if ckpt_path == "last":
         return _newest(folder, options)
     path = Path(ckpt_path)
@@ -54,7 +56,7 @@ def _source(folder: Path, ckpt_path: str, options: Mapping) -> Path:
 
 
 def _newest(folder: Path, options: Mapping) -> Path:
-    """The checkpoints of the newest run beside `folder` that has the same options."""
+    """The checkpoints of the newest run with the same options among the sibling folders of `folder`."""
     runs = [path.parent for path in folder.parent.glob("*/checkpoints") if any(path.rglob("last.ckpt"))]
     for run in sorted(runs, key=lambda path: path.stat().st_mtime, reverse=True):
         made_with = run / "checkpoints" / _OPTIONS
@@ -69,7 +71,7 @@ def _newest(folder: Path, options: Mapping) -> Path:
 
 
 def _link(source: str, target: str) -> None:
-    """Link a file, or copy it to another disk."""
+    """Make a hard link to a file, or a copy if the target is on another disk."""
     Path(target).unlink(missing_ok=True)
     try:
         os.link(source, target)

@@ -1,4 +1,4 @@
-"""The table of the groups that a stage selected among, with the weights that its penalty gave them."""
+"""The table of the groups that the penalty of a stage selected among, with their norms and entry strengths."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from structsparse.training.stage import StageResult
 
 
 def selected_groups(result: StageResult, name: str, truth: Collection[str] = ()) -> Table | None:
-    """Table of the groups of the penalty on a parameter; None if it has no groups, or too many to be read.
+    """The table of the groups of a parameter's penalty; None if there are no groups, or too many to read.
 
-    It says at which strength each group would enter, and which dead groups the gradient would wake."""
+    The table shows at which strength each group would enter, and which dead groups the gradient would wake."""
     penalty = result.penalties.get(name)
     if penalty is None or penalty.groups is None or len(penalty.groups.names) > MOST_GROUPS:
         return None

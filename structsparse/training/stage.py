@@ -1,7 +1,7 @@
-"""A stage of a recipe: its description, made from the configuration, and its result.
+"""A stage of a recipe: its description, which the configuration gives, its objective and its result.
 
-Selecting and estimating are two jobs. A recipe is a list of stages; each starts from the survivors of the one before.
-"""
+A recipe is a list of stages, say one that selects groups and one that refits them. Each stage starts from the
+survivors of the stage before."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from structsparse.training.data import Data
 from structsparse.training.terms import Term
 from structsparse.weights.notes import notes_of
 
-TermPenalties = list[tuple[Term, dict[str, Penalty]]]  # each term with its penalty on each of its parameters
+TermPenalties = list[tuple[Term, dict[str, Penalty]]]  # each penalty term, with its penalty by parameter name
 
 
 @dataclass
 class Stage:
-    """The description of a stage: model, loss, solver, penalties, and how long it trains on what."""
+    """The description of a stage: model, loss, solver, penalty terms, batch size, seed, and when training ends."""
 
     name: str
     scorer: Callable[..., nn.Module]
@@ -49,13 +49,13 @@ class Stage:
     survivors: bool
     patience: int | None
     trainer: Callable[..., lightning.Trainer]
-    options: Mapping[str, object]  # all that decides the result
+    options: Mapping[str, object]  # all options that decide the result
     proven: bool = True  # False: no certificate, only the objective
 
     def fingerprint(self, *identity) -> str:
-        """A digest of the options and of what identifies the data (arrays, or what JSON can hold)."""
+        """A hash of the options and of `identity`, which identifies the data (arrays or JSON values)."""
         digest = blake2b(digest_size=8)
-        strengths = [term.strength for term in self.terms]  # along a path they differ from the options
+        strengths = [term.strength for term in self.terms]  # along a path, strengths differ from the options
         for part in (self.name, self.options, strengths, *identity):
             plain = isinstance(part, np.ndarray)
             digest.update(part.tobytes() if plain else json.dumps(part, sort_keys=True, default=str).encode())
@@ -64,66 +64,66 @@ class Stage:
 
 @dataclass(frozen=True)
 class Objective:
-    """The objective of a stage: the mean loss of a module on train, and a penalty on each penalised parameter."""
+    """The objective of a stage: the mean loss of a module on train plus a penalty on each penalised parameter."""
 
     stage: Stage
     data: Data
     module: lightning.LightningModule
     terms: TermPenalties
-    support: Mapping[str, Tensor]  # entries that may live, of parameters where not all may
+    support: Mapping[str, Tensor]  # masks of entries that may be nonzero; parameters without a mask are free
 
     @property
     def penalties(self) -> dict[str, Penalty]:
-        """The penalty of each penalised parameter; those of the first term come first."""
+        """The penalty of each penalised parameter by name; parameters of the first term come first."""
         return {name: penalty for _, penalties in self.terms for name, penalty in penalties.items()}
 
     @property
     def main(self) -> dict[str, Penalty]:
-        """The penalties of the first term, which a budget and ADMM are for."""
+        """The penalties of the first term, to which a budget and ADMM apply."""
         return self.terms[0][1]
 
 
 @dataclass(frozen=True)
 class Strengths:
-    """Absolute strengths of the terms of a stage. None: not known, or nothing is penalised."""
+    """The absolute strengths of the penalty terms of a stage. None: not known, or nothing is penalised."""
 
-    critical: float | None = None  # of the first term: the smallest at which all of its parameters are zero
-    first: float | None = None  # of the first term
-    terms: Mapping[str, float] = field(default_factory=dict)  # of each term, before a budget changes it
+    critical: float | None = None  # smallest strength at which all parameters of the first term are zero
+    first: float | None = None  # strength of the first term
+    terms: Mapping[str, float] = field(default_factory=dict)  # strength of each term, before a budget changes it
 
 
 @dataclass(frozen=True)
 class FitRecord:
-    """What a fit recorded; a resumed run reads it back from `finished.json`."""
+    """The record of a fit: time, epochs, strengths and tables; a resumed run reads it from `finished.json`."""
 
     seconds: float = 0.0
     epochs: int = 0
-    strengths: Mapping[str, float] = field(default_factory=dict)  # of each penalised parameter at the end
-    cuts: Sequence[tuple] = ()  # to a budget: step, parameter, strength
-    counts: Sequence[tuple] = ()  # of solvers that go from sentence to sentence: epoch, step, rows, weights
+    strengths: Mapping[str, float] = field(default_factory=dict)  # by penalised parameter, at the end
+    cuts: Sequence[tuple] = ()  # shrinkage to a budget: step, parameter, strength
+    counts: Sequence[tuple] = ()  # sizes of the model under an online solver: epoch, step, rows, weights
     outer: Sequence[tuple] = ()  # iterations of ADMM: epoch, primal, dual, flips, living
-    proof: Proof = field(default_factory=Proof)  # of the solver, of its last model
+    proof: Proof = field(default_factory=Proof)  # what the solver has proved of its last model
 
     @classmethod
     def of(cls, saved: Mapping) -> FitRecord:
-        """The record that `dataclasses.asdict` and JSON have written."""
+        """The record that was saved as JSON of `dataclasses.asdict`."""
         return cls(**{**saved, "proof": Proof(**saved["proof"])})
 
 
 @dataclass(frozen=True)
 class StageFigures:
-    """The numbers of a finished stage."""
+    """The figures of a finished stage: build time, strengths, record of the fit, and certificate."""
 
     stage: str = ""
     seconds_build: float = 0.0
     strengths: Strengths = field(default_factory=Strengths)
-    residual_at_zero: float | None = None  # how far zero is from stationary, at the strengths of the end
+    residual_at_zero: float | None = None  # ||W - prox(W - gradient)|| at W = 0, at the final strengths
     record: FitRecord = field(default_factory=FitRecord)
     certificate: Certificate = field(default_factory=Certificate)
 
 
 class GroupCount(NamedTuple):
-    """The number of groups, and how many of them live."""
+    """The number of groups, and the number of living groups, which have a nonzero weight."""
 
     groups: int
     groups_alive: int
@@ -131,15 +131,15 @@ class GroupCount(NamedTuple):
 
 @dataclass
 class StageResult:
-    """The result of a stage: the trained module on its data, its penalties, and the figures of the fit."""
+    """The result of a stage: the data, the trained module, its penalties, and the figures of the fit."""
 
     data: Data
     module: lightning.LightningModule
-    penalties: dict[str, Penalty]  # the first term's parameters come first
+    penalties: dict[str, Penalty]  # by parameter name; parameters of the first term come first
     figures: StageFigures = field(default_factory=StageFigures)
     at_zero: dict[str, Tensor] = field(default_factory=dict)  # gradients of the penalised parameters at zero
-    at_end: dict[str, Tensor] = field(default_factory=dict)  # and at the end
-    support: dict[str, Tensor] = field(default_factory=dict)  # entries that were allowed to live, where not all were
+    at_end: dict[str, Tensor] = field(default_factory=dict)  # gradients of the penalised parameters at the end
+    support: dict[str, Tensor] = field(default_factory=dict)  # masks of entries that were allowed to be nonzero
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -147,7 +147,7 @@ class StageResult:
         return {name: parameter.detach() for name, parameter in self.module.named_parameters()}
 
     def survivors(self) -> dict[str, Tensor]:
-        """The surviving entries of each penalised parameter: those of living groups, or those that are not zero."""
+        """The mask of surviving entries of each penalised parameter: entries of living groups, or nonzero entries."""
         weights, masks = dict(self.module.named_parameters()), {}
         for name, penalty in self.penalties.items():
             growing = notes_of(weights[name]).grows
@@ -155,16 +155,16 @@ class StageResult:
         return masks
 
     def living_groups(self) -> dict[str, Tensor]:
-        """Which groups live, bool [groups], of each penalised parameter that has groups."""
+        """Which groups have a nonzero weight: bool [groups] for each penalised parameter with groups."""
         return living_groups(self.penalties, self.weights)
 
     def group_count(self) -> GroupCount | None:
-        """How many groups there are and live, over all penalised parameters; None where no penalty has groups."""
+        """The number of groups and of living groups over all penalised parameters; None if there are no groups."""
         masks = self.living_groups().values()
         return GroupCount(sum(map(len, masks)), sum(int(mask.sum()) for mask in masks)) if masks else None
 
     def score(self, part: str) -> dict[str, object]:
-        """The scores of the module on dev or test."""
+        """The scores of the module on a part of the corpus, dev or test."""
         return self.module.evaluate(self.data.batches(part, 256)).result()
 
     def nonzero_weights(self) -> int:
@@ -175,11 +175,11 @@ class StageResult:
 
 @torch.no_grad()
 def living_groups(penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Which groups live, bool [groups], of each parameter whose penalty has groups."""
+    """Which groups have a nonzero weight: bool [groups] for each parameter whose penalty has groups."""
     return {name: p.groups.alive(weights[name]) for name, p in penalties.items() if p.groups is not None}
 
 
 def selecting_stage(results: Sequence[StageResult]) -> StageResult:
-    """The last stage whose penalty has groups, which has selected among them; the first stage if there is none."""
+    """The result of the last stage whose penalty has groups; the first stage if no penalty has groups."""
     grouped = [r for r in results if any(penalty.groups is not None for penalty in r.penalties.values())]
     return grouped[-1] if grouped else results[0]

@@ -1,8 +1,7 @@
-"""The interface of a task: what training asks of tagging, parsing, language models and text categorization.
+"""The interface of a task: what training needs from tagging, parsing, language models and text categorization.
 
-The Lightning module of a task (a `TaskModule`) answers `step(batch)` (the mean loss), `evaluate(batches)` (a score with
-`result()`), `loss.smooth`, `linear` (whether the scores are linear in all parameters) and `fingerprint`.
-"""
+The Lightning module of a task (a `TaskModule`) has `step(batch)` (the mean loss), `evaluate(batches)` (a score with
+`result()`), `loss.smooth`, `linear` (whether the scores are linear in all parameters) and `fingerprint`."""
 
 from __future__ import annotations
 
@@ -28,29 +27,32 @@ from structsparse.training.stage import Stage, StageResult, TermPenalties
 
 
 class Task(ABC):
-    """A kind of problem: it prepares the data, builds the model of each stage, and exports the trained one.
+    """The abstract base class of tasks: data preparation, the model of each stage, and export of the trained model.
 
     `conf/task/*.yaml` names the class; the options of the task are constructor arguments."""
 
     name: str
-    layout: ClassVar[type[TableLayout]] = TableLayout  # of its table of weights
-    models: ClassVar[tuple[Callable, ...]] = ()  # the classes, or functions, of this package that make its models
-    losses: ClassVar[tuple[type, ...]] = ()  # the classes of this package that are its losses
-    tensor_parts: ClassVar[TensorParts] = TensorParts()  # of its artifact, for the report of its size
-    keyed: ClassVar[bool] = False  # whether its artifact identifies features by keys, which may be shortened
+    layout: ClassVar[type[TableLayout]] = TableLayout  # layout of the weight table
+    models: ClassVar[tuple[Callable, ...]] = ()  # classes or functions of this package that make models of the task
+    losses: ClassVar[tuple[type, ...]] = ()  # loss classes of this package that fit the task
+    tensor_parts: ClassVar[TensorParts] = TensorParts()  # parts of the artifact, for the report of its size
+    keyed: ClassVar[bool] = False  # whether the artifact identifies features by hash keys, which can be shortened
 
     @abstractmethod
     def prepare(self, corpus, features: Mapping, filter: Callable, cache: int) -> Data:
-        """The data of a corpus as arrays. `filter` selects templates; `cache` is the size in megabytes of the cache of
-        prepared corpora."""
+        """The corpus as arrays for training. `filter` selects feature templates.
+
+        `cache` is the size limit in megabytes of the cache of prepared corpora."""
 
     @abstractmethod
     def build(self, stage: Stage, data: Data) -> tuple[TaskModule, TermPenalties]:
-        """The module of a stage, at its initial weights, and its penalties; no penalties: there is nothing to train."""
+        """The module of a stage at its initial weights, and its penalty terms.
+
+        A model that is estimated by counting has no penalty terms and is not trained."""
 
     @abstractmethod
     def validate(self, stage: Stage, data: Data, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse, before anything is trained, a stage that could not work."""
+        """Refuse a stage that could not work, before anything is trained."""
 
     @abstractmethod
     def check_solver(
@@ -60,35 +62,37 @@ class Task(ABC):
 
     @abstractmethod
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[Data, dict[str, Tensor]]:
-        """The data without the features that are dead, and the part of the support that is still needed."""
+        """The data without feature rows that have no surviving entry, and the masks that still exclude an entry."""
 
     @abstractmethod
     def inherit(self, module: TaskModule, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Start from the weights of the stage before."""
+        """Copy the weights of the stage before into the module, as a warm start."""
 
     @abstractmethod
     def alive(self, result: StageResult) -> bool:
-        """Whether any weight is left, to refit or to be a model."""
+        """Whether any weight is nonzero, so that the model can be refitted or exported."""
 
     def screen(self, result: StageResult) -> Screen | None:
-        """Which rows of the table stand in which group, so that a path may leave out rows of dead groups. None: the
-        data cannot be narrowed, and every strength is solved on all of it."""
+        """The group of each row of the weight table, so that a path may leave out rows of dead groups.
+
+        None: the data cannot be narrowed, and every strength is solved on all rows."""
         return None
 
     def finalize(self, result: StageResult) -> StageResult:
-        """The last result in the form that is tested and exported."""
+        """The result of the last stage in the form that is tested and exported."""
         return result
 
     def check_rounding(self, small: ArtifactOptions) -> None:
-        """Refuse, before anything is trained, options that do not apply to the artifact of this task."""
+        """Refuse artifact options that do not apply to this task, before anything is trained."""
         if small.mistaken is not None and not self.keyed:
             raise UserError(
                 f"artifact.mistaken={small.mistaken}: an artifact of this task has words, not keys; leave it out"
             )
 
     def rounded(self, result: StageResult, small: ArtifactOptions) -> StageResult:
-        """The result as its artifact stores it, which is what is tested and reported. Weights are rounded to the grid
-        that has the least loss on dev."""
+        """The result with weights rounded as the artifact stores them; this model is tested and reported.
+
+        The step of the rounding grid is the one with the smallest loss on dev."""
         if small.bits is not None:
             module, dev = result.module, result.data.whole("dev")
             if not any(True for _ in module.parameters()):
@@ -98,13 +102,16 @@ class Task(ABC):
 
     @abstractmethod
     def sparsity(self, data: Data, first: StageResult, last: StageResult) -> dict[str, object]:
-        """Counts before and after: features, weights, nonzero, rows_alive, groups, groups_alive, ... `first` is the
-        stage that selected."""
+        """Counts of features, weights, rows and groups before and after training, and of nonzero ones.
+
+        `first` is the stage that selected groups."""
 
     @abstractmethod
     def write_report(self, folder: Path, data: Data, results: Sequence[StageResult], last: StageResult) -> Table | None:
-        """Write the report; the table of groups or features that is shown at the end of the run."""
+        """Write the report; returns the table of groups or features that is printed at the end of the run."""
 
     @abstractmethod
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
-        """Write the artifact and return its size in bytes; None, after printing the reason, if there can be none."""
+        """Write the artifact and return its size in bytes.
+
+        If the model cannot be exported, print the reason and return None."""

@@ -1,4 +1,4 @@
-"""The penalties of an objective: which penalty, on which parameters, how strong."""
+"""The penalty terms of an objective: for each penalty its parameters, groups and strength."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from structsparse.groups.layouts import TableLayout
 from structsparse.penalties import Nonnegative, Penalty, Ridged
 from structsparse.weights.notes import notes_of
 
-ITEMS = "items"  # of a strength that is one of the summed loss
+ITEMS = "items"  # value of `relative`: the strength is meant for the summed loss, not for the mean loss
 
 
 @dataclass
 class Term:
-    """One penalty, for all parameters that a pattern names. `name` is the part of the configuration it stands in."""
+    """One penalty term, for all parameters whose names match its patterns.
+
+    `name` is the part of the configuration that describes the term: `reg` or `also.NAME`."""
 
     name: str
     penalty: Callable[..., Penalty]
     groups: Callable | None
     strength: float
-    relative: bool | str  # to the critical strength; `items`: to one over the number of items; false: absolute
+    relative: bool | str  # true: to the critical strength; `items`: to 1 / items; false: absolute
     nonnegative: bool
     parameters: Sequence[str]
-    ridge: float | None = None  # of squares beside the penalty, in the unit of its strength
+    ridge: float | None = None  # strength of an added squared penalty, in the unit of `strength`
 
     def on(self, parameter: nn.Parameter, name: str, layout: TableLayout) -> Penalty:
-        """The penalty of one parameter, which its groups have been fitted to."""
+        """The penalty of one parameter, with groups made for the layout of the parameter."""
         growing = notes_of(parameter).grows
         if self.groups is None:
             groups = None
@@ -54,22 +56,22 @@ class Term:
 
     @property
     def kind(self) -> type[Penalty]:
-        """The class of the penalty; of a function that makes one, no more than the base class is known."""
+        """The class of the penalty; the base class if a function makes the penalty."""
         kind = callee(self.penalty)
         return kind if isinstance(kind, type) and issubclass(kind, Penalty) else Penalty
 
     @property
     def binds_all(self) -> bool:
-        """Whether there is nothing wrong with penalising every parameter."""
+        """Whether the penalty may apply to every parameter of the model."""
         return self.kind.binds_all
 
     def foresee(self) -> None:
-        """Refuse options that the penalty does not understand, where no groups are needed to tell."""
+        """Refuse options that the penalty does not understand, as far as this needs no groups."""
         if self.groups is None:
             self.penalty(strength=self.strength)
 
     def foresee_reweighting(self) -> None:
-        """Refuse it where the groups of this penalty cannot be weighed anew."""
+        """Refuse reweighting of groups if the penalty does not support it."""
         if self.nonnegative or self.ridge or not self.kind.reweightable:
             raise UserError(
                 f"{self.name}.reweight (recipe=reweighted, backward) is for {self.name}=group_lasso, group_linf or "
@@ -77,7 +79,7 @@ class Term:
             )
 
     def _for_chains(self, penalty: Penalty, lengths: Tensor) -> None:
-        """A weight that stands for a chain of equal ones bears the penalty of all of them."""
+        """Let the penalty count a weight that stands for a chain of equal weights once for each weight of the chain."""
         try:
             penalty.for_chains(lengths)
         except UserError as error:
@@ -90,8 +92,9 @@ def place(
     layout: TableLayout | None,
     others: Mapping[str, TableLayout] | None = None,
 ) -> list[tuple[Term, dict[str, Penalty]]]:
-    """Each term with its penalty on each of its parameters. `others`: the layouts of parameters that have one of their
-    own."""
+    """Each term with its penalties by parameter name.
+
+    `others`: the layouts of parameters that do not have the common layout."""
     layout, layouts = layout or TableLayout(), others or {}
     return [
         (term, {name: term.on(parameters[name], name, layouts.get(name, layout)) for name in names})
@@ -100,7 +103,7 @@ def place(
 
 
 def borne(terms: Sequence[Term], parameters: Sequence[str]) -> list[list[str]]:
-    """The parameters that each term is for. None bears two penalties."""
+    """The parameter names of each term; no parameter may have two penalties."""
     bearer: dict[str, str] = {}
     for term in terms:
         for name in penalised(term.parameters, parameters, term.name, term.binds_all):
@@ -112,8 +115,10 @@ def borne(terms: Sequence[Term], parameters: Sequence[str]) -> list[list[str]]:
 
 
 def penalised(patterns: Sequence[str], names: Sequence[str], where: str = "reg", binds_all: bool = False) -> list[str]:
-    """The parameters a penalty is for. A pattern that matches nothing is a mistake, and, except where a penalty may
-    bind all, so are all of them together."""
+    """The names of the parameters that match the patterns of a penalty term.
+
+    A pattern without a match is an error. So is a match of all parameters, unless the penalty may apply to all
+    (`binds_all`)."""
     short = [name.removeprefix("tagger.") for name in names]
     chosen: set[str] = set()
     for pattern in patterns:
@@ -129,13 +134,13 @@ def penalised(patterns: Sequence[str], names: Sequence[str], where: str = "reg",
 
 
 def critical_strength(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Tensor]) -> float | None:
-    """The smallest strength at which every parameter of a term is zero."""
+    """The smallest strength at which every parameter of a term is zero; None if no strength does that."""
     found = [penalty.critical(at_zero[name]) for name, penalty in penalties.items()]
     return max((float(value) for value in found if value is not None), default=None)
 
 
 def set_strength(term: Term, penalties: Mapping[str, Penalty], critical: float | None, items: int) -> None:
-    """A relative strength becomes absolute."""
+    """Make a relative strength absolute: multiply it by the critical strength, or divide it by the number of items."""
     if term.relative not in (True, False, ITEMS):
         raise UserError(f"{term.name}.relative={term.relative}: expected true, false or {ITEMS}")
     if term.relative == ITEMS:

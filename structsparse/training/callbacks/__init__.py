@@ -1,1 +1,1 @@
-"""What happens around an optimizer step: the prox, the watch on sparsity, the saving."""
+"""Lightning callbacks of training: proximal steps, budgets, ADMM, checkpoints, early stopping, logs and progress."""

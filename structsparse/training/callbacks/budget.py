@@ -1,4 +1,4 @@
-"""A budget of living groups: the strength of the penalty is chosen so that no more than so many live."""
+"""A budget of living groups: the penalty strength is chosen so that at most `budget` groups stay nonzero."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from structsparse.weights.notes import notes_of
 
 
 class Budget(ProximalStep):
-    """At every `every`-th step, before validation and at the end, each parameter's penalty takes the smallest strength
-    that leaves it at most `budget` living groups: halfway between those at which the last group to live and the first
-    one to die would die. Where no more live than that, nothing is shrunk. Groups that overlap (SequentialGroupLasso)
-    are cut family by family, each family with the budget to itself, or (`shared`) with its share of it, by its number
-    of groups, at least one: then no more than the budget live of the atoms whose groups are nested, as coarse to fine.
-    NestedGroupLasso cuts them exactly; a group that dies takes those within it along, so that fewer may be left.
+    """Proximal steps with a strength chosen so that at most `budget` groups of each parameter live.
 
-    After `freeze` epochs the living groups are settled: the dead stay dead, the living are shrunk no more.
+    The prox is applied at every `every`-th step, before validation and at the end. Each group has a strength at which
+    the prox would set the group to zero. The strength chosen lies halfway between the smallest such strength of a kept
+    group and the largest of a dead group. If few enough groups live, nothing is shrunk.
 
-    `cuts` holds (step, parameter, strength) of every time that groups were shrunk; the penalty keeps the last, of
-    several families the largest."""
+    Overlapping groups (SequentialGroupLasso) are cut family by family. Each family has the whole budget, or (`shared`)
+    a share in proportion to its number of groups, at least one. NestedGroupLasso applies the budget exactly; a dead
+    group takes the groups within it along, so fewer may live.
+
+    After `freeze` epochs the choice of groups is final: dead groups stay dead, living groups are shrunk no more.
+
+    `cuts` holds (step, parameter, strength) of every shrinkage. The penalty keeps the last strength, the largest one
+    if there are several families."""
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class Budget(ProximalStep):
         self.cuts: list[tuple[int, str, float]] = []
 
     def _most(self, name: str, penalty: Penalty) -> list[int]:
-        """The budget of each family of disjoint groups."""
+        """The number of groups that may live in each family of disjoint groups of a parameter."""
         families = penalty.families
         if not families:
             raise UserError(
@@ -61,11 +64,12 @@ class Budget(ProximalStep):
                 f"reg.budget={self.budget} is shared by {len(families)} families; expected at least one for each"
             )
         most = [1] * len(families)
-        for _ in range(self.budget - len(families)):  # to the one that has least for its size
+        for _ in range(self.budget - len(families)):  # one more for the family with the most groups per place
             most[max(range(len(families)), key=lambda k: families[k] / most[k])] += 1
         return most
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Refuse solvers and models that cannot be trained to a budget; set the strengths to those of the last cut."""
         (optimizer,) = trainer.optimizers
         solver = solver_of(optimizer)
         if solver.carries_penalties:
@@ -75,23 +79,25 @@ class Budget(ProximalStep):
             )
         if self.freeze is not None and any(notes_of(p).grows is not None for p in module.parameters()):
             raise UserError(f"reg.freeze={self.freeze}: rows of model=growing come and go; take model=sparse, or null")
-        for name, penalty in self.penalties.items():  # that of the last cut, none before the first
+        for name, penalty in self.penalties.items():  # strength of the last cut, 0 before the first cut
             penalty.strength = max((s for _, cut, s in self.cuts[-len(self.most[name]) :] if cut == name), default=0.0)
         super().on_train_start(trainer, module)
 
     @torch.no_grad()
     def shrink(self, name: str, parameter: Tensor, steps: Steps) -> None:
+        """Apply the prox of a parameter with the strength that meets the budget."""
         if self.frozen:
             return
         taken = []
 
         def choose(family: int, strengths: Tensor) -> tuple[float, Tensor]:
+            """The strength for a family, and the groups that this strength sets to zero: bool [groups]."""
             most = self.most[name][family]
             strength, lives = float(self.needed(strengths, most)), torch.zeros_like(strengths, dtype=torch.bool)
             if strength > 0:
                 self.cuts.append((self.count, name, strength))
                 taken.append(strength)
-                lives[strengths.topk(most).indices] = True  # ties are for rounding to decide
+                lives[strengths.topk(most).indices] = True  # of equal strengths, any may be kept
             return strength, ~lives
 
         self.penalties[name].cut_(parameter, steps, choose)
@@ -99,19 +105,23 @@ class Budget(ProximalStep):
             self.penalties[name].strength = max(taken)
 
     def needed(self, strengths: Tensor, most: int) -> Tensor:
-        """The strength that leaves no more than `most` alive, of those at which each group would die; 0 where there are
-        no more."""
+        """The strength halfway between those at which the last kept group and the first dropped group would die.
+
+        `strengths` [groups] are the strengths at which the groups would die. If at most `most` groups live, the
+        result is 0."""
         if len(strengths) <= most:
             return strengths.new_zeros(())
         first = strengths.topk(most + 1).values[-2:]
         return torch.where(first[1] > 0, first.mean(), 0.0)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Apply the pending prox; after `freeze` epochs, make the choice of groups final."""
         super().on_train_epoch_end(trainer, module)
         if self.freeze is not None and trainer.current_epoch + 1 >= self.freeze and not self.frozen:
             self._freeze()
 
     def _freeze(self) -> None:
+        """Make the present living groups final: they become the support of each parameter."""
         self.frozen = True
         for name, (_, _, parameter) in self.targets.items():
             mask = self.penalties[name].survivors(parameter.detach())

@@ -1,4 +1,4 @@
-"""Checkpoints of a stage: its last state, its best model on dev, and all of it when the run is stopped."""
+"""Checkpoints of a stage: its last state, its best model on dev, and a saved state when the run is stopped."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ from structsparse.base.files import atomic_file
 from structsparse.training.scores import gain
 
 LAST, BEST = "last.ckpt", "best.ckpt"
-FORMAT = 2  # of a checkpoint; raised when older ones cannot be continued
-SECONDS = 10.0  # of work that a crash may cost; saving a large model after every short epoch would cost more
+FORMAT = 2  # version of the checkpoint format; increased when older checkpoints cannot be continued
+SECONDS = 10.0  # between checkpoints at least; saving a large model after every short epoch takes too long
 
 
 class WholeFiles(TorchCheckpointIO):
-    """Checkpoints are written beside and renamed: there is the old one or the new one, never half of one, and never
-    one whose weights are no numbers."""
+    """Lightning plugin that writes checkpoints atomically: a temporary file is written and renamed.
+
+    A checkpoint whose weights are NaN or infinite is never written."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
+        """Write a checkpoint to a temporary file and rename it, after a check of its weights."""
         _check_numbers(checkpoint["state_dict"], checkpoint["global_step"])
         with atomic_file(Path(path)) as file:
             try:
                 torch.save(checkpoint, file)
-            except RuntimeError as error:  # torch misses the end of a file that the disk had no room for
+            except RuntimeError as error:  # torch hides the OSError of a full disk behind a RuntimeError
                 raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
 
 class Stopped(Exception):
-    """The run was stopped by a signal, after its state was saved."""
+    """Exception that ends a run stopped by a signal, after the state of the run was saved."""
 
     def __init__(self, signum: int, path: Path) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}; saved to {path}")
@@ -44,11 +46,13 @@ class Stopped(Exception):
 
 
 class Checkpoints(lightning.Callback):
-    """`last.ckpt` after an epoch (not more than once in `SECONDS`), at the end and when stopped; `best.ckpt` whenever
-    dev gets better, with patience for that.
+    """Callback that saves `last.ckpt` and `best.ckpt`, stops early after `patience` validations, and handles signals.
 
-    A model that has not been checked for NaN is never saved. On Ctrl-C or SIGTERM the step under way is finished (after
-    the last one of an epoch its validation, too), the state is saved as it is, and `Stopped` is raised; a second Ctrl-C
+    `last.ckpt` is written after an epoch (at most once in `SECONDS`), at the end and when the run is stopped.
+    `best.ckpt` is written whenever the score on dev improves.
+
+    Weights are checked for NaN before they are saved. After Ctrl-C or SIGTERM the present step is finished (with
+    validation, if it is the last step of an epoch). Then the state is saved and `Stopped` is raised. A second Ctrl-C
     stops at once."""
 
     def __init__(self, folder: Path, monitor: str, choose: str, patience: int | None) -> None:
@@ -65,9 +69,11 @@ class Checkpoints(lightning.Callback):
 
     @property
     def chosen(self) -> Path:
+        """The path of the checkpoint with which the run goes on: the best or the last one."""
         return self.folder / (BEST if self.choose == "best" else LAST)
 
     def on_fit_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Refuse a number of epochs that ends before the first validation."""
         least = (trainer.check_val_every_n_epoch or 1) if self.choose == "best" else 1
         if trainer.max_epochs in range(least):
             raise UserError(
@@ -76,7 +82,7 @@ class Checkpoints(lightning.Callback):
             )
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Lightning has set handlers of its own by now, and takes them back however the training ends."""
+        """Set the signal handlers. Lightning has set handlers before, and restores the old ones when training ends."""
         if self._out_of_patience():
             trainer.should_stop = True
         if threading.current_thread() is threading.main_thread():
@@ -84,17 +90,22 @@ class Checkpoints(lightning.Callback):
                 self.handlers[signum] = signal.signal(signum, self._asked)
 
     def _asked(self, signum: int, frame) -> None:
+        """Signal handler: note the signal; a second Ctrl-C raises KeyboardInterrupt."""
         if self.signum and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.signum = signum
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
-        """Not within a step of several batches, whose gradient would be lost, nor before the epoch is validated."""
+        """Stop after this batch if a signal asked for it.
+
+        Training does not stop between accumulated batches, whose gradient would be lost, or before the validation of
+        an epoch."""
         done = batch_idx + 1
         if done % trainer.accumulate_grad_batches == 0 and done < trainer.num_training_batches:
             self._stop_if_asked(trainer)
 
     def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Save the model if its score on dev is the best so far; stop training if patience has run out."""
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
         value = gain(self.monitor, float(trainer.callback_metrics[self.monitor]))
@@ -107,9 +118,11 @@ class Checkpoints(lightning.Callback):
             trainer.should_stop = True
 
     def _out_of_patience(self) -> bool:
+        """Whether the score on dev has not improved for `patience` validations."""
         return self.patience is not None and self.waited >= max(1, self.patience)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Stop if a signal asked for it; save `last.ckpt` if the last one is old or training ends."""
         self._stop_if_asked(trainer)
         last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
         if last or _any_process(trainer, time.monotonic() - self.saved_at > SECONDS):
@@ -117,6 +130,7 @@ class Checkpoints(lightning.Callback):
             self.saved_at = time.monotonic()
 
     def _stop_if_asked(self, trainer: lightning.Trainer) -> None:
+        """Save the state and raise `Stopped` if any process has received a signal."""
         if _any_process(trainer, bool(self.signum)):
             trainer.save_checkpoint(self.folder / LAST)
             raise Stopped(self.signum or signal.SIGTERM, self.folder / LAST)
@@ -128,6 +142,7 @@ class Checkpoints(lightning.Callback):
         self._release()
 
     def _release(self) -> None:
+        """Restore the signal handlers from before training."""
         for signum, handler in self.handlers.items():
             signal.signal(signum, handler)
         self.handlers = {}
@@ -140,12 +155,12 @@ class Checkpoints(lightning.Callback):
 
 
 def _any_process(trainer: lightning.Trainer, wish: bool) -> bool:
-    """Whether any process of a distributed run wishes it: a decision that all take alike."""
+    """Whether `wish` is true in any process of a distributed run, so that all processes decide alike."""
     return wish if trainer.world_size == 1 else trainer.strategy.reduce_boolean_decision(wish, all=False)
 
 
 def _check_numbers(state: Mapping[str, torch.Tensor], step: int) -> None:
-    """Refuse weights that are NaN or infinite; minus infinity is allowed, as a weight that forbids."""
+    """Refuse weights that are NaN or plus infinity. Minus infinity is allowed: it forbids a label or transition."""
     for name, weights in state.items():
         if not (weights < torch.inf).all():
             raise UserError(
@@ -155,21 +170,23 @@ def _check_numbers(state: Mapping[str, torch.Tensor], step: int) -> None:
 
 
 class StopAtNaN(lightning.Callback):
-    """Stops when a step's loss is no number, and names its sentences, or when after an epoch a weight is none. What
-    was saved before stays.
+    """Callback that stops training at a loss or a weight that is NaN or infinite, and names the sentences of the step.
 
-    On a device every look at a value makes it wait, so there the losses of `every` steps are looked at together."""
+    Checkpoints saved before are kept. On a GPU, reading a loss waits for the device, so losses are checked every
+    `every` steps."""
 
     def __init__(self, every: int = 50) -> None:
         self.every = every
         self.seen: list[tuple[int, torch.Tensor, torch.Tensor]] = []
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
+        """Collect the loss of the step; on a CPU, check it at once."""
         self.seen.append((trainer.global_step, outputs["loss"].detach(), batch.sentences))
         if module.device.type == "cpu" or len(self.seen) >= self.every:
             self.look()
 
     def on_train_epoch_end(self, trainer, module) -> None:
+        """Check the collected losses and all weights."""
         self.look()
         _check_numbers(module.state_dict(), trainer.global_step)
 
@@ -177,6 +194,7 @@ class StopAtNaN(lightning.Callback):
         self.on_train_epoch_end(trainer, module)
 
     def look(self) -> None:
+        """Check the losses that have been collected since the last check."""
         seen, self.seen = self.seen, []
         for step, loss, sentences in seen:
             if not torch.isfinite(loss):
@@ -189,7 +207,7 @@ class StopAtNaN(lightning.Callback):
 
 
 def checked_checkpoint(path: Path, module: lightning.LightningModule) -> Path:
-    """The path of a checkpoint that this module can continue from; otherwise a refusal with the reason."""
+    """The path of a checkpoint, if this module can continue from it; otherwise UserError with the reason."""
     if not path.is_file():
         raise UserError(f"{path}: no checkpoint there; ckpt_path is a checkpoint, a run folder or last")
     try:

@@ -1,4 +1,4 @@
-"""Early stopping by solvers that know when they have converged."""
+"""Early stopping when the solver reports convergence."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from structsparse.solvers.base import solver_of
 
 
 class StopWhenConverged(lightning.Callback):
-    """Stops training once all solvers have converged, after one more validation."""
+    """Callback that stops training once all solvers have converged, after one more validation."""
 
     def on_train_batch_end(self, trainer: lightning.Trainer, module, outputs, batch, batch_idx: int) -> None:
         if all(solver_of(optimizer).converged for optimizer in trainer.optimizers):
-            trainer.check_val_every_n_epoch = 1  # whichever epoch this is, its model may be the best
+            trainer.check_val_every_n_epoch = 1  # validate at the end of this epoch: its model may be the best
             trainer.should_stop = True

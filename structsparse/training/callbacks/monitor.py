@@ -14,19 +14,21 @@ from structsparse.report.living_groups import MOST_GROUPS, group_table, norm_hea
 from structsparse.report.tables import markdown
 from structsparse.training.stage import living_groups
 
-_WIDEST = 1e19  # of the weights that TensorBoard's histograms have a bin for
-_PICTURES = 5  # in a stage: drawing one takes longer than a short epoch
+_WIDEST = 1e19  # largest weight for which TensorBoard's histograms have a bin
+_PICTURES = 5  # pictures per stage, since drawing one takes longer than a short epoch
 
 
 class SparsityMonitor(lightning.Callback):
-    """Per step (every `log_every_n_steps`): loss and learning rate. Per epoch: mean loss, penalty, objective, living
-    rows and groups, a histogram of the living weights, the norms of all groups over time as one picture, and the
-    living groups as a table."""
+    """Callback that logs losses and sparsity to TensorBoard.
+
+    Every `log_every_n_steps` steps: loss and learning rate. Every epoch: mean loss, penalty, objective, living rows
+    and groups. A few times in a stage: a histogram of living weights, a picture of group norms over epochs, and the
+    table of groups."""
 
     def __init__(self, penalties: Mapping[str, Penalty], stage: str) -> None:
         self.penalties, self.stage = dict(penalties), stage
         self.latest: dict[str, float] = {}  # the scalars of the last epoch
-        self.total = torch.zeros(())  # loss over the epoch, kept on the device
+        self.total = torch.zeros(())  # sum of the losses of the epoch, kept on the device
         self.batches = 0
         self.norms: dict[str, list[list[float]]] = {name: [] for name in self.penalties}  # [epochs, groups]
 
@@ -34,7 +36,7 @@ class SparsityMonitor(lightning.Callback):
         self.total, self.batches = torch.zeros(()), 0
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
-        loss = outputs["loss"].detach() * trainer.accumulate_grad_batches  # Lightning has divided it
+        loss = outputs["loss"].detach() * trainer.accumulate_grad_batches  # Lightning divides the loss by this number
         self.total = loss + self.total.to(module.device)
         self.batches += 1
         if trainer.global_step % trainer.log_every_n_steps == 0:
@@ -43,8 +45,9 @@ class SparsityMonitor(lightning.Callback):
 
     @torch.no_grad()
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Compute and log the mean loss, the penalty, and the numbers of living rows, weights and groups."""
         parameters = dict(module.named_parameters())
-        total = trainer.strategy.reduce(self.total.to(module.device), reduce_op="mean")  # over processes
+        total = trainer.strategy.reduce(self.total.to(module.device), reduce_op="mean")  # mean over processes
         loss = float(total) / max(1, self.batches)
         penalty = sum(float(p.value(parameters[name])) for name, p in self.penalties.items())
         scalars = {"loss": loss, "penalty": penalty, "objective": loss + penalty}
@@ -65,9 +68,11 @@ class SparsityMonitor(lightning.Callback):
             self._pictures(trainer, parameters)
 
     def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Log the scores on dev."""
         self._log(trainer, {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("dev/")})
 
     def _pictures(self, trainer: lightning.Trainer, parameters: Mapping[str, Tensor]) -> None:
+        """Log the histogram of weights, the picture of group norms and the table of groups."""
         board = self._board(trainer)
         if board is None:
             return
@@ -86,10 +91,12 @@ class SparsityMonitor(lightning.Callback):
             board.add_text(f"{self.stage}/living_groups/{name}", table, trainer.current_epoch)
 
     def _log(self, trainer: lightning.Trainer, scalars: dict[str, float]) -> None:
+        """Log scalars under the name of the stage."""
         for logger in trainer.loggers:
             logger.log_metrics({f"{self.stage}/{key}": value for key, value in scalars.items()}, trainer.global_step)
 
     def _board(self, trainer: lightning.Trainer) -> SummaryWriter | None:
+        """The TensorBoard writer of the first process; None in other processes or without a logger."""
         if not trainer.is_global_zero or trainer.logger is None:
             return None
         return trainer.logger.experiment

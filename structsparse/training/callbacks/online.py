@@ -1,4 +1,4 @@
-"""Callbacks of online solvers: means of weights between epochs, and counts of rows and weights."""
+"""Callbacks for online solvers: averaged weights between epochs, and counts of feature rows and weights."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from structsparse.solvers.base import solver_of
 
 
 class Mean(lightning.Callback):
-    """Weight averaging: between epochs, in validation and in checkpoints the weights are the means of the solver."""
+    """Weight averaging: between epochs the model has the averaged weights of the solver, also in checkpoints."""
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Put the weights of the last update back in place of the averages."""
         for optimizer in trainer.optimizers:
             solver_of(optimizer).resume()
 
@@ -21,12 +22,14 @@ class Mean(lightning.Callback):
         self._take_mean(trainer)
 
     def _take_mean(self, trainer: lightning.Trainer) -> None:
+        """Replace the weights by the averages that the solver keeps."""
         for optimizer in trainer.optimizers:
             solver_of(optimizer).take_mean()
 
 
 class Counts(lightning.Callback):
     """Counts of feature rows in memory and of nonzero weights, after each block of sentences and before its prox.
+
     `history` holds (epoch, step, rows, weights)."""
 
     def __init__(self) -> None:

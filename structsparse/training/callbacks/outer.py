@@ -1,4 +1,4 @@
-"""Penalties on copies of the weights: the outer iterations of ADMM around the steps of any solver."""
+"""ADMM: penalties on copies of the weights, with outer iterations around the steps of any solver."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ from structsparse.weights.notes import notes_of
 
 @dataclass(frozen=True)
 class Admm:
-    """How outer iterations go. Strengths and rho are those of the summed loss, counts how often a weight has a say."""
+    """Options of the outer iterations of ADMM.
 
-    inner: int = 2  # epochs between two
-    rho: float = 0.3  # an entry is pulled by rho * count^exponent
+    Strengths and rho refer to the summed loss; `count` is how often the weight occurs in the training set."""
+
+    inner: int = 2  # epochs between two outer iterations
+    rho: float = 0.3  # a weight is pulled towards its copy with strength rho * count^exponent
     exponent: float = 0.8
-    growth: float = 1.0  # of rho, from one to the next
-    rate: float = 1.0  # of the multipliers
-    lasso: float = 0.0  # l1 on the weights beside their copies
-    tolerance: float = 0.0  # of both residuals, mean squares; at or below it training ends
+    growth: float = 1.0  # factor of rho from one outer iteration to the next
+    rate: float = 1.0  # step size of the multipliers
+    lasso: float = 0.0  # strength of an l1 penalty on the weights themselves
+    tolerance: float = 0.0  # training ends when the mean squares of both residuals are at most this
 
     @classmethod
     def of(cls, options: Mapping) -> Admm:
+        """The options in `reg.admm`, checked."""
         names = [field.name for field in fields(cls)]
         unknown = sorted(set(options) - set(names))
         if unknown:
@@ -47,14 +50,19 @@ class Admm:
         return cls(**options)
 
     def pull(self, parameter: Tensor, items: int) -> Tensor:
-        """Of the mean loss, broadcastable to the parameter."""
-        often = notes_of(parameter).curvature  # on average over the items
+        """The strength with which each weight is pulled to its copy, broadcastable to the parameter.
+
+        The strength refers to the mean loss."""
+        often = notes_of(parameter).curvature  # average count of each entry per item
         often = parameter.new_ones(()) if often is None else often.to(parameter)
         return self.rho / items * (often * items) ** self.exponent
 
 
 class Outer(NamedTuple):
-    """An outer iteration: mean squares of what separates weights and copies and of what the copies moved by."""
+    """The record of an outer iteration of ADMM.
+
+    `primal`: mean square of weights minus copies. `dual`: mean square change of the copies. `flips`: number of
+    changed copies. `living`: number of nonzero copies."""
 
     epoch: int
     primal: float
@@ -64,9 +72,11 @@ class Outer(NamedTuple):
 
 
 class OuterIterations(ProximalStep):
-    """Puts copies beside the parameters of `copied`, which bear their penalties, and updates them every `inner` epochs,
-    or sooner if the solver has converged. Between epochs, in validation, in checkpoints and in the end the weights are
-    the copies. `outer` holds what each outer iteration has changed."""
+    """Proximal steps with ADMM: the parameters in `copied` have copies, which bear the penalties.
+
+    The copies are updated every `inner` epochs, or sooner if the solver has converged. Between epochs, in
+    validation, in checkpoints and in the end the parameters hold the copies. `outer` holds a record of each outer
+    iteration."""
 
     def __init__(
         self,
@@ -81,12 +91,13 @@ class OuterIterations(ProximalStep):
         super().__init__(penalties, every, warmup, support)
         self.copied, self.options, self.items = dict(copied), options, items
         self.copies: dict[str, Copied] = {}
-        self.aside: dict[str, Tensor] | None = None  # the weights, where the parameters are copies
+        self.aside: dict[str, Tensor] | None = None  # the weights, while the parameters hold the copies
         self.epochs, self.outer = 0, []
         self.saved: dict | None = None
         self.parameters: dict[str, Tensor] = {}
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Make a copy of each copied parameter, or restore the copies from a checkpoint."""
         self._refuse(trainer)
         parameters = dict(module.named_parameters())
         self.parameters = {name: parameters[name] for name in self.copied}
@@ -99,6 +110,7 @@ class OuterIterations(ProximalStep):
         super().on_train_start(trainer, module)
 
     def _copy(self, name: str, parameter: Tensor) -> Copied:
+        """The copy of a parameter with its penalty and the pull between both."""
         if notes_of(parameter).grows is not None:
             raise UserError("reg.admm keeps a copy of every weight, and those of a growing table come and go")
         options, penalty = self.options, self.copied[name].to(parameter.device)
@@ -109,6 +121,7 @@ class OuterIterations(ProximalStep):
             return Copied(penalty, parameter, pull, options.lasso / self.items, options.rate, options.growth)
 
     def _refuse(self, trainer: lightning.Trainer) -> None:
+        """Refuse solvers that end with averaged weights."""
         for optimizer in trainer.optimizers:
             solver = solver_of(optimizer)
             if solver.average:
@@ -118,6 +131,7 @@ class OuterIterations(ProximalStep):
         self._show_weights()
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
+        """After the last batch of an epoch, run an outer iteration if it is due."""
         if batch_idx + 1 < trainer.num_training_batches:
             return
         self.epochs += 1
@@ -126,6 +140,7 @@ class OuterIterations(ProximalStep):
             self._update(trainer)
 
     def _update(self, trainer: lightning.Trainer) -> None:
+        """Run an outer iteration: update copies and multipliers, record the residuals, stop at the tolerance."""
         self.flush()
         learn(self.copies, self.parameters)
         moved = [copy.outer_update(self.parameters[name]) for name, copy in self.copies.items()]
@@ -136,7 +151,7 @@ class OuterIterations(ProximalStep):
         if self.carrier is not None:
             self.carrier.renew()
         if max(last.primal, last.dual) <= self.options.tolerance:
-            trainer.check_val_every_n_epoch = 1  # whichever epoch this is, its model may be the best
+            trainer.check_val_every_n_epoch = 1  # validate at the end of this epoch: its model may be the best
             trainer.should_stop = True
 
     def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
@@ -153,11 +168,13 @@ class OuterIterations(ProximalStep):
         self._release()
 
     def flush(self) -> None:
-        if self.aside is None:  # what the parameters show otherwise is no place for a prox
+        """Apply the accumulated thresholds, unless the parameters hold the copies."""
+        if self.aside is None:  # otherwise the parameters hold the copies, to which no prox applies
             super().flush()
 
     @torch.no_grad()
     def _show_copies(self) -> None:
+        """Set the parameters to the copies, and keep the weights aside."""
         if self.aside is None and self.copies:
             self.aside = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
             for name, parameter in self.parameters.items():
@@ -165,6 +182,7 @@ class OuterIterations(ProximalStep):
 
     @torch.no_grad()
     def _show_weights(self) -> None:
+        """Set the parameters back to the weights that were kept aside."""
         if self.aside is not None:
             for name, parameter in self.parameters.items():
                 parameter.copy_(self.aside[name])
@@ -180,7 +198,7 @@ class OuterIterations(ProximalStep):
         self.saved = state
 
     def _restore(self, state: dict) -> None:
-        """Once there are copies to be restored."""
+        """Restore copies and counters from a checkpoint; the copies must have been made before."""
         for name, copy in self.copies.items():
             copy.load_state_dict(state["copies"][name])
         self.aside = state["aside"]

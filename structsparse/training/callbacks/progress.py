@@ -1,4 +1,4 @@
-"""Progress on the console: a bar within an epoch on a terminal, and a line after each validation."""
+"""Progress of training on the console: a bar within each epoch on a terminal, and a line after each validation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from structsparse.training.callbacks.monitor import SparsityMonitor
 
 
 class EpochLines(lightning.Callback):
-    """Console lines of a stage: loss, objective, score on dev and what lives."""
+    """Callback that prints a console line per validated epoch: loss, objective, score on dev, living groups."""
 
     def __init__(self, monitor: SparsityMonitor, metric: str, console: Console) -> None:
         self.monitor, self.metric, self.console = monitor, metric, console
@@ -24,6 +24,7 @@ class EpochLines(lightning.Callback):
         self.begin = time.perf_counter()
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Start the progress bar of an epoch, if the console is a terminal."""
         if trainer.is_global_zero and self.console.is_terminal and trainer.num_training_batches > 1:
             columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
             self.bar = Progress(*columns, console=self.console, transient=True)
@@ -35,6 +36,7 @@ class EpochLines(lightning.Callback):
             self.bar.update(self.bar.task_ids[0], completed=batch_idx + 1)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Print the console line of an epoch that was validated."""
         self._close()
         epoch, last = trainer.current_epoch + 1, trainer.max_epochs
         looked = epoch % (trainer.check_val_every_n_epoch or 1) == 0 or epoch == last or trainer.should_stop
@@ -58,13 +60,14 @@ class EpochLines(lightning.Callback):
         self._close()
 
     def _close(self) -> None:
+        """Remove the progress bar."""
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
 
 
 def _alive(scalars: Mapping[str, float]) -> list[str]:
-    """Counts of living rows, weights and groups; parameters are named if there are several."""
+    """Counts of living rows, weights and groups as text; the parameter is named if there are several."""
     counts = [(*key.split("/"), count) for key, count in scalars.items() if "_alive/" in key]
     several = len({parameter for _, parameter, _ in counts}) > 1
     return [

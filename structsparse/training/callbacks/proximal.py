@@ -1,4 +1,4 @@
-"""The proximal step: the prox of each penalty after an optimizer step, with the step that was really taken."""
+"""The proximal step: the prox of each penalty after an optimizer step, with the step size of the optimizer."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from structsparse.solvers.base import Capabilities, solver_of
 
 
 class ProximalStep(lightning.Callback):
-    """Applies each penalty's prox to its parameter, with the step the optimizer really took.
+    """Callback that applies the prox of each penalty to its parameter, with the step size that the optimizer has taken.
 
-    It hangs on the optimizer, not on the batch: accumulated gradients make fewer steps than batches. With `every` = k
-    the threshold of k steps is applied at once, at every k-th: less work, and less of the mini-batch noise that keeps
-    dead groups alive; None leaves k to the optimizer, which may know how cheap its steps are. What has accumulated is
-    applied before validation, at each epoch's end and at the end of training, and is saved with a checkpoint. During
-    `warmup` steps the threshold grows from nothing to its strength.
+    The prox follows optimizer steps, not batches, because accumulated gradients make fewer steps than batches. With
+    `every` = k the thresholds of k steps are added up and applied at every k-th step. That is less work, and mini-batch
+    noise revives fewer dead groups. With `every` = None the solver chooses k.
 
-    `support` holds, for a parameter, which of its entries may live at all; the others stay zero.
+    Pending thresholds are applied before validation, at the end of each epoch and at the end of training. They are
+    saved in checkpoints. During the first `warmup` steps the threshold grows linearly to its full value.
 
-    An optimizer that carries penalties itself is given them, and no prox follows its steps."""
+    `support` holds a mask of the entries of a parameter that may be nonzero; all other entries stay zero.
 
-    cuts: Sequence[tuple[int, str, float]] = ()  # to a budget: step, parameter, strength
-    outer: Sequence[tuple] = ()  # what each outer iteration of ADMM has changed
+    A solver that applies penalties within its own steps gets the penalties, and no prox follows its steps."""
+
+    cuts: Sequence[tuple[int, str, float]] = ()  # shrinkage to a budget: step, parameter, strength
+    outer: Sequence[tuple] = ()  # records of the outer iterations of ADMM
 
     def __init__(
         self,
@@ -45,12 +46,13 @@ class ProximalStep(lightning.Callback):
         self.penalties, self.every, self.warmup = dict(penalties), every, warmup
         self.support = dict(support or {})
         self.count = 0
-        self.rates: dict[str, float | Tensor] = dict.fromkeys(self.penalties, 0.0)  # of steps not yet applied
+        self.rates: dict[str, float | Tensor] = dict.fromkeys(self.penalties, 0.0)  # pending sums of step sizes
         self.targets: dict[str, tuple[Capabilities, dict, Tensor]] = {}
         self.hook = None
-        self.carrier: Capabilities | None = None  # the solver, where it carries the penalties itself
+        self.carrier: Capabilities | None = None  # the solver, if it applies the penalties within its steps
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Check the options, and connect the penalties to the solver or to its step hook."""
         if trainer.gradient_clip_val:
             raise UserError(
                 f"trainer.gradient_clip_val={trainer.gradient_clip_val} shortens the gradient but not the threshold of "
@@ -64,7 +66,7 @@ class ProximalStep(lightning.Callback):
         parameters = dict(module.named_parameters())
         for name, penalty in self.penalties.items():
             penalty.to(parameters[name].device)
-            penalty.strength = trainer.strategy.broadcast(float(penalty.strength))  # to the last bit on all processes
+            penalty.strength = trainer.strategy.broadcast(float(penalty.strength))  # equal on all processes
         solver.check_prox([parameters[name] for name in self.penalties])
         self.support = {name: mask.to(parameters[name].device) for name, mask in self.support.items()}
         if solver.carries_penalties:
@@ -104,6 +106,7 @@ class ProximalStep(lightning.Callback):
             )
 
     def _stepped(self) -> None:
+        """After an optimizer step: add its threshold to the pending ones, and apply them if the prox is due."""
         self.count += 1
         ramp = min(1.0, self.count / self.warmup) if self.warmup else 1.0
         for name, (solver, group, _) in self.targets.items():
@@ -113,15 +116,15 @@ class ProximalStep(lightning.Callback):
 
     @torch.no_grad()
     def flush(self) -> None:
-        """Apply the thresholds that have accumulated."""
+        """Apply the pending thresholds: the prox of each penalty on its parameter."""
         for name, (solver, group, parameter) in self.targets.items():
             rate = self.rates[name]
-            if not isinstance(rate, Tensor) and rate == 0.0:  # of a tensor it is not asked: a device would wait
+            if not isinstance(rate, Tensor) and rate == 0.0:  # comparing a tensor would wait for the device
                 continue
             if self.penalties[name].is_null and name not in self.support:
                 continue
             solver.place_(group, parameter)
-            if name in self.support:  # what may not live must not swell the norm of its group
+            if name in self.support:  # entries outside the support must not count in the norms of groups
                 parameter.mul_(self.support[name])
             self.shrink(name, parameter, rate * solver.metric(group, parameter))
             if name in self.support:
@@ -131,6 +134,7 @@ class ProximalStep(lightning.Callback):
             self.carrier.flush()
 
     def shrink(self, name: str, parameter: Tensor, steps: Steps) -> None:
+        """Apply the prox of the penalty of one parameter, in place."""
         self.penalties[name].prox_(parameter, steps)
 
     def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
@@ -147,6 +151,7 @@ class ProximalStep(lightning.Callback):
         self._release()
 
     def _release(self) -> None:
+        """Remove the step hook and take the penalties away from the solver."""
         if self.hook is not None:
             self.hook.remove()
             self.hook = None

@@ -1,8 +1,7 @@
-"""A grid: one corpus fitted under every combination of some options; the best on dev goes on.
+"""A grid search: one corpus is fitted with every combination of some options; the model that is best on dev is kept.
 
-Each combination is fitted from zero, so that it gives what a run with these options alone gives. Of all but the best so
-far only a line of the table is kept, and no model.
-"""
+Each combination is fitted from zero weights, so it gives the same model as a run with these options alone. Of all
+combinations but the best one, only a line of the table is kept."""
 
 from __future__ import annotations
 
@@ -27,15 +26,15 @@ from structsparse.training.search.choose import BY, SCORE, rank, write_rows
 from structsparse.training.stage import Stage, StageResult
 from structsparse.training.task import Task
 
-COMMON = ("data", "features", "filter", "task", "cache", "path", "grid", "ckpt_path")  # what all points share
-LINE = "line.json"  # of a point that is fitted
+COMMON = ("data", "features", "filter", "task", "cache", "path", "grid", "ckpt_path")  # not varied within a grid
+LINE = "line.json"  # file with the table line of a fitted point
 
 Options = Mapping[str, object]
 
 
 @dataclass
 class Point:
-    """One combination of options, the folder of its checkpoints, and its line of the table."""
+    """One point of a grid: a combination of options, the folder of its checkpoints, and its line of the table."""
 
     options: Options
     folder: Path
@@ -43,7 +42,7 @@ class Point:
 
 
 def combinations(requested: Mapping[str, Sequence]) -> list[Options]:
-    """All of them, the last option varying first."""
+    """All combinations of the requested option values; the last option varies fastest."""
     if not isinstance(requested, Mapping) or not requested:
         raise UserError(f"grid={requested}: expected options and their values, as in grid={{reg.strength: [0.1, 1]}}")
     for key, values in requested.items():
@@ -66,10 +65,10 @@ def search(
     console: Console,
     by: str = SCORE,
 ) -> tuple[list[Point], Point, list[StageResult]]:
-    """Fit all combinations; returns all points, the best, and its results with their certificates.
+    """Fit all combinations of options; returns all points, the best point, and its results with certificates.
 
-    `stages_at` makes the stages of the recipe with some options, `folder` holds the checkpoints of each point, `by` is
-    what of dev ranks the points: `score` or `loss`."""
+    `stages_at` makes the stages of the recipe from a combination of options. `folder` holds the checkpoints of all
+    points. `by` says which figure on dev ranks the points: `score` or `loss`."""
     if by not in BY:
         raise UserError(f"grid_by is {by!r}, expected {' or '.join(BY)}")
     recipes = [(options, stages_at(options)) for options in combinations(requested)]
@@ -96,7 +95,7 @@ def search(
 
 
 def _known_row(folder: Path, identity: list[str]) -> dict[str, object] | None:
-    """The line of a point that was fitted before an interruption."""
+    """The table line of a point that was fitted before the run was interrupted; None if there is no such line."""
     line = folder / LINE
     known = json.loads(line.read_text()) if line.is_file() else {}
     return known["row"] if known.get("identity") == identity else None
@@ -111,7 +110,7 @@ def _fitted_row(
     resume: bool,
     identity: list[str],
 ) -> dict[str, object]:
-    """Fit a point; its line, which is written to its folder, too."""
+    """Fit a point; returns its table line, which is also written to the folder of the point."""
     results: list[StageResult] = []
     for stage in stages:
         if results and not task.alive(results[-1]):
@@ -121,13 +120,13 @@ def _fitted_row(
         results.append(reweighting.run(quick, task, data, results[-1] if results else None, here, resume))
     row = _row(options, results)
     results.clear()
-    gc.collect()  # trainer and module hold each other: the tables of several points would lie in memory at a time
+    gc.collect()  # frees the weights: trainer and module refer to each other
     write_text(folder / LINE, json.dumps({"identity": identity, "row": row}))
     return row
 
 
 def _certified(stages: Sequence[Stage], task: Task, data: Data, folder: Path) -> list[StageResult]:
-    """The results of a point that is fitted, read from its checkpoints, with certificates."""
+    """The results of a fitted point with certificates; the weights are read from the checkpoints of the point."""
     results: list[StageResult] = []
     for stage in stages:
         before = fit.refuse_dead(task, results[-1]) if results else None
@@ -136,7 +135,7 @@ def _certified(stages: Sequence[Stage], task: Task, data: Data, folder: Path) ->
 
 
 def _delete_checkpoints(point: Point) -> None:
-    """Delete all of a point but its line."""
+    """Delete the checkpoints of a point; the file with its table line stays."""
     for path in point.folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -144,7 +143,9 @@ def _delete_checkpoints(point: Point) -> None:
 
 @torch.no_grad()
 def _row(options: Options, results: Sequence[StageResult]) -> dict[str, object]:
-    """One line of the table. Metric and weights are those of the last stage, groups those of the first one."""
+    """The table line of a point.
+
+    Score, loss and weights are those of the last stage, groups those of the first stage."""
     first, last = results[0], results[-1]
     metric, groups = first.data.metric, first.group_count()
     return {
@@ -169,5 +170,5 @@ def _line(point: Point, k: int, count: int, metric: str) -> str:
 
 
 def write(folder: Path, points: Sequence[Point], best: Point) -> None:
-    """Write grid.tsv and grid.md."""
+    """Write the table of a grid: grid.tsv and grid.md."""
     write_rows(folder / "grid", [point.row for point in points], best.row)

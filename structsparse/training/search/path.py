@@ -1,9 +1,7 @@
-"""A path: the same problem at falling strengths, each solved from the weights of the one before.
+"""A regularization path: the same problem at falling penalty strengths, each solved from the weights of the one before.
 
-Groups whose gradient at the last strength says that they stay dead at the next one are left out beforehand (the
-sequential strong rule). They are checked afterwards: groups that the gradient would wake come back, and the strength
-is solved again.
-"""
+The sequential strong rule leaves out groups that should stay dead at the next strength, judged by their gradient at
+the last strength. After the fit, groups that the gradient would wake are put back, and the strength is solved again."""
 
 from __future__ import annotations
 
@@ -29,15 +27,15 @@ from structsparse.training.stage import Stage, StageFigures, StageResult
 from structsparse.training.task import Task
 from structsparse.weights.notes import notes_of
 
-ROUNDS = 5  # of bringing groups back; one is usual
+ROUNDS = 5  # fits per strength at most; usually no group must be put back
 
 
 @dataclass
 class Point:
-    """One strength of a path: the results of its stages, and its line of the table."""
+    """One strength of a path: the results of the stages, and the line of the table of the path."""
 
-    share: float  # of the critical strength
-    results: list[StageResult]  # only that of the first stage where nothing lives
+    share: float  # the strength, as a share of the critical strength
+    results: list[StageResult]  # of all stages; of the first stage alone if every weight is zero
     row: dict[str, float | int | None]
 
 
@@ -50,10 +48,10 @@ def walk(
     resume: bool,
     console: Console,
 ) -> tuple[list[Point], Point]:
-    """Solve at all shares of the critical strength; returns all points, and the best on dev.
+    """Solve at all shares of the critical strength; returns all points, and the point that is best on dev.
 
-    `stages_at` makes the stages of the recipe for a strength and for those of further terms (all absolute), `folder`
-    holds the checkpoints of each point."""
+    `stages_at` makes the stages of the recipe from the absolute strengths of the first term and of further terms.
+    `folder` holds the checkpoints of all points."""
     start = stages_at(0.0, None)[0]
     if start.budget is not None:
         raise UserError("path and reg.budget both decide how many groups live: set reg.budget=null, or leave out path")
@@ -75,7 +73,7 @@ def walk(
 
 
 def _critical(probe: StageResult) -> float:
-    """The critical strength, where a path begins."""
+    """The critical strength (the smallest that makes every weight zero), at which a path begins."""
     critical = probe.figures.strengths.critical
     if critical is None and any(notes_of(p).grows is not None for p in probe.module.parameters()):
         raise UserError(
@@ -87,7 +85,7 @@ def _critical(probe: StageResult) -> float:
 
 
 class _Walker:
-    """The state of a path between two strengths: all weights, and the gradient there, on the full data."""
+    """The state of a path between two strengths: the weights on the full data, and the gradient at these weights."""
 
     def __init__(self, task: Task, probe: StageResult) -> None:
         self.task, self.full, self.screen = task, probe, task.screen(probe)
@@ -95,7 +93,7 @@ class _Walker:
         self.rows_kept: int | None = None
 
     def advance(self, stage: Stage, strength: float, folder: Folder, resume: bool) -> StageResult:
-        """Solve at a lower strength, on the rows that may live there."""
+        """Solve at a lower strength, on the feature rows that the strong rule keeps."""
         if self.screen is None:
             result = self._solve(stage, None, folder / stage.name, resume)
         else:
@@ -104,7 +102,7 @@ class _Walker:
         return result
 
     def _solve_screened(self, stage: Stage, rows: Tensor, folder: Folder, resume: bool) -> StageResult:
-        """Solve on these rows (bool [rows]), and again with those that turn out to be missing."""
+        """Solve on these rows (bool [rows]); solve again with rows that were left out wrongly."""
         for again in range(ROUNDS):
             name = stage.name if again == 0 else f"{stage.name}-{again + 1}"
             result = self._solve(stage, rows, folder / name, resume)
@@ -116,7 +114,7 @@ class _Walker:
         return result
 
     def _solve(self, stage: Stage, rows: Tensor | None, folder: Folder, resume: bool) -> StageResult:
-        """Fit the stage, narrowed to some rows (bool [rows]), from the present weights; take over its weights."""
+        """Fit the stage on some rows (bool [rows]), starting from the present weights, which are then replaced."""
         narrowed = rows is not None and not bool(rows.all())
         entries = self.screen.entries_of_rows(rows) if narrowed else None
         data = self.full.data.keep(rows.cpu().numpy()) if narrowed else self.full.data
@@ -131,13 +129,15 @@ class _Walker:
         return result
 
     def _narrow(self, values: Mapping[str, Tensor], entries: Tensor | None) -> dict[str, Tensor]:
-        """Values of all parameters, those of the table on some entries (None: on all)."""
+        """Tensors of all parameters, the tensor of the screened table restricted to some entries (None: all)."""
         if entries is None:
             return dict(values)
         return {name: v[entries.to(v.device)] if name == self.screen.table else v for name, v in values.items()}
 
     def _figures(self, figures: StageFigures, narrowed: bool) -> StageFigures:
-        """The figures of a fit, relative to zero on the full table. A bound for some rows bounds nothing else."""
+        """The figures of a fit on some rows, made relative to zero weights on the full table.
+
+        A duality gap on some rows does not bound the objective on all rows, so it is left out."""
         proven, critical = figures.certificate, self.full.figures.strengths.critical
         if figures.residual_at_zero is not None:
             residual = residual_at_zero(self.full.penalties, self.full.at_zero)
@@ -151,7 +151,7 @@ class _Walker:
 
     @torch.no_grad()
     def _take(self, result: StageResult, entries: Tensor | None) -> None:
-        """Take over the weights of a result, and compute the gradient of all parameters there."""
+        """Copy the weights of a result into the full model, and compute the gradient at these weights."""
         weights = result.weights
         for name, parameter in self.full.module.named_parameters():
             if entries is not None and name == self.screen.table:
@@ -164,7 +164,7 @@ class _Walker:
             _, self.gradients = certificate.mean_gradient(self.full.module, batches, list(self.full.penalties))
 
     def _may_live(self, strength: float) -> Tensor:
-        """The rows of groups that live, or that the gradient pulls from zero at this strength: bool [rows]"""
+        """The rows of living groups, and of groups whose gradient exceeds this strength: bool [rows]"""
         penalty, weights, gradient = self._table()
         before = float(penalty.strength)
         penalty.strength = max(0.0, strength)
@@ -177,7 +177,7 @@ class _Walker:
         return self.screen.rows_of_groups(certificate.violated(*self._table()))
 
     def _table(self) -> tuple[Penalty, Tensor, Tensor]:
-        """The penalty of the screened table, its weights, and the gradient there."""
+        """The penalty, the weights and the gradient of the screened table."""
         name = self.screen.table
         return self.full.penalties[name], self.full.weights[name], self.gradients[name]
 
@@ -185,7 +185,9 @@ class _Walker:
 def _row(
     task: Task, share: float, results: Sequence[StageResult], rows_kept: int | None
 ) -> dict[str, float | int | None]:
-    """One line of the table. The metric is that of the last stage on dev; `selected` that of the first one."""
+    """The line of a strength in the table of a path.
+
+    The score on dev is that of the last stage; `selected` is the score of the first stage."""
     first, last = results[0], results[-1]
     metric, living = first.data.metric, task.alive(first)
     groups = first.group_count()
@@ -205,7 +207,7 @@ def _row(
 
 
 def _line(point: Point, k: int, count: int, metric: str) -> str:
-    """The console line of a point."""
+    """The console line of one strength of a path."""
     row = point.row
     groups = "" if row["groups"] is None else f"  groups {row['groups']:,}"
     score = "" if row[metric] is None else f"  dev {metric} {row[metric]:.4f}"
@@ -213,14 +215,14 @@ def _line(point: Point, k: int, count: int, metric: str) -> str:
 
 
 def write(folder: Folder, points: Sequence[Point], best: Point, metric: str) -> None:
-    """Write path.tsv, path.md and path.png."""
+    """Write the table and the picture of a path: path.tsv, path.md and path.png."""
     write_rows(folder / "path", [point.row for point in points], best.row)
     with atomic_file(folder / "path.png") as file:
         picture(points, best, metric).savefig(file, format="png", dpi=150)
 
 
 def picture(points: Sequence[Point], best: Point, metric: str) -> Figure:
-    """The score on dev, and how many groups or weights live, against the strength."""
+    """The picture of a path: the score on dev and the number of living groups (or weights) over the strength."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for key, label in ((metric, "after all stages"), (f"selected {metric}", "as selected")):

@@ -1,4 +1,4 @@
-"""Reweighted rounds: a stage is repeated with new group weights until no more than so many groups live."""
+"""Reweighted group penalties: a stage is repeated with new group weights until few enough groups live."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from structsparse.training.task import Task
 
 
 def run(stage: Stage, task: Task, data: Data, before: StageResult | None, folder: Path, resume: bool) -> StageResult:
-    """Fit a stage, in several rounds where `reg.reweight: {rounds, until, growth, ...}` asks for them.
+    """Fit a stage, in several reweighted rounds if `reg.reweight: {rounds, until, growth, ...}` is given.
 
-    Each round starts from the one before and pulls its groups `growth` times more. The result is that of the first
-    round that leaves no more than `until` groups; where it leaves fewer, the largest groups of the round before fill it
-    up."""
+    Each round starts from the weights of the round before and multiplies the group penalties by `growth` once more.
+    Rounds end when at most `until` groups live. If fewer live, the largest groups of the round before are kept in
+    their place."""
     options = dict(stage.reweight or {})
     most, until = options.pop("rounds", None), options.pop("until", None)
     if most is None and until is None:
@@ -51,7 +51,7 @@ def run(stage: Stage, task: Task, data: Data, before: StageResult | None, folder
 
 
 def _total(last: FitRecord, rounds: Sequence[FitRecord]) -> FitRecord:
-    """The record of the last round, with the time, the epochs and the tables of all rounds."""
+    """The record of the last round, with the seconds, epochs and tables of all rounds."""
     return replace(
         last,
         seconds=float(sum(record.seconds for record in rounds)),
@@ -62,7 +62,7 @@ def _total(last: FitRecord, rounds: Sequence[FitRecord]) -> FitRecord:
 
 
 def _certified_anew(result: StageResult) -> StageResult:
-    """A result whose weights have changed, with a certificate for them."""
+    """A result whose weights have changed, with a new certificate."""
     batches, figures = result.data.whole("train"), result.figures
     proven, _ = certificate.prove(
         result.module, batches, result.penalties, result.penalties, {}, figures.residual_at_zero, Proof()
@@ -72,8 +72,10 @@ def _certified_anew(result: StageResult) -> StageResult:
 
 @torch.no_grad()
 def fill_up_(result: StageResult, alive: Mapping[str, Tensor], count: int) -> None:
-    """Leave `count` groups: those that are alive (bool [groups] of one parameter), and of the others the largest, by
-    norm over weight."""
+    """Set all groups but `count` to zero, in place.
+
+    The groups in `alive` (bool [groups] of one parameter) are kept first, then the groups with the largest norm over
+    group weight."""
     ((name, mask),) = alive.items()
     penalty, parameter = result.penalties[name], dict(result.module.named_parameters())[name]
     order = penalty.sizes(parameter.detach()) / penalty.groups.weight
@@ -83,19 +85,20 @@ def fill_up_(result: StageResult, alive: Mapping[str, Tensor], count: int) -> No
 
 
 def _living(result: StageResult) -> int:
-    """The number of living groups."""
+    """The number of groups of a stage that have a nonzero weight."""
     count = result.group_count()
     return 0 if count is None else count.groups_alive
 
 
 def validate(stage: Stage, task: Task, data: Data) -> None:
-    """Refuse what is wrong with a later stage, `reg.reweight` included, before the stages ahead of it are fitted."""
+    """Refuse mistakes in a later stage, including `reg.reweight`, before earlier stages are fitted."""
     fit.validate(stage, task, data)
     if stage.reweight is not None:
         _check_options(stage)
 
 
 def _check_options(stage: Stage) -> None:
+    """Refuse unknown or impossible values in `reg.reweight`."""
     options, where = dict(stage.reweight or {}), f"recipe.{stage.name}.reg.reweight"
     unknown = sorted(set(options) - {"rounds", "until", "growth", "epsilon"})
     if unknown:
@@ -114,6 +117,7 @@ def _check_options(stage: Stage) -> None:
 
 
 def _check_rounds(stage: Stage, before: StageResult | None) -> None:
+    """Refuse reweighted rounds without a stage before, or with several grouped parameters."""
     _check_options(stage)
     if before is None:
         raise UserError("reg.reweight is for a stage after another one, whose groups it weighs; see recipe=reweighted")

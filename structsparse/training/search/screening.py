@@ -1,4 +1,4 @@
-"""Screening of rows: which rows of a table may be left out at a strength, as their groups will stay dead."""
+"""Screening of features: which rows of a weight table can be left out because their groups will stay dead."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from structsparse.penalties import Penalty
 
 @dataclass(frozen=True)
 class Screen:
-    """Which rows of a table stand in which group. Data and table can be narrowed to some of the rows.
+    """The group of each row of a weight table, by which data and table can be narrowed to some rows.
 
-    An entry is a row of the parameter; in a table of observed pairs several entries belong to one row of features."""
+    An entry is a row of the parameter. In a table of observed pairs, several entries belong to one feature row."""
 
     table: str  # the name of the parameter
-    rows: int  # rows of features
-    row_of: Tensor  # int64 [entries], the row of features of each entry
-    group_of: Tensor  # int64 [entries], the group of each entry; -1: none, the row always stays
+    rows: int  # number of feature rows
+    row_of: Tensor  # int64 [entries], the feature row of each entry
+    group_of: Tensor  # int64 [entries], the group of each entry; -1: in no group, so the row always stays
 
     @classmethod
     def of(cls, table: str, penalty: Penalty, rows: int, row_of: Tensor) -> Screen:
-        """The screen of a table under a penalty; all rows stay where groups are not made of rows."""
+        """The screen of a table under a penalty. If groups do not consist of whole rows, no row can be left out."""
         return cls(table, rows, row_of, _group_of(penalty, row_of))
 
     def rows_of_groups(self, groups: Tensor) -> Tensor:
-        """The rows in these groups (bool [groups]) and in none: bool [rows]"""
+        """The rows in the selected groups (bool [groups]), and the rows in no group: bool [rows]"""
         stays = self.group_of < 0
         if not stays.all():
             stays |= groups.to(stays.device)[self.group_of.clamp(min=0)]
@@ -38,12 +38,14 @@ class Screen:
         return rows
 
     def entries_of_rows(self, rows: Tensor) -> Tensor:
-        """The entries of these rows (bool [rows]): bool [entries]"""
+        """The entries of the selected rows (bool [rows]): bool [entries]"""
         return rows.to(self.row_of.device)[self.row_of]
 
 
 def _group_of(penalty: Penalty, row_of: Tensor) -> Tensor:
-    """The group of each entry, if each row stands in one: int64 [entries], else -1. Without groups an entry is one."""
+    """The group of each entry if every row lies in one group, else -1: int64 [entries].
+
+    Without groups, each entry is a group of its own if the penalty is one of entries."""
     entries, groups = len(row_of), penalty.groups
     free = torch.full((entries,), -1, device=row_of.device)
     if groups is None:

@@ -1,4 +1,4 @@
-"""Strengths of penalties: the critical one from the gradient at zero, relative ones made absolute, those of a path."""
+"""Strengths of penalties: the critical strength from the gradient at zero, relative strengths, strengths of a path."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from structsparse.weights.notes import notes_of
 
 
 def set_strengths(objective: Objective, cold: bool) -> tuple[Strengths, dict[str, Tensor]]:
-    """Make the strengths of all terms absolute; returns them, and the gradients of penalised parameters at zero.
+    """Make the strengths of all terms absolute; also returns the gradients of penalised parameters at zero.
 
-    At zero are the first term's parameters and those of terms that can make theirs zero. All others are at their
-    optimum meanwhile (from a `cold` start), under squares if those are their penalty."""
+    The parameters of the first term, and of other terms that select, are set to zero for this computation. If
+    `cold`, all other parameters are set to their optimum. Afterwards the zeroed parameters get their values back."""
     module = objective.module
     if _needs_no_critical(objective):
         return set_absolute_strengths(objective), {}
@@ -46,8 +46,9 @@ def set_strengths(objective: Objective, cold: bool) -> tuple[Strengths, dict[str
 
 
 def set_absolute_strengths(objective: Objective) -> Strengths:
-    """Make the strengths of all terms absolute without a gradient at zero: a growing table holds no features yet, or
-    no critical strength is asked for."""
+    """Make the strengths of all terms absolute without a gradient at zero.
+
+    This is for growing tables, which hold no features yet, and for terms that do not need a critical strength."""
     for k, (term, penalties) in enumerate(objective.terms):
         if term.relative == ITEMS:
             set_strength(term, penalties, None, objective.data.items)
@@ -60,7 +61,7 @@ def set_absolute_strengths(objective: Objective) -> Strengths:
 
 
 def _needs_no_critical(objective: Objective) -> bool:
-    """Whether the critical strength cannot be computed, or decides nothing."""
+    """Whether the critical strength cannot be computed, or has no effect."""
     penalties, module = objective.penalties.values(), objective.module
     unpenalised = all(penalty.is_null for penalty in penalties)
     discrete = all(penalty.discrete for penalty in penalties)
@@ -70,23 +71,24 @@ def _needs_no_critical(objective: Objective) -> bool:
 
 
 def _ridges(objective: Objective) -> dict[str, Penalty]:
-    """The penalties of further terms that are squares, which make no parameter zero."""
+    """The squared penalties among further terms, by parameter; they make no weight zero."""
     further = [item for _, penalties in objective.terms[1:] for item in penalties.items()]
     return {name: penalty for name, penalty in further if penalty.selects_nothing}
 
 
 def _strengths(objective: Objective, critical: float | None) -> Strengths:
+    """The absolute strengths of all terms, beside the critical strength of the first term."""
     terms = {term.name: _strength_of(penalties) for term, penalties in objective.terms}
     return Strengths(critical, next(iter(terms.values())), terms)
 
 
 def _strength_of(penalties: Mapping[str, Penalty]) -> float:
-    """The strength of a term, which its penalties share."""
+    """The strength of a term, which is the same for all of its penalties."""
     return float(next(iter(penalties.values())).strength)
 
 
 def reweight_groups(objective: Objective, before: StageResult | None) -> Strengths:
-    """Give the first term the strength of the stage before, and group weights from the norms of its groups."""
+    """Give the first term the strength of the stage before, and new group weights from the norms of its groups."""
     if before is None or not objective.stage.warm:
         raise UserError("reg.reweight is for a stage (warm=true) after another one, whose groups it weighs")
     parameters = dict(objective.module.named_parameters())
@@ -97,12 +99,14 @@ def reweight_groups(objective: Objective, before: StageResult | None) -> Strengt
 
 
 def residual_at_zero(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Tensor]) -> float:
-    """How far zero is from stationary, at the present strengths."""
+    """The norm ||W - prox(W - gradient)|| at W = 0, at the present strengths."""
     return certificate.residual(penalties, {name: torch.zeros_like(g) for name, g in at_zero.items()}, at_zero)
 
 
 def shares(path: int | Sequence[float], last: float) -> list[float]:
-    """Falling strengths as shares of the critical one: those listed, or so many in equal ratios down to `last`."""
+    """Falling strengths of a path, as shares of the critical strength.
+
+    `path` lists the shares, or is their number; then they fall to `last` in equal ratios."""
     if isinstance(path, int) and not isinstance(path, bool):
         if path < 1:
             raise UserError(f"path={path}: expected a number of strengths, at least 1, or a list of them")
