@@ -166,7 +166,7 @@ class SequenceTagger:
 
     @torch.no_grad()
     def _scored(self, sentences: Sentences) -> Iterator[tuple[ChainScores, TokenBatch, np.ndarray]]:
-        """Score sentences batch by batch, longest first: chain scores, batch, and positions of the tokens in the input."""
+        """Score sentences batch by batch, longest first: chain scores, batch, and token positions in the input."""
         hashed = self.index.hashed(sentences)
         hashed_edges = None if self.edges is None else self.edges.hashed(sentences)
         dense = torch.from_numpy(numbers(sentences, self.dense))

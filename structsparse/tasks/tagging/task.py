@@ -171,7 +171,7 @@ class TaggingTask(Task):
         return any(mask.any() for name, mask in support.items() if name in tables or not tables)
 
     def screen(self, result: StageResult) -> Screen | None:
-        """Screening of the feature rows of a tagger; with weights for observed pairs only, a row has several weights."""
+        """Screening of the feature rows of a tagger; in a table of observed pairs, a row has several weights."""
         table = table_name(result.penalties)
         if table is None:
             return None
