@@ -280,9 +280,7 @@ def _copy_rows(scorer: GrowingArcScorer, old: GrowingArcScorer, living: Tensor) 
     order = _order(old, living)
     weights, keys = old.table.detach()[torch.from_numpy(order)], old.keys[torch.from_numpy(order)]
     if scorer.open:
-        _, numbers = np.unique(
-            old.templates.numpy()[order], return_inverse=True
-        )  # renumbered without dropped templates
+        _, numbers = np.unique(old.templates.numpy()[order], return_inverse=True)  # numbers without gaps
         scorer.set_rows(weights, keys, torch.from_numpy(numbers))
     else:
         scorer.table.copy_(weights)
