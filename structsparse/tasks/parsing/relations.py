@@ -24,7 +24,7 @@ CAP = 0.01  # the largest step size for one arc, so that single noisy arcs do no
 
 @dataclass(frozen=True, eq=False)
 class Relations:
-    """A linear classifier of relations: score[arc, relation] = sum of weights[feature, relation] over its features."""
+    """A linear classifier of relations: score[arc, relation] = sum of weights[feature, relation] over the arc's features."""
 
     names: tuple[str, ...]
     index: ArcIndex  # the index of arc features with nonzero weights
@@ -94,7 +94,7 @@ def averaged(
 
 @dataclass(frozen=True, eq=False)
 class Labelling:
-    """A trained relation classifier with its treebanks: train, dev and test."""
+    """A trained relation classifier, with the train, dev and test treebanks that it labels."""
 
     model: Relations
     parts: Mapping[str, Treebank]

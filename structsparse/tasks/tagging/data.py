@@ -30,7 +30,7 @@ EDGES = "tagger.edges.table"  # the name of the parameter with the weights of ed
 
 
 def table_name(names: Iterable[str]) -> str | None:
-    """The name of the parameter with the weights of (feature, label) pairs among these names; None if there is none."""
+    """The name of the parameter with the weights of (feature, label) pairs, among the given names; else None."""
     return next((name for name in names if name.endswith("table") and name != EDGES), None)
 
 

@@ -127,6 +127,7 @@ def _batch_of_edges(batch: TokenBatch) -> TokenBatch:
         raise UserError("this tagger has features of edges, the sentences come without; prepare them with edges")
 
     def swapped(cache: BatchCache | None) -> TokenBatch:
+        """The batch with edge features as token features, and with the given cache."""
         return replace(batch, ids=batch.edge_ids, offsets=batch.edge_offsets, cache=cache)
 
     return swapped(None) if batch.cache is None else batch.cache.get("edges", lambda: swapped(BatchCache()))

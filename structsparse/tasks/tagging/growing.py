@@ -98,6 +98,7 @@ class GrowingScorer(PartialTable):
         self.set_rows(dense[features].to(self.table), features.to(self.features.device))
 
     def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        """Load the rows of a checkpoint, and number them in `slots`."""
         features = state_dict[prefix + "features"]
         if len(features) and int(features.max()) >= self.rows:
             raise UserError(f"a checkpoint holds feature {int(features.max())}, but there are {self.rows} features")

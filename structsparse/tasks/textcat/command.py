@@ -41,7 +41,7 @@ def _files(paths: list[Path]) -> Iterator[tuple[str, str]]:
 
 
 def _lines(source: Path | io.BufferedIOBase) -> Iterator[tuple[str, str]]:
-    """Read documents from lines as they arrive, one document per line; yields line numbers and texts."""
+    """Read documents from a stream, one document per line, as lines arrive; yields line numbers and texts."""
     from structsparse.corpora.document_files import content_of
 
     if isinstance(source, Path):

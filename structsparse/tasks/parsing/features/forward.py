@@ -1,7 +1,7 @@
 """Forward selection of arc templates (`filter=forward`): templates are chosen one by one, by held-out gain.
 
 A template that predicts well alone may repeat other templates. A template that memorises training sentences does not
-generalise. So two softmax models of the heads of words are fitted, each to half of the sentences, and the gain of a
+generalise. So two softmax models of the heads of words are fitted, each to half of the sentences. The gain of a
 template is measured on the other half. The weights of a chosen template take one step in both models. Then the weights
 of a few templates chosen earlier take another step.
 """

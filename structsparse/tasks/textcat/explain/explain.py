@@ -127,7 +127,7 @@ class LinearModel:
 
 
 class GroupLookup:
-    """A lookup of word groups by their set of rows: which group has exactly these rows, and whether it lives."""
+    """A lookup of word groups by sets of rows: which group has exactly the given rows, and whether the group lives."""
 
     def __init__(self, cover: Cover | None, table: np.ndarray, alive: np.ndarray | None) -> None:
         self.cover, self.table = cover, table
