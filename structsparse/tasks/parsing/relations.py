@@ -24,7 +24,7 @@ CAP = 0.01  # the largest step size for one arc, so that single noisy arcs do no
 
 @dataclass(frozen=True, eq=False)
 class Relations:
-    """A linear relation classifier: score[arc, relation] = sum of weights[feature, relation] over the arc's features."""
+    """A relation classifier: score[arc, relation] = sum of weights[feature, relation] over features of the arc."""
 
     names: tuple[str, ...]
     index: ArcIndex  # the index of arc features with nonzero weights
