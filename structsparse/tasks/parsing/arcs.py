@@ -1,6 +1,6 @@
-"""The arcs of a treebank as arrays, in batches and passages: n * n arcs of a sentence of n words.
+"""The candidate arcs (head, modifier) of a treebank as arrays, in batches and in passages for online solvers.
 
-Arcs are sorted by sentence, by modifier, by head.
+A sentence of n words has n * n arcs. Arcs are sorted by sentence, then by modifier, then by head.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from structsparse.training.batches import Passages
 
 
 class ArcArrays:
-    """The arcs of a part of a treebank: bags of features by arc, all else by word.
+    """The candidate arcs of a part of a treebank: bags of features by arc; gold heads and punctuation by word.
 
-    Sentence s has the words offsets[s] : offsets[s + 1] and the arcs from arcs[s] on. A model needs either the bags or
-    the atoms that keys are made of; each is computed when it is first needed."""
+    Sentence s has the words offsets[s] : offsets[s + 1] and the arcs arcs[s] : arcs[s + 1]. A model reads either
+    `bags` or `template_atoms`; both are computed only when they are first needed."""
 
     def __init__(
         self,
@@ -38,48 +38,50 @@ class ArcArrays:
         part: str = "",
     ) -> None:
         self.treebank, self.templates, self.make_bags = treebank, templates, make_bags
-        self.part = part  # of the corpus: train, dev or test
-        self.punctuation = punctuation  # bool [words]
-        self.gold = treebank.heads.astype(np.int64)  # [words] heads
-        self.offsets = treebank.offsets  # int64 [sentences + 1]
-        self.arcs = np.concatenate([[0], np.cumsum(self.lengths.astype(np.int64) ** 2)])  # [sentences + 1]
+        self.part = part  # the part of the corpus: train, dev or test
+        self.punctuation = punctuation  # bool [words] whether each word is punctuation
+        self.gold = treebank.heads.astype(np.int64)  # int64 [words] the gold head of each word, 0 for the root
+        self.offsets = treebank.offsets  # int64 [sentences + 1] where the words of each sentence begin
+        self.arcs = np.concatenate([[0], np.cumsum(self.lengths.astype(np.int64) ** 2)])  # [sentences + 1] first arcs
 
     @cached_property
     def bags(self) -> Bags:
-        """Active rows of every arc."""
+        """The active feature rows of every arc, computed when first read."""
         return self.make_bags(self.treebank)
 
     @property
     def computed_bags(self) -> Bags | None:
-        """The bags, if they have been computed already."""
+        """The active feature rows of every arc if they have been computed already, else None."""
         return vars(self).get("bags")
 
     @cached_property
     def template_atoms(self) -> TemplateAtoms:
-        """All that is needed to compute the keys of any sentence."""
+        """The hashed attributes of words and the templates, from which feature keys of any sentence are computed."""
         return ArcKeys(self.treebank, self.templates).template_atoms
 
     def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Active rows of all arcs of these sentences, and where those of each arc begin."""
+        """The active feature rows of all arcs of these sentences, and the offset where the rows of each arc begin."""
         begins, ends = self.arcs[sentences], self.arcs[sentences + 1]
         sizes = np.diff(self.bags.offsets)[ranges(begins, ends - begins)]
         bounds = zip(self.bags.offsets[begins].tolist(), self.bags.offsets[ends].tolist(), strict=True)
-        ids = np.concatenate([self.bags.ids[begin:end] for begin, end in bounds])  # less memory than an index of places
+        ids = np.concatenate([self.bags.ids[begin:end] for begin, end in bounds])  # saves memory over an index
         return ids, np.concatenate([[0], np.cumsum(sizes)])
 
     def with_bags(self, bags: Bags) -> ArcArrays:
-        """The same arcs with other bags."""
+        """The same arcs with the given bags of features."""
         return ArcArrays(self.treebank, self.templates, self.punctuation, lambda _: bags, self.part)
 
     def __len__(self) -> int:
+        """The number of sentences."""
         return len(self.offsets) - 1
 
     @property
     def lengths(self) -> np.ndarray:
+        """The number of words of each sentence."""
         return np.diff(self.offsets)  # int64 [sentences]
 
     def batch(self, sentences: np.ndarray, items: int) -> ArcBatch:
-        """A batch of these sentences, as a part of a step over `items` sentences."""
+        """A batch of the arcs of these sentences; the training step has `items` sentences in all."""
         lengths = self.lengths[sentences]
         longest, words = int(lengths.max()), ranges(self.offsets[sentences], lengths)
         gold = np.zeros((len(sentences), longest), np.int64)
@@ -91,17 +93,18 @@ class ArcArrays:
 
 @dataclass
 class ArcPassage:
-    """Some sentences of a treebank, for a solver that takes them one after another. Nothing is copied."""
+    """A passage for an online solver: the numbers of some sentences of a treebank; arcs are not copied."""
 
     source: ArcArrays
-    sentences: Tensor  # int64 [sentences of the passage], in order
+    sentences: Tensor  # int64 [sentences of the passage] in the order of training
     epoch: int
 
 
 class ArcPassages(Passages):
-    """Passages of a treebank in random order."""
+    """Passages of the sentences of a treebank in random order, for online solvers."""
 
     def passage(self, sentences: np.ndarray) -> ArcPassage:
+        """The passage of these sentences."""
         return ArcPassage(self.arrays, torch.from_numpy(sentences), self.epoch)
 
 
@@ -111,7 +114,7 @@ def arrays_of_parts(
     templates: Sequence[ArcTemplate],
     make_bags: Callable[[str, Treebank], Bags],
 ) -> dict[str, ArcArrays]:
-    """The arcs of all parts; make_bags(part, treebank) is called when the bags of a part are first needed."""
+    """The arc arrays of all parts; make_bags(part, treebank) is called when the bags of a part are first needed."""
     return {
         part: ArcArrays(treebank, templates, punctuation(part), lambda tb, part=part: make_bags(part, tb), part)
         for part, treebank in parts.items()

@@ -1,6 +1,6 @@
-"""The artifact of a parser: `model.json` has its templates and relations, `weights.safetensors` its numbers.
+"""The artifact of a parser: templates and relation names in `model.json`, keys and weights in `weights.safetensors`.
 
-Only living features are stored, as keys, which are hashes: no word of the treebank is in the folder.
+Only features with nonzero weights are stored, as hashed keys: the folder contains no words of the treebank.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from structsparse.tasks.parsing.predictor import DependencyParser
 from structsparse.tasks.parsing.relations import Relations
 from structsparse.weights.batch import Sizes
 
-KIND = "parser"  # the value of `kind` in model.json
+KIND = "parser"  # the value of the field `kind` in model.json
 
 
 def unfit(parser: Parser) -> str | None:
-    """Why this parser cannot be put into an artifact; None if it can."""
+    """The reason why a parser cannot be stored in an artifact; None if the parser can be stored."""
     if type(parser.scorer) is ArcScorer:
         return None
     return f"{type(parser.scorer)} cannot be put into an artifact, ArcScorer (model=arcs) can"
 
 
 def save(folder: Path, model: DependencyParser) -> int:
-    """Write the living part of a parser in float32, completely or not at all; the size of the folder in bytes."""
+    """Write the nonzero weights and keys of a parser in float32, atomically; return the size of the folder in bytes."""
     if (reason := unfit(model.parser)) is not None:
         raise UserError(reason)
     state = {"table": model.parser.scorer.table.detach().cpu().float().numpy()}
@@ -74,7 +74,7 @@ def save(folder: Path, model: DependencyParser) -> int:
 
 
 def load(folder: Path, description: dict) -> DependencyParser:
-    """Read a parser that `save` has written; errors name the damaged file and the reason."""
+    """Read a parser that `save` has written; an error names the damaged file and the reason."""
     with errors_in(folder / DESCRIPTION):
         check_fields(description, _FIELDS)
         for line in [*description["templates"], *(description["relations"] or {"templates": ()})["templates"]]:
@@ -94,7 +94,7 @@ def load(folder: Path, description: dict) -> DependencyParser:
 
 
 def _relations(described: dict, tensors: dict) -> Relations:
-    """The relations of a description."""
+    """The classifier of dependency relations, from the field `relations` of model.json and the tensors."""
     names = tuple(described["names"])
     index = decode_keys(ArcIndex, _one, described["templates"], tensors, "relations.keys")
     table = decode_table(tensors, "relations.table", (len(index), len(names)))
@@ -103,12 +103,12 @@ def _relations(described: dict, tensors: dict) -> Relations:
 
 
 def _one(line: str) -> list[ArcTemplate]:
-    """The template of a line, in a list as `decode_keys` takes it."""
+    """The arc template of a line, as a list of one, which `decode_keys` expects."""
     return [parse(line)]
 
 
 def _check_template(line: str) -> None:
-    """Refuse a line that is not the canonical name of a template."""
+    """Raise an error if a line is not the canonical name of an arc template."""
     template = parse(line)
     if template.name != line:
         raise UserError(f"template {line!r} is not the name of one template, expected {template.name!r}")
@@ -116,24 +116,24 @@ def _check_template(line: str) -> None:
 
 
 def _check_finite(name: str, array: np.ndarray) -> None:
-    """Refuse weights that are NaN or infinite."""
+    """Raise an error if an array of weights holds NaN or infinity."""
     check_weights(name, array)
     if array.size and array.min() == -np.inf:
         raise UserError(f"{name} holds a weight that is infinite, expected numbers")
 
 
 def _are_names(value: object) -> bool:
-    """Whether this is a list of distinct names of relations."""
+    """Whether a value is a list of distinct names of dependency relations."""
     return isinstance(value, list) and all(map(_is_name, value)) and len({*value}) == len(value) > 0
 
 
 def _is_name(value: object) -> bool:
-    """Whether this can be a field of CoNLL-U."""
+    """Whether a value can be a field of CoNLL-U: a string that is not empty, without tabs and line breaks."""
     return isinstance(value, str) and value != "" and not {*value} & {*"\t\n\r"}
 
 
 def _are_relations(value: object) -> bool:
-    """Whether this is the field `relations` of model.json."""
+    """Whether a value is valid as the field `relations` of model.json: null, or names and templates of relations."""
     if not isinstance(value, dict):
         return value is None
     return {*value} == {"names", "templates"} and _are_names(value["names"]) and are_keys(value["templates"])

@@ -1,4 +1,4 @@
-"""The data of a parser: the parts of a treebank as arrays, the templates, and the index of features."""
+"""The data of a parser: train, dev and test of a treebank as arrays of arcs, arc templates, and the feature index."""
 
 from __future__ import annotations
 
@@ -31,49 +31,49 @@ from structsparse.training.batches import Batches
 from structsparse.training.data import CorpusParts
 from structsparse.weights.batch import Sizes
 
-SMALL_BATCH = 64  # sentences of a batch where nothing is trained
-LABELS = ("arc",)  # the single column of a table of weights of arcs
+SMALL_BATCH = 64  # sentences per batch when a parser only predicts
+LABELS = ("arc",)  # the name of the single column of a table of arc weights
 
 
 @dataclass(frozen=True)
 class ParsingData(CorpusParts):
-    """The data that a parser is trained and evaluated on."""
+    """The data of a parser: a treebank in parts, arc templates, the feature index and arrays of arcs."""
 
     splits: TreebankSplits
     templates: tuple[ArcTemplate, ...]
-    make_index: Callable[[], ArcIndex]  # of all features; called if a model needs it
-    arrays: dict[str, ArcArrays]  # train, dev, test
+    make_index: Callable[[], ArcIndex]  # makes the index of all features; called only if a model needs it
+    arrays: dict[str, ArcArrays]  # by part: train, dev, test
     projective: bool
     single_root: bool
-    notes: tuple[str, ...]  # for the user
-    label_templates: tuple[ArcTemplate, ...] = ()  # of relations; none: relations are not learnt
-    min_count: int = 1  # arcs that a feature must occur on
-    bits: int = WORD  # of keys: features of a template with the same first bits are one
-    open: bool = True  # whether a stage may use all features of the templates that the stage before has selected
-    closed: bool = False  # whether only the features of the index may have weights
-    reduced: bool = False  # whether rows have been dropped
-    short: ArcIndex | None = None  # the index of the artifact, if its keys are shorter than those of `index`
+    notes: tuple[str, ...]  # messages for the user
+    label_templates: tuple[ArcTemplate, ...] = ()  # templates of the relation classifier; empty: none is trained
+    min_count: int = 1  # the number of arcs on which a feature must occur
+    bits: int = WORD  # of a key; features of a template with equal keys are the same
+    open: bool = True  # whether the next stage may use all features of the selected templates
+    closed: bool = False  # whether only features of `index` may have nonzero weights
+    reduced: bool = False  # whether features have been dropped from the index
+    short: ArcIndex | None = None  # the index with shortened keys that the artifact stores, if any
     metric: str = "uas"
     score: type[TreeScore] = TreeScore
 
     @property
     def index(self) -> ArcIndex:
-        """The index of all features."""
+        """The index of arc features, made when it is first needed."""
         return self.make_index()
 
     @property
     def sizes(self) -> Sizes:
-        """Sizes of the table of weights."""
+        """The sizes of the weight table of arc features."""
         return Sizes(len(self.index), len(LABELS), 0, ())
 
     @property
     def layout(self) -> ArcLayout:
-        """The layout of the table of weights."""
+        """The layout of the weight table: which rows belong to which arc template."""
         return ArcLayout(self.index.names, self.index.offsets, LABELS, self.reduced)
 
     @property
     def counted_layout(self) -> ArcLayout:
-        """The layout of the table of all features of training, which are counted without an index."""
+        """The layout of a weight table of all features in training, from counts of features, without an index."""
         if self.closed:
             return self.layout
         counts = ArcKeys(self.splits.train, self.templates).distinct_counts()
@@ -81,7 +81,7 @@ class ParsingData(CorpusParts):
         return ArcLayout([template.name for template in self.templates], offsets, LABELS, self.reduced)
 
     def keep(self, alive: np.ndarray) -> ParsingData:
-        """Only the rows that are alive, bool [rows]."""
+        """The data with only the features marked in `alive`, bool [rows]."""
         if alive.all():
             return self
         index, new_row = self.index.keep(alive)
@@ -89,22 +89,22 @@ class ParsingData(CorpusParts):
         return replace(self, make_index=lambda: index, arrays=arrays, closed=True, reduced=True)
 
     def with_templates(self, living: np.ndarray) -> ParsingData:
-        """Only the templates that are alive, bool [templates], with all of their features."""
+        """The data with only the templates marked in `living`, bool [templates], with all of their features."""
         templates = tuple(t for t, lives in zip(self.templates, living, strict=True) if lives)
         make_index, arrays = _lazy_features(self.splits, templates, self.min_count, self.bits)
         return replace(self, templates=templates, make_index=make_index, arrays=arrays, reduced=True)
 
     def with_features(self, index: ArcIndex) -> ParsingData:
-        """Only the features of this index."""
+        """The data with only the features of the given index."""
         arrays = _arrays(self.splits, index.templates, lambda: index)
         return replace(
             self, templates=index.templates, make_index=lambda: index, arrays=arrays, closed=True, reduced=True
         )
 
     def shortened(self, guard: int, alive: np.ndarray) -> ParsingData:
-        """The data with short keys of the rows that are alive, bool [rows].
+        """The data with shortened keys of the features marked in `alive`, bool [rows].
 
-        Dev and test get the features that these keys find, so that they are scored as the artifact will be."""
+        Features of dev and test are looked up again with the short keys, so that scores equal those of the artifact."""
         short = self.index.only(alive).shortened_on(self.splits.train, guard)
         arrays = dict(self.arrays)
         for part in ("dev", "test"):
@@ -113,21 +113,21 @@ class ParsingData(CorpusParts):
         return replace(self, arrays=arrays, short=short)
 
     def describe(self) -> list[str]:
-        """Lines for the console: the sizes of parts and model, and notes."""
+        """Lines for the console: sizes of the parts, numbers of templates and training arcs, and notes."""
         model = f"{len(self.templates)} templates, {self.arrays['train'].arcs[-1]:,} arcs to train on"
         return [*self.splits.describe(), model, *self.notes]
 
     def batches(self, part: str, size: int | None, *, shuffle: bool = False, **sharing) -> Batches:
-        """A part in batches of `size` sentences; where nothing is trained they are small, to save memory."""
+        """Batches of `size` sentences of a part; batches without shuffling (prediction) are small, to save memory."""
         size = min(size or SMALL_BATCH, SMALL_BATCH) if not shuffle else size
         return Batches(self.arrays[part], size, shuffle=shuffle, **sharing)
 
     def whole(self, part: str) -> Batches:
-        """A part in small batches."""
+        """All sentences of a part in small batches, for prediction."""
         return self.batches(part, SMALL_BATCH)
 
     def passages(self, part: str, size: int | None, seed: int) -> ArcPassages:
-        """Sentences in random order, `size` at a time, for online solvers."""
+        """Passages of `size` sentences each of a part, in random order, for online solvers."""
         return ArcPassages(self.arrays[part], size, shuffle=True, seed=seed)
 
 
@@ -142,10 +142,10 @@ def prepare(
     labels: bool = False,
     open: bool = True,
 ) -> ParsingData:
-    """The data of a parser from a treebank; with `labels` relations are learnt, too.
+    """Prepare the data of a parser from a treebank; with `labels`, a classifier of relations is trained too.
 
-    Features are computed when a model first needs them. Those of all templates, which many runs begin with, are cached,
-    up to `cache` megabytes over all runs."""
+    Features are computed when a model first needs them. Features of all templates, with which many runs begin, are
+    cached on disk, up to `cache` megabytes over all runs."""
     check_megabytes(cache)
     if not isinstance(splits, TreebankSplits) or "variants" not in features:
         raise UserError("a parser needs a treebank and templates of arcs; these data or features are for other tasks")
@@ -167,14 +167,14 @@ def prepare(
 
 
 def _expanded(features: dict) -> list[ArcTemplate]:
-    """The templates of the options of features, checked."""
+    """The arc templates that the options of features give, checked for unknown attributes."""
     templates = expand(features["templates"], features["variants"])
     check_attributes(templates)
     return templates
 
 
 def _label_templates(splits: TreebankSplits, features: dict) -> tuple[tuple[ArcTemplate, ...], list[str]]:
-    """The templates of relations, none if there is a single relation, and notes for the user."""
+    """The templates of the relation classifier (none if training has a single relation), and notes for the user."""
     if not features.get("label_templates"):
         raise UserError("task.labels=true needs features.label_templates; name some, or take task.labels=false")
     templates = expand_plain(features["label_templates"])
@@ -188,13 +188,14 @@ def _label_templates(splits: TreebankSplits, features: dict) -> tuple[tuple[ArcT
 def _lazy_features(
     splits: TreebankSplits, templates: tuple[ArcTemplate, ...], min_count: int, bits: int = WORD, megabytes: int = 0
 ) -> tuple[Callable[[], ArcIndex], dict[str, ArcArrays]]:
-    """The index of all features of training and the arcs of all parts, computed or loaded when they are needed."""
+    """A function that makes the feature index, and the arcs of all parts; features are computed or loaded on demand."""
     if megabytes == 0:
         make_index = lru_cache(None)(lambda: ArcIndex.fit(splits.train, templates, min_count, bits))
         return make_index, _arrays(splits, templates, make_index)
 
     @lru_cache(None)
     def load() -> tuple[ArcIndex, dict[str, Bags]]:
+        """The index and the bags of all parts, from the cache on disk if possible."""
         index, bags, notes = indexed(splits.parts, templates, min_count, megabytes, ArcIndex, bits=bits)
         for note in notes:
             warnings.warn(note, RuntimeWarning, stacklevel=2)
@@ -207,6 +208,6 @@ def _lazy_features(
 def _arrays(
     splits: TreebankSplits, templates: tuple[ArcTemplate, ...], make_index: Callable[[], ArcIndex]
 ) -> dict[str, ArcArrays]:
-    """The arcs of all parts, with the bags of an index."""
+    """The arc arrays of all parts, with the features of the index that `make_index` returns."""
     make_bags = lambda part, treebank: make_index().bags(treebank)  # noqa: E731
     return arrays_of_parts(splits.parts, splits.punctuation, templates, make_bags)

@@ -1,7 +1,8 @@
-"""The growing table of a parser (`model=arcs_growing`): a feature gets a row when a wrong tree first moves its weight.
+"""The growing weight table of a parser (`model=arcs_growing`): only arc features that get a weight take memory.
 
-During a sweep the weights lie in a hash table of feature keys (`kernels/weights/key_table.py`). Between sweeps they lie
-in compact arrays: the weight, the key and the template of each row.
+A feature gets a row when a wrong tree first changes its weight. During a sweep, weights are in a hash table of feature
+keys (`kernels/weights/key_table.py`). Between sweeps, weights are in compact arrays: weight, key and template of each
+row.
 """
 
 from __future__ import annotations
@@ -27,21 +28,24 @@ from structsparse.weights.growing import PartialTable
 
 
 class GrowingArcScorer(PartialTable):
-    """An `ArcScorer` with only the rows in memory that are in use; all other weights are zero.
+    """An `ArcScorer` that has memory only for the feature rows in use; the weights of all other features are zero.
 
-    It grows under solvers that go from sentence to sentence (`solver=online_perceptron`, `online_mira`), and shrinks
-    when they resume after a prox. Code that changes the weights in place calls `stale()`."""
+    The table gets new rows under online solvers (`solver=online_perceptron`, `online_mira`). Rows of zeros are dropped
+    when an online solver resumes after a prox (the proximal operator of the penalty). Code that changes the weights
+    in place must call `stale()`."""
 
     linear = True
     growth = 1.5
 
     def __init__(self, sizes: Sizes | None = None) -> None:
-        super().__init__(1, [("keys", torch.int64), ("templates", torch.int32)])  # of each row; keys are unsigned bits
-        self.open = True  # whether features without a row may get one
-        self._slots: key_table.Slots | None = None  # the hash table
+        # Each row has a weight, a feature key (64 unsigned bits in an int64) and a template number.
+        super().__init__(1, [("keys", torch.int64), ("templates", torch.int32)])
+        self.open = True  # whether features without a row may get a row
+        self._slots: key_table.Slots | None = None  # the hash table from keys to weights
         self._hashed: Tensor | None = None  # the weights that the hash table holds
 
     def forward(self, batch: ArcBatch) -> Tensor:  # [batch, size, size]
+        """The score of every arc, modifiers by heads: [batch, size, size]."""
         if self.table.device.type != "cpu":
             raise UserError("model=arcs_growing looks its features up on the CPU; on other devices take model=arcs")
         size = batch.gold.shape[1] + 1
@@ -52,11 +56,11 @@ class GrowingArcScorer(PartialTable):
     # --- the hash table
 
     def stale(self) -> None:
-        """Note that the weights were changed in place: the hash table is refreshed before its next use."""
+        """Mark the hash table as out of date, because the weights were changed in place."""
         self._hashed = None
 
     def slots(self, extra: int = 0) -> key_table.Slots:
-        """The hash table of all rows, with room for `extra` more."""
+        """The hash table of the keys and weights of all rows, with room for `extra` more features."""
         weights = self.table.detach().view(-1).numpy()
         if self._slots is None or key_table.room(self._slots) < self.held + extra:
             self._slots = None  # free the old table before the new one is allocated
@@ -72,26 +76,26 @@ class GrowingArcScorer(PartialTable):
         key_table.collect(self._slots, self.table.detach().view(-1).numpy())
         self._hashed = self.table.data
 
-    # --- rows
+    # --- rows in memory
 
     def release(self) -> Tensor | None:
-        """Drop zero rows, unless the features are fixed. The old numbers of the rows that stay; None if all stay."""
+        """Drop rows of zeros, unless the features are fixed; return the old numbers of kept rows, None if all stay."""
         return super().release() if self.open else None
 
     def set_rows(self, weights: Tensor, keys: Tensor, templates: Tensor) -> None:
-        """Replace all rows: weights [rows, 1], the key and the template of each row [rows]."""
+        """Replace all rows in memory: weights [rows, 1], and the key and the template of each row [rows]."""
         super().set_rows(weights, keys, templates.int())
         self._slots = self._hashed = None
 
     def compact(self) -> None:
         """Free the hash table and the reserved memory, which take several times the memory of the rows."""
-        self._slots = self._hashed = None  # before anything is copied
+        self._slots = self._hashed = None  # the hash table is freed before rows are copied
         self.set_rows(*(tensor.clone() for tensor in self._rows()))
 
-    # --- groups and survivors
+    # --- groups of rows, and rows that survive a penalty
 
     def groups_of(self, make: Callable, layout: ArcLayout, name: str) -> HeldTemplates:
-        """Templates as groups of the rows in memory; `make` must be groups=template."""
+        """Groups of the rows in memory by arc template; `make` must be the maker groups=template."""
         kind, options = (make.func, make.keywords) if isinstance(make, partial) else (make, {})
         if kind is not by_template:
             raise UserError("model=arcs_growing takes groups=template only; for other groups take model=arcs")
@@ -99,15 +103,17 @@ class GrowingArcScorer(PartialTable):
         return HeldTemplates(layout.templates, sizes, options.get("weights", "sqrt_size"), name, self)
 
     def spread(self, penalty: Penalty) -> Tensor:
-        """Mask of the rows in memory that survive a penalty: bool [held, 1]"""
+        """The mask of the rows in memory that a penalty has not set to zero: bool [rows in memory, 1]"""
         return penalty.survivors(self.table.detach()).expand(self.held, 1)
 
 
 class HeldTemplates(Partition):
-    """Templates as groups of the rows of a growing parser that are in memory; group sizes and weights are those of all
-    features of training."""
+    """Groups of the rows of a growing arc table that are in memory, one group for each arc template.
 
-    offsets = None  # rows are held in no order
+    Group sizes and group weights are those of all features of training.
+    """
+
+    offsets = None  # the rows in memory are in no order
     free = aligned = False
 
     def __init__(self, names, sizes: Tensor, weights: str | Tensor, parameter: str, scorer: GrowingArcScorer) -> None:
@@ -115,16 +121,19 @@ class HeldTemplates(Partition):
         self.names, self.parameter = list(names), parameter
         self.register_buffer("size", sizes)
         self.register_buffer("weight", checked_weights(weights, sizes, self.names))
-        self.scorer = [scorer]  # in a list: it is no submodule
+        self.scorer = [scorer]  # in a list, so that torch does not register the scorer as a submodule
 
     @property
     def ids(self) -> Tensor:
+        """The template of each row in memory: int64 [rows, 1]."""
         return self.scorer[0].templates.long()[:, None]
 
     @property
     def shape(self) -> torch.Size:
+        """The shape of the weights in memory: [rows, 1]."""
         return self.scorer[0].table.shape
 
     @property
     def shared(self) -> list[int]:
+        """The dimensions along which all weights are in the same group: none."""
         return []

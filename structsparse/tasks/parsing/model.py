@@ -1,4 +1,4 @@
-"""The model of a parser: a scorer of every arc from a head to a modifier, and trees over the arcs."""
+"""The model of a dependency parser: a scorer of every arc from a head to a modifier, and the trees over the arcs."""
 
 from __future__ import annotations
 
@@ -24,60 +24,61 @@ if TYPE_CHECKING:
 
 
 class ArcSource(Protocol):
-    """The corpus of a batch. A model reads either the bags of features or the atoms of keys."""
+    """The source of the features of an `ArcBatch`: a scorer reads either `bag` or `template_atoms`."""
 
-    template_atoms: TemplateAtoms  # all that is needed to compute the keys of any sentence
+    template_atoms: TemplateAtoms  # hashed attributes and templates, which give the feature keys of any sentence
 
     def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Active rows of all arcs of these sentences, and where those of each arc begin."""
+        """The active feature rows of all arcs of these sentences, and the offset where the rows of each arc begin."""
 
 
 @dataclass
 class ArcBatch:
-    """Some sentences for a parser. Arcs are laid end to end: by sentence, by modifier, by head; heads are padded."""
+    """A batch of sentences for a parser: arcs sorted by sentence, modifier and head; gold heads padded."""
 
     source: ArcSource
-    chosen: np.ndarray  # int64 [batch] which sentences of the corpus these are
-    places: Tensor  # int64 [arcs] in [batch * size * size], size one more than the longest sentence
-    gold: Tensor  # int64 [batch, size - 1] heads
-    punctuation: Tensor  # bool [words]
-    lengths: Tensor  # int64 [batch]
-    sentences: Tensor  # int64 [batch] the same
-    items: int  # sentences in the whole step, over all processes
-    cache: BatchCache | None = None  # if the same batch comes again
-    part: str = ""  # of the corpus
+    chosen: np.ndarray  # int64 [batch] numbers of the sentences in the corpus
+    places: Tensor  # int64 [arcs] in [batch * size * size]; size: length of the longest sentence + 1
+    gold: Tensor  # int64 [batch, size - 1] gold heads
+    punctuation: Tensor  # bool [words] whether each word is punctuation
+    lengths: Tensor  # int64 [batch] words of each sentence
+    sentences: Tensor  # int64 [batch] `chosen` as a tensor
+    items: int  # number of sentences in the training step, over all processes
+    cache: BatchCache | None = None  # values to reuse if the same batch comes again
+    part: str = ""  # the part of the corpus: train, dev or test
 
     @cached_property
     def _bag(self) -> tuple[Tensor, Tensor]:
+        """Active feature rows of all arcs and the offsets of arcs, on the device of the batch."""
         return tuple(torch.from_numpy(array).to(self.gold.device) for array in self.source.bag(self.chosen))
 
     @property
     def ids(self) -> Tensor:
-        """Active rows of all arcs: int32 [occurrences]"""
+        """The active feature rows of all arcs: int32 [occurrences]"""
         return self._bag[0]
 
     @property
     def offsets(self) -> Tensor:
-        """Into ids: int64 [arcs + 1]"""
+        """The offset in `ids` where the feature rows of each arc begin: int64 [arcs + 1]"""
         return self._bag[1]
 
     def pad(self, arcs: Tensor) -> Tensor:
-        """Scores of arcs as a padded tensor: [arcs] -> [batch, size, size], modifiers by heads"""
+        """Scatter scores of arcs into a padded tensor: [arcs] -> [batch, size, size], modifiers by heads."""
         batch, longest = self.gold.shape
         padded = arcs.new_zeros(batch * (longest + 1) ** 2)
         return padded.index_copy(0, self.places, arcs).view(batch, longest + 1, longest + 1)
 
 
 def places_of_arcs(lengths: np.ndarray, size: int) -> np.ndarray:
-    """The place of each arc of sentences of these lengths in [sentences * size * size]: int64 [arcs]"""
+    """The index of each arc in a padded tensor [sentences * size * size], for given sentence lengths: int64 [arcs]"""
     squares = lengths.astype(np.int64) ** 2
     sentence = np.repeat(np.arange(len(lengths)), squares)
     modifier, head = np.divmod(ranges(np.zeros_like(squares), squares), np.repeat(lengths, squares))
-    return (sentence * size + modifier + 1) * size + head + (head > modifier)  # without arcs from a word to itself
+    return (sentence * size + modifier + 1) * size + head + (head > modifier)  # skips arcs from a word to itself
 
 
 class ArcScorer(FeatureTable):
-    """score[arc] = sum over the features of the arc of table[feature]"""
+    """A linear scorer of arcs: score[arc] = sum of table[feature] over the features of the arc."""
 
     linear = True
 
@@ -86,11 +87,12 @@ class ArcScorer(FeatureTable):
         self.table = nn.Parameter(zeros_on_large_pages(sizes.rows, 1))  # [rows, 1]
 
     def forward(self, batch: ArcBatch) -> Tensor:  # [batch, size, size]
+        """The score of every arc, modifiers by heads: [batch, size, size]."""
         return batch.pad(bag_sum(self.table, batch.ids, batch.offsets).squeeze(1))
 
 
 class Parser(nn.Module):
-    """A scorer of arcs, and the structure of the trees over them."""
+    """A graph-based dependency parser: a scorer of arcs, and projective or nonprojective trees over the arcs."""
 
     def __init__(self, scorer: nn.Module, projective: bool = False, single_root: bool = False) -> None:
         super().__init__()
@@ -98,10 +100,11 @@ class Parser(nn.Module):
         self.structure = (ProjectiveTree if projective else NonprojectiveTree)(single_root)
 
     def sweeper(self, solver: Online) -> Sweeper:
-        """The pass over single sentences by which an online solver moves this parser."""
+        """The sweeper by which an online solver updates the weights of this parser sentence by sentence."""
         from structsparse.tasks.parsing.sweeps import GrowingTreeSweeper, TreeSweeper  # not needed for prediction
 
         return (GrowingTreeSweeper if isinstance(self.scorer, GrowingTable) else TreeSweeper)(self, solver)
 
     def forward(self, batch: ArcBatch) -> Tensor:
+        """The score of every arc, modifiers by heads: [batch, size, size]."""
         return self.scorer(batch)

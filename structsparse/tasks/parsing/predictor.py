@@ -1,7 +1,7 @@
-"""The predictor of parsers: the best tree of a sentence, its relations, the k best trees, probabilities of arcs.
+"""The predictor of parsers: the best dependency tree of a sentence, the k best trees, and arc probabilities.
 
-Nothing here imports Lightning. Sentences are processed in batches of similar length, so that memory is bounded by the
-longest sentence and by the input itself.
+This module does not import Lightning. Sentences are processed in batches of similar length, so that memory is bounded
+by the longest sentence and by the input itself.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from structsparse.tasks.parsing.model import ArcBatch, Parser, places_of_arcs
 from structsparse.tasks.parsing.relations import Relations
 from structsparse.tasks.parsing.scores import TreeScore
 
-BATCH = 1 << 22  # feature occurrences of a batch, unless it is a single sentence
+BATCH = 1 << 22  # the largest number of feature occurrences in a batch of two or more sentences
 Input = Sentences | str | os.PathLike | Iterable[Iterable[str | Sequence[str] | Mapping[str, str]]]
 
 
 class DependencyTree(NamedTuple):
-    """The tree of one sentence."""
+    """The dependency tree of one sentence: the head of each word, and the relation to the head."""
 
-    heads: list[int]  # of each word: the number of another word, from 1 on, or 0 for the root
-    relations: list[str] | None  # to the heads; None if the parser has none
+    heads: list[int]  # for each word: the number of its head word, from 1 on, or 0 for the root
+    relations: list[str] | None  # for each word: the relation to its head; None if the parser predicts no relations
 
 
 class RankedTree(NamedTuple):
-    """One of the best trees of a sentence."""
+    """One of the k best dependency trees of a sentence, with score and probability."""
 
     tree: DependencyTree
     score: float
@@ -50,15 +50,15 @@ class RankedTree(NamedTuple):
 
 
 class ParsedWords(NamedTuple):
-    """Predicted heads and relations of all words of some sentences, as columns."""
+    """The predicted heads and relations of all words of some sentences, as arrays."""
 
-    heads: np.ndarray  # int64 [tokens], numbers of words from 1 on, 0 for the root
-    relations: Column | None  # None if the parser has none
-    probabilities: np.ndarray | None  # float64 [tokens], of each word's arc, if requested
+    heads: np.ndarray  # int64 [tokens] number of the head word from 1 on, 0 for the root
+    relations: Column | None  # None if the parser predicts no relations
+    probabilities: np.ndarray | None  # float64 [tokens] of the arc to each word; None if not requested
 
 
 class RankedWords(NamedTuple):
-    """One of the best trees of a sentence, as columns."""
+    """One of the k best trees of a sentence as arrays, with score and probability."""
 
     words: ParsedWords
     score: float
@@ -67,37 +67,38 @@ class RankedWords(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class DependencyParser:
-    """A trained parser. It predicts a dependency tree for every sentence.
+    """A trained dependency parser, which predicts a tree for every sentence.
 
-    Every verb takes a list of sentences, the path of a CoNLL-U file, or `Sentences`. A sentence is a list of words if
-    the parser reads forms only, else a list of tuples (the values of `columns`, in their order) or of dicts."""
+    `predict`, `nbest`, `marginals` and `evaluate` take a list of sentences, the path of a CoNLL-U file, or `Sentences`.
+    A sentence is a list of words if the parser reads forms only. Otherwise it is a list of tuples (the values of
+    `columns`, in order) or of dicts."""
 
     index: ArcIndex
     parser: Parser
     relations: Relations | None
-    rule: str  # which words are punctuation: upos or characters
+    rule: str  # how punctuation is found: by `upos` or by `characters`
 
     @property
     def columns(self) -> dict[str, int]:
-        """The columns that it reads, with the number of templates that read each."""
+        """The columns that the parser reads, with the number of templates that read each column."""
         templates = [*self.index.templates, *(() if self.relations is None else self.relations.index.templates)]
         counts = Counter(name for template in templates for name in columns_of(template))
         return {name: counts[name] for name in COLUMNS if name in counts}
 
-    # --- the verbs of every model
+    # --- the methods that every model has
 
     def predict(self, sentences: Input) -> list[DependencyTree]:
-        """The best tree of each sentence."""
+        """Predict the best dependency tree of each sentence."""
         sentences = self._sentences(sentences)
         return [_tree(words) for words in _split(self.parse(sentences), sentences.offsets)]
 
     def nbest(self, sentences: Input, count: int = 10) -> list[list[RankedTree]]:
-        """The `count` best trees of each sentence, or all if there are fewer, the best first."""
+        """The `count` best trees of each sentence, best first; all trees if there are fewer."""
         ranked = self.ranked(self._sentences(sentences), count)
         return [[RankedTree(_tree(tree.words), tree.score, tree.probability) for tree in trees] for trees in ranked]
 
     def marginals(self, sentences: Input) -> list[np.ndarray]:
-        """The probability of every arc: float64 [words, words + 1] of each sentence, words by heads, 0 for the root."""
+        """The marginal probability of every arc: for each sentence float64 [words, words + 1], head 0 is the root."""
         sentences = self._sentences(sentences)
         results = [np.zeros((0, 1)) for _ in range(len(sentences))]
         for scores, batch, *_ in self._scored(sentences):
@@ -109,19 +110,19 @@ class DependencyParser:
         return results
 
     def evaluate(self, source: Input) -> dict[str, float]:
-        """Attachment scores against the trees in a CoNLL-U file or in a `Treebank`.
+        """Evaluate the parser: attachment scores (UAS, LAS) against the trees of a CoNLL-U file or a `Treebank`.
 
-        In lists each token has the columns of the parser, `head`, and `deprel` if the parser has relations."""
+        In lists, each token has the columns that the parser reads, `head`, and `deprel` if relations are predicted."""
         treebank = self._treebank(source)
         score, notes = self.score(treebank, self.parse(treebank))
         for note in notes:
             warnings.warn(note, RuntimeWarning, stacklevel=2)
         return score.result()
 
-    # --- columns of sentences, as commands and tests use them
+    # --- the same for `Sentences`, with results as arrays and columns
 
     def parse(self, sentences: Sentences, probabilities: bool = False) -> ParsedWords:
-        """The best trees of all sentences, as columns."""
+        """Predict the best trees of all sentences, as arrays; with `probabilities`, also of the predicted arcs."""
         heads = np.empty(sentences.tokens, np.int64)
         of_arcs = np.empty(sentences.tokens) if probabilities else None
         for scores, batch, tokens, inside in self._scored(sentences):
@@ -132,7 +133,7 @@ class DependencyParser:
         return ParsedWords(heads, self._relations(sentences, heads), of_arcs)
 
     def ranked(self, sentences: Sentences, count: int, probabilities: bool = False) -> list[list[RankedWords]]:
-        """The best trees of each sentence, at most `count`, the best first, as columns."""
+        """The best trees of each sentence, at most `count`, best first, as arrays."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise UserError(f"the {count} best trees were requested, expected a number from 1 on")
         results: list[list[RankedWords]] = [[] for _ in range(len(sentences))]
@@ -141,7 +142,7 @@ class DependencyParser:
             shares = torch.exp(totals - self.parser.structure.log_partition(scores, batch.lengths)[:, None])
             marginals = self._marginals(scores, batch) if probabilities else None
             for k in range(count):
-                exist = totals[:, k] > -torch.inf  # sentences that have so many trees
+                exist = totals[:, k] > -torch.inf  # sentences that have more than k trees
                 words, chosen = inside[exist], batch.sentences[exist].numpy()
                 heads = trees[exist, k]
                 of_arcs = None if marginals is None else _of_heads(marginals[exist], heads)[words].numpy()
@@ -153,9 +154,9 @@ class DependencyParser:
         return results
 
     def score(self, treebank: Treebank, words: ParsedWords) -> tuple[TreeScore, list[str]]:
-        """The score of predicted trees against those of a treebank.
+        """Score predicted trees against the gold trees of a treebank.
 
-        The notes name relations that the parser does not know; their arcs count as wrong."""
+        Also returns notes that name relations unknown to the parser. Arcs with such relations count as wrong."""
         score, notes, relations = TreeScore(), [], ()
         if words.relations is not None:
             gold = treebank.columns["deprel"].recoded(words.relations.values)
@@ -166,10 +167,10 @@ class DependencyParser:
         score.add(treebank.heads.astype(np.int64), words.heads, treebank.offsets, marks, *relations)
         return score, notes
 
-    # --- input
+    # --- reading the input
 
     def _sentences(self, source: Input) -> Sentences:
-        """The input of a verb as columns."""
+        """The input sentences as columns, from a CoNLL-U file, lists or `Sentences`."""
         if isinstance(source, Sentences):
             return source
         if isinstance(source, str | os.PathLike):
@@ -177,7 +178,7 @@ class DependencyParser:
         return sentences_from_lists(source, (*self.columns,), "this parser")
 
     def _treebank(self, source: Input) -> Treebank:
-        """The input of `evaluate` with its trees."""
+        """The input of `evaluate` as a treebank with gold heads."""
         needed = {*self.columns, "upos" if self.rule == "upos" else "word"} | (
             {*()} if self.relations is None else {"deprel"}
         )
@@ -190,18 +191,21 @@ class DependencyParser:
             raise UserError(f"{source.source}: no trees to compare with, expected a treebank with heads")
         return source
 
-    # --- scores
+    # --- scores of batches
 
     def _relations(self, sentences: Sentences, heads: np.ndarray) -> Column | None:
+        """The predicted relation of each word to its given head; None if the parser predicts no relations."""
         return None if self.relations is None else self.relations.predict(sentences, heads)
 
     def _marginals(self, scores: Tensor, batch: ArcBatch) -> Tensor:  # [batch, n, n + 1]
+        """The marginal probability of every arc of a batch, modifiers by heads: float64 [batch, n, n + 1]."""
         return self.parser.structure.marginals(scores.double(), batch.lengths)[:, 1:]
 
     @torch.no_grad()
     def _scored(self, sentences: Sentences) -> Iterator[tuple[Tensor, ArcBatch, np.ndarray, Tensor]]:
-        """Scores, batch, token positions in the input, and which places of [batch, n] are words, of all sentences, the
-        longest first."""
+        """Score sentences batch by batch, longest first.
+
+        Yields arc scores, the batch, the positions of tokens in the input, and a mask of words, bool [batch, n]."""
         order = np.argsort(-sentences.lengths, kind="stable")
         order = order[: np.count_nonzero(sentences.lengths)]  # empty sentences have no trees
         arcs = (sentences.lengths[order].astype(np.int64) + 1) ** 2
@@ -217,22 +221,23 @@ class DependencyParser:
 
 
 class _BatchArcs:
-    """The arcs of a single batch, as the source of an `ArcBatch`."""
+    """The bags of arc features of a single batch, as the source of an `ArcBatch`."""
 
     def __init__(self, bags: Bags) -> None:
         self.bags = bags
 
     def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The active feature rows of all arcs of the batch, and the offset where the rows of each arc begin."""
         return self.bags.ids, self.bags.offsets
 
 
 def _of_heads(marginals: Tensor, heads: Tensor) -> Tensor:
-    """The probability of each word's arc to its head: [batch, n, n + 1], [batch, n] to [batch, n]"""
+    """The probability of the arc from each word's head: marginals [batch, n, n + 1], heads [batch, n] -> [batch, n]"""
     return marginals.gather(2, heads.unsqueeze(2)).squeeze(2)
 
 
 def _split(words: ParsedWords, offsets: np.ndarray) -> Iterator[ParsedWords]:
-    """The words of each sentence."""
+    """Split the predicted heads and relations of several sentences into single sentences."""
     for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         relations = None if words.relations is None else words.relations.take(np.arange(begin, end))
         probabilities = None if words.probabilities is None else words.probabilities[begin:end]
@@ -240,12 +245,12 @@ def _split(words: ParsedWords, offsets: np.ndarray) -> Iterator[ParsedWords]:
 
 
 def _tree(words: ParsedWords) -> DependencyTree:
-    """The words of one sentence as a tree."""
+    """The dependency tree of one sentence, from its predicted heads and relations."""
     return DependencyTree(words.heads.tolist(), None if words.relations is None else words.relations.strings())
 
 
 def _with_heads(sentences: Sentences) -> Treebank:
-    """Sentences with a column `head` as a treebank."""
+    """A treebank from sentences with a column `head`; invalid heads are an error."""
     columns, lengths = dict(sentences.columns), np.repeat(sentences.lengths, sentences.lengths)
     values = columns.pop("head").strings()
     for value, length in zip(values, lengths.tolist(), strict=True):

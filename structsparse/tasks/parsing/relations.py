@@ -1,4 +1,4 @@
-"""Relations of arcs: a linear classifier of single arcs, trained on gold arcs and applied to predicted ones."""
+"""Dependency relations of arcs: a linear classifier, trained on gold arcs and applied to predicted arcs."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from structsparse.kernels.solvers import online_relations as kernels
 from structsparse.tasks.parsing.features.index import ArcIndex
 from structsparse.tasks.parsing.features.templates import ArcTemplate
 
-EPOCHS = 10
-CAP = 0.01  # of the step for one arc, so that no arc is fitted at all costs
+EPOCHS = 10  # passes of training over the gold arcs
+CAP = 0.01  # the largest step size for one arc, so that single noisy arcs do not change the weights much
 
 
 @dataclass(frozen=True, eq=False)
 class Relations:
-    """A classifier of relations: score[arc, relation] = sum of weights[feature, relation] over the arc's features"""
+    """A relation classifier: score[arc, relation] = sum of weights[feature, relation] over features of the arc."""
 
     names: tuple[str, ...]
-    index: ArcIndex  # of living features
+    index: ArcIndex  # the index of arc features with nonzero weights
     weights: sparse.csr_array  # float32 [features, relations]
 
     def predict(self, sentences: Sentences, heads: np.ndarray) -> Column:
-        """The best relation of the arc to each word from its head: heads [tokens], 0 for the root"""
+        """Predict the relation of each word to its head; heads [tokens], 0 for the root."""
         return Column(list(self.names), self.scores(sentences, heads).argmax(axis=1).astype(np.int32))
 
     def scores(self, sentences: Sentences, heads: np.ndarray) -> np.ndarray:
-        """Scores of all relations of the arc to each word from its head: float32 [tokens, relations]"""
+        """The score of each relation for the arc from each word's head: float32 [tokens, relations]"""
         if not len(self.index):
             return np.zeros((len(heads), len(self.names)), np.float32)
         bags = self.index.bags_chosen(sentences, heads.astype(np.int64))
@@ -43,7 +43,7 @@ class Relations:
         return (sparse.csr_array((ones, bags.ids, bags.offsets), shape) @ self.weights).toarray()
 
     def small(self, small: ArtifactOptions, treebank: Treebank) -> Relations:
-        """The relations as a small artifact stores them: rounded weights, and keys shortened on a treebank."""
+        """The classifier as a small artifact stores it: rounded weights, and feature keys shortened on a treebank."""
         weights, index = self.weights.copy(), self.index
         if small.bits is not None:
             quantize_(torch.from_numpy(weights.data), small.bits)
@@ -58,9 +58,10 @@ class Relations:
 def fit_relations(
     treebank: Treebank, templates: Sequence[ArcTemplate], min_count: int = 1, seed: int = 0
 ) -> tuple[Relations, int]:
-    """Relations trained on gold arcs by averaged updates, and the number of features before zero rows are dropped.
+    """Train a relation classifier on gold arcs by averaged online updates.
 
-    Features and relations that were never mistaken keep weights of zero."""
+    Returns the classifier, and the number of features before features with zero weights are dropped. Weights that no
+    update has changed stay zero."""
     heads, gold = treebank.heads.astype(np.int64), treebank.columns["deprel"].without_unused()
     index = ArcIndex.fit_chosen(treebank, heads, templates, min_count)
     bags, codes = index.bags_chosen(treebank, heads), gold.codes.astype(np.int64)
@@ -73,7 +74,7 @@ def fit_relations(
 def averaged(
     ids: np.ndarray, offsets: np.ndarray, gold: np.ndarray, shape: tuple[int, int], seed: int = 0, epochs: int = EPOCHS
 ) -> np.ndarray:
-    """Weights of a classifier, averaged over all updates: float32 [features, relations]
+    """The weights of a relation classifier, averaged over all updates: float32 [features, relations]
 
     Arc a has the features ids[offsets[a] : offsets[a + 1]] and the relation gold[a]."""
     weights, past = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
@@ -93,28 +94,28 @@ def averaged(
 
 @dataclass(frozen=True, eq=False)
 class Labelling:
-    """A trained classifier of relations, with the treebanks that it is scored on."""
+    """A trained relation classifier, with the train, dev and test treebanks that it labels."""
 
     model: Relations
     parts: Mapping[str, Treebank]
-    features: int  # before those without weights were dropped
-    seconds: float  # of training
+    features: int  # the number of features before features with zero weights were dropped
+    seconds: float  # the time of training
 
     @classmethod
     def fit(cls, parts: Mapping[str, Treebank], templates: Sequence[ArcTemplate], min_count: int) -> Self:
-        """Train a classifier on part `train`."""
+        """Train a relation classifier on the gold arcs of part `train`."""
         begin = time.perf_counter()
         model, features = fit_relations(parts["train"], templates, min_count)
         return cls(model, parts, features, time.perf_counter() - begin)
 
     def codes(self, part: str, sentences: np.ndarray, heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Codes of the gold and the predicted relations of some sentences with these heads: [tokens] each"""
+        """The codes of gold and of predicted relations of some sentences with given heads: [tokens] each"""
         treebank = self.parts[part].select(sentences)
         gold = treebank.columns["deprel"].recoded(self.model.names)
         return gold.codes, self.model.predict(treebank, heads).codes
 
     def figures(self) -> dict[str, object]:
-        """Figures of the relations for `metrics.json`."""
+        """Counts and training time of the relation classifier, for `metrics.json`."""
         weights = self.model.weights
         return {
             "label_features": self.features,

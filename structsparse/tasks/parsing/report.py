@@ -1,4 +1,4 @@
-"""Reports on a trained parser: counts of features, and tables of living templates, features and relations."""
+"""Reports on a trained parser: counts of features, and tables of templates, features and relations with weights."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from structsparse.tasks.parsing.relations import Relations
 from structsparse.training.selected_groups import selected_groups
 from structsparse.training.stage import GroupCount, StageResult, selecting_stage
 
-TABLE = "parser.scorer.table"  # the parameter with the weights of arc features
-MOST_FEATURES = 100_000  # rows of features.tsv and relations.tsv
+TABLE = "parser.scorer.table"  # the name of the parameter with the weights of arc features
+MOST_FEATURES = 100_000  # the largest number of rows in features.tsv and relations.tsv
 
 
 def template_groups(data: ParsingData) -> Partition:
-    """The templates of a parser as groups of its table."""
+    """Groups of the weights of a parser: one group for each arc template."""
     return by_template((len(data.index), 1), data.layout)
 
 
 def living_templates(result: StageResult) -> list[str]:
-    """The names of the templates with a nonzero weight."""
+    """The names of the arc templates that have a nonzero weight."""
     table = result.module.parser.scorer.table.detach()
     alive = template_groups(result.data).alive(table).tolist()
     return [name for name, lives in zip(result.data.index.names, alive, strict=True) if lives]
 
 
 def count_features(data: ParsingData, first: StageResult) -> int:
-    """Number of features of training, whether the model of the first stage has rows for all of them or not."""
+    """The number of arc features in training, counted even if the weight table has rows for some features only."""
     if not isinstance(first.module.parser.scorer, GrowingArcScorer):
         return len(data.index)
     groups = first.penalties[TABLE].groups if TABLE in first.penalties and first.data is data else None
@@ -45,8 +45,10 @@ def count_features(data: ParsingData, first: StageResult) -> int:
 
 
 def sparsity(data: ParsingData, first: StageResult, last: StageResult) -> dict[str, object]:
-    """Numbers of features, weights and groups before and after selection. Groups are those of the penalty that
-    selected, or templates if it has none."""
+    """Counts of features, weights and groups of a parser, before and after feature selection.
+
+    Groups are the groups of the penalty that selected features, or the templates if that penalty has no groups.
+    """
     nonzero = int(torch.count_nonzero(last.module.parser.scorer.table))
     counts = dict.fromkeys(("features", "weights"), count_features(data, first))
     counts |= dict.fromkeys(("nonzero", "rows_alive"), nonzero)
@@ -57,7 +59,7 @@ def sparsity(data: ParsingData, first: StageResult, last: StageResult) -> dict[s
 
 
 def feature_table(last: StageResult) -> Table:
-    """Table of the living arc features in words with their weights, the heaviest first."""
+    """A table of the arc features with nonzero weights, by readable name; largest weights first."""
     weights, data = last.module.parser.scorer.table.detach().cpu().double().numpy()[:, 0], last.data
     rows = heaviest(np.abs(weights))
     names = data.index.describe(rows, data.splits.train, data.arrays["train"].computed_bags)
@@ -65,7 +67,7 @@ def feature_table(last: StageResult) -> Table:
 
 
 def relation_table(data: ParsingData, model: Relations) -> Table:
-    """Table of the living features of relations in words with their nonzero weights, the heaviest first."""
+    """A table of the relation features with nonzero weights, by readable name; largest norms first."""
     norms = np.sqrt(model.weights.power(2).sum(axis=1))
     rows, train = heaviest(norms), data.splits.train
     heads = train.heads.astype(np.int64)
@@ -81,16 +83,16 @@ def relation_table(data: ParsingData, model: Relations) -> Table:
 
 
 def heaviest(norms: np.ndarray) -> np.ndarray:
-    """The rows of the largest norms, without zeros, the largest first, at most `MOST_FEATURES`: int64 [rows]"""
+    """The rows with the largest nonzero norms, largest first, at most `MOST_FEATURES`: int64 [rows]"""
     rows = np.flatnonzero(norms)
-    if len(rows) > MOST_FEATURES:  # a partition is faster than sorting all of them
+    if len(rows) > MOST_FEATURES:  # a partition is faster than sorting all rows
         least = np.partition(norms[rows], -MOST_FEATURES)[-MOST_FEATURES]
         rows = rows[norms[rows] >= least]
     return rows[np.argsort(-norms[rows], kind="stable")[:MOST_FEATURES]]
 
 
 def kinds_table(data: ParsingData, last: StageResult) -> Table:
-    """Table of the kinds and the variants of templates: how many there are, and how many live."""
+    """A table of counts of arc templates by kind and by variant: all templates, and templates with nonzero weights."""
     living, lines = {*living_templates(last)}, []
     templates = data.templates
     for by, value_of in (("kind", lambda t: t.kind), ("variant", lambda t: t.variant)):
@@ -101,7 +103,7 @@ def kinds_table(data: ParsingData, last: StageResult) -> Table:
 
 
 def write_report(folder: Path, data: ParsingData, results: Sequence[StageResult], last: StageResult) -> Table:
-    """Write the report of a run; `last` is the final result. Returns the table of groups."""
+    """Write the report on a parser (groups, kinds, features, relations) into a folder; return the table of groups."""
     table = group_table(selecting_stage(results), last)
     living_groups.write_groups(folder, table)
     write_text(folder / "kinds.tsv", tsv(kinds_table(data, last)))
@@ -114,7 +116,7 @@ def write_report(folder: Path, data: ParsingData, results: Sequence[StageResult]
 
 @torch.no_grad()
 def sentence_scores(result: StageResult, part: str) -> bootstrap.ItemScores:
-    """The number of words with the right head in each sentence of a part, for the paired bootstrap."""
+    """The number of words with a correct head in each sentence of a part, for the paired bootstrap test."""
     arrays, module = result.data.arrays[part], result.module
     right = np.zeros(len(arrays), np.int64)
     for batch in result.data.whole(part):
@@ -126,7 +128,7 @@ def sentence_scores(result: StageResult, part: str) -> bootstrap.ItemScores:
 
 
 def group_table(first: StageResult, last: StageResult) -> Table:
-    """Table of the groups of the penalty that selected; of templates with their final weights if it has none."""
+    """A table of the groups of the penalty that selected features; without groups, of templates and final weights."""
     table = selected_groups(first, TABLE)
     if table is not None:
         return table

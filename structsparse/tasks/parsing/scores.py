@@ -1,4 +1,4 @@
-"""The score of parsers: attachment of words to heads, whole trees and roots."""
+"""The score of dependency parsers: attachment scores (UAS, LAS), complete trees, and roots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from structsparse.corpora.treebank import per_sentence
 
-COUNTED = (  # the counts of a score, which add up over batches and processes
+COUNTED = (  # the names of the counts in a score; counts are summed over batches and processes
     *("tokens", "heads", "arcs", "labelled"),
     *("tokens_no_punct", "heads_no_punct", "arcs_no_punct"),
     *("sentences", "complete", "complete_no_punct", "roots"),
@@ -21,10 +21,11 @@ class TreeScore:
     uas                share of the tokens with the right head
     las                share of the tokens with the right head and the right relation, subtype included; only where
                        relations are predicted
-    uas_no_punct       the same two over the tokens that are not punctuation, as the caller marks them: by the part of
-    las_no_punct       speech PUNCT in Universal Dependencies, by their characters in CoNLL-X, as `eval.pl` does
-    complete           share of the sentences all of whose tokens have the right head
-    complete_no_punct  share of the sentences all of whose tokens that are not punctuation have the right head
+    uas_no_punct       uas over the tokens that are not punctuation; the caller marks punctuation: by the part of speech
+                       PUNCT in Universal Dependencies, by characters in CoNLL-X, as `eval.pl` does
+    las_no_punct       las over the tokens that are not punctuation
+    complete           share of the sentences in which all tokens have the right head
+    complete_no_punct  share of the sentences in which all tokens that are not punctuation have the right head
     root_accuracy      share of the sentences whose roots (tokens with head 0) are exactly those of the gold tree
     """
 
@@ -33,6 +34,7 @@ class TreeScore:
 
     @property
     def counts(self) -> np.ndarray:
+        """The counts of the score, in the order of `COUNTED`: int64 [counts]"""
         return self._counts  # int64 [COUNTED]
 
     @counts.setter
@@ -43,6 +45,7 @@ class TreeScore:
         self._counts = counts
 
     def __add__(self, other: Self) -> Self:
+        """The score of the sentences of both scores together."""
         total = type(self)()
         total.counts = self.counts + other.counts
         return total
@@ -56,8 +59,8 @@ class TreeScore:
         gold_labels: np.ndarray | None = None,
         labels: np.ndarray | None = None,
     ) -> None:
-        """Count sentences: gold and predicted heads [tokens], 0 for the root; offsets [sentences + 1]; punctuation,
-        bool [tokens]; codes of gold and predicted relations [tokens], if there are any."""
+        """Add sentences to the counts: gold and predicted heads [tokens], 0 for the root; offsets [sentences + 1];
+        punctuation, bool [tokens]; codes of gold and predicted relations [tokens] if relations are predicted."""
         _check(gold, predicted, offsets, punctuation, gold_labels, labels)
         right, word = gold == predicted, ~punctuation
         arcs = right & (gold_labels == labels) if labels is not None else np.zeros(len(right), bool)
@@ -79,7 +82,7 @@ class TreeScore:
         self._counts += [counts[name] for name in COUNTED]
 
     def result(self) -> dict[str, float]:
-        """The scores as fractions, and the numbers of tokens and sentences."""
+        """The attachment scores as fractions, and the numbers of tokens and sentences."""
         counts = dict(zip(COUNTED, self._counts.tolist(), strict=True))
         tokens, words, sentences = (max(1, counts[name]) for name in ("tokens", "tokens_no_punct", "sentences"))
         scores = {"uas": counts["heads"] / tokens, "uas_no_punct": counts["heads_no_punct"] / words}
@@ -95,7 +98,7 @@ class TreeScore:
 
 
 def _check(gold, predicted, offsets, punctuation, gold_labels, labels) -> None:
-    """Refuse arrays of other lengths and heads outside their sentence."""
+    """Raise an error if arrays have different lengths, or if a head is outside of the sentence."""
     tokens = int(offsets[-1])
     if (labels is None) != (gold_labels is None):
         raise ValueError("relations of one side only, expected those of both or of none")

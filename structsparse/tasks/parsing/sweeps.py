@@ -1,4 +1,4 @@
-"""Sweeps of a parser: compiled passes over single sentences of trees, for tables that are held whole or grow."""
+"""Sweeps of a parser: compiled passes by which online solvers update the weights after each parsed sentence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TreeSweeper(Sweeper):
-    """Sweeps over trees whose arcs are scored by a table that is held whole."""
+    """The sweeper of parsers whose weight table has a row for every arc feature."""
 
     def __init__(self, model, solver: Online) -> None:
         super().__init__(model, solver)
@@ -28,7 +28,7 @@ class TreeSweeper(Sweeper):
         self.scratch: trees.TreeScratch | None = None
 
     def check(self) -> None:
-        """Refuse scorers without a table of features."""
+        """Raise an error if the parser has no table of arc features."""
         if not isinstance(self.model.scorer, FeatureTable):
             raise UserError(
                 f"{self.solver.name} moves tables of features of arcs (model=arcs or arcs_growing), not "
@@ -36,7 +36,9 @@ class TreeSweeper(Sweeper):
             )
 
     def sweep(self, passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
-        """Learn from the sentences of an ArcPassage."""
+        """Update the weights of a parser after each sentence of an `ArcPassage`.
+
+        Returns the sums of losses and of step sizes, and the change of the number of nonzero weights."""
         if self.source is not passage.source:
             self._begin(passage.source)
         table, structure = self.model.scorer.table, self.model.structure
@@ -46,17 +48,17 @@ class TreeSweeper(Sweeper):
         return trees.sweep(self.corpus, order, *weights, projective, structure.single_root, rule, self.scratch, clock)
 
     def _begin(self, source) -> None:
-        """Arrays and work memory for a corpus."""
+        """Prepare the arrays of a corpus for the kernel, and the work memory of the kernel."""
         self.source = source
         bags, longest = source.bags, int(source.lengths.max())
         self.corpus = trees.ParsedCorpus(bags.ids, bags.offsets, source.offsets, source.gold, source.arcs)
-        most = 2 * longest * int(np.diff(bags.offsets).max(initial=0))  # features of a wrong tree and of gold
+        most = 2 * longest * int(np.diff(bags.offsets).max(initial=0))  # of a wrong tree and of the gold tree
         counts, amounts = np.zeros(len(self.model.scorer.table), np.int16), np.empty(most, np.int16)
         self.scratch = trees.TreeScratch(counts, np.empty(most, np.int32), amounts, longest)
 
 
 class GrowingTreeSweeper(Sweeper):
-    """Sweeps over trees whose arcs are scored by a growing table, searched by the keys of features."""
+    """The sweeper of parsers with a growing weight table, in which features are looked up by key."""
 
     def __init__(self, model, solver: Online) -> None:
         super().__init__(model, solver)
@@ -64,7 +66,7 @@ class GrowingTreeSweeper(Sweeper):
         self.moves: keyed.TreeDifference | None = None
 
     def check(self) -> None:
-        """Refuse weights other than float32."""
+        """Raise an error if the weights are not float32."""
         if self.model.scorer.table.dtype != torch.float32:
             raise UserError(
                 f"{self.solver.name} moves float32 weights of model=arcs_growing alone (trainer.precision); or take "
@@ -72,7 +74,9 @@ class GrowingTreeSweeper(Sweeper):
             )
 
     def sweep(self, passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
-        """Learn from the sentences of an ArcPassage, in as many calls of the kernel as the growing table needs."""
+        """Update the weights after each sentence of an `ArcPassage`; each call of the kernel fills the growing table.
+
+        Returns the sums of losses and of step sizes, and the change of the number of nonzero weights."""
         source = passage.source
         self._release(self.model.scorer)
         if self.source is not source:
@@ -85,7 +89,7 @@ class GrowingTreeSweeper(Sweeper):
         return float(totals[0]), float(totals[1]), int(totals[2])
 
     def _sweep_from(self, passage, done: int, rule: UpdateRule, clock: int) -> tuple:
-        """As many sentences as the slots have room for. Full slots are replaced by larger ones in the next call."""
+        """Sweep over sentences until the hash table is full; the next call makes a larger hash table."""
         scorer, structure, source = self.model.scorer, self.model.structure, passage.source
         order, atoms, longest = passage.sentences.numpy(), source.template_atoms, int(source.lengths.max())
         extra = 2 * int(source.lengths[order[done]]) * len(atoms.bases) if scorer.open else 0
@@ -98,7 +102,7 @@ class GrowingTreeSweeper(Sweeper):
         return done, *sums
 
     def _rows(self, extra: int, rule: UpdateRule) -> keyed.KeyedRows:
-        """The rows held, with room for `extra` more."""
+        """The keys and templates of the rows in memory for the kernel, with room for `extra` more rows."""
         scorer = self.model.scorer
         weights, keys, templates = scorer.reserve(extra)
         past = self.solver.past(scorer.table, len(weights)) if rule.averaging else weights[:0]

@@ -1,4 +1,4 @@
-"""The parsing task: its Lightning module, how a stage builds a parser, and what the next stage inherits."""
+"""The parsing task: the Lightning module of parsers, and how training stages build, narrow and export a parser."""
 
 from __future__ import annotations
 
@@ -53,31 +53,35 @@ class Parsing(TaskModule):
     ) -> None:
         super().__init__(loss, optimizer, score, penalised, final_lr, fingerprint)
         self.parser = parser
-        self.labelling: Labelling | None = None  # set when the parser is trained
+        self.labelling: Labelling | None = None  # the relation classifier, trained after the parser
 
     @property
     def linear(self) -> bool:
+        """Whether the scores are linear in the parameters, and all weights are in memory."""
         return self.parser.linear and not isinstance(self.parser.scorer, GrowingArcScorer)
 
     @property
     def host_only(self) -> bool:
+        """Whether the module runs on the CPU only, as growing tables do."""
         return isinstance(self.parser.scorer, GrowingArcScorer)
 
     def step(self, batch: ArcBatch) -> Tensor:
+        """The loss of a batch: the sum over sentences, divided by the number of sentences in the step."""
         losses = self.loss(self.parser(batch), batch.gold, batch.lengths)  # [batch]
         return losses.sum() / batch.items
 
     def training_step(self, batch, batch_idx: int) -> Tensor:
+        """Train on a batch, or, with an online solver, sweep over the sentences of a passage."""
         if not isinstance(batch, ArcBatch):
             return self.optimizers(use_pl_optimizer=False).sweep(self.parser, self.loss, batch)
         return super().training_step(batch, batch_idx)
 
     def predict_step(self, batch: ArcBatch, batch_idx: int = 0) -> Tensor:
-        """The best head of each word: int64 [batch, longest]"""
+        """Predict the best head of each word: int64 [batch, longest]"""
         return self.parser.structure.best(self.parser(batch), batch.lengths)
 
     def count(self, batch: ArcBatch, score: TreeScore) -> None:
-        """Add the predictions for a batch to a score."""
+        """Add the gold and predicted heads and relations of a batch to a score."""
         heads, gold = self.predict_step(batch), batch.gold
         inside = torch.arange(gold.shape[1], device=gold.device) < batch.lengths[:, None]
         offsets = np.concatenate([[0], np.cumsum(batch.lengths.cpu().numpy())])
@@ -90,12 +94,12 @@ class Parsing(TaskModule):
 
 @dataclass(frozen=True)
 class ParsingTask(Task):
-    """Dependency parsing: the head of every word, and with `labels` the relation to it."""
+    """The parsing task: predict the head of every word and, with `labels`, the relation to the head."""
 
-    projective: bool = False  # no arcs may cross
-    open: bool = True  # a stage may use all features of the templates that survived, not only living ones
+    projective: bool = False  # trees have no crossing arcs
+    open: bool = True  # the next stage may use all features of selected templates
     single_root: bool = False  # exactly one word of a sentence has the root as its head
-    labels: bool = True  # relations are learnt too, from gold arcs
+    labels: bool = True  # a classifier of relations is trained too, on gold arcs
     name: str = "parsing"
     layout = ArcLayout
     models = (ArcScorer, GrowingArcScorer)
@@ -103,10 +107,12 @@ class ParsingTask(Task):
     keyed = True
 
     def prepare(self, corpus: TreebankSplits, features: Mapping, filter: Callable, cache: int) -> ParsingData:
+        """The data of a parser from a treebank and the options of features."""
         options = {"projective": self.projective, "single_root": self.single_root, "open": self.open}
         return prepare(corpus, features, filter, cache, labels=self.labels, **options)
 
     def build(self, stage: Stage, data: ParsingData) -> tuple[Parsing, TermPenalties]:
+        """The Lightning module of a parser for a stage, and the penalties on its parameters."""
         parser = _parser(stage, data)
         growing = isinstance(parser.scorer, GrowingArcScorer)
         parameters = {f"parser.{name}": p for name, p in parser.named_parameters()}
@@ -124,16 +130,18 @@ class ParsingTask(Task):
         return module, terms
 
     def validate(self, stage: Stage, data: ParsingData, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse options of a stage that do not fit a parser, before training."""
         with torch.device("meta"):
             parser = Parser(stage.scorer(Sizes(0, 1, 0, ())), data.projective, data.single_root)
         _check_fit(optimizer, parser, stage.loss(parser.structure))
         borne(stage.terms, [f"parser.{name}" for name, _ in parser.named_parameters()])
 
     def check_solver(self, stage: Stage, module: Parsing, optimizer: torch.optim.Optimizer, support: Mapping) -> None:
+        """Refuse a solver that cannot train the parser of this module."""
         _check_fit(optimizer, module.parser, module.loss)
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[ParsingData, dict[str, Tensor]]:
-        """The data without dead rows. A row is a single weight, so that no mask is left."""
+        """The data without arc features whose weight is zero; a row has one weight, so no mask of weights is needed."""
         if TABLE not in support:
             return before.data, {}
         data, scorer, kept = before.data, before.module.parser.scorer, _kept(before, support[TABLE])
@@ -147,7 +155,7 @@ class ParsingTask(Task):
 
     @torch.no_grad()
     def inherit(self, module: Parsing, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Copy the weights of the stage before, without dead rows."""
+        """Start a parser from the weights of the stage before, without the features that were dropped."""
         old, scorer, support = before.module.parser.scorer, module.parser.scorer, before.survivors()
         growing = isinstance(scorer, GrowingArcScorer)
         if growing != isinstance(old, GrowingArcScorer):
@@ -159,11 +167,11 @@ class ParsingTask(Task):
         _copy_rows(scorer, old, kept & (old.table.detach().view(-1) != 0))
 
     def alive(self, result: StageResult) -> bool:
-        """Whether every penalised parameter has a surviving weight."""
+        """Whether every penalised parameter has a weight that survives the penalty."""
         return all(bool(mask.any()) for mask in result.survivors().values())
 
     def screen(self, result: StageResult) -> Screen | None:
-        """Rows of features, one weight each; a growing table has no fixed rows."""
+        """Screening of the arc features of a parser; None for a growing table, which has no fixed rows."""
         scorer = result.module.parser.scorer
         if TABLE not in result.penalties or isinstance(scorer, GrowingArcScorer):
             return None
@@ -171,7 +179,7 @@ class ParsingTask(Task):
         return Screen.of(TABLE, result.penalties[TABLE], rows, torch.arange(rows))
 
     def finalize(self, result: StageResult) -> StageResult:
-        """The result with a plain table of living features in place of a growing one, and with trained relations."""
+        """The result with a plain weight table in place of a growing table, and with a trained relation classifier."""
         result = self._grown(result) if isinstance(result.module.parser.scorer, GrowingArcScorer) else result
         data, module = result.data, result.module
         if data.label_templates and module.labelling is None:
@@ -179,7 +187,7 @@ class ParsingTask(Task):
         return result
 
     def _grown(self, result: StageResult) -> StageResult:
-        """The result with a plain table in place of a growing one."""
+        """The result with a plain table of the nonzero weights in place of a growing table."""
         module, scorer = result.module, result.module.parser.scorer
         scorer.compact()
         order = _order(scorer, scorer.table.detach().view(-1) != 0)
@@ -191,6 +199,7 @@ class ParsingTask(Task):
         return StageResult(data, Parsing(parser, module.loss, *settings), {}, result.figures)
 
     def rounded(self, result: StageResult, small: ArtifactOptions) -> StageResult:
+        """The result as a small artifact stores it: rounded weights and shortened feature keys."""
         result = super().rounded(result, small)
         module, data = result.module, result.data
         if module.labelling is not None:
@@ -202,14 +211,17 @@ class ParsingTask(Task):
         return replace(result, data=data.shortened(small.guard, alive))
 
     def sparsity(self, data: ParsingData, first: StageResult, last: StageResult) -> dict[str, object]:
+        """Counts of features, weights and groups of a parser before and after selection."""
         return report.sparsity(data, first, last)
 
     def write_report(
         self, folder: Path, data: ParsingData, results: Sequence[StageResult], last: StageResult
     ) -> Table | None:
+        """Write the report on a trained parser; return the table of groups."""
         return report.write_report(folder, data, results, last)
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
+        """Write the artifact of a parser; return its size in bytes, or None if its scorer cannot be stored."""
         module, data = result.module, result.data
         if (reason := artifact.unfit(module.parser)) is not None:
             console.print(f"no artifact: {reason}")
@@ -221,14 +233,14 @@ class ParsingTask(Task):
 
 
 def _parser(stage: Stage, data: ParsingData) -> Parser:
-    """The parser of a stage, at zero."""
+    """The parser of a training stage, with all weights zero."""
     kind = stage.scorer.func if isinstance(stage.scorer, partial) else stage.scorer
     if kind is not GrowingArcScorer:
         return Parser(stage.scorer(data.sizes), data.projective, data.single_root)
     if data.bits < WORD:
         raise UserError(f"features.bits={data.bits}: model=arcs_growing needs whole keys; take model=arcs")
     scorer = stage.scorer()
-    if data.closed:  # no other features may get a row
+    if data.closed:  # only features of the index may get a row
         index = data.index
         templates = np.repeat(np.arange(len(index.templates)), np.diff(index.offsets))
         keys = torch.from_numpy(index.keys.view(np.int64).copy())
@@ -242,7 +254,7 @@ def _parser(stage: Stage, data: ParsingData) -> Parser:
 
 
 def _check_fit(optimizer: torch.optim.Optimizer, parser: Parser, loss: nn.Module) -> None:
-    """Refuse a solver that cannot train this parser under this loss."""
+    """Raise an error if a solver cannot train this parser under this loss."""
     solver = solver_of(optimizer)
     if solver.needs_sentences:
         if parser.scorer.table.device.type != "meta":
@@ -252,7 +264,7 @@ def _check_fit(optimizer: torch.optim.Optimizer, parser: Parser, loss: nn.Module
 
 
 def _identity(data: ParsingData, growing: bool) -> tuple:
-    """What identifies these data in the fingerprint of a stage."""
+    """The values that identify the data of a parser in the fingerprint of a stage: template names and keys."""
     names, train = [template.name for template in data.templates], data.arrays["train"]
     if growing and not data.closed:
         atoms = train.template_atoms
@@ -260,15 +272,15 @@ def _identity(data: ParsingData, growing: bool) -> tuple:
     return names, data.projective, data.single_root, np.ascontiguousarray(data.index.keys)
 
 
-# --- the rows of growing tables
+# --- rows of growing weight tables
 
 
 def _copy_rows(scorer: GrowingArcScorer, old: GrowingArcScorer, living: Tensor) -> None:
-    """Copy the living rows, bool [rows], of another growing table."""
+    """Copy the rows marked in `living`, bool [rows], from an old growing table to a new growing table."""
     order = _order(old, living)
     weights, keys = old.table.detach()[torch.from_numpy(order)], old.keys[torch.from_numpy(order)]
     if scorer.open:
-        _, numbers = np.unique(old.templates.numpy()[order], return_inverse=True)  # dead templates have left
+        _, numbers = np.unique(old.templates.numpy()[order], return_inverse=True)  # numbers without gaps
         scorer.set_rows(weights, keys, torch.from_numpy(numbers))
     else:
         scorer.table.copy_(weights)
@@ -276,7 +288,7 @@ def _copy_rows(scorer: GrowingArcScorer, old: GrowingArcScorer, living: Tensor) 
 
 
 def _selects_templates(result: StageResult) -> bool:
-    """Whether the penalty lets all or no rows of each template survive."""
+    """Whether the penalty has selected whole templates: all or none of the rows of each template survive."""
     penalty, weights = result.penalties[TABLE], result.module.parser.scorer.table.detach()
     if penalty.groups is None:
         return False
@@ -285,25 +297,25 @@ def _selects_templates(result: StageResult) -> bool:
 
 
 def _kept(before: StageResult, support: Tensor) -> Tensor:
-    """The rows that the next stage gets: survivors, and only nonzero ones if the task is not open: bool [rows]"""
+    """The mask of the rows that survive for the next stage, bool [rows]; unless `open`, only nonzero rows."""
     kept = support.view(-1).cpu()
     return kept if before.data.open else kept & (before.module.parser.scorer.table.detach().view(-1).cpu() != 0)
 
 
 def _living_templates(data: ParsingData, scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
-    """The templates with a nonzero weight among the rows that are kept: bool [templates]"""
+    """The mask of the arc templates with a nonzero weight among the kept rows: bool [templates]"""
     living = kept & (scorer.table.detach().view(-1) != 0)
     return np.bincount(scorer.templates[living].numpy(), minlength=len(data.templates)) > 0
 
 
 def _order(scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
-    """The rows that are kept, sorted by template and key: int64 [kept]"""
+    """The numbers of the kept rows of a growing table, sorted by template and key: int64 [kept]"""
     rows = kept.nonzero().flatten().numpy()
     templates = scorer.templates.numpy()[rows]
     most = int(templates.max(initial=0))
     rows = rows[
         np.argsort(templates.astype(np.min_scalar_type(most)), kind="stable")
-    ]  # a radix sort for small integers
+    ]  # numpy sorts small integers by radix sort
     keys, begin = scorer.keys.numpy().view(np.uint64), 0
     for count in np.bincount(templates).tolist():
         block = rows[begin : begin + count]
@@ -313,7 +325,7 @@ def _order(scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
 
 
 def _index(data: ParsingData, scorer: GrowingArcScorer, order: np.ndarray) -> ArcIndex:
-    """The index of these rows, sorted as by `_order`, without templates that have none."""
+    """The feature index of rows of a growing table in the order of `_order`, without templates that have no row."""
     counts = np.bincount(scorer.templates.numpy()[order], minlength=len(data.templates))
     templates = tuple(t for t, count in zip(data.templates, counts, strict=True) if count)
     offsets = np.concatenate([[0], np.cumsum(counts[counts > 0])])

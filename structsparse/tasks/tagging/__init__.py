@@ -1,1 +1,1 @@
-"""Sequence labelling: named entities, chunks, parts of speech."""
+"""Sequence labelling with linear chains: taggers of named entities, chunks and parts of speech."""

@@ -1,7 +1,8 @@
-"""The artifact of a tagger: `model.json` describes it, `weights.safetensors` holds its numbers.
+"""The artifact of a tagger: `model.json` describes it, `weights.safetensors` holds the feature keys and weights.
 
-Only living features are stored: their keys, template by template, and their weights other than zero, each in as few
-bytes as possible (`artifacts/tables.py`). Nothing in the folder is ever executed; everything is checked before use.
+Only living features (those with a nonzero weight) are stored: the keys, template by template, and the nonzero weights.
+Each number takes as few bytes as possible (`artifacts/tables.py`). Nothing in the folder is ever executed, and every
+field and tensor is checked before use.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from structsparse.weights.observed_pairs import PairScorer
 if TYPE_CHECKING:
     from structsparse.tasks.tagging.data import TaggingData
 
-KIND = None  # the value of `kind` in model.json, which taggers leave out
-EDGES = "edges.table"  # the tensor with the weights of the features of edges
+KIND = None  # the field `kind` of model.json; the model.json of a tagger has no such field
+EDGES = "edges.table"  # the tensor with the weights of edge features (feature, pair of neighbouring labels)
 
 
 def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
-    """Write the living part of a tagger in float32, completely or not at all; the size of the folder in bytes."""
+    """Write the nonzero weights and keys of a tagger in float32, atomically; return the size of the folder in bytes."""
     if (reason := unfit(tagger)) is not None:
         raise UserError(reason)
     scorer, used = _described(tagger.scorer), {type(module) for module in tagger.modules()}
@@ -79,14 +80,14 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
 
 
 def living(tagger: Tagger, rows: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Which features of a tagger have a weight, bool [rows], and which features of edges; None if it has none."""
+    """Masks of the features with a nonzero weight, bool [rows], and of such edge features (None if there are none)."""
     state, none = _state(tagger), np.zeros(rows, bool)
     edges = (state[EDGES] != 0).any(axis=1) if EDGES in state else None
     return np.logical_or.reduce([none, *((state[name] != 0).any(axis=1) for name in _tables(tagger))]), edges
 
 
 def _state(tagger: Tagger) -> dict[str, np.ndarray]:
-    """All weights of a tagger by name, in float32; tables include their zeros."""
+    """The parameters of a tagger by name, as float32 arrays; weight tables are dense, zeros included."""
     weights = tagger.state_dict()
     weights |= {name: scorer.dense() for name, scorer in _tables(tagger).items() if _pairs(scorer)}
     if tagger.edges is not None:
@@ -95,12 +96,12 @@ def _state(tagger: Tagger) -> dict[str, np.ndarray]:
 
 
 def load(folder: Path, description: dict) -> SequenceTagger:
-    """Read a tagger that `save` has written; errors name the damaged file and the reason."""
+    """Read a tagger that `save` has written; an error names the damaged file and the reason."""
     with errors_in(folder / DESCRIPTION):
         check_fields(description, _FIELDS, _OPTIONAL)
         columns, tagger = _needed(description), _empty_tagger(description)
         if "edges" in description:
-            EdgeChain(torch.tensor(description["edges"]["steps"]).T, len(description["labels"]))  # checks them
+            EdgeChain(torch.tensor(description["edges"]["steps"]).T, len(description["labels"]))  # checks the pairs
     with errors_in(folder / WEIGHTS):
         tensors = read_tensors((folder / WEIGHTS).read_bytes(), description["sha256"])
         index = decode_keys(TokenIndex, parse, description["templates"], tensors)
@@ -121,7 +122,8 @@ def load(folder: Path, description: dict) -> SequenceTagger:
     )
 
 
-# Scorers that an artifact can hold, and the settings of each; no other class is ever built.
+# Classes of scorers that an artifact can hold, with a function that reads the settings of each class. When an artifact
+# is loaded, no other class is ever built.
 _SETTINGS = {
     SparseScorer: lambda scorer: {},
     DenseScorer: lambda scorer: {},
@@ -135,7 +137,7 @@ _BY_NAME = {kind.__name__: kind for kind in _SETTINGS}
 
 
 def unfit(tagger: Tagger) -> str | None:
-    """Why the scorer of a tagger cannot be put into an artifact; None if it can."""
+    """The reason why the scorer of a tagger cannot be stored in an artifact; None if the scorer can be stored."""
     scorers = [tagger.scorer, *(tagger.scorer.parts if isinstance(tagger.scorer, SumScorer) else ())]
     supported = (*_SETTINGS, PairScorer)
     unsupported = next((type(scorer) for scorer in scorers if type(scorer) not in supported), None)
@@ -145,17 +147,19 @@ def unfit(tagger: Tagger) -> str | None:
 
 
 def _described(scorer: torch.nn.Module) -> dict:
-    """Class and settings of a scorer."""
-    kind = SparseScorer if _pairs(scorer) else type(scorer)  # a sparse table with zeros where no pair was observed
+    """The class name and settings of a scorer, as stored in model.json."""
+    # A PairScorer is stored as a SparseScorer with weights of zero for the pairs that were not observed.
+    kind = SparseScorer if _pairs(scorer) else type(scorer)
     return {"class": kind.__name__, **_SETTINGS[kind](scorer)}
 
 
 def _pairs(scorer: torch.nn.Module) -> bool:
+    """Whether a scorer has weights for observed pairs of feature and label only."""
     return type(scorer) is PairScorer
 
 
 def _built(description: dict, sizes: Sizes) -> torch.nn.Module:
-    """The scorer of a description."""
+    """The scorer that a description in model.json names, with parameters of the given sizes."""
     settings = dict(description)
     name = settings.pop("class", None)
     if name not in _BY_NAME:
@@ -166,13 +170,13 @@ def _built(description: dict, sizes: Sizes) -> torch.nn.Module:
 
 
 def _tables(tagger: Tagger) -> dict[str, torch.nn.Module]:
-    """The scorers that have a row for each feature, by the name of their table."""
+    """The scorers of a tagger that have a row of weights for each feature, by the name of the weight table."""
     kinds = (SparseScorer, PairScorer)
     return {f"{name}.table": module for name, module in tagger.named_modules() if type(module) in kinds}
 
 
 def _edges(description: dict, tensors: dict) -> tuple[TokenIndex | None, EdgeScorer | None]:
-    """The index and the scorer of the features of edges, if there are any."""
+    """The index and the scorer of edge features; (None, None) if model.json has no edge features."""
     if "edges" not in description:
         return None, None
     index = decode_keys(TokenIndex, parse, description["edges"]["templates"], tensors, "edges.keys")
@@ -183,7 +187,7 @@ def _edges(description: dict, tensors: dict) -> tuple[TokenIndex | None, EdgeSco
 
 
 def _fill_(tagger: Tagger, tensors: dict) -> Tagger:
-    """Give an empty tagger its weights; a tensor that fits nowhere is refused."""
+    """Copy the weights in `tensors` into an empty tagger; raise an error if a tensor is left over."""
     state = {}
     for name, empty in tagger.state_dict().items():
         array = decode_table(tensors, name, tuple(empty.shape))
@@ -196,7 +200,7 @@ def _fill_(tagger: Tagger, tensors: dict) -> Tagger:
 
 
 def _are_edges(value: object) -> bool:
-    """Whether this is the field `edges` of model.json."""
+    """Whether a value is valid as the field `edges` of model.json: templates of edge features, pairs of labels."""
     if not isinstance(value, dict) or {*value} != {"templates", "steps"} or not isinstance(value["steps"], list):
         return False
     pairs = all(isinstance(pair, list) and [type(label) for label in pair] == [int, int] for pair in value["steps"])
@@ -219,7 +223,7 @@ _OPTIONAL = ("edges",)
 
 
 def _needed(description: dict) -> tuple[str, ...]:
-    """The columns that the templates and attributes of a description read."""
+    """The columns of the input that a tagger reads, by the templates and attributes in model.json."""
     lines = [*description["templates"], *description.get("edges", {}).get("templates", ())]
     for line in lines:
         if [template.name for template in parse(line)] != [line]:
@@ -239,7 +243,7 @@ def _needed(description: dict) -> tuple[str, ...]:
 
 
 def _empty_tagger(description: dict) -> Tagger:
-    """The tagger of a description without its weights, which takes no memory."""
+    """A tagger as model.json describes it, on the device `meta`: its parameters have shapes but take no memory."""
     rows, labels = sum(count for count, _ in description["templates"].values()), len(description["labels"])
     sizes = Sizes(
         rows, labels, len(description["dense"]), tuple(len(values) + 1 for values in description["codes"].values())

@@ -1,6 +1,6 @@
 """Subcommands of `structsparse` for taggers: predict and evaluate.
 
-Heavy modules are imported when one runs.
+Heavy modules are imported only when a subcommand runs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from structsparse.corpora.columns import Sentences
     from structsparse.tasks.tagging.predictor import SequenceTagger
 
-PREDICTED, PROBABILITY = "predicted tag", "its probability"  # names with spaces, which --columns cannot give
+# The names of the columns that `predict` adds. Names in --columns have no spaces, so that none of them is the same.
+PREDICTED, PROBABILITY = "predicted tag", "its probability"
 
 
 def predict(options: argparse.Namespace, model: SequenceTagger) -> None:
-    """`structsparse predict`: columns with the predicted tag as a further column, sentence by sentence."""
+    """`structsparse predict` for taggers: write the input columns, with the predicted tag as an additional column."""
     from structsparse.corpora.columns_streamed import ColumnStream
 
     if options.nbest is not None and model.edges is not None:
@@ -51,7 +52,7 @@ def _write_tags(
     tabs: bool,
     output: BinaryIO,
 ) -> None:
-    """Write sentences with their predicted tags, and the probability of each tag if requested."""
+    """Write sentences with a column of predicted tags and, if requested, a column of their probabilities."""
     from structsparse.corpora.columns import Column, write_columns
 
     tags = model.tag(sentences)
@@ -70,7 +71,7 @@ def _write_nbest(
     tabs: bool,
     output: BinaryIO,
 ) -> None:
-    """Write each sentence with each of its best tag sequences, after a comment with the score and the probability."""
+    """Write each sentence once for each of the N best tag sequences, after a comment with score and probability."""
     from structsparse.corpora.columns import token_lines
 
     spaced = any(" " in label for label in model.labels)
@@ -88,14 +89,14 @@ def _write_nbest(
 
 
 def evaluate(options: argparse.Namespace, model: SequenceTagger) -> None:
-    """`structsparse evaluate`: accuracy, and F1 of spans, on a file of tagged columns."""
+    """`structsparse evaluate` for taggers: token accuracy and span F1 on a file of tagged columns."""
     from structsparse.corpora.columns import read_columns
 
     needed = (*model.columns, model.tag_column)
     sentences = read_columns(options.file, **_layout(options, model, needed))
     for text in sentences.notes:
         note(f"{sentences.source}: {text}")
-    model.tag(sentences.select(slice(1)))  # the first call fills caches
+    model.tag(sentences.select(slice(1)))  # warm-up: compiled functions and caches are ready before time is measured
     begin = time.perf_counter()
     tags = model.tag(sentences)
     seconds = time.perf_counter() - begin
@@ -108,8 +109,10 @@ def evaluate(options: argparse.Namespace, model: SequenceTagger) -> None:
 
 
 def _layout(options: argparse.Namespace, model: SequenceTagger, needed: Sequence[str]) -> dict:
-    """Arguments of `read_columns`: the names of the columns, from the options or as in the training corpus, which of
-    them a file may lack, and what to do with comments."""
+    """Keyword arguments for reading the input: column names, columns that may be missing, and handling of comments.
+
+    The names come from --columns or, without it, from the training corpus.
+    """
     from structsparse.tasks.tagging.predictor import optional_columns
 
     names = list(model.layout) if options.columns is None else _names(options.columns)
@@ -124,13 +127,13 @@ def _layout(options: argparse.Namespace, model: SequenceTagger, needed: Sequence
 
 
 def _names(columns: str) -> list[str]:
-    """The names that --columns gives; unnamed columns get one too, because every column is written again."""
+    """The column names in the option --columns; a column `_` gets a generated name, because all columns are written."""
     names = columns.replace(",", " ").split()
     return [f"column {k}" if name == "_" else name for k, name in enumerate(names, start=1)]
 
 
 def _table(figures: dict) -> str:
-    """Scores of spans or tags by type, for reading."""
+    """A text table of precision, recall and F1 by type of span or tag, with token accuracy and speed."""
     kinds = dict(sorted(figures["types"].items()))
     if "f1" in figures:
         counts = {key: sum(kind[key] for kind in kinds.values()) for key in ("gold", "predicted")}

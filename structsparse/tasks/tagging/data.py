@@ -1,4 +1,4 @@
-"""The data of a tagger: the parts of a tagged corpus as arrays of features and labels."""
+"""The data of a tagger: the train, dev and test parts of a tagged corpus as arrays of features and labels."""
 
 from __future__ import annotations
 
@@ -25,48 +25,48 @@ from structsparse.training.scores import AccuracyScore
 from structsparse.weights.batch import Sizes
 from structsparse.weights.observed_pairs import Pairs
 
-LARGE_BATCH = 2000  # sentences of a batch where nothing is trained
-EDGES = "tagger.edges.table"  # the parameter with the weights of the features of edges
+LARGE_BATCH = 2000  # sentences per batch when a tagger only predicts
+EDGES = "tagger.edges.table"  # the name of the parameter with the weights of edge features
 
 
 def table_name(names: Iterable[str]) -> str | None:
-    """The name of the parameter with the weights of the features of labels, if there is one among these names."""
+    """The name of the parameter with the weights of (feature, label) pairs, among the given names; else None."""
     return next((name for name in names if name.endswith("table") and name != EDGES), None)
 
 
 @dataclass(frozen=True)
 class TaggingData(CorpusParts):
-    """The data that a tagger is trained and evaluated on."""
+    """The data of a tagger: tagged sentences of train, dev and test, the feature index, and the labels."""
 
     splits: SentenceSplits
     index: TokenIndex
-    arrays: dict[str, TokenArrays]  # train, dev, test
-    labels: tuple[str, ...]  # those of the training part: what can be predicted
-    names: tuple[str, ...]  # labels, then those that occur in dev or test only
+    arrays: dict[str, TokenArrays]  # by part: train, dev, test
+    labels: tuple[str, ...]  # labels of the training part: the labels that a tagger can predict
+    names: tuple[str, ...]  # `labels`, then the labels that occur in dev or test only
     sizes: Sizes
-    dense: tuple[str, ...]  # numeric columns
-    codes: dict[str, dict[str, int]]  # coded attributes and their vocabularies
-    tag: str  # the column to predict
-    scheme: str | None  # how tags encode spans while training
-    notes: tuple[str, ...]  # for the user
-    reduced: bool = False  # whether rows have been dropped
+    dense: tuple[str, ...]  # names of numeric columns
+    codes: dict[str, dict[str, int]]  # the vocabulary of each coded attribute: value -> code
+    tag: str  # the name of the column to predict
+    scheme: str | None  # how tags encode spans in training (such as iob2); None: tags are not spans
+    notes: tuple[str, ...]  # messages for the user
+    reduced: bool = False  # whether features have been dropped from the index
     edges: EdgeFeatures | None = None
-    short: TokenIndex | None = None  # the index of the artifact, if its keys are shorter than those of `index`
-    short_edges: TokenIndex | None = None  # the same of the features of edges
+    short: TokenIndex | None = None  # the index with shortened keys that the artifact stores, if any
+    short_edges: TokenIndex | None = None  # the same index for edge features
 
     @property
     def score(self) -> Callable[[], SpanScore | AccuracyScore]:
-        """Makes an empty score."""
+        """A function that makes an empty score: SpanScore if tags encode spans, else AccuracyScore."""
         kind = AccuracyScore if self.scheme is None else SpanScore
         return lambda: kind(list(self.names))
 
     @property
     def metric(self) -> str:
-        """The score of dev that chooses among models."""
+        """The name of the dev score by which models are compared: f1 of spans, or accuracy of tags."""
         return "accuracy" if self.scheme is None else "f1"
 
     def keep(self, alive: np.ndarray | None, edges: np.ndarray | None = None) -> TaggingData:
-        """Only the rows that are alive, bool [rows], and those of the features of edges; None keeps all rows."""
+        """The data with only the features in `alive` and the edge features in `edges`, bool [rows]; None keeps all."""
         if edges is not None:
             return self._keep_edges(edges).keep(alive)
         if alive is None:
@@ -77,14 +77,15 @@ class TaggingData(CorpusParts):
         return replace(self, index=index, arrays=arrays, sizes=sizes, reduced=True)
 
     def _keep_edges(self, alive: np.ndarray) -> TaggingData:
+        """The data with only the edge features marked in `alive`, bool [edge features]."""
         edges = self.edges.keep(alive)
         arrays = {part: replace(a, edges=edges.bags[part]) for part, a in self.arrays.items()}
         return replace(self, edges=edges, arrays=arrays, reduced=True)
 
     def shortened(self, guard: int, alive: np.ndarray, edges: np.ndarray | None) -> TaggingData:
-        """The data with short keys of living features: rows, and rows of features of edges, that are alive (bool).
+        """The data with shortened keys of the features in `alive` and edge features in `edges`: bool [rows] each.
 
-        Dev and test get the features that these keys find, so that they are scored as the artifact will be."""
+        Features of dev and test are looked up again with the short keys, so that scores equal those of the artifact."""
         train = self.splits.train
         short = self.index.only(alive).shortened_on(train, guard)
         short_edges = None if edges is None else self.edges.index.only(edges).shortened_on(train, guard)
@@ -98,12 +99,12 @@ class TaggingData(CorpusParts):
         return replace(self, arrays=arrays, short=short, short_edges=short_edges)
 
     def edge_scorer(self) -> EdgeScorer | None:
-        """A scorer of the features of edges, at zero, if there are any."""
+        """A scorer of edge features with all weights zero; None if the data have no edge features."""
         edges = self.edges
         return None if edges is None else EdgeScorer(edges.label_pairs, len(self.labels), edges.pairs)
 
     def describe(self) -> list[str]:
-        """Lines for the console: the sizes of parts and model, and notes."""
+        """Lines for the console: numbers of sentences, tokens, templates, features and labels, and the notes."""
         parts = [f"{part} {len(a):,} sentences, {len(a.gold):,} tokens" for part, a in self.arrays.items()]
         model = f"{len(self.index.templates)} templates, {len(self.index):,} features, {len(self.labels)} labels"
         if self.edges is not None:
@@ -112,15 +113,15 @@ class TaggingData(CorpusParts):
         return [f"{self.splits.name}: {'; '.join(parts)}", model, *self.notes]
 
     def batches(self, part: str, size: int | None, *, shuffle: bool = False, **sharing) -> Batches:
-        """A part in batches of `size` sentences."""
+        """Batches of `size` sentences of a part (train, dev or test)."""
         return Batches(self.arrays[part], size, shuffle=shuffle, **sharing)
 
     def whole(self, part: str) -> Batches:
-        """A part in large batches."""
+        """All sentences of a part in large batches, for prediction."""
         return self.batches(part, LARGE_BATCH)
 
     def passages(self, part: str, size: int | None, seed: int) -> Passages:
-        """Sentences in random order, `size` at a time, for online solvers."""
+        """Passages of `size` sentences each of a part, in random order, for online solvers."""
         return Passages(self.arrays[part], size, shuffle=True, seed=seed)
 
 
@@ -137,10 +138,10 @@ def prepare(
     edges: Sequence[str] = (),
     cache: int = 0,
 ) -> TaggingData:
-    """The data of a tagger from a corpus.
+    """Prepare the data of a tagger from a corpus: convert tags, choose templates, index and extract the features.
 
-    `scheme`: how tags encode spans while training; None: they do not. `choose`: a filter of templates. `edges`:
-    templates of the features of edges. `cache`: megabytes of prepared features that may be kept for later runs."""
+    `scheme`: how tags encode spans in training; None: tags are not spans. `choose`: a filter of templates. `edges`:
+    templates of edge features. `cache`: megabytes of prepared features that may be kept on disk for later runs."""
     parts, notes = _converted(splits, tag, scheme)
     labels = tuple(sorted(_occurring(parts["train"], tag)))
     unseen = sorted({label for part in parts.values() for label in _occurring(part, tag)} - {*labels})
@@ -174,7 +175,7 @@ def prepare(
 
 
 def _with_edges(data: TaggingData, lines: Sequence[str], min_count: int) -> TaggingData:
-    """The data with the features of edges of these templates."""
+    """The data with edge features added: features of these templates conjoined with pairs of neighbouring labels."""
     templates = expand(lines)
     if any(name == data.tag for template in templates for name, _ in template.atoms):
         raise UserError(f"features.edges must not look at {data.tag!r}, the column to predict")
@@ -185,7 +186,7 @@ def _with_edges(data: TaggingData, lines: Sequence[str], min_count: int) -> Tagg
 
 
 def _without_tag(lines: Sequence[str], tag: str, notes: list[str]) -> list[Template]:
-    """The templates that do not read the column to predict; a note says how many remain."""
+    """The templates that do not read the column to predict; a note is added if some were left out."""
     templates = expand(lines)
     allowed = [template for template in templates if all(name != tag for name, _ in template.atoms)]
     if len(allowed) < len(templates):
@@ -194,12 +195,12 @@ def _without_tag(lines: Sequence[str], tag: str, notes: list[str]) -> list[Templ
 
 
 def _pairs(train: TokenArrays, index: TokenIndex, labels: Sequence[str]) -> Callable[[], Pairs]:
-    """The observed pairs of feature and label, computed once, when a scorer needs them."""
+    """A function that computes, once, the pairs of feature and label that occur together in training."""
     return cache(partial(Pairs.observed, train, len(index), len(labels)))
 
 
 def _converted(splits: SentenceSplits, tag: str, scheme: str | None) -> tuple[dict[str, Sentences], list[str]]:
-    """The parts with their tags converted to a scheme of spans, and notes for the user."""
+    """The parts of a corpus with tags converted to one span scheme (such as iob2), and notes for the user."""
     parts, notes = {}, []
     if splits.joined:
         notes.append("dev is trained on as well: its figures tell nothing of new sentences")
@@ -221,10 +222,10 @@ def _converted(splits: SentenceSplits, tag: str, scheme: str | None) -> tuple[di
 
 
 def _occurring(sentences: Sentences, name: str) -> set[str]:
-    """The values of a column that some token has."""
+    """The values of a column that occur on at least one token."""
     return {*sentences.columns[name].without_unused().values}
 
 
 def _vocabulary(sentences: Sentences, name: str) -> dict[str, int]:
-    """Codes of the values of an attribute, from 1; 0 is a value not seen in training."""
+    """The codes of the training values of an attribute, from 1; code 0 is for values not seen in training."""
     return {value: k for k, value in enumerate(attributes.attribute(sentences, name).values, start=1)}

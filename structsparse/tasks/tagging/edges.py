@@ -1,4 +1,4 @@
-"""Features of edges (`features.edges`): templates conjoined with an edge, a pair of neighbouring labels.
+"""Edge features of taggers (`features.edges`): a token feature conjoined with an edge, a pair of neighbouring labels.
 
 Only pairs of a feature and an edge that occur together in training have a weight.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _EdgeArrays(NamedTuple):
-    """The training part in the form that `Pairs.observed` takes, with edges in place of labels."""
+    """The training sentences as `Pairs.observed` takes them: bags of edge features, with edges as gold labels."""
 
     bags: Bags
     gold: np.ndarray
@@ -37,19 +37,19 @@ class _EdgeArrays(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EdgeFeatures:
-    """The features of edges of a corpus: their index, the edges, and which feature occurs with which edge."""
+    """The edge features of a corpus: the feature index, the label pairs of training, and the bags of features."""
 
     index: TokenIndex
-    label_pairs: np.ndarray  # int64 [2, edges] from, to: the edges of training
-    bags: dict[str, Bags]  # of each part, per token; the first token of a sentence has no edge and an empty bag
-    gold: np.ndarray  # int64 [tokens] the edge to each token of training; 0 for the first token of a sentence
-    offsets: np.ndarray  # int64 [sentences + 1] of training
+    label_pairs: np.ndarray  # int64 [2, edges] (from, to): the pairs of neighbouring labels in training
+    bags: dict[str, Bags]  # by part, a bag for each token; empty for the first token of a sentence
+    gold: np.ndarray  # int64 [training tokens] number of the edge into each token; 0 for first tokens
+    offsets: np.ndarray  # int64 [training sentences + 1] where each sentence begins
 
     @classmethod
     def fit(
         cls, parts: dict[str, Sentences], gold: np.ndarray, templates: Sequence[Template], min_count: int
     ) -> EdgeFeatures:
-        """Features of edges from part `train`, whose labels are gold [tokens], and the bags of all parts."""
+        """Index the edge features of part `train` with gold labels `gold` [tokens]; make the bags of all parts."""
         train = parts["train"]
         if train.tokens == len(train):
             raise UserError(f"{train.source}: features.edges needs a sentence of two tokens or more in training")
@@ -62,31 +62,31 @@ class EdgeFeatures:
 
     @cached_property
     def pairs(self) -> Pairs:
-        """The pairs of feature and edge that occur in training."""
+        """The pairs of feature and edge (pair of neighbouring labels) that occur together in training."""
         arrays = _EdgeArrays(self.bags["train"], self.gold, self.offsets)
         return Pairs.observed(arrays, len(self.index), self.label_pairs.shape[1])
 
     @property
     def counts(self) -> np.ndarray:
-        """How often each feature occurs in training, first tokens of sentences left out: int64 [rows]"""
+        """The number of training tokens that have each edge feature, without first tokens of sentences: int64 [rows]"""
         return np.bincount(self.bags["train"].ids, minlength=len(self.index))
 
     def layout(self, labels: Sequence[str]) -> TemplateLayout:
-        """The layout of the table of weights of edges."""
+        """The layout of the weight table of edge features: templates as rows, edges as columns."""
         return TemplateLayout(self.index.names, self.index.offsets, self.names(labels), pairs=self.pairs)
 
     def keep(self, alive: np.ndarray) -> EdgeFeatures:
-        """Only the rows that are alive, bool [rows]."""
+        """The edge features marked in `alive`, bool [rows]."""
         index, new_row = self.index.keep(alive)
         return replace(self, index=index, bags={part: b.renumber(new_row) for part, b in self.bags.items()})
 
     def names(self, labels: Sequence[str]) -> list[str]:
-        """The edges in words: `O>B-PER`."""
+        """The names of the edges (pairs of neighbouring labels), such as `O>B-PER`."""
         return [f"{labels[before]}>{labels[after]}" for before, after in self.label_pairs.T]
 
 
 def without_first_tokens(bags: Bags, offsets: np.ndarray) -> Bags:
-    """Bags of tokens in which the first token of each sentence, which no edge leads to, has no features."""
+    """The bags of tokens, with an empty bag for the first token of each sentence, which no edge leads to."""
     counts = np.diff(bags.offsets)
     first = np.zeros(len(counts), bool)
     first[offsets[:-1]] = True
@@ -95,7 +95,7 @@ def without_first_tokens(bags: Bags, offsets: np.ndarray) -> Bags:
 
 
 class EdgeScorer(PairTable):
-    """score[token, edge] = sum of the weights of (feature, edge) over the features active at the token"""
+    """Scorer of edge features: score[token, edge] = sum of weight[feature, edge] over the features of the token."""
 
     def __init__(self, label_pairs: np.ndarray, labels: int, pairs: Pairs) -> None:
         super().__init__(pairs)
@@ -103,7 +103,7 @@ class EdgeScorer(PairTable):
 
     @classmethod
     def of(cls, label_pairs: np.ndarray, labels: int, dense: np.ndarray) -> EdgeScorer:
-        """The scorer with the nonzero weights of a table [rows, edges]."""
+        """An edge scorer with the nonzero weights of a dense table [rows, edges]."""
         rows, living = np.nonzero(dense)
         offsets = np.r_[0, np.cumsum(np.bincount(rows, minlength=len(dense)))]
         links = np.ones((dense.shape[1], dense.shape[1]), bool)
@@ -115,18 +115,19 @@ class EdgeScorer(PairTable):
     def forward(
         self, batch: TokenBatch, emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor
     ) -> EdgeScores:
-        """The scores of a chain; emissions, transitions, start and end are those of the tagger."""
+        """The chain scores of a batch: emissions and transitions of the tagger, and scores of its edge features."""
         emissions = batch.pad(emissions) if emissions.dim() == 2 else emissions
         shared = transitions[self.chain.origins, self.chain.targets]  # [edges]
         return EdgeScores(emissions, self.sum(_batch_of_edges(batch)), shared, start, end)
 
 
 def _batch_of_edges(batch: TokenBatch) -> TokenBatch:
-    """The batch with the features of edges in place of those of labels."""
+    """The batch with edge features in place of token features; the result is cached with the batch."""
     if batch.edge_ids is None:
         raise UserError("this tagger has features of edges, the sentences come without; prepare them with edges")
 
     def swapped(cache: BatchCache | None) -> TokenBatch:
+        """The batch with edge features as token features, and with the given cache."""
         return replace(batch, ids=batch.edge_ids, offsets=batch.edge_offsets, cache=cache)
 
     return swapped(None) if batch.cache is None else batch.cache.get("edges", lambda: swapped(BatchCache()))

@@ -1,8 +1,8 @@
-"""The model of a tagger: a scorer of the labels of each token, and a linear chain over them.
+"""The model of a tagger: a scorer of labels at each token (emissions), and a linear chain over the labels.
 
 A scorer is any nn.Module that takes a TokenBatch and returns scores [batch, time, labels], or [tokens, labels] where
-`batch.flat` says so. One that derives from `Scorer` may declare that its scores are linear in its parameters: then the
-objective is convex, and training ends with a certificate.
+`batch.flat` says so. A subclass of `Scorer` may declare that the scores are linear in the parameters: then the
+objective is convex, and training ends with a certificate of optimality.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SparseScorer(FeatureTable):
-    """score[token, label] = sum over the features active at the token of table[feature, label]"""
+    """A linear scorer: score[token, label] = sum of table[feature, label] over the sparse features of the token."""
 
     linear = True
 
@@ -35,11 +35,12 @@ class SparseScorer(FeatureTable):
         self.table = nn.Parameter(torch.zeros(sizes.rows, sizes.labels))  # [rows, labels]
 
     def forward(self, batch: TokenBatch) -> Tensor:
+        """The score of each label at each token: [batch, time, labels] or [tokens, labels]."""
         return batch.lay(bag_sum(self.table, batch.ids, batch.offsets))
 
 
 class DenseScorer(Scorer):
-    """score[token, label] = dense[token] . weights[label] over the numeric columns named in `features.dense`"""
+    """A linear scorer of numeric columns (`features.dense`): score[token, label] = dense[token] @ weights[:, label]"""
 
     linear = True
 
@@ -50,14 +51,15 @@ class DenseScorer(Scorer):
         self.weights = nn.Parameter(torch.zeros(sizes.dense, sizes.labels))  # [columns, labels]
 
     def forward(self, batch: TokenBatch) -> Tensor:
+        """The score of each label at each token: [batch, time, labels] or [tokens, labels]."""
         return batch.lay(batch.dense.to(self.weights.dtype) @ self.weights)
 
 
 class RecurrentScorer(Scorer):
-    """A bidirectional LSTM over embeddings of coded attributes (`features.codes`), then a linear layer.
+    """A neural scorer: a bidirectional LSTM over embeddings of coded attributes (`features.codes`), and a last layer.
 
-    Each direction starts at its own end of the sentence, never in the padding: the scores of a sentence do not depend
-    on the other sentences of the batch."""
+    The forward LSTM starts at the first token and the backward LSTM at the last token, never in the padding. So the
+    scores of a sentence do not depend on the other sentences of the batch."""
 
     def __init__(self, sizes: Sizes, embedding: int = 32, hidden: int = 64) -> None:
         super().__init__()
@@ -70,6 +72,7 @@ class RecurrentScorer(Scorer):
         self.output = nn.Linear(2 * hidden, sizes.labels)
 
     def forward(self, batch: TokenBatch) -> Tensor:
+        """The score of each label at each token: [batch, time, labels] or [tokens, labels]."""
         embedded = [table(batch.codes[:, k]) for k, table in enumerate(self.embeddings)]
         inputs = batch.pad(torch.cat(embedded, dim=1))  # [batch, time, width]
         left, _ = self.forwards(inputs)
@@ -79,7 +82,7 @@ class RecurrentScorer(Scorer):
 
 
 class SumScorer(Scorer):
-    """The sum of the scores of several scorers."""
+    """A scorer that adds the scores of several scorers, such as sparse features and an LSTM."""
 
     def __init__(self, sizes: Sizes, parts: Sequence[Callable[[Sizes], nn.Module]]) -> None:
         super().__init__()
@@ -87,23 +90,24 @@ class SumScorer(Scorer):
         self.linear = all(isinstance(part, Scorer) and part.linear for part in self.parts)
 
     def forward(self, batch: TokenBatch) -> Tensor:
+        """The sum of the scores of all parts: [batch, time, labels] or [tokens, labels]."""
         scores = [part(batch) for part in self.parts]
-        if len({each.dim() for each in scores}) > 1:  # some are padded, some are not
+        if len({each.dim() for each in scores}) > 1:  # some parts return padded scores, some do not
             scores = [batch.pad(each) if each.dim() == 2 else each for each in scores]
         return torch.stack(scores).sum(0)
 
 
 class Tagger(nn.Module):
-    """A scorer of labels, and the scores of pairs of neighbouring labels: a first-order linear chain.
+    """A first-order linear-chain model: a scorer of labels, and weights of pairs of neighbouring labels (transitions).
 
-    A pair of labels that the scorer's `links` excludes keeps the score zero, as do starts and ends without its `ends`.
-    `edges` adds to the score of a pair the weights of the features of edges."""
+    A pair of labels that `scorer.links` excludes has the score zero; so have first and last labels unless
+    `scorer.ends` is true. `edges` scores features that are conjoined with pairs of neighbouring labels."""
 
     def __init__(self, scorer: nn.Module, labels: int, edges: EdgeScorer | None = None) -> None:
         super().__init__()
         self.scorer = scorer
         self.edges = edges
-        self.transitions = nn.Parameter(torch.zeros(labels, labels))  # from, to
+        self.transitions = nn.Parameter(torch.zeros(labels, labels))  # [from label, to label]
         self.start = nn.Parameter(torch.zeros(labels))
         self.end = nn.Parameter(torch.zeros(labels))
         declared = scorer if isinstance(scorer, Scorer) else Scorer()
@@ -112,16 +116,17 @@ class Tagger(nn.Module):
 
     @property
     def structure(self) -> Chain | EdgeChain:
-        """The structure over the labels of a sentence."""
+        """The structure over the labels of a sentence: a chain, with or without edge features."""
         return Chain() if self.edges is None else self.edges.chain
 
     def sweeper(self, solver: Online) -> Sweeper:
-        """The pass over single sentences by which an online solver moves this tagger."""
+        """The sweeper by which an online solver updates the weights of this tagger sentence by sentence."""
         from structsparse.tasks.tagging.sweeps import TaggingSweeper  # not needed for prediction
 
         return TaggingSweeper(self, solver)
 
     def forward(self, batch: TokenBatch) -> ChainScores | EdgeScores:
+        """The chain scores of a batch: emissions, transitions, and scores of the first and last labels."""
         transitions, start, end = self.transitions, self.start, self.end
         if self.links is not None:
             transitions = transitions * self.links

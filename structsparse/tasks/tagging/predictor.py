@@ -1,7 +1,7 @@
-"""The predictor of taggers: the best tags of a sentence, its N best tag sequences, probabilities of tags, scores.
+"""The predictor of taggers: the best tag sequence of a sentence, the N best, tag probabilities, and evaluation.
 
-Nothing here imports Lightning. Sentences are processed in batches of similar length, so that memory is bounded by the
-longest sentence and by the input itself.
+This module does not import Lightning. Sentences are processed in batches of similar length, so that memory is bounded
+by the longest sentence and by the input itself.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from structsparse.tasks.tagging.scores import SpanScore
 from structsparse.training.scores import AccuracyScore
 from structsparse.weights.batch import TokenBatch
 
-BATCH = 1 << 14  # tokens of a batch, padding included, so that their scores stay in the cache of the CPU
+BATCH = 1 << 14  # tokens per batch, padding included; few enough that scores stay in the CPU cache
 Input = Sentences | str | os.PathLike | Iterable[Iterable[str | Sequence[str] | Mapping[str, str]]]
 
 
 class TagSequence(NamedTuple):
-    """One of the best tag sequences of a sentence."""
+    """One of the N best tag sequences of a sentence, with score and probability."""
 
     tags: list[str]
     score: float
@@ -42,32 +42,33 @@ class TagSequence(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SequenceTagger:
-    """A trained tagger. It predicts a tag for every token of a sentence.
+    """A trained tagger, which predicts a tag for every token of a sentence.
 
-    Every verb takes a list of sentences, the path of a file of columns, or `Sentences`. A sentence is a list of words
-    if the tagger needs one column only, else a list of tuples (the values of `columns`, in their order) or of dicts."""
+    `predict`, `nbest`, `marginals` and `evaluate` take a list of sentences, the path of a file of columns, or
+    `Sentences`. A sentence is a list of words if the tagger reads one column only. Otherwise it is a list of tuples
+    (the values of `columns`, in order) or of dicts."""
 
     labels: tuple[str, ...]
-    scheme: str | None  # how its tags encode spans; None if they do not
-    layout: tuple[str, ...]  # the columns of its training corpus, in their order
-    columns: tuple[str, ...]  # those of them that it needs
-    tag_column: str  # the one that it predicts
+    scheme: str | None  # how the tags encode spans (such as iob2); None if they do not
+    layout: tuple[str, ...]  # the columns of the training corpus, in order
+    columns: tuple[str, ...]  # the columns that the tagger reads
+    tag_column: str  # the column that the tagger predicts
     index: TokenIndex
-    dense: tuple[str, ...]  # numeric columns
-    vocabularies: Mapping[str, Mapping[str, int]]  # codes of attributes, from 1; 0 is a value not seen in training
+    dense: tuple[str, ...]  # names of numeric columns
+    vocabularies: Mapping[str, Mapping[str, int]]  # attribute -> value -> code from 1 on; 0: not in training
     tagger: Tagger
-    edges: TokenIndex | None = None  # features conjoined with an edge, a pair of neighbouring labels
+    edges: TokenIndex | None = None  # the index of edge features (feature, pair of neighbouring labels)
 
-    # --- the verbs of every model
+    # --- the methods that every model has
 
     def predict(self, sentences: Input) -> list[list[str]]:
-        """The predicted tags of each sentence."""
+        """Predict the best tag sequence of each sentence."""
         sentences = self._sentences(sentences)
         tags, bounds = self.tag(sentences).strings(), sentences.offsets.tolist()
         return [tags[begin:end] for begin, end in zip(bounds[:-1], bounds[1:], strict=True)]
 
     def nbest(self, sentences: Input, count: int = 10) -> list[list[TagSequence]]:
-        """The `count` best tag sequences of each sentence, or all if there are fewer, the best first."""
+        """The `count` best tag sequences of each sentence, best first; all sequences if there are fewer."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise UserError(f"the {count} best sequences were requested, expected a number from 1 on")
         if self.edges is not None:
@@ -88,24 +89,24 @@ class SequenceTagger:
         return results
 
     def marginals(self, sentences: Input) -> list[np.ndarray]:
-        """The probability of every tag at every token: float32 [tokens, labels] of each sentence, as in `labels`."""
+        """The marginal probability of every tag at every token: for each sentence float32 [tokens, labels]."""
         sentences = self._sentences(sentences)
         return np.split(self.probabilities(sentences), sentences.offsets[1:-1]) if len(sentences) else []
 
     def evaluate(self, source: Input) -> dict[str, object]:
-        """Scores against the tags in a file or in `Sentences`: accuracy, and F1 of spans where the tags encode spans.
+        """Evaluate the tagger on tagged sentences: token accuracy, and span F1 if the tags encode spans.
 
-        In lists the tag of a token is its last value, or the value of `tag_column`."""
+        In a list, the gold tag of a token is the last value of a tuple, or the value `tag_column` of a dict."""
         sentences = self._sentences(source, (*self.columns, self.tag_column))
         score, notes = self.score(sentences, self.tag(sentences))
         for note in notes:
             warnings.warn(note, RuntimeWarning, stacklevel=2)
         return {**score.result(), "sentences": len(sentences), "tokens": sentences.tokens}
 
-    # --- columns of sentences, as commands and tests use them
+    # --- the same for `Sentences`, with results as arrays and columns
 
     def tag(self, sentences: Input) -> Column:
-        """The predicted tags of all tokens as one column."""
+        """Predict the tags of all tokens, as one column."""
         sentences = self._sentences(sentences)
         result = np.empty(sentences.tokens, np.int32)
         for scores, batch, tokens in self._scored(sentences):
@@ -113,21 +114,21 @@ class SequenceTagger:
         return Column(list(self.labels), result)
 
     def probabilities(self, sentences: Sentences) -> np.ndarray:
-        """The probability of every tag at every token: float32 [tokens, labels]"""
+        """The marginal probability of every tag at every token: float32 [tokens, labels]"""
         result = np.empty((sentences.tokens, len(self.labels)), np.float32)
         for scores, batch, tokens in self._scored(sentences):
             result[tokens] = self.tagger.structure.marginals(scores, batch.lengths).flatten(0, 1)[batch.places]
         return result
 
     def stream(self, sentences: Iterable) -> Iterator[list[str]]:
-        """The tags of one sentence after another, each before the next is requested."""
+        """Predict the tags of a stream of sentences, each as soon as the sentence arrives."""
         for sentence in sentences:
             yield self.predict([sentence])[0]
 
     def score(self, sentences: Sentences, predicted: Column) -> tuple[SpanScore | AccuracyScore, list[str]]:
-        """The score of predicted tags against the tags of sentences, which are converted to the scheme of the model.
+        """Score predicted tags against the gold tags of sentences; gold tags are converted to the tagger's span scheme.
 
-        The notes name labels that the model does not know; their tags count as wrong."""
+        Also returns notes that name labels unknown to the model. Tokens with such labels count as wrong."""
         gold, notes = sentences.columns[self.tag_column], []
         if self.scheme is not None:
             scheme = detect_scheme(sentences, self.tag_column)
@@ -141,10 +142,10 @@ class SequenceTagger:
         score.add(gold.codes, predicted.codes, sentences.offsets)
         return score, notes
 
-    # --- input
+    # --- reading the input
 
     def _sentences(self, source: Input, needed: Sequence[str] | None = None) -> Sentences:
-        """The input of a verb as columns; `needed` are the columns that lists and files must have."""
+        """The input sentences as columns; `needed` are the columns that lists and files must have."""
         needed = self.columns if needed is None else needed
         if not isinstance(source, Sentences):
             source = self._read(source, needed)
@@ -155,17 +156,17 @@ class SequenceTagger:
         return source
 
     def _read(self, source: str | os.PathLike | Iterable, needed: Sequence[str]) -> Sentences:
-        """The sentences of a file or of lists."""
+        """Read sentences from a file or from lists."""
         if not isinstance(source, str | os.PathLike):
             return sentences_from_lists(source, needed, "this tagger")
         path = existing_file(source, needed, "this tagger")
         return read_columns(path, self.layout, optional=optional_columns(self.layout, needed))
 
-    # --- scores
+    # --- scores of batches
 
     @torch.no_grad()
     def _scored(self, sentences: Sentences) -> Iterator[tuple[ChainScores, TokenBatch, np.ndarray]]:
-        """Scores, batch and token positions in the input of all sentences, the longest first."""
+        """Score sentences batch by batch, longest first: chain scores, batch, and token positions in the input."""
         hashed = self.index.hashed(sentences)
         hashed_edges = None if self.edges is None else self.edges.hashed(sentences)
         dense = torch.from_numpy(numbers(sentences, self.dense))
@@ -195,5 +196,5 @@ class SequenceTagger:
 
 
 def optional_columns(names: Sequence[str], needed: Sequence[str]) -> frozenset[str]:
-    """The columns at the end of `names` that a file may lack because a model does not need them."""
+    """The columns at the end of `names` that may be missing in a file, because the model does not need them."""
     return frozenset(names[max(names.index(name) for name in needed) + 1 :] if needed else names[1:])

@@ -1,4 +1,4 @@
-"""Reports on a trained tagger: counts of features and groups, and tables of living groups, features and edges."""
+"""Reports on a trained tagger: counts of nonzero weights and groups, and tables of living groups and features."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from structsparse.training.selected_groups import selected_groups
 from structsparse.training.stage import GroupCount, StageResult, selecting_stage
 from structsparse.weights.observed_pairs import Pairs, PairScorer, pairs_of
 
-MOST_FEATURES = 100_000  # rows of features.tsv and edges.tsv
+MOST_FEATURES = 100_000  # the largest number of rows in features.tsv and edges.tsv
 
 
 def feature_weights(result: StageResult) -> Tensor | None:
-    """The weights of the sparse features of a tagger, [rows, labels]; None if it has none."""
+    """The weights of the sparse features of a tagger: [rows, labels]; None if the tagger has no sparse features."""
     weights = dict(result.module.named_parameters())
     name = table_name(weights)
     if name is None:
@@ -40,13 +40,15 @@ def _for_numpy(weights: Tensor) -> Tensor:
 
 
 def template_groups(data: TaggingData, shape: Sequence[int], pairs: Pairs | None = None) -> Partition:
-    """The templates of a tagger as groups of its table."""
+    """Groups of the weights of a tagger: one group for each token template."""
     return by_template(shape, TemplateLayout(data.index.names, data.index.offsets, data.labels, pairs=pairs))
 
 
 def sparsity(data: TaggingData, first: StageResult, last: StageResult) -> dict[str, object]:
-    """Numbers of features, weights and groups before and after selection. Groups are those of the penalty that
-    selected, or templates if it has none."""
+    """Counts of features, weights and groups of a tagger, before and after feature selection.
+
+    Groups are the groups of the penalty that selected features, or the templates if that penalty has no groups.
+    """
     labels = len(data.labels)
     weights = feature_weights(last)
     if weights is None:
@@ -66,7 +68,7 @@ def sparsity(data: TaggingData, first: StageResult, last: StageResult) -> dict[s
 
 
 def _edge_counts(data: TaggingData, last: StageResult) -> dict[str, object]:
-    """Numbers of features and weights of edges, and of all nonzero parameters of the tagger."""
+    """Counts of edge features and of edge weights, and of all nonzero parameters of the tagger."""
     if data.edges is None:
         return {}
     return {
@@ -78,7 +80,7 @@ def _edge_counts(data: TaggingData, last: StageResult) -> dict[str, object]:
 
 
 def _planted_shares(planted: set[str], living: Sequence[str]) -> dict[str, float]:
-    """Precision and recall of the living templates as a guess at the planted ones."""
+    """Precision and recall of the selected templates against the planted templates of synthetic data."""
     if not planted:
         return {}
     right = len(planted & {*living})
@@ -86,7 +88,7 @@ def _planted_shares(planted: set[str], living: Sequence[str]) -> dict[str, float
 
 
 def group_table(data: TaggingData, first: StageResult, last: StageResult) -> Table | None:
-    """Table of the groups of the penalty that selected; of templates with their final weights if it has none."""
+    """A table of the groups of the penalty that selected features; without groups, of templates and final weights."""
     for name in first.penalties:
         table = selected_groups(first, name, data.splits.truth)
         if table is not None:
@@ -95,14 +97,14 @@ def group_table(data: TaggingData, first: StageResult, last: StageResult) -> Tab
     if weights is None:
         return None
     pairs = pairs_of(last.module.tagger.scorer)
-    if pairs is not None:  # only pairs have weights
+    if pairs is not None:  # only observed pairs of feature and label have weights
         weights = weights[torch.from_numpy(pairs.rows).long(), torch.from_numpy(pairs.labels).long()]
     templates = template_groups(last.data, weights.shape, pairs)
     return living_groups.group_table(templates, weights, truth=data.splits.truth)
 
 
 def feature_table(result: StageResult) -> Table | None:
-    """Table of the living features in words with their nonzero weights, the heaviest features first."""
+    """A table of the features with nonzero weights, by readable name; largest norms first."""
     weights, data = feature_weights(result), result.data
     if weights is None:
         return None
@@ -110,7 +112,7 @@ def feature_table(result: StageResult) -> Table | None:
 
 
 def edge_table(result: StageResult) -> Table | None:
-    """Table of the living features of edges in words with their nonzero weights, the heaviest features first."""
+    """A table of the edge features with nonzero weights, by readable name; largest norms first."""
     edges, data = result.data.edges, result.data
     if edges is None:
         return None
@@ -119,7 +121,7 @@ def edge_table(result: StageResult) -> Table | None:
 
 
 def _described(weights: Tensor, index: TokenIndex, labels: Sequence[str], data: TaggingData, bags: Bags) -> Table:
-    """Table of features: name, norm of the weights, and the nonzero weights by label, the largest first."""
+    """A table of features: name, norm of the weights, and the nonzero weights by label, largest weights first."""
     norms = weights.norm(dim=1).numpy()
     rows = np.argsort(-norms, kind="stable")[: min(int((norms > 0).sum()), MOST_FEATURES)]
     names = index.describe(rows, data.splits.train, bags)
@@ -132,7 +134,7 @@ def _described(weights: Tensor, index: TokenIndex, labels: Sequence[str], data: 
 
 
 def write_report(folder: Path, data: TaggingData, results: Sequence[StageResult], last: StageResult) -> Table | None:
-    """Write the report of a run; `last` is the final result. Returns the table of groups."""
+    """Write the report on a tagger (groups, features, edge features) into a folder; return the table of groups."""
     first = selecting_stage(results)
     table = group_table(data, first, last)
     if table is not None:
@@ -145,7 +147,7 @@ def write_report(folder: Path, data: TaggingData, results: Sequence[StageResult]
 
 
 def _write_order(folder: Path, first: StageResult) -> None:
-    """Write the Hasse diagram of nested or overlapping groups as order.txt and order.png."""
+    """Write the Hasse diagram of nested or overlapping groups of a penalty as order.txt and order.png."""
     for name, penalty in first.penalties.items():
         groups = penalty.groups
         if not isinstance(groups, Forest | Cover) or len(groups) > hasse.LARGEST:

@@ -11,24 +11,24 @@ from structsparse.training.scores import ENDS, UNSEEN, LabelScore, checked_codes
 
 
 class SpanScore(LabelScore):
-    """Precision, recall and F1 of whole spans, counted as `conlleval.pl` does.
+    """Span score of a tagger: precision, recall and F1 of whole spans, counted as `conlleval.pl` does.
 
-    A gold code beyond the names is a span of one token whose type is never predicted."""
+    A gold label code that is not in `names` counts as a span of one token, with a type that is never predicted."""
 
     def __init__(self, names: Sequence[str]):
         super().__init__(names, [*span_types(names), UNSEEN])
         self._readable = [*names, f"B-{UNSEEN}"]
 
     def add(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray) -> None:
-        """Count sentences: gold and predicted codes [tokens], offsets [sentences + 1]."""
+        """Add sentences to the counts: gold and predicted label codes [tokens], sentence offsets [sentences + 1]."""
         gold, predicted = checked_codes(gold, predicted, offsets, len(self.names))
         truth, guess = (spans(codes, offsets, self._readable) for codes in (gold, predicted))
-        end, kind = np.zeros((2, len(gold)), dtype=np.int64)  # of the gold span that starts at a token
+        end, kind = np.zeros((2, len(gold)), dtype=np.int64)  # end and type of the gold span that starts at each token
         end[truth.start], kind[truth.start] = truth.end, truth.type
         correct = (end[guess.start] == guess.end) & (kind[guess.start] == guess.type)
         self._add(guess.type[correct], truth.type, guess.type, gold == predicted, offsets)
 
     def result(self) -> dict:
-        """F1, precision and recall of all spans and accuracy of tokens, as fractions; `types`: those of each type."""
+        """F1, precision and recall of all spans and token accuracy, as fractions; `types`: the figures of each type."""
         totals = precision_recall_f1(*self._counts[:-ENDS].reshape(-1, 3).sum(axis=0).tolist())
         return {name: totals[name] for name in ("f1", "precision", "recall")} | super().result()

@@ -1,4 +1,4 @@
-"""Sweeps of a tagger: compiled passes over single sentences of labels, for tables that are held whole or grow."""
+"""Sweeps of a tagger: compiled passes by which online solvers update the weights after each tagged sentence."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ LABEL_WEIGHTS = ("transitions", "start", "end")
 
 
 class TaggingSweeper(Sweeper):
-    """Sweeps over sequences of labels; a growing table gets its rows on the way."""
+    """The sweeper of taggers: online updates from single sentences; a growing table gets new rows during a sweep."""
 
     def __init__(self, model, solver: Online) -> None:
         super().__init__(model, solver)
         self.scratch: kernels.ChainScratch | None = None
-        self.begins, self.longest, self.most = np.empty(0, np.int64), 0, 0  # of the corpus seen last, see _scratch
+        self.begins, self.longest, self.most = np.empty(0, np.int64), 0, 0  # figures of the last corpus, see `_scratch`
 
     def check(self) -> None:
-        """Refuse scorers without a table of features, and features of label pairs."""
+        """Raise an error if the tagger has no table of sparse features, or has edge features."""
         name, model = self.solver.name, self.model
         if not isinstance(model.scorer, FeatureTable):
             raise UserError(f"{name} moves tables of sparse features (model=sparse or growing), not {model.scorer}")
@@ -35,7 +35,9 @@ class TaggingSweeper(Sweeper):
             raise UserError(f"{name} does not support features.edges; choose another solver")
 
     def sweep(self, passage: Passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
-        """Learn from the sentences of a passage; a growing table gets room as needed."""
+        """Update the weights of a tagger after each sentence of a passage.
+
+        Returns the sums of losses and of step sizes, and the change of the number of nonzero weights."""
         scorer, growing = self.model.scorer, isinstance(self.model.scorer, GrowingTable)
         if growing:
             self._release(scorer)
@@ -52,7 +54,7 @@ class TaggingSweeper(Sweeper):
         return float(totals[0]), float(totals[1]), int(totals[2])
 
     def _rows(self, corpus: kernels.TaggedCorpus, sentence: int, rule: UpdateRule) -> kernels.FeatureRows:
-        """The rows of weights; in a growing table with room for all features of the next sentence, at least."""
+        """The feature weights for the kernel; a growing table gets room for all features of the next sentence."""
         scorer = self.model.scorer
         if isinstance(scorer, GrowingTable):
             first, last = corpus.begins[sentence], corpus.begins[sentence + 1]
@@ -64,7 +66,7 @@ class TaggingSweeper(Sweeper):
         return kernels.FeatureRows(weights.numpy(), past.numpy(), *slots)
 
     def _labels(self, rule: UpdateRule) -> kernels.LabelWeights:
-        """The weights of labels and label pairs, with their sums for the mean."""
+        """The weights of label pairs, first and last labels for the kernel, with the sums that averaging needs."""
         weights = [self.model.get_parameter(name) for name in LABEL_WEIGHTS]
         past = [self.solver.past(p, len(p)) if rule.averaging else p.detach()[:0] for p in weights]
         return kernels.LabelWeights(*(tensor.detach().numpy() for tensor in (*weights, *past)))
@@ -72,8 +74,8 @@ class TaggingSweeper(Sweeper):
     def _scratch(
         self, corpus: kernels.TaggedCorpus, rows: kernels.FeatureRows, rule: UpdateRule
     ) -> kernels.ChainScratch:
-        """Work memory for the longest sentence of the corpus, reused while corpus and table allow."""
-        if self.begins.ctypes.data != corpus.begins.ctypes.data:  # self.begins keeps the address from being reused
+        """Work memory of the kernel for the longest sentence of the corpus; reused as long as the sizes fit."""
+        if self.begins.ctypes.data != corpus.begins.ctypes.data:  # self.begins keeps its memory, so addresses differ
             self.begins, self.longest = corpus.begins, int(np.diff(corpus.begins).max())
             self.most = int(np.diff(corpus.offsets[corpus.begins]).max()) if rule.passive else 0
         longest, most = self.longest, self.most

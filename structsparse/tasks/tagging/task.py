@@ -1,4 +1,4 @@
-"""The tagging task: its Lightning module, how a stage builds a tagger, and what the next stage inherits."""
+"""The tagging task: the Lightning module of taggers, and how training stages build, narrow and export a tagger."""
 
 from __future__ import annotations
 
@@ -53,24 +53,27 @@ class Tagging(TaskModule):
 
     @property
     def linear(self) -> bool:
+        """Whether the scores are linear in the parameters, and all weights are in memory."""
         return self.tagger.linear and not isinstance(self.tagger.scorer, GrowingScorer)
 
     def step(self, batch: TokenBatch) -> Tensor:
+        """The loss of a batch: the sum over sentences, divided by the number of sentences in the step."""
         losses = self.loss(self.tagger(batch), batch.gold, batch.lengths)  # [batch]
         return losses.sum() / batch.items
 
     def training_step(self, batch: TokenBatch | Passage, batch_idx: int) -> Tensor:
+        """Train on a batch, or, with an online solver, sweep over the sentences of a passage."""
         if isinstance(batch, Passage):
             return self.optimizers(use_pl_optimizer=False).sweep(self.tagger, self.loss, batch)
         return super().training_step(batch, batch_idx)
 
     def predict_step(self, batch: TokenBatch, batch_idx: int = 0) -> Tensor:
-        """The best label of each token: int64 [tokens]"""
+        """Predict the best label of each token: int64 [tokens]"""
         labels = self.chain.best(self.tagger(batch), batch.lengths)  # [batch, time]
         return labels.view(-1)[batch.places]
 
     def count(self, batch: TokenBatch, score: SpanScore | AccuracyScore) -> None:
-        """Add the predictions for a batch to a score."""
+        """Add the gold and predicted labels of a batch of sentences to a score."""
         offsets = np.r_[0, np.cumsum(batch.lengths.cpu().numpy())]
         gold = batch.gold.view(-1)[batch.places]
         score.add(gold.cpu().numpy(), self.predict_step(batch).cpu().numpy(), offsets)
@@ -78,10 +81,10 @@ class Tagging(TaskModule):
 
 @dataclass(frozen=True)
 class TaggingTask(Task):
-    """Tagging: a label for every token."""
+    """The tagging task (sequence labelling): predict a label for every token of a sentence."""
 
-    tag: str = "tag"  # the column to predict
-    scheme: str | None = None  # how tags encode spans while training; None: they do not
+    tag: str = "tag"  # the name of the column to predict
+    scheme: str | None = None  # how tags encode spans in training; None: tags are not spans
     name: str = "tagging"
     layout = TemplateLayout
     models = (SparseScorer, PairScorer, GrowingScorer, DenseScorer, RecurrentScorer, SumScorer)
@@ -89,6 +92,7 @@ class TaggingTask(Task):
     keyed = True
 
     def prepare(self, corpus: SentenceSplits, features: Mapping, filter: Callable, cache: int) -> TaggingData:
+        """The data of a tagger from a corpus of tagged sentences and the options of features."""
         if not isinstance(corpus, SentenceSplits) or "templates" not in features:
             raise UserError("a tagger needs labelled tokens and templates; these data or features are for other tasks")
         return prepare(
@@ -97,6 +101,7 @@ class TaggingTask(Task):
         )  # fmt: skip
 
     def build(self, stage: Stage, data: TaggingData) -> tuple[Tagging, TermPenalties]:
+        """The Lightning module of a tagger for a stage, and the penalties on its parameters."""
         tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
         parameters = {f"tagger.{name}": p for name, p in tagger.named_parameters()}
         pairs = pairs_of(tagger.scorer)
@@ -112,11 +117,13 @@ class TaggingTask(Task):
         return module, terms
 
     def validate(self, stage: Stage, data: TaggingData, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse options of a stage that do not fit a tagger, before training."""
         tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
         borne(stage.terms, [f"tagger.{name}" for name, _ in tagger.named_parameters()])
         _check_fit(optimizer, tagger, stage.loss(tagger.structure))
 
     def check_solver(self, stage: Stage, module: Tagging, optimizer: torch.optim.Optimizer, support: Mapping) -> None:
+        """Refuse a solver that cannot train the tagger of this module."""
         _check_fit(optimizer, module.tagger, module.loss)
         if isinstance(module.tagger.scorer, GrowingScorer) and table_name(support):
             raise UserError(
@@ -124,7 +131,7 @@ class TaggingTask(Task):
             )
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[TaggingData, dict[str, Tensor]]:
-        """The data without rows that have no surviving entry, and the masks that still forbid an entry."""
+        """The data without features whose weights are all zero, and masks of the weights that may be nonzero."""
         rows, table = {}, table_name(support)
         for name in {table, EDGES} & {*support}:
             scorer = _owner(before.module, name)
@@ -135,7 +142,7 @@ class TaggingTask(Task):
 
     @torch.no_grad()
     def inherit(self, module: Tagging, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Copy the weights of the stage before, without dead rows."""
+        """Start a tagger from the weights of the stage before, without the features that were dropped."""
         old = dict(before.module.named_parameters())
         survivors = before.survivors()
         for name, parameter in module.named_parameters():
@@ -158,13 +165,13 @@ class TaggingTask(Task):
                 parameter.mul_(support[name])
 
     def alive(self, result: StageResult) -> bool:
-        """Whether a feature is left: an entry of a table, or of any parameter where no table is penalised."""
+        """Whether any penalised weight of a feature table is left; without such a table, of any parameter."""
         support = result.survivors()
         tables = [name for name in (table_name(support), EDGES) if name in support]
         return any(mask.any() for name, mask in support.items() if name in tables or not tables)
 
     def screen(self, result: StageResult) -> Screen | None:
-        """Rows of sparse features; in a table of observed pairs a row has several entries."""
+        """Screening of the feature rows of a tagger; in a table of observed pairs, a row has several weights."""
         table = table_name(result.penalties)
         if table is None:
             return None
@@ -173,7 +180,7 @@ class TaggingTask(Task):
         return Screen.of(table, result.penalties[table], rows, row_of)
 
     def finalize(self, result: StageResult) -> StageResult:
-        """The result with a plain table of the living rows in place of a growing one."""
+        """The result with a plain weight table of the nonzero rows in place of a growing table."""
         module, scorer = result.module, result.module.tagger.scorer
         if not isinstance(scorer, GrowingScorer):
             return result
@@ -189,6 +196,7 @@ class TaggingTask(Task):
         return StageResult(data, Tagging(tagger, module.loss, *settings), {}, result.figures)
 
     def rounded(self, result: StageResult, small: ArtifactOptions) -> StageResult:
+        """The result as a small artifact stores it: rounded weights and shortened feature keys."""
         result = super().rounded(result, small)
         if small.guard is None or artifact.unfit(result.module.tagger) is not None:
             return result
@@ -197,14 +205,17 @@ class TaggingTask(Task):
         return replace(result, data=data.shortened(small.guard, *alive))
 
     def sparsity(self, data: TaggingData, first: StageResult, last: StageResult) -> dict[str, object]:
+        """Counts of features, weights and groups of a tagger before and after selection."""
         return report.sparsity(data, first, last)
 
     def write_report(
         self, folder: Path, data: TaggingData, results: Sequence[StageResult], last: StageResult
     ) -> Table | None:
+        """Write the report on a trained tagger; return the table of groups."""
         return report.write_report(folder, data, results, last)
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
+        """Write the artifact of a tagger; return its size in bytes, or None if its scorer cannot be stored."""
         reason = artifact.unfit(result.module.tagger)
         if reason is not None:
             console.print(f"no artifact: {reason}")
@@ -213,9 +224,9 @@ class TaggingTask(Task):
 
 
 def curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
-    """How often each weight of a sparse tagger is active in a sentence, on average, by name of the parameter.
+    """The mean number of times that each weight of a sparse tagger is active in a training sentence, by parameter name.
 
-    Up to one factor these are bounds of the second derivatives of the loss, which some solvers use."""
+    Up to a constant factor, these averages bound the second derivatives of the loss, which some solvers use."""
     train = data.arrays["train"]
     items = len(train)
     rows = (np.bincount(train.bags.ids, minlength=len(data.index)) / items).clip(1 / items)  # [rows]
@@ -226,7 +237,7 @@ def curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
     edges = np.bincount(train.gold[:-1][inner[1:]] * labels + train.gold[1:][inner[1:]], minlength=labels**2)
     start, end = (np.bincount(train.gold[tokens], minlength=labels) for tokens in (first, last))
     shared = {"transitions": edges.reshape(labels, labels), "start": start, "end": end}
-    # labels and edges that training lacks have expected counts too: assume average ones
+    # Labels and label pairs that do not occur in training have expected counts too: the average count is assumed.
     expected = {name: np.where(c > 0, c, max(1.0, c.mean())) / items for name, c in shared.items()}
     counts = {"scorer.table": table, **expected}
     if data.edges is not None:
@@ -235,7 +246,7 @@ def curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
 
 
 def _check_fit(optimizer: torch.optim.Optimizer, tagger: Tagger, loss: nn.Module) -> None:
-    """Refuse a solver that cannot train this tagger under this loss."""
+    """Raise an error if a solver cannot train this tagger under this loss."""
     solver = solver_of(optimizer)
     if solver.needs_sentences:
         solver.check(tagger, loss)
@@ -244,11 +255,11 @@ def _check_fit(optimizer: torch.optim.Optimizer, tagger: Tagger, loss: nn.Module
 
 
 def _owner(module: Tagging, name: str) -> nn.Module:
-    """The submodule that owns a parameter."""
+    """The submodule of a tagger that has the parameter of this name."""
     return module.get_submodule(name.rpartition(".")[0])
 
 
 def _identity(data: TaggingData) -> tuple:
-    """What identifies these data in the fingerprint of a stage."""
+    """The values that identify the data of a tagger in the fingerprint of a stage: templates, labels and keys."""
     edges = [] if data.edges is None else data.edges.index.names
     return data.index.names, edges, data.labels, np.ascontiguousarray(data.index.keys)

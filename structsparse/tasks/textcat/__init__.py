@@ -1,1 +1,1 @@
-"""Classifiers of documents, and numbers predicted of them, from bags of words."""
+"""Text categorization: linear classifiers that predict the class of a document, or a number, from a bag of words."""

@@ -1,6 +1,7 @@
-"""The artifact of a classifier: `model.json` has its classes and reading, `weights.safetensors` its words and weights.
+"""The artifact of a text classifier: classes in `model.json`, words and weights in `weights.safetensors`.
 
-Words that no weight needs are left out, unless documents are scaled to one length, which depends on all words.
+Words without a nonzero weight are left out. Only if documents are normalized to one length, which depends on all words,
+all words are stored.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from structsparse.tasks.textcat.model import outputs_of
 from structsparse.tasks.textcat.predictor import Classifier, bag_of
 
 TENSOR_PARTS = TensorParts(index=("words", "members."))
-KIND = "classifier"  # the value of `kind` in model.json
+KIND = "classifier"  # the value of the field `kind` in model.json
 LOSSES = tuple(loss.kind for loss in (Logistic, Squared, SquaredHinge))
-_MOST = np.iinfo(np.int32).max  # words
+_MOST = np.iinfo(np.int32).max  # the largest number of words
 
 
 def save(folder: Path, model: Classifier) -> int:
-    """Write a classifier in float32, completely or not at all; the bytes of the folder."""
+    """Write a text classifier in float32, atomically; return the size of the folder in bytes."""
     layout, weighting = model.bag.layout, model.bag.weighting
     tensors = {"words": encode_words(layout.words), **encode_table("table", as_float32(folder, model.table))}
     tensors["bias"] = as_float32(folder, model.bias)
@@ -66,7 +67,7 @@ def save(folder: Path, model: Classifier) -> int:
 
 
 def load(folder: Path, description: dict) -> Classifier:
-    """Read a classifier that `save` has written; errors name the damaged file and the reason."""
+    """Read a text classifier that `save` has written; an error names the damaged file and the reason."""
     with errors_in(folder / DESCRIPTION):
         check_fields(description, _FIELDS)
         reading = DocumentReading(**description["reading"])
@@ -92,7 +93,7 @@ def load(folder: Path, description: dict) -> Classifier:
 
 
 def _members(tensors: dict, plain: int, extra: int) -> sparse.csr_array:
-    """Which words each extra feature of a classifier is a sum over, from its tensors: 0 or 1 [words, extra]"""
+    """The words whose counts each extra feature of a text classifier sums, as a 0/1 matrix [words, extra features]."""
     offsets = _take_finite(tensors, "members.offsets", np.int64, (plain + 1,))
     if offsets[0] != 0 or (np.diff(offsets) < 0).any():
         raise UserError("members.offsets decrease, expected 0 and then the end of the features of each word")
@@ -103,7 +104,7 @@ def _members(tensors: dict, plain: int, extra: int) -> sparse.csr_array:
 
 
 def _take_finite(tensors: dict, name: str, kind, shape: tuple[int, ...]) -> np.ndarray:
-    """Remove and return an array of a classifier, which must have this type and shape and finite numbers."""
+    """Take an array out of `tensors`; raise an error unless it has this type and shape and finite numbers."""
     array = take(tensors, name, [np.dtype(kind).name], shape)
     if not np.isfinite(array).all():
         raise UserError(f"{name} holds a number that is NaN or infinite")
@@ -111,7 +112,7 @@ def _take_finite(tensors: dict, name: str, kind, shape: tuple[int, ...]) -> np.n
 
 
 def _is_reading(value: object) -> bool:
-    """Whether a field of model.json says how documents are read."""
+    """Whether a value is valid as the field `reading` of model.json: how texts are split into words."""
     plain = asdict(DocumentReading())
     if not isinstance(value, dict) or {*value} != {*plain}:
         return False
@@ -119,7 +120,7 @@ def _is_reading(value: object) -> bool:
 
 
 def _are_classes(value: object) -> bool:
-    """Whether a field of model.json has the classes of documents, or null for numbers."""
+    """Whether a value is valid as the field `classes` of model.json: names of classes, or null for numbers."""
     return value is None or (are_strings(value) and len({*value}) == len(value) >= 2)
 
 

@@ -1,6 +1,6 @@
 """Subcommands of `structsparse` for text classifiers: predict and evaluate.
 
-Heavy modules are imported when one runs.
+Heavy modules are imported only when a subcommand runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def predict(options: argparse.Namespace, model: Classifier) -> None:
-    """`structsparse predict`: the class of each document, or a number."""
+    """`structsparse predict` for text classifiers: write the class, or the number, of each document."""
     if options.files and options.input is not None:
         raise UserError(f"--input {options.input} has a document in each line, FILEs are documents; give one of them")
     with write_output(options) as output:
@@ -33,7 +33,7 @@ def predict(options: argparse.Namespace, model: Classifier) -> None:
 
 
 def _files(paths: list[Path]) -> Iterator[tuple[str, str]]:
-    """The names and texts of documents, each a file."""
+    """Read documents from files, one document per file; yields names and texts."""
     from structsparse.corpora.document_files import content_of
 
     for path in paths:
@@ -41,7 +41,7 @@ def _files(paths: list[Path]) -> Iterator[tuple[str, str]]:
 
 
 def _lines(source: Path | io.BufferedIOBase) -> Iterator[tuple[str, str]]:
-    """The numbers and texts of documents, each a line, as they arrive; an empty line is an empty document."""
+    """Read documents from a stream, one document per line, as lines arrive; yields line numbers and texts."""
     from structsparse.corpora.document_files import content_of
 
     if isinstance(source, Path):
@@ -54,7 +54,7 @@ def _lines(source: Path | io.BufferedIOBase) -> Iterator[tuple[str, str]]:
 
 
 def _prediction(model: Classifier, text: str) -> str:
-    """The label of a document and, in the order of the classes, their probabilities or, without these, scores."""
+    """The predicted label of a document, and the probabilities (or else the scores) of all classes, as a line."""
     scores = model.scores(model.read([text]))
     if model.classes is None:
         return f"{scores[0]:.6g}"
@@ -65,7 +65,7 @@ def _prediction(model: Classifier, text: str) -> str:
 
 
 def evaluate(options: argparse.Namespace, model: Classifier) -> None:
-    """`structsparse evaluate`: the scores of a classifier on labelled documents."""
+    """`structsparse evaluate` for text classifiers: print accuracy and F1, or mean squared error, on documents."""
     from structsparse.corpora.document_files import read
     from structsparse.tasks.textcat.predictor import existing
 
@@ -79,7 +79,7 @@ def evaluate(options: argparse.Namespace, model: Classifier) -> None:
 
 
 def _table(figures: dict) -> str:
-    """The scores of a classifier for reading."""
+    """A text table of precision, recall and F1 by class, with accuracy and speed."""
     size = f"{figures['documents']:,} documents, {figures['documents_per_second']:,.0f} per second"
     if "mse" in figures:
         return f"mse {figures['mse']:.6g}\n{size}"

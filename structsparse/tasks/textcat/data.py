@@ -1,4 +1,4 @@
-"""The data of text categorization: documents as sparse bags of words, and batches of them."""
+"""The data of a text classifier: documents as sparse bags of words, with labels, and batches of documents."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ OPTIONS = {"weighting", "normalize", "min_count", "vocabulary", "extra", "group_
 
 @dataclass(frozen=True, eq=False)
 class DocumentData:
-    """Labelled documents as rows of sparse matrices over the words of train."""
+    """The data of a text classifier: labelled documents in parts, as sparse matrices [documents, words]."""
 
     labelled: DocumentSplits
     bag: Bag
-    shown: list[tuple[str, int]] | None = None  # (part, number) of documents to explain; None: a choice
-    covers: dict[str, Cover] = field(default_factory=dict, repr=False)  # cached groups of words by maker
+    shown: list[tuple[str, int]] | None = None  # (part, number) of documents to explain
+    covers: dict[str, Cover] = field(default_factory=dict, repr=False)  # cached word groups, by maker
     whole_parts: dict[str, DocumentBatch] = field(default_factory=dict, repr=False)  # cached batches
 
     @property
@@ -41,7 +41,7 @@ class DocumentData:
 
     @property
     def truth(self) -> tuple[str, ...]:
-        """The names of the planted groups of words that decide the classes."""
+        """The names of the word groups that decide the classes of synthetic documents; empty for real documents."""
         return self.labelled.truth
 
     @property
@@ -51,17 +51,17 @@ class DocumentData:
 
     @property
     def outputs(self) -> int:
-        """The number of scores of a document."""
+        """The number of scores of a document: 1 for two classes or a number, else the number of classes."""
         return outputs_of(self.classes)
 
     @property
     def metric(self) -> str:
-        """The name of the score that dev chooses by."""
+        """The name of the dev score by which models are compared: mse or accuracy."""
         return "mse" if self.classes is None else "accuracy"
 
     @property
     def score(self) -> Callable[[], ClassScore | SquaredError]:
-        """The maker of an empty score."""
+        """A function that makes an empty score: accuracy and F1 of classes, or squared error of numbers."""
         return SquaredError if self.classes is None else lambda: ClassScore(self.classes)
 
     @property
@@ -70,7 +70,7 @@ class DocumentData:
         return len(self.labelled.train)
 
     def describe(self) -> list[str]:
-        """Lines about the documents and features for the console."""
+        """Lines for the console: numbers of documents, features, and features per document."""
         train, layout = self.matrices["train"], self.bag.layout
         extra = f", {layout.extra:,} of them groups of words" if layout.extra else ""
         mean = train.nnz / max(1, train.shape[0])
@@ -88,27 +88,27 @@ class DocumentData:
         return self.matrices["train"].tocsc()
 
     def targets(self, part: str) -> np.ndarray:
-        """What scores are compared with: numbers; -1 or 1 for two classes; int64 codes for more."""
+        """The targets of the loss for a part: numbers; -1 or 1 for two classes; int64 codes for more classes."""
         return targets_of(self.labelled.parts[part].labels, self.classes)
 
     def full_batch(self, part: str) -> DocumentBatch:
-        """All documents of a part as one batch, which is cached for all models of a run."""
+        """All documents of a part as one batch, cached for all models of a run."""
         if part not in self.whole_parts:
             matrix, targets = self.matrices[part], self.targets(part)
             self.whole_parts[part] = DocumentBatch.of(matrix, targets, np.arange(len(targets)), len(targets))
         return self.whole_parts[part]
 
     def batches(self, part: str, size: int | None, **sharing) -> DocumentBatches:
-        """Batches of the documents of a part; dev and test, which are only scored, are one batch."""
+        """Batches of the documents of a part; dev and test are always a single batch, because no model is trained."""
         return DocumentBatches(self, part, size if part == "train" else None, **sharing)
 
     def whole(self, part: str) -> DocumentBatches:
-        """All documents of a part as one batch."""
+        """All documents of a part as a sequence of one batch."""
         return self.batches(part, None)
 
 
 def targets_of(labels: np.ndarray, classes: tuple[str, ...] | None) -> np.ndarray:
-    """Labels as targets of a loss: -1 or 1 for two classes, else unchanged: [documents]"""
+    """Labels as targets of a loss, [documents]: -1 or 1 for two classes, otherwise unchanged."""
     if classes is None or len(classes) > 2:
         return labels
     return 2.0 * labels - 1.0
@@ -116,17 +116,17 @@ def targets_of(labels: np.ndarray, classes: tuple[str, ...] | None) -> np.ndarra
 
 @dataclass
 class DocumentBatch:
-    """A batch of documents as a sparse matrix with targets."""
+    """A batch of documents: a sparse matrix of word features, with the targets of the loss."""
 
     matrix: Tensor  # sparse CSR float64 [documents, words]
     transposed: Tensor  # sparse CSR float64 [words, documents]
     targets: Tensor  # float64 [documents], or int64 codes of more than two classes
-    sentences: Tensor  # int64 [documents], their numbers within the part
-    items: int  # documents in the whole step, over all processes
+    sentences: Tensor  # int64 [documents], numbers of the documents within the part
+    items: int  # number of documents in the training step, over all processes
 
     @classmethod
     def of(cls, rows: sparse.csr_array, targets: np.ndarray, chosen: np.ndarray, items: int) -> DocumentBatch:
-        """A batch of these rows of a matrix; `chosen` are their numbers."""
+        """A batch from rows of a document matrix; `chosen` are the numbers of these documents within the part."""
         matrices = tensor_of(rows), tensor_of(rows.T.tocsr())
         return cls(*matrices, torch.from_numpy(targets), torch.from_numpy(chosen), items)
 
@@ -141,9 +141,9 @@ def tensor_of(matrix: sparse.csr_array) -> Tensor:
 
 
 class DocumentBatches(Progress):
-    """Batches of documents, in an order that depends on seed and epoch alone; the position can be resumed.
+    """Batches of documents in an order that depends only on seed and epoch; iteration can resume within an epoch.
 
-    Each process takes its share of the documents of a step."""
+    With several processes, each process takes a share of the documents of a training step."""
 
     def __init__(
         self,
@@ -164,11 +164,12 @@ class DocumentBatches(Progress):
         super().__init__()
 
     def __len__(self) -> int:
-        """Documents after the last full batch join it if they are fewer than the processes."""
+        """The number of batches; if fewer documents than processes are left over, the last full batch takes them."""
         full, rest = divmod(self.count, self.size)
         return max(1, full + (rest >= self.world))
 
     def __iter__(self) -> Iterator[DocumentBatch]:
+        """The batches of the rest of this epoch, or of a new epoch."""
         if self.done >= len(self):
             self.done = 0
         steps = np.split(self._order(), np.arange(1, len(self)) * self.size)
@@ -178,7 +179,7 @@ class DocumentBatches(Progress):
             yield self.data.full_batch(self.part) if len(steps) == self.world == 1 else self._batch(chosen)
 
     def _batch(self, chosen: np.ndarray) -> DocumentBatch:
-        """This process's share of the chosen documents."""
+        """The batch with this process's share of the chosen documents."""
         share = chosen[self.rank :: self.world]
         rows, targets = self.data.matrices[self.part][share], self.data.targets(self.part)[share]
         return DocumentBatch.of(rows, targets, share, len(chosen))
@@ -191,14 +192,14 @@ class DocumentBatches(Progress):
 
 
 def prepare(labelled: DocumentSplits, features: Mapping, shown: list[tuple[str, int]] | None = None) -> DocumentData:
-    """Make the data of a classifier: documents as bags of words, by the options of `features`."""
+    """Prepare the data of a text classifier: documents as bags of words, by the options of `features`."""
     options, extra = dict(features), features.get("extra")
     bag = words.bag(labelled, **{name: options[name] for name in OPTIONS & {*options} - {"extra", "group_strength"}})
     return DocumentData(labelled, bag if extra is None else with_groups(bag, extra), shown)
 
 
 def with_groups(bag: Bag, groups: Callable[..., Cover]) -> Bag:
-    """A bag of words with one more feature for each group of words: the count of its words in a document."""
+    """Add to a bag of words one feature for each group of words: the count of the group's words in a document."""
     cover = groups((len(bag.layout),), bag.layout, parameter="features")
     members, offsets = cover.members.numpy(), cover.offsets.numpy()
     ones, shape = np.ones(len(members), np.int64), (len(cover), len(bag.layout))

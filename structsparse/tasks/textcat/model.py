@@ -1,4 +1,4 @@
-"""The bag-of-words classifier of documents as an nn.Module: a weight for each word and class."""
+"""The model of text categorization: a linear bag-of-words classifier with a weight for each word and class."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from structsparse.base.errors import UserError
 class BagClassifier(nn.Module):
     """A linear classifier of documents: scores = matrix @ table + bias, in float64.
 
-    Two classes, and numbers, have one score: table [words], positive for the second class. More classes have one score
-    each: table [words, classes]. Penalties act on `table`, never on `bias` [outputs]."""
+    For two classes or a number, a document has one score: table [words]; a positive score means the second class. For
+    more classes, a document has a score for each class: table [words, classes]. Penalties act on `table`, never on
+    `bias` [outputs]."""
 
     linear = True
 
@@ -26,28 +27,30 @@ class BagClassifier(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs, dtype=torch.float64))
 
     def forward(self, matrix: Tensor, transposed: Tensor | None = None) -> Tensor:
-        """Scores [documents] or [documents, classes] of a sparse CSR matrix [documents, words].
+        """The scores of documents, [documents] or [documents, classes], from a sparse CSR matrix [documents, words].
 
-        The gradient is faster if the transposed matrix is given, too."""
+        The gradient is computed faster if the transposed matrix is given too."""
         return _SparseProduct.apply(self.table, matrix, transposed) + self.bias
 
 
 def outputs_of(classes: tuple[str, ...] | None) -> int:
-    """The number of scores of a document."""
+    """The number of scores of a document: 1 for two classes or a number, else the number of classes."""
     return len(classes) if classes is not None and len(classes) > 2 else 1
 
 
 class _SparseProduct(torch.autograd.Function):
-    """matrix @ table for a sparse matrix; torch's own gradient transposes the matrix each time."""
+    """The product matrix @ table of a sparse matrix, with a gradient that can reuse the transposed matrix."""
 
     @staticmethod
     def forward(ctx, table: Tensor, matrix: Tensor, transposed: Tensor | None) -> Tensor:
+        """The product matrix @ table."""
         ctx.matrix, ctx.transposed = matrix, transposed
         return _product(matrix, table)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, None, None]:
+        """The gradient with respect to the table: matrix.T @ grad."""
         if not ctx.needs_input_grad[0]:
             return None, None, None
         if ctx.transposed is not None:
@@ -56,7 +59,7 @@ class _SparseProduct(torch.autograd.Function):
 
 
 def _product(matrix: Tensor, dense: Tensor) -> Tensor:
-    """matrix @ dense for a sparse matrix; entry by entry on devices without such a product (`meta`, ...)."""
+    """The product matrix @ dense of a sparse matrix; entry by entry on devices without sparse products."""
     if matrix.device.type in ("cpu", "cuda"):
         return matrix @ dense
     rows, columns, values = _entries(matrix)
@@ -65,7 +68,7 @@ def _product(matrix: Tensor, dense: Tensor) -> Tensor:
 
 
 def _transposed_product(matrix: Tensor, dense: Tensor) -> Tensor:
-    """matrix.T @ dense for a sparse matrix, entry by entry."""
+    """The product matrix.T @ dense of a sparse matrix, computed entry by entry."""
     rows, columns, values = _entries(matrix)
     result = dense.new_zeros(matrix.shape[1], *dense.shape[1:])
     return result.index_add(0, columns, _scaled(dense.index_select(0, rows), values))
@@ -79,5 +82,5 @@ def _entries(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _scaled(rows: Tensor, values: Tensor) -> Tensor:
-    """Rows [entries] or [entries, classes] times the values [entries] of a sparse matrix."""
+    """Dense rows, [entries] or [entries, classes], times the values [entries] of a sparse matrix."""
     return rows * (values if rows.dim() == 1 else values[:, None])

@@ -1,6 +1,6 @@
-"""The predictor of text categorization: classes of documents, their probabilities, and evaluation.
+"""The predictor of text categorization: classes of documents, class probabilities, and evaluation.
 
-Nothing here imports training."""
+This module does not import the training code."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from structsparse.corpora.documents import DocumentReading, Documents, tokenize
 from structsparse.features.words import Bag, Weighting, WordLayout
 from structsparse.tasks.textcat.scores import ClassScore, SquaredError
 
-PROBABILISTIC = ("logistic",)  # losses whose scores can be turned into probabilities
-Texts = str | os.PathLike | Iterable[str]  # a document, a file with a document in each line, or several documents
+PROBABILISTIC = ("logistic",)  # losses under which scores give class probabilities
+Texts = str | os.PathLike | Iterable[str]  # one document, a file with one document per line, or several documents
 
 
 class RankedClass(NamedTuple):
-    """A class that a document may have."""
+    """One of the best classes of a document, with score and probability."""
 
     label: str
     score: float
-    probability: float | None  # None: the loss of training is not probabilistic
+    probability: float | None  # None: the training loss gives no probabilities
 
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
-    """A trained classifier of documents, or a predictor of a number.
+    """A trained text classifier, which predicts the class of a document, or a number.
 
-    scores = sum over the words of a document of weight * value of the word in the document, plus bias."""
+    score = bias + sum over the words of a document of weight[word] * value of the word in the document."""
 
-    bag: Bag  # of the needed words
+    bag: Bag  # the vocabulary and weighting of the words that the model reads
     table: np.ndarray  # [words] or [words, classes]
     bias: np.ndarray  # [outputs]
-    classes: tuple[str, ...] | None  # None: a number is predicted
+    classes: tuple[str, ...] | None  # None: the model predicts a number
     reading: DocumentReading  # how a text is split into words
     loss: str
 
@@ -54,9 +54,9 @@ class Classifier:
         reading: DocumentReading,
         loss: str,
     ) -> Classifier:
-        """The living part of a model over all words of a corpus.
+        """A text classifier without the words that have no nonzero weight, from a model over all words of a corpus.
 
-        If documents are scaled to one length, all words are needed."""
+        If documents are normalized to one length, which depends on all words, all words are kept."""
         if bag.weighting.normalize:
             return cls(bag, table, bias, classes, reading, loss)
         living = table != 0 if table.ndim == 1 else (table != 0).any(axis=1)
@@ -69,17 +69,17 @@ class Classifier:
         rows = np.concatenate([needed, extra])
         return cls(_part_of_bag(bag, needed, rows, members), table[rows], bias, classes, reading, loss)
 
-    # --- the verbs of every model
+    # --- the methods that every model has
 
     def predict(self, texts: Texts) -> list[str] | list[float]:
-        """The class, or the number, of each document.
+        """Predict the class, or the number, of each document.
 
-        `texts`: one document (str), a list of documents, or the `Path` of a file with a document in each line."""
+        `texts`: one document (str), a list of documents, or the `Path` of a file with one document per line."""
         decisions = self.decide(self.scores(self._documents(texts)))
         return decisions.tolist() if self.classes is None else [self.classes[code] for code in decisions.tolist()]
 
     def nbest(self, texts: Texts, count: int = 10) -> list[list[RankedClass]]:
-        """The best classes of each document, at most `count`, the best first; texts as for `predict`."""
+        """The best classes of each document, at most `count`, best first; `texts` as in `predict`."""
         if self.classes is None:
             raise UserError("this model predicts a number for each document, it has no classes to rank")
         if type(count) is not int or count < 1:
@@ -101,17 +101,17 @@ class Classifier:
         ]
 
     def marginals(self, texts: Texts) -> list[dict[str, float]]:
-        """The probability of every class for each document; texts as for `predict`."""
+        """The probability of every class for each document; `texts` as in `predict`."""
         rows = self.probabilities(self.scores(self._documents(texts))).tolist()
         return [dict(zip(self.classes, row, strict=True)) for row in rows]
 
     def evaluate(
         self, source: Texts, labels: Sequence[str | float] | None = None, text: str = "text", label: str = "label"
     ) -> dict[str, object]:
-        """Accuracy, macro F1 and figures of each class, or the mean squared error, over labelled documents.
+        """Evaluate the classifier on labelled documents: accuracy, macro F1 and F1 by class, or mean squared error.
 
         `source`: a list of documents and `labels`, or the path of a folder with a folder for each label, or of a table
-        (.csv, .tsv, .jsonl, also .gz) with the columns `text` and `label`. Labels unknown to the model are wrong."""
+        (.csv, .tsv, .jsonl, also .gz) with the columns `text` and `label`. Unknown labels count as wrong."""
         if labels is None:
             if not isinstance(source, str | os.PathLike):
                 raise UserError("labels are missing: evaluate(texts, labels), or the path of labelled documents")
@@ -127,7 +127,7 @@ class Classifier:
     # --- scores of documents
 
     def read(self, texts: Iterable[str], names: Sequence[str] | None = None) -> Documents:
-        """Split texts without labels into words, as the training documents were."""
+        """Split texts into words in the same way as the training documents; labels are set to zero."""
         texts = list(texts)
         for text in texts:
             if not isinstance(text, str):
@@ -136,22 +136,22 @@ class Classifier:
         return tokenize(names or [str(k) for k in range(len(texts))], texts, labels, self.classes, self.reading)
 
     def scores(self, documents: Documents) -> np.ndarray:
-        """The scores of documents: float64 [documents] or [documents, classes]"""
+        """The scores of documents before any softmax: float64 [documents] or [documents, classes]"""
         return self.bag.matrix(documents) @ self.table.astype(np.float64) + self.bias.astype(np.float64)
 
     def decide(self, scores: np.ndarray) -> np.ndarray:
-        """The codes of the best classes, or the numbers, that scores stand for: [documents]"""
+        """The codes of the classes with the best scores, or the predicted numbers: [documents]"""
         if self.classes is None:
             return scores
         return scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(np.int64)
 
     @property
     def probabilistic(self) -> bool:
-        """Whether scores can be turned into probabilities."""
+        """Whether the model gives class probabilities: it has classes and was trained with the logistic loss."""
         return self.classes is not None and self.loss in PROBABILISTIC
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """The probabilities of classes that scores stand for: float64 [documents, classes]"""
+        """The class probabilities from scores, by softmax: float64 [documents, classes]"""
         if not self.probabilistic:
             kind = "a number" if self.classes is None else f"classes with loss={self.loss}"
             raise UserError(f"this model predicts {kind}: it has no probabilities; train classes with loss=logistic")
@@ -161,15 +161,15 @@ class Classifier:
         return powers / powers.sum(axis=1, keepdims=True)
 
     def empty_score(self) -> ClassScore | SquaredError:
-        """A score that documents can be added to."""
+        """An empty evaluation score: accuracy and F1 of classes, or squared error of numbers."""
         return SquaredError() if self.classes is None else ClassScore(self.classes)
 
     def unknown_labels(self, labels: Iterable[str]) -> list[str]:
-        """Labels of documents that are no class of the model, sorted."""
+        """The gold labels that are not a class of the model, sorted."""
         return [] if self.classes is None else sorted({*labels} - {*self.classes})
 
     def _gold(self, labels: Sequence[str | float]) -> np.ndarray:
-        """Labels as numbers, or as codes of classes; an unknown label gets a code that is never predicted."""
+        """Gold labels as numbers or as class codes; an unknown label gets a code that is never predicted."""
         if self.classes is None:
             try:
                 return np.array(labels, float)
@@ -179,7 +179,7 @@ class Classifier:
         return np.array([codes.get(str(label), len(codes)) for label in labels], np.int64)
 
     def _documents(self, texts: Texts) -> Documents:
-        """The documents that a caller passes."""
+        """The documents of the argument `texts`, split into words."""
         if isinstance(texts, os.PathLike):
             texts = content_of(existing(Path(texts))).removesuffix("\n").split("\n")
         if not isinstance(texts, Iterable):
@@ -188,14 +188,14 @@ class Classifier:
 
 
 def existing(path: Path) -> Path:
-    """A path; an error if nothing is there."""
+    """Return the path unchanged; raise an error if no file or folder exists there."""
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     return path
 
 
 def _part_of_bag(bag: Bag, needed: np.ndarray, rows: np.ndarray, members: sparse.sparray | None) -> Bag:
-    """The bag of the needed words (bool [words]) and features (bool [rows]) of a larger one."""
+    """The part of a bag of words with only the needed words (bool [words]) and features (bool [rows])."""
     layout = bag.layout
     row_of = np.full(len(layout.row_of), -1, np.int32)
     known = layout.row_of >= 0
@@ -213,7 +213,7 @@ def _part_of_bag(bag: Bag, needed: np.ndarray, rows: np.ndarray, members: sparse
 def bag_of(
     words: Sequence[str], factors: np.ndarray, kind: str, normalize: bool, extra: int, members: sparse.csr_array | None
 ) -> Bag:
-    """A bag of words for prediction alone, without training documents."""
+    """A bag of words (vocabulary and weighting) for prediction only, without training documents."""
     nothing = tokenize([], [], np.zeros(0, np.int64), None)
     zeros = np.zeros(len(words), np.int64)
     layout = WordLayout(tuple(words), nothing, np.zeros(0, np.int32), zeros, zeros, None, extra)

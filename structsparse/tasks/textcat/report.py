@@ -1,4 +1,4 @@
-"""Reports on a trained classifier of documents: tables of its words and groups, planted groups found, explanation."""
+"""Reports on a trained text classifier: tables of words and word groups with nonzero weights, and an explanation."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from structsparse.tasks.textcat.model import BagClassifier
 from structsparse.training import certificate
 from structsparse.training.stage import StageResult
 
-MOST_ROWS = 10_000  # words, and groups, in a table
-_MOST_SHOWN = 100  # words in words.md
+MOST_ROWS = 10_000  # the largest number of words, or of groups, in a table
+_MOST_SHOWN = 100  # the largest number of words in words.md
 
 
 def write_words(folder: Path, data: DocumentData, model: BagClassifier) -> Table:
-    """Write words.tsv and words.md, the living words of a classifier; the table is returned, to be shown."""
+    """Write words.tsv and words.md, tables of the words with nonzero weights; return the table for the console."""
     table = word_table(data, model)
     write_text(folder / "words.tsv", tsv(table))
     write_text(folder / "words.md", markdown(Table(table.header, table.rows[:_MOST_SHOWN])))
@@ -30,7 +30,7 @@ def write_words(folder: Path, data: DocumentData, model: BagClassifier) -> Table
 
 
 def write_groups(folder: Path, data: DocumentData, first: StageResult) -> Table | None:
-    """Write groups.tsv, groups.md and groups.png of the penalty that selected; None if it has no groups."""
+    """Write groups.tsv, groups.md and groups.png for the penalty that selected words; None if it has no groups."""
     for name, penalty in first.penalties.items():
         if penalty.groups is not None:
             table = group_table(data, first, name, penalty)
@@ -40,7 +40,7 @@ def write_groups(folder: Path, data: DocumentData, first: StageResult) -> Table 
 
 
 def write_explanation(folder: Path, data: DocumentData, first: StageResult, last: StageResult) -> None:
-    """Write what the last model looks at, in the groups of the penalty that selected."""
+    """Write the explanation of the final classifier, with the word groups of the penalty that selected words."""
     model = last.module.model
     table, bias = (p.detach().cpu().numpy() for p in (model.table, model.bias))
     covers = {name: p.groups for name, p in first.penalties.items() if isinstance(p.groups, Cover)}
@@ -52,9 +52,9 @@ def write_explanation(folder: Path, data: DocumentData, first: StageResult, last
 
 
 def word_table(data: DocumentData, model: BagClassifier) -> Table:
-    """Table of the living words of a classifier, sorted by how much they move the scores of training documents.
+    """A table of the words with nonzero weights, sorted by how much each word changes the scores of documents.
 
-    That is the norm of a word's weights times the root mean square of its feature."""
+    This change is the norm of the word's weights times the root mean square of its feature in training."""
     table, layout = model.table.detach().cpu().numpy(), data.bag.layout
     table = table[:, None] if table.ndim == 1 else table  # [words, outputs]
     squares = data.columns.power(2).sum(axis=0) / data.items
@@ -68,7 +68,7 @@ def word_table(data: DocumentData, model: BagClassifier) -> Table:
 
 
 def group_table(data: DocumentData, first: StageResult, name: str, penalty: Penalty) -> Table:
-    """Table of the groups of words of the penalty that selected; of very many, those with the largest norms."""
+    """A table of the word groups of the penalty that selected words; at most `MOST_ROWS`, by norm."""
     groups, weights = penalty.groups, dict(first.module.named_parameters())[name].detach().cpu()
     would_wake = certificate.violated(penalty, weights, first.at_end[name].cpu()) if name in first.at_end else None
     if len(groups) > MOST_ROWS:
@@ -78,9 +78,10 @@ def group_table(data: DocumentData, first: StageResult, name: str, penalty: Pena
 
 
 def planted_scores(data: DocumentData, first: StageResult, rows_alive: np.ndarray) -> dict[str, float]:
-    """Precision and recall of the living groups of words against the planted ones; empty if nothing was planted.
+    """Precision and recall of the selected word groups against the planted groups of synthetic documents.
 
-    If the penalty has other groups, a planted group lives if one of its words does."""
+    If the penalty has other groups, a planted group counts as selected if one of its words has a nonzero weight. For
+    real documents the result is empty."""
     truth = {*data.truth}
     if not truth:
         return {}

@@ -1,4 +1,4 @@
-"""The scores of classifiers of documents: accuracy and mean F1 of classes, mean squared error of numbers."""
+"""The scores of text classifiers: accuracy and macro F1 of classes, mean squared error of numbers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from structsparse.training.scores import AccuracyScore
 
 
 class ClassScore(AccuracyScore):
-    """Accuracy over documents, and macro F1: the mean F1 of the classes that occur, in which each counts the same."""
+    """The score of document classes: accuracy, and macro F1, the unweighted mean F1 of all classes that occur."""
 
     def add(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray | None = None) -> None:
-        """Add documents: codes of classes [documents]; a gold code beyond the names is never right."""
+        """Add documents to the counts: class codes [documents]; a gold code that is no class is never right."""
         super().add(gold, predicted, np.array([0, len(gold)]) if offsets is None else offsets)
 
     def result(self) -> dict:
-        """Accuracy and macro F1 as fractions; `types`: precision, recall, F1 and counts of each class."""
+        """Accuracy and macro F1 as fractions; `types` has precision, recall, F1 and counts of each class."""
         result = super().result()
         counted = [of["f1"] for of in result["types"].values() if of["gold"] + of["predicted"]]
         macro_f1 = sum(counted) / max(1, len(counted))
@@ -25,13 +25,13 @@ class ClassScore(AccuracyScore):
 
 
 class SquaredError:
-    """Mean squared error of predicted numbers."""
+    """The score of predicted numbers of documents: the mean squared error."""
 
     def __init__(self) -> None:
-        self.counts = np.zeros(2)  # sum of squares, documents
+        self.counts = np.zeros(2)  # the sum of squared errors, the number of documents
 
     def add(self, gold: np.ndarray, predicted: np.ndarray) -> None:
-        """Add documents: their numbers and the predicted ones [documents]"""
+        """Add documents to the counts: gold numbers and predicted numbers, [documents] each."""
         self.counts += np.square(predicted - gold).sum(), len(gold)
 
     def result(self) -> dict[str, float]:

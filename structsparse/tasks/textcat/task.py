@@ -1,4 +1,4 @@
-"""The text-categorization task: what training asks of it, its Lightning module, and the maker of its model."""
+"""The text-categorization task: the Lightning module of text classifiers, and how training stages build them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from structsparse.weights.notes import notes_of
 
 
 def bag(data: DocumentData) -> BagClassifier:
-    """Make the bag-of-words classifier, all weights zero."""
+    """Make a bag-of-words classifier with all weights zero."""
     return BagClassifier(len(data.bag.layout), data.outputs)
 
 
 class ClassifierModule(TaskModule):
-    """Lightning module that trains a `BagClassifier`."""
+    """The Lightning module that trains a text classifier (`BagClassifier`) and scores it on dev and test."""
 
     def __init__(
         self,
@@ -57,14 +57,15 @@ class ClassifierModule(TaskModule):
 
     @property
     def linear(self) -> bool:
+        """Whether the scores are linear in the parameters."""
         return self.model.linear
 
     def step(self, batch: DocumentBatch) -> Tensor:
-        """The mean loss of a batch of documents."""
+        """The loss of a batch: the sum over documents, divided by the number of documents in the step."""
         return self.loss(self.model(batch.matrix, batch.transposed), batch.targets).sum() / batch.items
 
     def count(self, batch: DocumentBatch, score: ClassScore | SquaredError) -> None:
-        """Add the documents of a batch to a score."""
+        """Add the gold labels and predictions of a batch of documents to a score."""
         scores, targets = self.model(batch.matrix, batch.transposed), batch.targets
         if isinstance(score, SquaredError):
             score.add(targets.cpu().numpy(), scores.cpu().numpy())
@@ -74,7 +75,7 @@ class ClassifierModule(TaskModule):
 
 
 def best_classes(scores: Tensor) -> Tensor:
-    """The class with the best score of each document: int64 [documents]"""
+    """The code of the class with the best score of each document: int64 [documents]"""
     return scores.argmax(dim=1) if scores.dim() > 1 else (scores > 0).long()
 
 
@@ -82,7 +83,7 @@ def best_classes(scores: Tensor) -> Tensor:
 class TextcatTask(Task):
     """The text-categorization task: predict the class of a document, or a number, from its words."""
 
-    shown: Mapping[str, Sequence[int]] | None = None  # documents that the explanation shows, by part and number
+    shown: Mapping[str, Sequence[int]] | None = None  # numbers of documents to explain, by part
     name: str = "textcat"
     layout = WordLayout
     models = (bag,)
@@ -90,7 +91,7 @@ class TextcatTask(Task):
     tensor_parts = artifact.TENSOR_PARTS
 
     def prepare(self, corpus: DocumentSplits, features: Mapping, filter: Callable, cache: int) -> DocumentData:
-        """Documents as bags of words; each word is a feature, features are not filtered or cached."""
+        """The data of a text classifier: documents as bags of words; features are not filtered or cached."""
         if not isinstance(corpus, DocumentSplits):
             raise UserError(
                 "task=textcat reads documents with labels: take data=documents, newsgroups or another of them"
@@ -101,7 +102,7 @@ class TextcatTask(Task):
         return prepare(corpus, features, shown)
 
     def build(self, stage: Stage, data: DocumentData) -> tuple[ClassifierModule, TermPenalties]:
-        """The Lightning module of a classifier, and its penalties."""
+        """The Lightning module of a text classifier for a stage, and the penalties on its parameters."""
         model, loss = stage.scorer(data), stage.loss()
         _check_loss(loss, data)
         parameters = {f"model.{name}": parameter for name, parameter in model.named_parameters()}
@@ -111,21 +112,21 @@ class TextcatTask(Task):
         identity = stage.fingerprint(*_identity(data))
         module = ClassifierModule(model, loss, stage.optimizer, data.score, names, stage.final_lr, identity)
         notes_of(model.table).design = Design(data.columns, data.targets("train"), loss.kind, model.bias)
-        squares = data.columns.power(2).sum(axis=0) / data.items  # [words], proportional to the second derivatives
+        squares = data.columns.power(2).sum(axis=0) / data.items  # [words] second derivatives up to a factor
         squares = torch.from_numpy(np.maximum(squares, 1 / data.items))
         notes_of(model.table).curvature = squares if model.table.dim() == 1 else squares[:, None]
         notes_of(model.bias).curvature = torch.ones((), dtype=torch.float64)
         return module, penalties
 
     def validate(self, stage: Stage, data: DocumentData, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse a loss that does not fit the labels, and penalties on parameters that classifiers do not have."""
+        """Raise an error if a loss does not fit the labels, or a penalty is on an unknown parameter."""
         _check_loss(stage.loss(), data)
         borne(stage.terms, ["model.table", "model.bias"])
 
     def check_solver(
         self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]
     ) -> None:
-        """Refuse online solvers, which classifiers cannot be trained with."""
+        """Raise an error for online solvers, which cannot train text classifiers."""
         if solver_of(optimizer).needs_sentences:
             raise UserError(
                 "solver: online solvers that go from sentence to sentence do not fit task=textcat; take majorize or "
@@ -133,22 +134,22 @@ class TextcatTask(Task):
             )
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[DocumentData, dict[str, Tensor]]:
-        """All words stay, because groups are made of them; dead weights stay dead by the support."""
+        """The data, unchanged because word groups need all words, and masks that keep zero weights at zero."""
         return before.data, {name: mask for name, mask in support.items() if not mask.all()}
 
     @torch.no_grad()
     def inherit(self, module: ClassifierModule, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Start a classifier from the weights of the stage before; dead weights are zero."""
+        """Start a text classifier from the weights of the stage before; weights outside the masks become zero."""
         module.model.load_state_dict(before.module.model.state_dict())
         for name, mask in support.items():
             dict(module.named_parameters())[name].mul_(mask)
 
     def alive(self, result: StageResult) -> bool:
-        """Whether a classifier has a nonzero weight."""
+        """Whether the text classifier has a nonzero weight."""
         return bool((result.module.model.table != 0).any())
 
     def sparsity(self, data: DocumentData, first: StageResult, last: StageResult) -> dict[str, object]:
-        """Counts of words, weights and groups of a classifier; precision and recall of planted groups."""
+        """Counts of words, weights and word groups of a text classifier; precision and recall of planted groups."""
         living = last.module.model.table.detach().cpu() != 0
         rows = living if living.dim() == 1 else living.any(dim=1)
         counts = {
@@ -164,43 +165,44 @@ class TextcatTask(Task):
     def write_report(
         self, folder: Path, data: DocumentData, results: Sequence[StageResult], last: StageResult
     ) -> Table | None:
-        """Write the tables of words and groups of a classifier, and its explanation."""
+        """Write the tables of words and word groups of a text classifier, and the explanation of its predictions."""
         words, first = report.write_words(folder, data, last.module.model), selecting_stage(results)
         report.write_explanation(folder, data, first, last)
         return report.write_groups(folder, data, first) or words
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
-        """Write the artifact of a classifier."""
+        """Write the artifact of a text classifier; return its size in bytes."""
         return artifact.save(folder, classifier_of(result))
 
 
 def _documents_shown(requested: Mapping[str, Sequence[int]], labelled: DocumentSplits) -> list[tuple[str, int]]:
-    """The option task.shown as (part, number) of each document."""
+    """The documents in the option task.shown as a list of (part, number)."""
     if not isinstance(requested, Mapping) or not all(isinstance(numbers, Sequence) for numbers in requested.values()):
         raise UserError(f"task.shown={requested}: expected parts and numbers of documents, as in {{test: [0, 7]}}")
     return checked([(part, number) for part, numbers in requested.items() for number in numbers], labelled)
 
 
 def classifier_of(result: StageResult) -> Classifier:
-    """The predictor of a fitted classifier."""
+    """The predictor (`Classifier`) of a trained text classifier."""
     data, model = result.data, result.module.model
     table, bias = (p.detach().cpu().numpy() for p in (model.table, model.bias))
     return Classifier.of(data.bag, table, bias, data.classes, data.labelled.reading, result.module.loss.kind)
 
 
 def _check_loss(loss, data: DocumentData) -> None:
-    """Refuse a loss for classes where the labels of documents are numbers."""
+    """Raise an error if a loss for classes is chosen while the labels of documents are numbers."""
     if data.classes is None and loss.kind != "squared":
         raise UserError(f"loss={loss.kind} is for classes, the labels of {data.name} are numbers; take loss=squared")
 
 
 def _with_cached_groups(term: Term, data: DocumentData) -> Term:
-    """A penalty term whose groups of words are made once and shared by all models of a run."""
+    """The penalty term with cached word groups, which are made once and shared by all models of a run."""
     if term.groups is None:
         return term
     maker, covers = term.groups, data.covers
 
     def groups(shape: Sequence[int], layout, **options) -> Cover:
+        """The word groups from the cache, made on the first call."""
         key = f"{_maker_key(maker)} {tuple(shape)} {options}"
         if key not in covers:
             covers[key] = maker(shape, layout, **options)
@@ -210,7 +212,7 @@ def _with_cached_groups(term: Term, data: DocumentData) -> Term:
 
 
 def _maker_key(value) -> str:
-    """A key that tells one group maker with its options from another."""
+    """A cache key (a string) for a function that makes word groups, with its options."""
     if isinstance(value, partial):
         return f"{_maker_key(value.func)}({_maker_key(list(value.args))}, {_maker_key(dict(value.keywords))})"
     if isinstance(value, Mapping):
@@ -221,6 +223,6 @@ def _maker_key(value) -> str:
 
 
 def _identity(data: DocumentData) -> tuple:
-    """What identifies the data in the fingerprint of a classifier."""
+    """The values that identify the data of a text classifier in the fingerprint of a stage."""
     train = data.matrices["train"]
     return data.name, list(data.bag.layout.words), train.indptr, train.indices, train.data, data.targets("train")

@@ -1,7 +1,7 @@
-"""Keys of arc features: hashes of the head, the modifier, the words between and the distance, summed per template.
+"""Keys of arc features: sums of hashes of the head, the modifier, the words between and the distance, per template.
 
-Loops over arcs are compiled (`kernels/features/arc_keys.py`). A place is a word, or the root before the first word of a
-sentence.
+Loops over arcs are compiled (`kernels/features/arc_keys.py`). A place is the position of a word, or of the root, which
+comes before the first word of a sentence.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ TAGS = (  # the parts of speech of Universal Dependencies
     *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM"),
     *("PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM", "VERB", "X"),
 )
-ENDS = "hm"  # head and modifier
+ENDS = "hm"  # the two ends of an arc: head and modifier
 
 
 @dataclass(frozen=True)
 class ArcKeys:
-    """Keys of the features of all arcs of some sentences, computed template by template.
+    """The feature keys of all arcs (head, modifier) of some sentences, computed template by template.
 
-    Arcs are sorted by sentence, by modifier, by head: n * n arcs of a sentence of n words."""
+    A sentence of n words has n * n arcs. Arcs are sorted by sentence, then by modifier, then by head."""
 
     sentences: Sentences
     templates: Sequence[ArcTemplate]
@@ -40,28 +40,28 @@ class ArcKeys:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """The place of the root of each sentence, and the end: int64 [sentences + 1]"""
+        """The place of the root of each sentence, and the number of places: int64 [sentences + 1]"""
         return self.sentences.offsets + np.arange(len(self.sentences) + 1)
 
     @cached_property
     def first_arcs(self) -> np.ndarray:
-        """The first arc of each sentence, and the end: int64 [sentences + 1]"""
+        """The number of the first arc of each sentence, and the number of arcs: int64 [sentences + 1]"""
         return np.concatenate([[0], np.cumsum(self.sentences.lengths.astype(np.int64) ** 2)])
 
     @property
     def count(self) -> int:
-        """Number of arcs."""
+        """The number of arcs of all sentences."""
         return int(self.first_arcs[-1])
 
     def chosen(self, heads: np.ndarray) -> np.ndarray:
-        """The arc to each word from its head, int64 [tokens]: heads [tokens], 0 for the root"""
+        """The number of the arc to each word from its head: heads [tokens], 0 for the root -> int64 [tokens]"""
         lengths = np.repeat(self.sentences.lengths, self.sentences.lengths)
         modifiers = np.arange(len(heads)) - np.repeat(self.sentences.offsets[:-1], self.sentences.lengths) + 1
         first = np.repeat(self.first_arcs[:-1], self.sentences.lengths)
         return first + (modifiers - 1) * lengths + heads - (heads > modifiers)
 
     def ends(self, arc: int) -> tuple[int, int, int]:
-        """Sentence, head and modifier of an arc; words count from 1 on, 0 is the root."""
+        """The sentence, head and modifier of an arc; words of a sentence are numbered from 1, the root is 0."""
         sentence = int(np.searchsorted(self.first_arcs, arc, side="right")) - 1
         modifier, head = divmod(arc - int(self.first_arcs[sentence]), int(self.sentences.lengths[sentence]))
         return sentence, head + (head > modifier), modifier + 1
@@ -70,18 +70,18 @@ class ArcKeys:
 
     @cached_property
     def compact(self) -> Sentences:
-        """The sentences without values that do not occur in them, which are then not hashed."""
+        """The sentences without unused values in the columns, so that only occurring values are hashed."""
         columns = {name: column.without_unused() for name, column in self.sentences.columns.items()}
         return replace(self.sentences, columns=columns)
 
     @cached_property
     def atoms(self) -> list[tuple[str, int, str]]:
-        """The attributes of words that any template reads: end, offset, name."""
+        """The word attributes that the templates read, sorted: (end of the arc, offset, attribute name)."""
         return sorted({atom for template in self.templates for atom in template.tokens})
 
     @cached_property
     def values(self) -> np.ndarray:
-        """Hash of each atom at each place: uint64 [atoms, places]"""
+        """The hash of each word attribute in `atoms` at each place: uint64 [atoms, places]"""
         values = np.empty((len(self.atoms), int(self.starts[-1])), np.uint64)
         place = np.arange(values.shape[1])
         sentence = np.searchsorted(self.starts, place, side="right") - 1
@@ -94,11 +94,11 @@ class ArcKeys:
             row[:] = of_name[name][source.clip(0, len(place) - 1)]
             row[source == first] = root
             row[source < first], row[source >= last] = before, after
-            row *= hashes([f"{end}{offset}.{name}"]) | np.uint64(1)  # an odd factor loses no bits
+            row *= hashes([f"{end}{offset}.{name}"]) | np.uint64(1)  # multiplication by an odd number is invertible
         return values
 
     def _hashed(self, name: str) -> np.ndarray:
-        """Hash of an attribute at each place, 0 at roots: uint64 [places]"""
+        """The hash of a word attribute at each place, 0 at roots: uint64 [places]"""
         column = attribute(self.compact, name)
         result = np.zeros(int(self.starts[-1]), np.uint64)
         result[self._word_places] = hashes("=" + value for value in column.values)[column.codes]
@@ -114,13 +114,15 @@ class ArcKeys:
 
     @property
     def reads_between(self) -> bool:
-        """Whether any template reads the words between head and modifier."""
+        """Whether any arc template reads the words between head and modifier."""
         return any(template.between for template in self.templates)
 
     @cached_property
     def marks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What the summaries of words between are made of: parts of speech as bits [places], classes [places], salts
-        [kinds]."""
+        """Arrays for the summaries of the words between head and modifier.
+
+        Parts of speech as bits [places]; flags for verbs, punctuation and conjunctions [places]; a hash for each kind
+        of summary [kinds]."""
         column = attribute(self.compact, "upos")
         bits = np.uint64(1) << np.array([_tag_bit(tag) for tag in column.values], np.uint64)
         sorts = [(tag in VERBS) + 2 * (tag in MARKS) + 4 * (tag in LINKS) for tag in column.values]
@@ -131,7 +133,7 @@ class ArcKeys:
 
     @cached_property
     def between(self) -> np.ndarray:
-        """Hashes of the words between the ends of each arc, uint64 [kinds, arcs]; empty if no template reads them."""
+        """The hashed summaries of the words between head and modifier: uint64 [kinds, arcs]; empty if not needed."""
         if not self.reads_between:
             return np.empty((0, 0), np.uint64)
         result = np.empty((len(BETWEEN), self.count), np.uint64)
@@ -142,8 +144,10 @@ class ArcKeys:
 
     @cached_property
     def patterns(self) -> tuple[np.ndarray, ...]:
-        """The templates as arrays: atoms, bounds [templates, 3] into them, kinds of summaries of the words between
-        [templates], hashes of distances [templates, 2 * BINS]."""
+        """The arc templates as arrays for the compiled kernels.
+
+        Numbers of atoms; bounds [templates, 3] into these numbers; the kind of summary of the words between
+        [templates], -1 for none; hashes of distances [templates, 2 * BINS]."""
         number, kinds = {atom: k for k, atom in enumerate(self.atoms)}, list(BETWEEN)
         atoms, bounds = [], []
         for template in self.templates:
@@ -156,7 +160,7 @@ class ArcKeys:
         return np.array(atoms, np.int64), np.array(bounds, np.int64), np.array(gaps, np.int64), distances
 
     def keys(self, k: int) -> np.ndarray:
-        """Keys of template k on all arcs: uint64 [arcs]"""
+        """The feature keys of arc template k on all arcs: uint64 [arcs]"""
         atoms, bounds, gaps, distances = self.patterns
         ends, keys = np.empty((2, int(self.starts[-1])), np.uint64), np.empty(self.count, np.uint64)
         kernels.token_sums(atoms, bounds[k], self.values, ends)
@@ -166,10 +170,11 @@ class ArcKeys:
 
     @cached_property
     def template_atoms(self) -> TemplateAtoms:
-        """All that is needed to compute the keys of a sentence when it is visited, for online solvers."""
+        """The hashed attributes and templates, from which online solvers compute keys of a sentence at each visit."""
         atoms, bounds, gaps, distances = self.patterns
         bases = [(template.tokens, template.between) for template in self.templates]
-        first = {base: k for k, base in reversed([*enumerate(bases)])}  # the first template of each base
+        # A base is a template without its distance; `first` has the first template of each base.
+        first = {base: k for k, base in reversed([*enumerate(bases)])}
         number = {base: b for b, base in enumerate(first)}
         chosen = np.fromiter(first.values(), np.int64)
         none = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.uint64)
@@ -180,7 +185,7 @@ class ArcKeys:
         return TemplateAtoms(self.starts, self.values, *marks, atoms, bounds[chosen], gaps, base_of, distances)
 
     def distinct_counts(self) -> np.ndarray:
-        """Number of different features of each template over all arcs: int64 [templates]"""
+        """The number of distinct features of each arc template over all arcs: int64 [templates]"""
         return np.array([_count_distinct(self.keys(k)) for k in range(len(self.templates))], np.int64)
 
 
@@ -193,18 +198,18 @@ def gold_arcs(treebank: Treebank) -> np.ndarray:
 
 
 def _count_distinct(keys: np.ndarray) -> int:
-    """Number of different keys."""
-    keys = np.sort(keys)  # vectorised by numpy, faster than a hash table
+    """The number of distinct keys in an array."""
+    keys = np.sort(keys)  # faster than a hash table: numpy sorts with vector instructions
     return int(np.count_nonzero(keys[1:] != keys[:-1])) + (len(keys) > 0)
 
 
 def _tag_bit(tag: str) -> int:
-    """The bit of a part of speech among 64: each tag of Universal Dependencies has its own, others share the rest."""
+    """The bit (0 to 63) of a part of speech: one for each tag of Universal Dependencies; other tags share bits."""
     return TAGS.index(tag) if tag in TAGS else len(TAGS) + int(hashes([tag])[0]) % (64 - len(TAGS))
 
 
 def _distance_hashes(template: ArcTemplate) -> np.ndarray:
-    """What a template adds to the key for each side and distance: uint64 [2 * BINS]"""
+    """The hashes that an arc template adds to keys for each direction and distance bin: uint64 [2 * BINS]"""
     sides, bins = np.divmod(np.arange(2 * kernels.BINS), kernels.BINS)
     number = {None: 0 * sides, "direction": sides, "distance": sides * kernels.BINS + bins, "length": bins}
     return hashes(f"{template.name} at {value}" for value in number[template.place])

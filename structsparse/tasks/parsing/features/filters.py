@@ -1,4 +1,4 @@
-"""Filters of arc templates: the candidates that generic filters judge, and forward selection."""
+"""Filters of arc templates: the candidates of generic filters, and the filter by forward selection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from structsparse.tasks.parsing.features.templates import ArcTemplate
 
 @dataclass(frozen=True)
 class ArcCandidates:
-    """Arc templates to choose from, judged by whether an arc belongs to the gold tree."""
+    """Candidate arc templates of a parser, from which filters choose by how well features predict gold arcs."""
 
     treebank: Treebank
     templates: Sequence[ArcTemplate]
@@ -28,7 +28,7 @@ class ArcCandidates:
         return gold_arcs(self.treebank)
 
     def features(self) -> Iterator[np.ndarray]:
-        """Key of the feature of each arc, for one template after another: uint64 [arcs]"""
+        """The feature key of each arc, for one template after another: uint64 [arcs]"""
         arcs = ArcKeys(self.treebank, self.templates)
         return map(arcs.keys, range(len(self.templates)))
 
@@ -36,7 +36,7 @@ class ArcCandidates:
 def by_addition(
     candidates: Candidates, count: int, seed: int, ridge: float, rate: float, tries: float, again: int
 ) -> Filtered:
-    """Forward selection of `count` arc templates, each chosen for what it adds to those chosen before."""
+    """Forward selection of `count` arc templates: each has the largest gain, given the templates chosen before."""
     if not isinstance(candidates, ArcCandidates):
         raise UserError("filter=forward chooses among templates of arcs (task=parsing); take filter=gain or random")
     treebank, templates = candidates.treebank, candidates.templates
@@ -60,7 +60,7 @@ def by_addition(
 
 
 def _check_options(ridge: float, rate: float, tries: float, again: int) -> None:
-    """Refuse options of forward selection that are out of range."""
+    """Raise an error if an option of forward selection is out of range."""
     for name, value in (("ridge", ridge), ("rate", rate), ("tries", tries)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < np.inf:
             raise UserError(f"filter.{name} is {value}; expected a number above 0")

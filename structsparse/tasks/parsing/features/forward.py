@@ -1,8 +1,9 @@
-"""Forward selection of arc templates (`filter=forward`): one after another, each for what it adds to those before.
+"""Forward selection of arc templates (`filter=forward`): templates are chosen one by one, by held-out gain.
 
-A template that predicts much alone may repeat others, and one that memorises training predicts nothing elsewhere.
-So two softmax models of the heads of words are fitted, each to half of the sentences, and a template counts for its
-gain on the other half. A chosen template takes one step in both models, and then a few chosen earlier take another.
+A template that predicts well alone may repeat other templates. A template that memorises training sentences does not
+generalise. So two softmax models of the heads of words are fitted, each to half of the sentences. The gain of a
+template is measured on the other half. The weights of a chosen template take one step in both models. Then the weights
+of a few templates chosen earlier take another step.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from structsparse.tasks.parsing.features.templates import ArcTemplate
 
 
 class ForwardModels:
-    """Two softmax models of the heads of words, cross-fitted on halves of a treebank, and their templates."""
+    """Two softmax models of the heads of words, each fitted to one half of a treebank and validated on the other."""
 
     def __init__(
         self, treebank: Treebank, templates: Sequence[ArcTemplate], ridge: float, rate: float, draw: np.random.Generator
@@ -28,58 +29,59 @@ class ForwardModels:
         self.ridge, self.rate = np.float32(ridge), np.float32(rate)
         self.gold, self.begins = treebank.heads.astype(np.int64), treebank.offsets.astype(np.int64)
         halves = (draw.permutation(len(treebank)) % 2).astype(np.int8)
-        self.half = np.repeat(halves, np.diff(self.arcs.first_arcs))  # [arcs] the model that is fitted to each
+        self.half = np.repeat(halves, np.diff(self.arcs.first_arcs))  # [arcs] which model is fitted
         self.scores = np.zeros((2, self.arcs.count), np.float32)
-        self.state = np.empty((self.arcs.count, 4), np.float32)  # slopes and curvatures of both models
-        self.ids: dict[int, np.ndarray] = {}  # int32 [arcs], the features of each chosen template
-        self.weights: dict[int, np.ndarray] = {}  # float32 [2, features] of each chosen template
+        self.state = np.empty((self.arcs.count, 4), np.float32)  # derivatives, see `_differentiate`
+        self.ids: dict[int, np.ndarray] = {}  # template -> int32 [arcs]
+        self.weights: dict[int, np.ndarray] = {}  # template -> float32 [models, features]
         self._differentiate()
 
     def gain(self, k: int) -> float:
-        """Gain in log-likelihood of the validation halves by a step of template k, in nats."""
+        """The gain in held-out log-likelihood if the weights of template k take one step, in nats."""
         ids, count = self._numbered(k)
         return kernels.gain(self._sums(ids, count), self.ridge, self.rate)
 
     def add(self, k: int) -> None:
-        """Add template k to the models, with a first step."""
+        """Add template k to both models; its weights take a first step."""
         ids, count = self._numbered(k)
         self.ids[k], self.weights[k] = ids.copy(), np.zeros((2, count), np.float32)
         self.fit(k)
 
     def fit(self, k: int) -> None:
-        """A step of the weights of template k, which has been added."""
+        """Take one step of the weights of template k, which was added before, in both models."""
         ids, weights = self.ids[k], self.weights[k]
         kernels.step(self._sums(ids, weights.shape[1]), ids, self.ridge, self.rate, weights, self.scores)
         self._differentiate()
 
     def _differentiate(self) -> None:
+        """Update `state`: first and second derivatives of the log-likelihoods with respect to the arc scores."""
         kernels.differentiate(self.scores, self.gold, self.begins, self.arcs.first_arcs, self.state)
 
     def _sums(self, ids: np.ndarray, count: int) -> np.ndarray:
-        """Slopes and curvatures by feature and half: float32 [features, 2, 4]"""
+        """The first and second derivatives, summed by feature and half of the treebank: float32 [features, 2, 4]"""
         sums = self._scratch[3][:count]
         kernels.sum_by_feature(ids, self.half, self.state, sums)
         return sums
 
     def _numbered(self, k: int) -> tuple[np.ndarray, int]:
-        """The feature of template k on each arc, valid until the next call, and the number of features."""
+        """The feature number of template k on each arc (valid until the next call), and the number of features."""
         slots, distinct, ids, _ = self._scratch
         bits = len(slots).bit_length() - 1
         return ids, kernels.number_features(self.arcs.keys(k), bits, slots, distinct, ids)
 
     @cached_property
     def _scratch(self) -> tuple[np.ndarray, ...]:
-        """Memory that is reused by every template."""
+        """Work arrays of the kernels, reused for every template."""
         arcs = self.arcs.count
         slots = np.empty(1 << (2 * arcs).bit_length(), np.int32)
         return slots, np.empty(arcs, np.uint64), np.empty(arcs, np.int32), np.empty((arcs, 2, 4), np.float32)
 
 
 def forward_selection(models: ForwardModels, count: int, tries: float, again: int) -> tuple[list[int], list[float]]:
-    """The `count` templates chosen, in order, and the gain of each.
+    """Choose `count` arc templates one by one; return their numbers, in order of choice, and their gains.
 
-    tries: how often each template is tried in all; each choice is among some that are drawn at random. again: how many
-    of those chosen before take another step after each choice."""
+    Each choice is among templates drawn at random. tries: the mean number of times that a template is drawn. again: the
+    number of chosen templates whose weights take another step after each choice."""
     left, chosen, gains = list(range(len(models.arcs.templates))), [], []
     drawn_each = max(1, round(tries * len(left) / count))
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Layout of a parser's table of arc templates, and its groups from their order: coarse before fine."""
+"""Overlapping groups of the weights of a parser: an arc template with all finer templates (coarse to fine)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from structsparse.tasks.parsing.features.templates import parse
 
 @dataclass(frozen=True, eq=False)
 class ArcLayout(TemplateLayout):
-    """Layout of a parser's table: a row for each feature of an arc, template after template, and one column."""
+    """The layout of the weight table of a parser: a row for each arc feature, sorted by template, and one column."""
 
     kind = "arcs"
 
@@ -23,17 +23,17 @@ class ArcLayout(TemplateLayout):
 def by_arcs_coarse_to_fine(
     shape: Sequence[int], layout: ArcLayout, weights: str = "log2_size", parameter: str = ""
 ) -> Cover:
-    """Overlapping groups of a parser's table: an arc template and all finer ones, see `arc_order`."""
+    """Overlapping groups of the weight table of a parser: each arc template with all finer templates (`arc_order`)."""
     check_table(shape, 0, layout, "groups=arcs_coarse_to_fine", parameter)
     names = list(layout.templates)
     return coarse_to_fine(shape, names, layout.blocks(shape), arc_order(names), weights, parameter)
 
 
 def arc_order(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Order of arc templates: pairs (finer, coarser) of each template and the next coarser one in the list. Each has
-    one at most, so that the groups are nested.
+    """The order of arc templates: pairs (template, next coarser template that is in the list).
 
-    h.word & m.upos & distance is finer than ... & direction, that than h.word & m.upos, that than h.upos & m.upos.
+    A template has at most one next coarser template, so the groups are nested. For example, from fine to coarse:
+    h.word & m.upos & distance, h.word & m.upos & direction, h.word & m.upos, h.upos & m.upos.
     """
     templates = {parse(name): name for name in names}
     pairs = []

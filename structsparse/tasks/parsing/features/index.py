@@ -1,7 +1,7 @@
-"""Index of arc features: which row of the weight table the feature of a template on an arc owns.
+"""The index of arc features: from the hashed key of a feature on an arc to a row of the weight table.
 
 Every template has one feature on every arc, identified by a key (`arc_keys.py`). Features need no strings and no
-vocabulary: a model of some of the templates finds the same keys as a model of all of them.
+vocabulary: a parser with some of the templates computes the same keys as a parser with all templates.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from structsparse.tasks.parsing.features.templates import ArcTemplate, columns_o
 
 
 class ArcIndex(FeatureIndex):
-    """Index from arc features to rows of a weight table."""
+    """The index of a parser from arc features (hashed keys) to rows of the weight table."""
 
     templates: tuple[ArcTemplate, ...]
 
     @staticmethod
     def places(sentences: Sentences) -> int:
-        """Number of arcs; every template has one feature on each."""
+        """The number of arcs; every template has one feature on each arc."""
         return int((sentences.lengths.astype(np.int64) ** 2).sum())
 
     @staticmethod
     def columns_of(template: ArcTemplate) -> set[str]:
-        """Columns of the treebank that a template reads."""
+        """The names of the treebank columns that an arc template reads."""
         return columns_of(template)
 
     @classmethod
     def code_files(cls) -> tuple[Path, ...]:
-        """Source files that decide which features there are; the key of cached features depends on their text."""
+        """The source files that define arc features; if their text changes, cached features are not used."""
         return (
             *super().code_files(),
             *(Path(module.__file__) for module in (arc_keys, language, kernels)),
@@ -52,7 +52,7 @@ class ArcIndex(FeatureIndex):
     def fit(
         cls, sentences: Sentences, templates: Sequence[ArcTemplate], min_count: int = 1, bits: int = WORD
     ) -> ArcIndex:
-        """Index of all features that occur on at least `min_count` arcs, with keys of so many bits."""
+        """An index of all arc features that occur on at least `min_count` arcs, with keys of `bits` bits."""
         arcs = ArcKeys(sentences, templates)
         return cls.collect(templates, arcs.count, arcs.keys, min_count, sentences.source, bits)
 
@@ -60,13 +60,13 @@ class ArcIndex(FeatureIndex):
     def fit_chosen(
         cls, sentences: Sentences, heads: np.ndarray, templates: Sequence[ArcTemplate], min_count: int = 1
     ) -> ArcIndex:
-        """Index of all features that occur on at least `min_count` of the arcs to words from heads [tokens]."""
+        """An index of all features that occur on at least `min_count` of the arcs from given heads [tokens]."""
         arcs = ArcKeys(sentences, templates)
         chosen = arcs.chosen(heads)
         return cls.collect(templates, len(chosen), lambda k: arcs.keys(k)[chosen], min_count, sentences.source)
 
     def bags(self, sentences: Sentences) -> Bags:
-        """Active rows of every arc; features without a row are dropped."""
+        """The active feature rows of every arc; features that are not in the index are dropped."""
         arcs, templates = ArcKeys(sentences, self.templates), len(self.templates)
         ids, offsets = empty_array(arcs.count * templates, np.int32, cache_folder()), np.empty(arcs.count + 1, np.int64)
         table = ids.reshape(arcs.count, templates)
@@ -76,7 +76,7 @@ class ArcIndex(FeatureIndex):
         return Bags(shrunk(ids, offsets[-1]), offsets)
 
     def bags_chosen(self, sentences: Sentences, heads: np.ndarray) -> Bags:
-        """Active rows of the arc to each word from its head: heads [tokens]"""
+        """The active feature rows of the arc to each word from its head: heads [tokens]"""
         arcs, (bounds, known, rows, bits, begins, places, masks) = ArcKeys(sentences, self.templates), self.lookup
         chosen = arcs.chosen(heads)
         ids, offsets = np.empty((len(self.templates), len(chosen)), np.int32), np.empty(len(chosen) + 1, np.int64)
@@ -89,9 +89,9 @@ class ArcIndex(FeatureIndex):
         return Bags(table.reshape(-1)[: offsets[-1]].copy(), offsets)
 
     def shortened_on(self, sentences: Sentences, guard: int, heads: np.ndarray | None = None) -> ArcIndex:
-        """Index with shorter keys; at most 1 in 2^guard features of these sentences is mistaken for another.
+        """An index with shorter keys: at most 1 in 2^guard features of these sentences is taken for another feature.
 
-        Only the arcs to words from heads [tokens] count, or all arcs without heads."""
+        With heads [tokens], only the arcs to words from these heads count, otherwise all arcs."""
         arcs = ArcKeys(sentences, self.templates)
         chosen = slice(None) if heads is None else arcs.chosen(heads)
         return self.shortened(guard, lambda k: arcs.keys(k)[chosen])
@@ -99,9 +99,9 @@ class ArcIndex(FeatureIndex):
     def describe(
         self, rows: np.ndarray, sentences: Sentences, bags: Bags | None = None, heads: np.ndarray | None = None
     ) -> list[str]:
-        """Readable names of features, rebuilt from arcs that have them: `h.upos=NOUN & m.upos=ADJ & direction=left`.
+        """Readable names of features, rebuilt from arcs with the feature: `h.upos=NOUN & m.upos=ADJ & direction=left`.
 
-        Bags, if there are any, are those of all arcs, or of the arcs to words from heads [tokens]."""
+        bags: the features of all arcs or, with heads [tokens], of the arcs to words from these heads."""
         arcs = ArcKeys(sentences, self.templates)
         if bags is None:
             examples = self._first_arcs(arcs, rows)
@@ -114,11 +114,11 @@ class ArcIndex(FeatureIndex):
         return [spell(self.templates[k], arc) for k, arc in zip(template_of, examples.tolist(), strict=True)]
 
     def _first_arcs(self, arcs: ArcKeys, rows: np.ndarray) -> np.ndarray:
-        """The first arc that has each of these rows, int64 [rows]; memory does not depend on the other rows."""
+        """The first arc that has each of these feature rows: int64 [rows]; needs little memory besides the keys."""
         requested, first = np.zeros(len(self), np.bool_), np.full(len(self), -1)
         requested[rows] = True
         for k, (begin, end) in enumerate(zip(self.offsets[:-1], self.offsets[1:], strict=True)):
-            places = begin + np.flatnonzero(requested[self.rows[begin:end]])  # in self.keys
+            places = begin + np.flatnonzero(requested[self.rows[begin:end]])  # positions in self.keys
             if len(places):
                 keys = arcs.keys(k) & self.masks[k]
                 nearest = np.searchsorted(self.keys[places], keys).clip(0, len(places) - 1)

@@ -1,15 +1,15 @@
-"""The language of arc templates: how a line expands to templates, and the name of each template.
+"""The template language of parsers: parsing of arc template lines such as `h.word & m.upos`, and template names.
 
-    h.word                          the head's form; h, m: head and modifier, h-1, m+2: tokens beside them
+    h.word                          the form of the head; h: head, m: modifier, h-1, m+2: tokens beside them
     h.word & m.upos                 a conjunction
-    between.upos                    the words between the two: see BETWEEN
+    between.upos                    the words between head and modifier: see BETWEEN
     direction, distance, length     the side of the head; the side and the distance; the distance alone
-    bias                            always the same feature
-    {h,m}.{word,lemma} & x          braces: one template for each of their alternatives, all combinations of several
-    h.$ & m.$ for $ in upos, xpos   one template for each value of the sign
+    bias                            a feature that every arc has
+    {h,m}.{word,lemma} & x          braces: one template for each combination of alternatives
+    h.$ & m.$ for $ in upos, xpos   one template for each value of $
 
 `variants` of a list of lines conjoin each template with direction, distance or (plain) nothing. A template that reads
-the modifier alone is the same for all heads and prefers none: its plain variant is conjoined with length.
+only the modifier has the same score for all heads: its plain variant is conjoined with length.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ BETWEEN = {  # summaries of the words between head and modifier
     "verbs_punctuation": "both of these",
     "conjunctions": "whether there is a coordinating conjunction",
 }
-VERBS, MARKS, LINKS = ("VERB", "AUX"), ("PUNCT",), ("CCONJ", "CONJ")  # of Universal Dependencies
-ROOT, BEFORE, AFTER = "<root>", "<before>", "<after>"  # values of places that are no words; no value begins so
+VERBS, MARKS, LINKS = ("VERB", "AUX"), ("PUNCT",), ("CCONJ", "CONJ")  # parts of speech of Universal Dependencies
+ROOT, BEFORE, AFTER = "<root>", "<before>", "<after>"  # attribute values at places outside the sentence
 PLACES = ("direction", "distance", "length")
-PREDICTED = "deprel"  # the column of relations
+PREDICTED = "deprel"  # the column of relations, which templates must not read
 VARIANTS = {"plain": None, "direction": "direction", "distance": "distance"}
 
 _TOKEN = re.compile(r"([hm])([+-]\d)?\.([A-Za-z_][A-Za-z_0-9]*)")
@@ -48,15 +48,15 @@ ENDINGS = tuple(f"suffix{size}" for size in range(1, 5))
 
 @dataclass(frozen=True)
 class ArcTemplate:
-    """A template of arc features: a conjunction of attributes of words, a summary of words between, a distance."""
+    """An arc template: a conjunction of word attributes, a summary of the words between, and a distance."""
 
-    tokens: tuple[tuple[str, int, str], ...] = ()  # end (h or m), offset, attribute
+    tokens: tuple[tuple[str, int, str], ...] = ()  # (end of the arc: h or m, offset, attribute)
     between: str | None = None
-    place: str | None = None  # one of PLACES
+    place: str | None = None  # direction, distance or length
 
     @property
     def name(self) -> str:
-        """The canonical form: `h.word & m+1.upos & between.verbs & distance`."""
+        """The canonical line of the template, such as `h.word & m+1.upos & between.verbs & distance`."""
         parts = [f"{end}{offset:+d}.{name}" if offset else f"{end}.{name}" for end, offset, name in self.tokens]
         parts += [f"between.{self.between}"] if self.between else []
         return " & ".join([*parts, *([self.place] if self.place else [])]) or "bias"
@@ -66,23 +66,24 @@ class ArcTemplate:
 
     @property
     def attributes(self) -> set[str]:
-        """Names of the attributes of words that it reads."""
+        """The names of the word attributes that the template reads."""
         return {name for _, _, name in self.tokens}
 
     @property
     def blind(self) -> bool:
-        """Whether it is the same for all heads of a modifier."""
+        """Whether the template reads only the modifier, so that it has the same feature for all heads."""
         return self.place is None and self.between is None and all(end == "m" for end, _, _ in self.tokens)
 
     @property
     def variant(self) -> str:
-        """The variant that it is: plain, direction or distance."""
+        """The variant of the template: plain, direction or distance."""
         return "plain" if self.place in (None, "length") else self.place
 
     @property
     def coarser(self) -> ArcTemplate | None:
-        """The next coarser template: direction for distance, then no direction, then parts of speech for words and
-        endings; None if there is no coarser one."""
+        """The next coarser template; None if there is no coarser template.
+
+        Distance becomes direction, then direction is left out, then words and endings become parts of speech."""
         if self.place == "distance":
             return replace(self, place="direction")
         if self.place == "direction":
@@ -95,7 +96,7 @@ class ArcTemplate:
 
     @property
     def kind(self) -> str:
-        """What it reads, as the kinds of a report: head, modifier, two words, tags, between, endings, ..."""
+        """The kind of the template in reports, by what it reads: head, modifier, two words, tags, between, ..."""
         if self.between:
             return "between"
         ends = {end for end, _, _ in self.tokens}
@@ -117,7 +118,7 @@ class ArcTemplate:
 
 
 def parse(line: str) -> ArcTemplate:
-    """The template of a name."""
+    """Parse one line without braces, such as `h.word & m.upos`, to an arc template."""
     tokens, between, place = [], None, None
     for part in (part.strip() for part in line.split("&")):
         token = _TOKEN.fullmatch(part)
@@ -138,7 +139,7 @@ def parse(line: str) -> ArcTemplate:
 
 
 def lines_of(line: str) -> list[str]:
-    """The lines that a line with braces or `for $ in` stands for."""
+    """Expand braces and `for $ in` in a template line to plain lines."""
     loop = _FOR.fullmatch(line.strip())
     if loop:
         values = [value.strip() for value in loop[2].split(",")]
@@ -151,7 +152,7 @@ def lines_of(line: str) -> list[str]:
 
 
 def expand(lines: Iterable[str], variants: Sequence[str] = ("plain",)) -> list[ArcTemplate]:
-    """The templates of all lines in all variants, in order; a template that occurs twice is refused."""
+    """Parse all template lines in all variants, in order; a template that occurs twice is an error."""
     for variant in variants:
         if variant not in VARIANTS:
             raise UserError(f"features.variants has {variant!r}, expected some of {', '.join(VARIANTS)}")
@@ -164,12 +165,12 @@ def expand(lines: Iterable[str], variants: Sequence[str] = ("plain",)) -> list[A
 
 
 def expand_plain(lines: Iterable[str]) -> list[ArcTemplate]:
-    """The templates of all lines without variants, for features of arcs that are chosen already."""
+    """Parse all template lines without variants, for classifiers of relations."""
     return _distinct([parse(expanded) for line in lines for expanded in lines_of(str(line))])
 
 
 def _distinct(templates: list[ArcTemplate]) -> list[ArcTemplate]:
-    """The templates, if none occurs twice."""
+    """Return the templates unchanged; raise an error if a template occurs twice."""
     seen: set[ArcTemplate] = set()
     for template in templates:
         if template in seen:
@@ -179,7 +180,7 @@ def _distinct(templates: list[ArcTemplate]) -> list[ArcTemplate]:
 
 
 def varied(base: ArcTemplate, variant: str) -> ArcTemplate:
-    """A variant of a template."""
+    """The variant (plain, direction or distance) of an arc template."""
     place = VARIANTS[variant]
     if base.place is not None:
         if place is not None:
@@ -189,13 +190,13 @@ def varied(base: ArcTemplate, variant: str) -> ArcTemplate:
 
 
 def columns_of(template: ArcTemplate) -> set[str]:
-    """The columns of a treebank that a template reads."""
+    """The names of the treebank columns that an arc template reads."""
     columns = {name if name in COLUMNS else "word" for name in template.attributes}
     return columns | {"upos"} if template.between else columns
 
 
 def check_attributes(templates: Sequence[ArcTemplate]) -> None:
-    """Refuse templates that read an attribute that words do not have, or the relations that a parser predicts."""
+    """Raise an error if a template reads an unknown word attribute, or the relations that a parser predicts."""
     for template in templates:
         for name in sorted(template.attributes):
             if name == PREDICTED:
@@ -208,8 +209,10 @@ def check_attributes(templates: Sequence[ArcTemplate]) -> None:
 def informative(
     sentences: Sentences, templates: Sequence[ArcTemplate], constant_too: bool = False
 ) -> tuple[list[ArcTemplate], list[str]]:
-    """The templates that read no attribute with a single value in these sentences (or all, with `constant_too`), and
-    notes for the user."""
+    """The arc templates whose attributes all have two or more values in these sentences, and notes for the user.
+
+    With `constant_too`, all templates are kept, and a note says how many read a constant attribute.
+    """
     names = sorted({name for template in templates for name in template.attributes})
     constant = [name for name in names if len(np.unique(attribute(sentences, name).codes)) < 2]
     varying = [template for template in templates if not template.attributes & {*constant}]

@@ -1,4 +1,4 @@
-"""Candidates for filters of token templates: the features of every training token, and its label."""
+"""Candidate token templates for filters: the feature of each template at each training token, and gold labels."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from structsparse.corpora.columns import Sentences
 from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.tasks.tagging.features.templates import Template
 
-_AT_ONCE = 32  # templates indexed together; their features are held in memory, one number a token
+_AT_ONCE = 32  # templates that are indexed together; one feature number per token and template is in memory
 
 
 @dataclass(frozen=True)
 class TokenCandidates:
-    """Token templates to choose from, judged by the column that a tagger predicts."""
+    """Candidate token templates of a tagger, from which filters choose by the labels of training tokens."""
 
     sentences: Sentences
     tag: str  # the column to predict
@@ -24,13 +24,14 @@ class TokenCandidates:
 
     @property
     def gold(self) -> np.ndarray:
-        """Label of each token: int32 [tokens]"""
+        """The gold label of each training token: int32 [tokens]"""
         return self.sentences.columns[self.tag].codes
 
     def features(self) -> Iterator[np.ndarray]:
-        """Feature of each token, for one template after another: int [tokens]"""
+        """The feature of each training token, for one template after another: int [tokens]"""
         for begin in range(0, len(self.templates), _AT_ONCE):
             templates = self.templates[begin : begin + _AT_ONCE]
             index = TokenIndex.fit(self.sentences, templates)
-            ids = index.bags(self.sentences).ids.reshape(self.sentences.tokens, len(templates))  # one feature each
+            # Each template has exactly one feature at each token.
+            ids = index.bags(self.sentences).ids.reshape(self.sentences.tokens, len(templates))
             yield from (ids[:, k] - int(index.offsets[k]) for k in range(len(templates)))

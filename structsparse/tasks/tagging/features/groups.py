@@ -1,4 +1,4 @@
-"""Groups of a tagger's table from the order of its templates: coarse before fine."""
+"""Overlapping groups of the weights of a tagger: a token template with all finer templates (coarse to fine)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from structsparse.tasks.tagging.features.templates import parse
 def by_coarse_to_fine(
     shape: Sequence[int], layout: TemplateLayout, weights: str = "log2_size", parameter: str = ""
 ) -> Cover:
-    """Overlapping groups of a tagger's table: a template and all finer ones. A fine template lives only if the coarser
-    ones live."""
+    """Overlapping groups of the weight table of a tagger: each token template with all finer templates.
+
+    A template keeps nonzero weights only if all coarser templates do.
+    """
     check_table(shape, 0, layout, "groups=coarse_to_fine", parameter)
     names = list(layout.templates)
     return coarse_to_fine(shape, names, layout.blocks(shape), template_order(names), weights, parameter)
 
 
 def template_order(names: Sequence[str]) -> Tensor:
-    """Order of tagging templates: bool [a, b], true where the parts (attribute and offset) of template a are a proper
-    subset of those of b, so that a is coarser.
+    """The partial order of token templates: bool [a, b], true where template a is coarser than template b.
 
-    word[0] is coarser than word[0] & pos[-1] and word[-1..0]; it does not compare with pos[0].
+    Template a is coarser if its (attribute, offset) pairs are a proper subset of the pairs of template b.
+
+    For example, word[0] is coarser than word[0] & pos[-1] and than word[-1..0]; word[0] and pos[0] are not comparable.
     """
     parts = [set(parse(name)[0].atoms) for name in names]
     number = {part: i for i, part in enumerate(sorted(set().union(*parts)))}

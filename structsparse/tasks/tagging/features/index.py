@@ -1,4 +1,4 @@
-"""Index of token features: hashes the templates of taggers into keys, and finds the active rows of every token.
+"""The index of token features: hashes of template values as keys, and the active feature rows of every token.
 
 Loops over tokens are compiled (`kernels/features/keys.py`).
 """
@@ -21,41 +21,41 @@ from structsparse.tasks.tagging.features.templates import Template
 
 
 class TokenIndex(FeatureIndex):
-    """Index from token features to rows of a weight table."""
+    """The index of a tagger from token features (hashed keys) to rows of the weight table."""
 
     templates: tuple[Template, ...]
 
     @staticmethod
     def places(sentences: Sentences) -> int:
-        """Number of tokens; every template has one feature at each."""
+        """The number of tokens; every template has one feature at each token."""
         return sentences.tokens
 
     @staticmethod
     def columns_of(template: Template) -> set[str]:
-        """Columns and attributes of the word that a template reads."""
+        """The names of the columns, and of the attributes made from the word, that a template reads."""
         return {name for name, _ in template.atoms}
 
     @classmethod
     def code_files(cls) -> tuple[Path, ...]:
-        """Source files that decide which features there are; the key of cached features depends on their text."""
+        """The source files that define token features; if their text changes, cached features are not used."""
         return (*super().code_files(), Path(__file__), Path(language.__file__))
 
     @classmethod
     def fit(cls, sentences: Sentences, templates: Sequence[Template], min_count: int = 1) -> TokenIndex:
-        """Index of all features that occur on at least `min_count` tokens of these sentences."""
+        """An index of all token features that occur on at least `min_count` tokens of these sentences."""
         arrays, hashed = _TemplateArrays(templates), AttributeHashes(sentences, templates)
         return cls.collect(templates, sentences.tokens, lambda k: arrays.keys(k, hashed), min_count, sentences.source)
 
     def bags(self, sentences: Sentences) -> Bags:
-        """Active rows of each token; features without a row are dropped."""
+        """The active feature rows of each token; features that are not in the index are dropped."""
         return self.find(self.hashed(sentences), np.arange(len(sentences)))
 
     def hashed(self, sentences: Sentences) -> AttributeHashes:
-        """Hashes of the attributes that the templates read: the input of `find`."""
+        """The hashed attributes of sentences that the templates read: the argument of `find`."""
         return AttributeHashes(sentences, self.templates)
 
     def find(self, hashed: AttributeHashes, chosen: np.ndarray) -> Bags:
-        """Bags of the chosen sentences, in the order of `chosen` [sentences]."""
+        """The active feature rows of the tokens of chosen sentences, in the order of `chosen` [sentences]."""
         starts, lengths = hashed.starts[chosen], hashed.lengths[chosen]
         tokens, templates = int(lengths.sum()), len(self.templates)
         ids, offsets = np.empty(tokens * templates, np.int32), np.empty(tokens + 1, np.int64)
@@ -63,20 +63,21 @@ class TokenIndex(FeatureIndex):
         kernels.find(self._arrays.all, hashed.values, starts, lengths, self.lookup, table)
         kernels.compact(table, offsets)
         del table
-        ids.resize(offsets[-1], refcheck=False)  # frees the unused end without a copy
+        ids.resize(offsets[-1], refcheck=False)  # frees the unused end of the array without a copy
         return Bags(ids, offsets)
 
     def shortened_on(self, sentences: Sentences, guard: int) -> TokenIndex:
-        """Index with shorter keys; at most 1 in 2^guard features of these sentences is mistaken for another."""
+        """An index with shorter keys: at most 1 in 2^guard features of these sentences is taken for another feature."""
         hashed = self.hashed(sentences)
         return self.shortened(guard, lambda k: self._arrays.keys(k, hashed))
 
     @cached_property
     def _arrays(self) -> _TemplateArrays:
+        """The templates as arrays for the compiled kernels."""
         return _TemplateArrays(self.templates)
 
     def describe(self, rows: np.ndarray, sentences: Sentences, bags: Bags) -> list[str]:
-        """Readable names of features, each rebuilt from a token that has it: `word[-1]=New & word[0]=York`."""
+        """Readable names of features, each rebuilt from a token with the feature: `word[-1]=New & word[0]=York`."""
         token_of = np.empty(len(self), np.int64)
         token_of[bags.ids] = np.repeat(np.arange(len(bags.offsets) - 1), np.diff(bags.offsets))
         template_of = np.searchsorted(self.offsets, rows, side="right") - 1
@@ -89,7 +90,7 @@ class TokenIndex(FeatureIndex):
 
 
 def _spell(template: Template, token: int, offsets: np.ndarray, columns: dict[str, Column]) -> str:
-    """The feature of a template at a token, in words."""
+    """The readable name of the feature that a template has at a token: `word[0]=York`."""
     sentence = np.searchsorted(offsets, token, side="right") - 1
     parts = []
     for name, offset in template.atoms:
@@ -103,12 +104,12 @@ def _spell(template: Template, token: int, offsets: np.ndarray, columns: dict[st
 
 
 def _boundary(place: int, begin: int, end: int) -> str:
-    """Value of a place outside the sentence: each distance from the boundary has its own."""
+    """The attribute value of a position outside the sentence: `begin-1`, `end+2`, by distance from the sentence."""
     return f"begin-{begin - place}" if place < begin else f"end+{place - end + 1}"
 
 
 class _TemplateArrays:
-    """Token templates as arrays for the kernels: seeds, and the attribute and shift of each atom."""
+    """Token templates as arrays for the compiled kernels: hash seeds, and attribute and offset of each atom."""
 
     def __init__(self, templates: Sequence[Template]) -> None:
         numbers = {name: k for k, name in enumerate(_attributes(templates))}
@@ -118,7 +119,7 @@ class _TemplateArrays:
         self.all = hashes(template.name for template in templates), bounds, attributes, shifts
 
     def keys(self, k: int, hashed: AttributeHashes) -> np.ndarray:
-        """Keys of template k at all tokens: uint64 [tokens]"""
+        """The feature keys (hashes) of template k at all tokens: uint64 [tokens]"""
         seeds, bounds, attributes, shifts = self.all
         atoms = slice(bounds[k], bounds[k + 1])
         keys = np.empty(int(hashed.lengths.sum()), np.uint64)
@@ -127,21 +128,21 @@ class _TemplateArrays:
 
 
 class AttributeHashes:
-    """Hashed attributes of sentences: uint64 [attributes, places]. Each sentence is padded with boundary hashes."""
+    """Hashed attribute values of sentences: uint64 [attributes, places]; sentences are padded with boundary hashes."""
 
     def __init__(self, sentences: Sentences, templates: Sequence[Template]) -> None:
         names, shifts = _attributes(templates), [shift for template in templates for _, shift in template.atoms]
         before, after = -min([0, *shifts]), max([0, *shifts])
         self.lengths = sentences.lengths
         numbers = np.arange(len(sentences))
-        self.starts = sentences.offsets[:-1] + before + (before + after) * numbers  # [sentences], of first tokens
+        self.starts = sentences.offsets[:-1] + before + (before + after) * numbers  # [sentences] first tokens
         inside = np.arange(sentences.tokens) + np.repeat(self.starts - sentences.offsets[:-1], self.lengths)
         self.values = np.empty((len(names), sentences.tokens + (before + after) * len(sentences)), np.uint64)
         for distance in range(1, before + 1):
             self.values[:, self.starts - distance] = hashes([_boundary(-distance, 0, 0)])
         for distance in range(1, after + 1):
             self.values[:, self.starts + self.lengths + distance - 1] = hashes([_boundary(distance - 1, 0, 0)])
-        # These may be a few sentences of a large corpus: hash only the values that occur in them.
+        # A selection of a few sentences shares the value lists of the whole corpus: hash only the values that occur.
         used = {*names, "word"} & {*sentences.columns}
         columns = {name: sentences.columns[name].without_unused() for name in used}
         compact = replace(sentences, columns={**sentences.columns, **columns})
@@ -151,4 +152,5 @@ class AttributeHashes:
 
 
 def _attributes(templates: Sequence[Template]) -> list[str]:
+    """The names of the attributes that the templates read, sorted."""
     return sorted({name for template in templates for name, _ in template.atoms})

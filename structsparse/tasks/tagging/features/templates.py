@@ -1,12 +1,12 @@
-"""The language of token templates: how a line expands to templates, and the name of each template.
+"""The template language of taggers: parsing of template lines such as `word[0] & pos[-1]`, and template names.
 
-    word[0]                      one template: the word here
+    word[0]                      one template: the current word
     suffix3[0] & pos[-1]         a conjunction
     pos[-1..0]                   the same attribute over consecutive offsets, conjoined (an n-gram)
-    1-grams of word[-2..2]       every n-gram inside the window: here five templates
-    1-3-grams of pos[-2..2]      all 1-, 2- and 3-grams inside it: 5 + 4 + 3 templates
+    1-grams of word[-2..2]       every 1-gram inside the window: five templates
+    1-3-grams of pos[-2..2]      all 1-, 2- and 3-grams inside the window: 5 + 4 + 3 templates
 
-A template's name is its canonical form, so a name can be pasted back as a template.
+The name of a template is its canonical line: parsing the name gives the same template.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Template:
 
     @property
     def name(self) -> str:
-        """The canonical form: `suffix3[0] & pos[-1..0]`."""
+        """The canonical line of the template, such as `suffix3[0] & pos[-1..0]`."""
         parts, atoms = [], list(self.atoms)
         while atoms:
             attribute, first = atoms[0]
@@ -47,7 +47,7 @@ class Template:
 
 
 def parse(line: str) -> list[Template]:
-    """The templates that a line stands for."""
+    """Parse one template line; an n-gram line gives several templates, any other line gives one."""
     grams = _GRAMS.fullmatch(line.strip())
     if grams:
         return _ngrams(line, *grams.groups())
@@ -69,7 +69,7 @@ def parse(line: str) -> list[Template]:
 
 
 def _ngrams(line: str, shortest: str, longest: str | None, attribute: str, first: str, last: str) -> list[Template]:
-    """The templates of a line such as `1-3-grams of pos[-2..2]`."""
+    """The n-gram templates of a line such as `1-3-grams of pos[-2..2]`."""
     low, high = int(shortest), int(longest or shortest)
     begin, end = int(first), int(last)
     if not 1 <= low <= high <= end - begin + 1:
@@ -82,7 +82,7 @@ def _ngrams(line: str, shortest: str, longest: str | None, attribute: str, first
 
 
 def expand(lines: Iterable[str]) -> list[Template]:
-    """The templates of all lines, in order; a template that occurs twice is refused."""
+    """Parse all template lines, in order; a template that occurs twice is an error."""
     templates = [template for line in lines for template in parse(str(line))]
     if not templates:
         raise UserError("features.templates is empty; at least one template is needed, for example word[0]")

@@ -1,1 +1,1 @@
-"""Explanations of classifiers of documents: which words, groups, sentences and phrases a model uses."""
+"""Explanations of text classifiers: the words, word groups, sentences and phrases that decide a prediction."""

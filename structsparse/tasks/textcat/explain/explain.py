@@ -1,8 +1,9 @@
-"""Explain a classifier of documents: its words and groups, and in some documents the living sentences and phrases.
+"""Compute the explanation of a text classifier: heaviest words, word groups, and selected sentences of documents.
 
-`explain` reads arrays alone; `write` makes explanation.html (a page that loads nothing, see page.py) and
-explanation.txt. A sentence or phrase is *selected* if its group lives. Documents outside training have no groups;
-there, and for groups of another kind, it is selected if any of its words has a weight. The change of a sentence is
+`explain` reads arrays only. `write` makes explanation.html (a page that loads no other files, see page.py) and
+explanation.txt. A sentence or phrase is *selected* if its group of words has a nonzero weight. Sentences of documents
+outside training have no group. Without a group, a sentence is selected if one of its words has a nonzero weight.
+The change of a sentence is
 
     log p(label | all sentences) - log p(label | all sentences but this one),
 
@@ -37,15 +38,15 @@ from structsparse.tasks.textcat.explain.explanation import (
 )
 from structsparse.tasks.textcat.explain.phrases import phrases_of
 
-WORDS, GROUP_WORDS, GROUPS = 30, 12, 25  # shown per class, per group, and per kind of groups (living and dead each)
-DOCUMENTS = 4  # shown of train and of test by default
-LONGEST = 120  # characters of a name
+WORDS, GROUP_WORDS, GROUPS = 30, 12, 25  # numbers shown per class, per group, per kind of groups
+DOCUMENTS = 4  # documents of train and of test that are shown by default
+LONGEST = 120  # the largest number of characters of a shown name
 PATHS = re.compile(r"(?<!\S)/\S*/([^/\s]+/[^/\s]+)")
 KINDS = {"sentence": "sentences", "words": "documents", "phrase": "phrases", "topic": "topics", "cluster": "clusters"}
 
 
 def write(folder: Path, explanation: Explanation) -> None:
-    """Write explanation.html and explanation.txt."""
+    """Write the explanation of a text classifier as explanation.html and explanation.txt."""
     write_text(folder / "explanation.html", page.page(explanation))
     write_text(folder / "explanation.txt", text.text(explanation))
 
@@ -60,11 +61,11 @@ def explain(
     loss: str = "logistic",
     alive: np.ndarray | None = None,
 ) -> Explanation:
-    """Explain a classifier given as arrays.
+    """Make the explanation of a text classifier that is given as arrays.
 
-    table: float [rows] for two classes and for numbers, [rows, classes] for more; bias: float [outputs]; cover: groups
-    of the rows, or None; shown: (part, number) of documents, None: a choice of train and test; loss: its name; alive:
-    bool [groups], if a solver knows better than the weights which groups live."""
+    table: weights, float [rows] for two classes or a number, [rows, classes] for more classes; bias: float [outputs];
+    cover: groups of the rows, or None; shown: (part, number) of documents to explain, None: a choice from train and
+    test; loss: the name of the training loss; alive: bool [groups], which groups live, if not decided by weights."""
     table, bias = np.asarray(table, np.float64), np.atleast_1d(np.asarray(bias, np.float64))
     if table.ndim not in (1, 2) or len(table) != len(bag.layout) or bias.shape != (table.shape[1:] or (1,)):
         raise UserError(f"explanation: weights {table.shape} and biases {bias.shape} for {len(bag.layout)} features")
@@ -88,7 +89,7 @@ def explain(
 
 @dataclass(frozen=True)
 class LinearModel:
-    """A linear classifier of documents, given as arrays."""
+    """A linear text classifier, given as arrays of weights and biases."""
 
     bag: Bag
     table: np.ndarray  # [rows] or [rows, classes]
@@ -97,36 +98,36 @@ class LinearModel:
     loss: str
 
     def scores(self, documents: Documents) -> np.ndarray:
-        """Scores [documents, classes]; two classes share one score, half for the second, half against the first.
+        """The scores of documents: [documents, classes], or [documents, 1] for a number.
 
-        A number has one score."""
+        For two classes, which share one score s, the scores are -s / 2 and s / 2."""
         scores = self.bag.matrix(documents) @ self.table.reshape(len(self.table), -1) + self.bias
         if self.classes is None or scores.shape[1] > 1:
             return scores
         return np.hstack([-scores, scores]) / 2
 
     def values(self, documents: Documents) -> np.ndarray:
-        """Log-probabilities of classes if the loss has them, else scores: [documents, classes]"""
+        """The log-probabilities of classes under the logistic loss, otherwise scores: [documents, classes]"""
         scores = self.scores(documents)
         if self.classes is None or self.loss != "logistic":
             return scores if self.classes is None or self.table.ndim == 2 else 2 * scores
         return scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
 
     def predicted(self, values: np.ndarray) -> np.ndarray:
-        """The predicted codes of classes, or numbers: [documents]"""
+        """The predicted class codes, or numbers, of documents: [documents]"""
         return values[:, 0] if self.classes is None else values.argmax(axis=1)
 
     def towards(self, label) -> np.ndarray:
-        """The weights that colour a document: towards the second class or, of several, towards its own: [rows]"""
+        """The word weights that colour a document, [rows]: for the second of two classes, or for its own class."""
         return self.table if self.table.ndim == 1 else self.table[:, int(label)] - self.table.mean(axis=1)
 
     def label_text(self, label) -> str:
-        """The name of a class, or a number, as text."""
+        """The label of a document as text: the name of a class, or a number."""
         return f"{label:.4g}" if self.classes is None else self.classes[int(label)]
 
 
 class GroupLookup:
-    """Groups of words by their rows: which live, and which group a set of rows is."""
+    """A lookup of word groups by sets of rows: which group has exactly the given rows, and whether the group lives."""
 
     def __init__(self, cover: Cover | None, table: np.ndarray, alive: np.ndarray | None) -> None:
         self.cover, self.table = cover, table
@@ -137,13 +138,14 @@ class GroupLookup:
         self.alive = cover.alive(weights).numpy() if alive is None else np.asarray(alive, bool)
         self.members, self.offsets = cover.members.numpy(), cover.offsets.numpy()
         draw = np.random.default_rng(0)
-        self.marks = draw.integers(0, 2**63, len(table), dtype=np.uint64)  # their sum over a set of rows is its hash
+        # The hash of a set of rows is the sum of their random marks.
+        self.marks = draw.integers(0, 2**63, len(table), dtype=np.uint64)
         keys = np.add.reduceat(self.marks[self.members], self.offsets[:-1])
         self.order = np.argsort(keys, kind="stable")
         self.keys = keys[self.order]
 
     def find(self, rows: np.ndarray) -> int | None:
-        """The group of exactly these rows (sorted and distinct), or None."""
+        """The number of the word group with exactly these rows (sorted, distinct); None if there is no such group."""
         if self.cover is None or not len(rows):
             return None
         key = self.marks[rows].sum(dtype=np.uint64)
@@ -156,13 +158,13 @@ class GroupLookup:
         return None
 
     def lives(self, rows: np.ndarray, by_group: bool) -> bool:
-        """Whether a set of rows is selected; `by_group`: by its group, if there is one, not by its weights."""
+        """Whether a set of words is selected: its group lives (`by_group`) or, without a group, a weight is nonzero."""
         rows = np.unique(rows[rows >= 0])
         group = self.find(rows) if by_group else None
         return bool((self.table[rows] != 0).any()) if group is None else bool(self.alive[group])
 
     def kinds(self, words: Sequence[str], counts: np.ndarray) -> tuple[GroupKind, ...]:
-        """Summaries of the groups by kind; combined groups have several kinds."""
+        """The summaries of the word groups by kind, such as topics and sentences."""
         if self.cover is None:
             return ()
         names = self.cover.names
@@ -171,7 +173,7 @@ class GroupLookup:
         return tuple(self._kind(kind_of(names[int(groups[0])]), groups, words, counts) for groups in parts)
 
     def _kind(self, name: str, groups: np.ndarray, words: Sequence[str], counts: np.ndarray) -> GroupKind:
-        """The summary of the groups of one kind; only the groups that are shown are spelt out."""
+        """The summary of the word groups of one kind, with details only of the groups that are shown."""
         living, dead = groups[self.alive[groups]], groups[~self.alive[groups]]
         sizes = np.diff(self.offsets)
         first = living[np.argsort(-self.norms[living], kind="stable")][:GROUPS]
@@ -180,7 +182,7 @@ class GroupLookup:
         return GroupKind(name, len(living), len(dead), tuple(shown))
 
     def _summary(self, group: int, words: Sequence[str], counts: np.ndarray) -> GroupSummary:
-        """The summary of one group."""
+        """The summary of one word group: name, norm, size and heaviest words."""
         rows = self.members[self.offsets[group] : self.offsets[group + 1]]
         heaviest = np.lexsort((-counts[rows], -_sizes(self.table[rows])))[:GROUP_WORDS]
         weighted = tuple(WeightedWord(words[row], _largest(self.table[row])) for row in rows[heaviest].tolist())
@@ -189,23 +191,23 @@ class GroupLookup:
 
 
 def kind_of(name: str) -> str:
-    """The kind of a group of words, from its name as features/word_groups.py makes it."""
+    """The kind of a word group (sentences, topics, ...), from the group name that features/word_groups.py makes."""
     return KINDS.get(name.partition(" ")[0], "groups")
 
 
 def short(name: str) -> str:
-    """A name of a document or group with paths cut to folder and file, and at most LONGEST characters."""
+    """Shorten the name of a document or group: paths to folder and file, and at most LONGEST characters."""
     name = PATHS.sub(r"\1", name)
     return name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
 
 
 def _sizes(weights: np.ndarray) -> np.ndarray:
-    """The sizes of the weights of words: [rows] or [rows, classes] -> [rows]"""
+    """The absolute value or norm of the weights of each word: [rows] or [rows, classes] -> [rows]"""
     return np.abs(weights) if weights.ndim == 1 else np.linalg.norm(weights, axis=1)
 
 
 def _largest(weight: np.ndarray) -> float:
-    """The weight of a word, with several classes the one of largest size."""
+    """The weight of a word; with several classes, the weight of largest absolute value."""
     return float(weight) if np.ndim(weight) == 0 else float(weight[np.abs(weight).argmax()])
 
 
@@ -222,11 +224,11 @@ def _heaviest(words: Sequence[str], column: np.ndarray) -> tuple[WeightedWord, .
     return tuple(WeightedWord(words[row], float(column[row])) for row in rows.tolist() if column[row] > 0)
 
 
-# --- documents
+# --- explained documents
 
 
 def chosen(model: LinearModel, data: DocumentSplits) -> list[tuple[str, int]]:
-    """A choice of documents to explain: of train and test, of every class, of medium length, and one error of test."""
+    """Choose documents to explain: from train and test, every class, of medium length, and one wrong prediction."""
     result = []
     for part in ("train", "test"):
         documents = data.parts[part]
@@ -250,7 +252,7 @@ def chosen(model: LinearModel, data: DocumentSplits) -> list[tuple[str, int]]:
 
 
 def checked(shown: Sequence[tuple[str, int]], data: DocumentSplits) -> list[tuple[str, int]]:
-    """Requested documents, each once; an error if one does not exist."""
+    """The requested documents without duplicates; raise an error if a document does not exist."""
     for part, number in shown:
         if part not in data.parts:
             raise UserError(f"explanation: there is no part {part!r}; there are {', '.join(data.parts)}")
@@ -263,7 +265,7 @@ def checked(shown: Sequence[tuple[str, int]], data: DocumentSplits) -> list[tupl
 def _explained(
     model: LinearModel, groups: GroupLookup, data: DocumentSplits, part: str, named: Sequence[tuple[str, int]]
 ) -> list[ExplainedDocument]:
-    """The named documents of one part, explained."""
+    """The explanations of the named documents of one part: predictions, sentences and phrases."""
     documents = data.parts[part].select([number for name, number in named if name == part])
     values, rows = model.values(documents), rows_of(documents, model.bag.layout)[documents.tokens]
     guesses, sentences, by_group = model.predicted(values), _sentence_offsets(documents), part == "train"
@@ -286,16 +288,16 @@ def _explained(
 
 
 def _sentence_offsets(documents: Documents) -> np.ndarray:
-    """Where the sentences of documents begin; without a sentence splitter, where the documents begin."""
+    """The token offsets at which sentences begin; without a sentence splitter, a document is one sentence."""
     if documents.sentence_offsets is None and not can_split():
         return documents.offsets
     return documents.sentences()
 
 
 def _changes(model: LinearModel, document: Documents, bounds: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """What the class of a document loses without each sentence: [sentences]
+    """The loss in value (log-probability or score) of a document's class without each sentence: [sentences]
 
-    bounds: int [sentences + 1]; values: of the full document [classes]"""
+    bounds: token offsets of sentences, int [sentences + 1]; values: values of the whole document, [classes]"""
     count = max(len(bounds) - 1, 0)
     tokens, owner = np.arange(len(document.tokens)), np.repeat(np.arange(count), np.diff(bounds))
     remaining = [tokens[owner != sentence] for sentence in range(count)]
@@ -319,9 +321,9 @@ def _changes(model: LinearModel, document: Documents, bounds: np.ndarray, values
 
 
 def _pieces(text: str, begins: np.ndarray, ends: np.ndarray, weights: np.ndarray, bounds: np.ndarray) -> list[tuple]:
-    """A text cut into sentences, and each sentence into words with weights and the text between them.
+    """Cut a text into sentences, and each sentence into pieces: words with weights, and the text between words.
 
-    Text before the first word of a sentence belongs to it up to the last space: an opening bracket or quote."""
+    An opening bracket or quote directly before the first word of a sentence belongs to this sentence."""
     cuts = [0]
     for token in bounds[1:-1].tolist():
         gap = text[ends[token - 1] : begins[token]]

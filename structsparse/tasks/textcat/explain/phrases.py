@@ -1,4 +1,4 @@
-"""The phrases of a document as trees with living and dead branches."""
+"""The phrases of a document as parse trees, in which each phrase is selected (lives) or not (dead)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ class Phrase(NamedTuple):
 
     words: tuple[str, ...]
     lives: bool
-    label: str  # its kind, or its sentiment
-    weight: float  # of a single word, else 0
+    label: str  # the kind of phrase (such as NP), or its sentiment
+    weight: float  # the weight of a single word; 0 for longer phrases
     children: tuple[Phrase, ...] = ()
 
 
 def phrases_of(
     documents: Documents, document: int, weights: np.ndarray, lives: Callable[[int, int], bool]
 ) -> tuple[Phrase, ...]:
-    """The parse trees of a document, if its constituents are known.
+    """The parse trees of a document; empty if its constituents are not known.
 
-    weights: [tokens of the document]; lives(first token, token after the last), counted within the document."""
+    weights: weights of the words, [tokens of the document]; lives(begin, end): whether the phrase of the tokens
+    begin : end of the document is selected."""
     if documents.constituents is None:
         return ()
     constituents = documents.constituents.select(np.array([document]), len(documents))
@@ -42,7 +43,7 @@ def phrases_of(
     words = [text[begin:end] for begin, end in places]
     label_of: dict[tuple[int, int], str] = {}
     for begin, end, label in zip(constituents.begin.tolist(), constituents.end.tolist(), labels, strict=True):
-        label_of.setdefault((begin, end), label)  # a constituent with a single child is the same phrase
+        label_of.setdefault((begin, end), label)  # a constituent and its single child have the same span
     spans = sorted(label_of, key=lambda span: (span[0], -span[1]))
     roots, at = [], 0
     while at < len(spans):
@@ -54,14 +55,14 @@ def phrases_of(
 def _subtree(
     spans: list, at: int, label_of: dict, words: list[str], weights: np.ndarray, lives: Callable
 ) -> tuple[Phrase, int]:
-    """The phrase of the span at a place in `spans`, and the place after all spans inside it."""
+    """Build the phrase of the span spans[at]; return it, with the index after all spans inside this span."""
     begin, end = spans[at]
     place, children, at = begin, [], at + 1
     while end - begin > 1 and place < end:
         if at < len(spans) and spans[at][0] == place and spans[at][1] <= end:
             child, after = None, spans[at][1]
             child, at = _subtree(spans, at, label_of, words, weights, lives)
-        else:  # a word that is not a constituent by itself
+        else:  # a word that is no constituent
             after = place + 1
             child = Phrase((words[place],), bool(weights[place] != 0), "", float(weights[place]))
         children.append(child)

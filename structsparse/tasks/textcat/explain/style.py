@@ -1,12 +1,12 @@
-"""The style sheet of the page of an explanation, the shades of its weights, and its one script."""
+"""The CSS style sheet, colour shades and script of the HTML page that explains a text classifier."""
 
 from __future__ import annotations
 
-LEVELS = 4  # shades of a weight
+LEVELS = 4  # number of colour shades for the weights of one sign
 
 
 def shade(weight: float, scale: float) -> str:
-    """The CSS class that colours a weight; `scale` is the size of a weight in full colour."""
+    """The CSS class that colours a weight; `scale` is the absolute weight that is shown in full colour."""
     level = min(LEVELS, 1 + int(LEVELS * abs(weight) / scale))
     return f"{'p' if weight > 0 else 'n'}{level}"
 
@@ -153,7 +153,7 @@ details.dead td, details.dead tbody th { color: var(--soft); }
 }
 """
 
-# a search field for groups; the script makes it, because it is useless without scripts
+# The script of the page adds a search field for word groups. The field is not in the HTML, because it needs scripts.
 SCRIPT = """
 "use strict";
 const groups = document.querySelector("#groups h2");

@@ -1,4 +1,4 @@
-"""An explanation of a classifier as plain text."""
+"""The explanation of a text classifier as plain text."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
 def clean(text: str) -> str:
-    """Text without control characters, changes of direction, and characters that UTF-8 cannot hold."""
+    """Remove control characters, marks of writing direction, and characters that UTF-8 cannot encode from a text."""
     visible = "".join(" " if _is_control(letter) else letter for letter in text)
     return visible.encode("utf-8", "replace").decode("utf-8")
 
 
 def _is_control(letter: str) -> bool:
-    """Whether a character steers a terminal or turns the direction of the text after it."""
+    """Whether a character is a control character, or changes the writing direction."""
     control = unicodedata.category(letter) == "Cc" and letter not in "\n\t"
     return control or unicodedata.bidirectional(letter) in DIRECTIONS
 
 
 def one_line(text: str) -> str:
-    """Clean text on one line."""
+    """Clean a text, and put it on one line."""
     return " ".join(clean(text).split())
 
 
 def text(explanation: Explanation) -> str:
-    """The content of explanation.txt."""
+    """The plain text of an explanation: the content of explanation.txt."""
     title = one_line(explanation.title)
     parts = [f"{title}: {explanation.living:,} of {explanation.weights:,} weights are nonzero"]
     for name, words in explanation.top_words:
@@ -45,20 +45,20 @@ def text(explanation: Explanation) -> str:
 
 
 def _heading(title: str) -> str:
-    """A title with a line under it."""
+    """A heading of the text: a title, underlined with hyphens."""
     title = one_line(title)
     return f"{title}\n{'-' * len(title)}\n"
 
 
 def _filled(content: str, indent: str = "") -> str:
-    """Text broken into lines."""
+    """Text wrapped into lines of at most WIDTH characters."""
     return textwrap.fill(
         one_line(content), WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False
     )
 
 
 def _group_lines(kind: GroupKind) -> str:
-    """A line for each group of a kind."""
+    """A line of text for each word group of a kind: norm, name and words."""
     lines = []
     for group in kind.shown:
         mark = f"lives {group.norm:9.3g}" if group.lives else "dead           "
@@ -69,7 +69,7 @@ def _group_lines(kind: GroupKind) -> str:
 
 
 def _document_lines(document: ExplainedDocument) -> Iterator[str]:
-    """The lines about a document: heading, sentences, parse trees."""
+    """The lines of text about an explained document: heading, sentences and parse trees."""
     sure = "" if document.probability is None else f" ({document.probability:.2f})"
     title = f"{document.part} {document.name}: {document.label}, predicted {document.predicted}{sure}"
     yield _heading(title).rstrip()
@@ -83,7 +83,7 @@ def _document_lines(document: ExplainedDocument) -> Iterator[str]:
 
 
 def bracketed(phrase: Phrase) -> str:
-    """A parse tree as text: (a living phrase [a dead one])"""
+    """A parse tree as text: (a selected phrase [a phrase that is not selected])"""
     if not phrase.children:
         return one_line(phrase.words[0]) if phrase.lives else f"[{one_line(phrase.words[0])}]"
     inner = " ".join(map(bracketed, phrase.children))

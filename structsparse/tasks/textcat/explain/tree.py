@@ -1,4 +1,4 @@
-"""A parse tree as an SVG drawing: its words on a line, dead branches grey and dashed."""
+"""SVG drawings of parse trees: words on a line at the bottom; branches that are not selected are grey and dashed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ LETTER, GAP, LEVEL, MARGIN = (
     14.0,
     30.0,
     14.0,
-)  # pixels: a letter, between words, between levels, around all
+)  # in pixels: width of a letter, gap between words, height of a level, margin of the drawing
 
 
 def drawing(phrase: Phrase, scale: float) -> str:
-    """The SVG drawing of a parse tree; `scale` is the size of a weight in full colour."""
+    """The SVG drawing of a parse tree; `scale` is the absolute weight that is shown in full colour."""
     height = MARGIN + LEVEL * levels(phrase)
     marks: list[str] = []
     _, width = _draw(phrase, MARGIN, height, scale, marks)
-    marks.sort(key=lambda mark: not mark.startswith("<path"))  # edges first, so that nodes lie above them
+    marks.sort(key=lambda mark: not mark.startswith("<path"))  # edges are drawn first, nodes above the edges
     width, height = width - GAP + MARGIN, height + LEVEL
     label = escape(f"Parse tree with dead phrases in brackets: {bracketed(phrase)}")
     size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
@@ -34,7 +34,7 @@ def levels(phrase: Phrase) -> int:
 
 
 def _draw(phrase: Phrase, left: float, floor: float, scale: float, marks: list[str]) -> tuple[float, float]:
-    """Draw a phrase from `left` on; its middle, and where the next one begins."""
+    """Append the SVG marks of a phrase; return the x of its middle, and the x where the next phrase begins."""
     state = "lives" if phrase.lives else "dead"
     if not phrase.children:
         width = LETTER * max(len(phrase.words[0]), 1)
@@ -57,13 +57,13 @@ def _draw(phrase: Phrase, left: float, floor: float, scale: float, marks: list[s
 
 
 def _edge(x: float, y: float, to: float, below: float) -> str:
-    """The path of an edge: a curve down from a node, then straight down to its child."""
+    """The SVG path of an edge of a parse tree: a curve down from a node, then a straight line to the child."""
     bend = min(y + 26, below - 3.5)
     return f"M{x:.1f} {y + 3.5:.1f}C{x:.1f} {y + 16:.1f} {to:.1f} {y + 10:.1f} {to:.1f} {bend:.1f}V{below - 3.5:.1f}"
 
 
 def _leaf(phrase: Phrase, x: float, width: float, floor: float, scale: float) -> str:
-    """The drawing of a word, coloured by its weight."""
+    """The SVG marks of a word, coloured by its weight."""
     word, state = escape(clean(phrase.words[0])), "lives" if phrase.lives else "dead"
     back = ""
     if phrase.weight:
