@@ -1,4 +1,4 @@
-"""Overlapping groups, entries and squares at once, each with a number of its own."""
+"""Structured elastic net: overlapping group lasso, lasso and weighted squares in one penalty."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from structsparse.penalties.overlaps import _checked_cover, climb
 from structsparse.prox import Steps
 from structsparse.prox.steps import thresholds
 
-FREQUENCIES = ("documents", "counts")  # of a word in train: columns of its layout
+FREQUENCIES = ("documents", "counts")  # names of the frequencies of a word in the training data: columns of the layout
 
 
 class StructuredElasticNet(Penalty):
-    """strength * (group * sum_g weight_g ||W_g|| + lasso * sum_i |W_i| + squares / 2 * sum_i frequency_i W_i^2)
+    """Structured elastic net: strength * (group * sum_g weight_g ||W_g|| + lasso * sum_i |W_i| + squares / 2 * sum_i
+    frequency_i W_i^2).
 
-    over groups that may overlap, and over all entries. W is [rows] or [rows, classes], and a group of rows spans their
-    classes. `frequency` [rows], one without it, is how heavy the squares of a row are; a name, `documents` or `counts`,
-    stands for that column of the layout of words, which `fit` brings. With group=0 groups are named and counted but
-    bear nothing. `prox_` is exact: soft threshold, then the prox of the groups, to `tolerance` as in
-    OverlappingGroupLasso; squares divide W and shorten the steps.
-    """
+    The groups may overlap; the other sums run over all entries. W is [rows] or [rows, classes], and a group of rows
+    contains the entries of all classes. `frequency` [rows] weights the squares of each row, by default 1. The names
+    `documents` and `counts` select a frequency from the layout of words, which `fit` reads. With group=0 the groups are
+    counted but not penalised.
+
+    `prox_` is exact: the squares divide W and shorten the steps, then soft thresholding, then the prox of the groups up
+    to `tolerance`, as in OverlappingGroupLasso."""
 
     groups: Cover | None
     takes = (None, Cover, Partition)
@@ -54,7 +56,7 @@ class StructuredElasticNet(Penalty):
         self.register_buffer("frequency", given)
 
     def fit(self, layout: TableLayout) -> None:
-        """Take the frequency that was named from the layout of the rows."""
+        """Read the frequency of each row from the layout, if `frequency` was given as a name."""
         if self.source is not None:
             self.frequency = layout.frequency(self.source)
             if self.frequency is None:
@@ -82,17 +84,17 @@ class StructuredElasticNet(Penalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """For each group (row, if there are none) the norm of what `rest` leaves; rows in no group are not told of."""
+        """The norm of the smallest subgradient (`rest`) in each group, or in each row if there are no groups. Rows in
+        no group are not included."""
         rest = self.rest(W, grad)
         return row_norms(rest) if self.groups is None else self.groups.norms(rest)
 
     @torch.no_grad()
     def rest(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The nearest to zero of all  gradient + subgradient, in every entry: zero where W is optimal.
+        """The smallest subgradient of loss plus penalty, entry by entry: zero where W is optimal.
 
-        Groups that live and squares have a gradient; what then is left, moved by as much as the signs of zeros and the
-        dead groups can hold, is what a prox over these alone leaves of it (Moreau).
-        """
+        The norms of nonzero groups and the squares have a gradient, which is added. The zero entries and zero groups
+        can balance part of the sum; by Moreau's decomposition, what remains is a prox of the sum."""
         rest = grad.clone()
         if self.squares > 0:
             weights = self._frequency(W)
@@ -110,7 +112,8 @@ class StructuredElasticNet(Penalty):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The dual norm of the gradient without the squares, as in OverlappingGroupLasso; None for squares alone."""
+        """The critical strength: the dual norm of the gradient, as in OverlappingGroupLasso; None if only squares are
+        penalised."""
         if self.lasso == 0 and self.group == 0:
             return None
         size = grad_at_zero.abs().double()
@@ -122,7 +125,7 @@ class StructuredElasticNet(Penalty):
         return climb(size, self._norm, self._shrunk, prox.new_dual(self.groups, 1.0, size.device))
 
     def survivors(self, W: Tensor) -> Tensor:
-        """Entries that are not zero; where nothing but groups makes zeros, those of no dead group."""
+        """Mask of the nonzero entries; if only groups are penalised, of the entries that lie in no zero group."""
         if self.lasso > 0 or self.group == 0:
             return W != 0
         return self.groups.spared(W).expand_as(W)
@@ -142,18 +145,20 @@ class StructuredElasticNet(Penalty):
         return StructuredElasticNet(float(self.strength), self.groups, *parts)
 
     def _norm(self, V: Tensor) -> Tensor:
+        """The norm that the penalty multiplies by its strength, without the squares."""
         return self.group * (self.groups.weight * self.groups.norms(V)).sum() + self.lasso * V.abs().sum()
 
     def _shrunk(self, size: Tensor, strength: Tensor, **how) -> Tensor:
+        """The prox without squares, at this strength, of the nonnegative vector `size`."""
         V = (size - strength * self.lasso).clamp(min=0)
         return prox.overlapping_shrink_(V, self.groups, strength * self.group, 0.0, 1.0, **how)
 
     def _reached(self) -> Tensor:
-        """Which atoms lie in a group that weighs something."""
+        """Mask of the atoms that lie in a group with a weight above 0."""
         return self.groups.scatter(self.groups.weight > 0) > 0
 
     def _past_squares_(self, W: Tensor, steps: Steps) -> Steps:
-        """W as the squares leave it, and the steps that what is beside them has."""
+        """Apply the squares' part of the prox to W; returns the shortened steps for the remaining parts."""
         if self.squares == 0:
             return steps
         ridge, weights = self.strength * self.squares, self._frequency(W)
@@ -164,7 +169,7 @@ class StructuredElasticNet(Penalty):
         return torch.as_tensor(steps, dtype=torch.float64) / shrink
 
     def _frequency(self, W: Tensor) -> Tensor | None:
-        """What broadcasts against W, if it is for such a parameter."""
+        """The frequency of each row, shaped to broadcast against W and checked to fit it; None: all 1."""
         if self.frequency is None:
             if self.source is not None:
                 raise UserError(f"{type(self).__name__} has frequency={self.source} but was not fitted to a layout")

@@ -1,4 +1,4 @@
-"""Sums over entries."""
+"""Penalties that are sums over entries: lasso (l1), elastic net, squared l2, no penalty."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from structsparse.prox.steps import thresholds
 
 
 class ElasticNet(Penalty):
-    """strength * (mix * sum weights_i |W_i| + (1 - mix) / 2 * sum weights_i W_i^2)
+    """Elastic net: strength * (mix * sum weights_i |W_i| + (1 - mix) / 2 * sum weights_i W_i^2).
 
-    `weights` broadcast against W; without them each is 1.
-    """
+    `weights` broadcast to W; by default all are 1."""
 
     def __init__(self, strength: float, mix: float, weights: Tensor | None = None):
         super().__init__(strength)
@@ -30,7 +29,7 @@ class ElasticNet(Penalty):
         return self.strength * (absolute + squares)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        if self.weights is not None:  # a longer step and a larger weight are the same thing
+        if self.weights is not None:  # a longer step and a larger weight have the same effect
             steps = thresholds(self._fitting(W), steps, W)
         if self.mix > 0:
             prox.soft_threshold_(W, self.strength * self.mix, steps)
@@ -53,7 +52,7 @@ class ElasticNet(Penalty):
         size = grad_at_zero.abs()
         if self.weights is not None:
             weights = self._fitting(grad_at_zero)
-            size = torch.where(weights > 0, size / weights, 0.0)  # what has no weight has no say
+            size = torch.where(weights > 0, size / weights, 0.0)  # entries with weight 0 are not penalised
         largest = size.max() if size.numel() else size.new_zeros(())
         return largest.double() / self.mix
 
@@ -67,13 +66,13 @@ class ElasticNet(Penalty):
 
     @torch.no_grad()
     def held(self, W: Tensor) -> Tensor:
-        """All entries, but those without weight."""
+        """Mask of the penalised entries: all except those with weight 0."""
         ones = torch.ones_like(W, dtype=torch.float64)
         return ones * (1.0 if self.weights is None else self.weights) > 0
 
     @torch.no_grad()
     def conjugate(self, gradient: Tensor) -> Dual | None:
-        """Squares balance any gradient; without them as in any norm."""
+        """The dual of the elastic net at a gradient: the squares can balance any gradient; pure l1 is a norm."""
         return self._conjugate(gradient.abs()) if self.mix < 1 else super().conjugate(gradient)
 
     @torch.no_grad()
@@ -81,7 +80,7 @@ class ElasticNet(Penalty):
         return self._conjugate(-gradient) if self.mix < 1 else super().nonnegative_conjugate(gradient)
 
     def _conjugate(self, size: Tensor) -> Dual | None:
-        """The conjugate of the value where the entries of a gradient pull by so much."""
+        """The dual of the elastic net with squares, where `size` is how strongly the gradient pulls each entry."""
         if not float(self.strength) > 0:
             return None
         weights = 1.0 if self.weights is None else self.weights.double().clamp(min=torch.finfo(torch.float64).tiny)
@@ -102,12 +101,13 @@ class ElasticNet(Penalty):
         self.weights = lengths if self.weights is None else self.weights * lengths
 
     def _power_sum(self, W: Tensor, power: int) -> Tensor:
+        """The weighted sum of |W_i|^power; power is 1 or 2."""
         if self.weights is None:
             return power_sum(W, power)
         return (self._fitting(W) * (W.abs() if power == 1 else W * W)).sum()
 
     def _fitting(self, W: Tensor) -> Tensor:
-        """The weights, if they are for such a parameter."""
+        """The penalty weights of the entries, checked to broadcast to W."""
         have, want = self.weights.shape, W.shape
         if len(have) > len(want) or any(h not in (1, w) for h, w in zip(reversed(have), reversed(want), strict=False)):
             raise UserError(f"{type(self).__name__} has weights {tuple(have)}, which do not fit a tensor {tuple(want)}")
@@ -115,21 +115,22 @@ class ElasticNet(Penalty):
 
 
 class L1(ElasticNet):
-    """strength * sum weights_i |W_i|"""
+    """Lasso: strength * sum weights_i |W_i|."""
 
     def __init__(self, strength: float, weights: Tensor | None = None):
         super().__init__(strength, mix=1.0, weights=weights)
 
 
 class SquaredL2(ElasticNet):
-    """strength / 2 * sum weights_i W_i^2: no strength makes anything zero, so there is no critical one."""
+    """Squared l2 penalty (ridge): strength / 2 * sum weights_i W_i^2. No strength makes an entry zero, so none is
+    critical."""
 
     def __init__(self, strength: float, weights: Tensor | None = None):
         super().__init__(strength, mix=0.0, weights=weights)
 
 
 class NoPenalty(SquaredL2):
-    """0"""
+    """The penalty that is zero everywhere."""
 
     binds_all = is_null = True
 
@@ -139,7 +140,7 @@ class NoPenalty(SquaredL2):
         super().__init__(0.0)
 
     def value(self, W: Tensor) -> Tensor:
-        return W.flatten()[:0].double().sum()  # differentiable, and nothing is read
+        return W.flatten()[:0].double().sum()  # differentiable, and no value is read
 
     def for_chains(self, lengths: Tensor) -> None:
-        """Nothing is counted where nothing is penalised."""
+        """Do nothing: without a penalty, collapsed weights need not be counted."""

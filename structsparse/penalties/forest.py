@@ -1,4 +1,4 @@
-"""Sums over the subtrees of a forest: where a node dies, all below it die."""
+"""Tree-structured group lasso over the subtrees of a forest: if a subtree is zero, so are all subtrees below it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from structsparse.penalties.base import Penalty, checked, past_signs, residual
 from structsparse.prox import Steps
 from structsparse.prox.forest import shrink_subtrees_
 
-ROUNDS = 200  # of Newton towards a critical strength; it ends by itself long before
+ROUNDS = 200  # Newton steps towards a critical strength, at most; usually far fewer are needed
 
 
 class _ForestPenalty(Penalty):
-    """What does not depend on how a subtree is measured."""
+    """Base of tree-structured group lassos, whatever norm measures the subtrees."""
 
     groups: Forest
     takes = (Forest,)
 
     def __init__(self, groups: Forest, strength: float, mix: float = 0.0):
         if not isinstance(groups, Forest):
-            kind = "Partition" if isinstance(groups, Partition) else type(groups).__name__  # not of which sort
+            # the message need not name the kind of Partition
+            kind = "Partition" if isinstance(groups, Partition) else type(groups).__name__
             raise UserError(
                 f"{type(self).__name__} is a sum over a Forest, got a {kind}; "
                 "take groups=template_tree, or a file that tells parents"
@@ -37,11 +38,11 @@ class _ForestPenalty(Penalty):
 
     @abstractmethod
     def _measures(self, W: Tensor) -> Tensor:
-        """How large each subtree is: [nodes], float64."""
+        """The norm of each subtree: float64 [nodes]."""
 
     @abstractmethod
     def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
-        """The prox at another strength."""
+        """The prox at the given strength instead of the penalty's."""
 
     def value(self, W: Tensor) -> Tensor:
         return self.strength * self._omega(W)
@@ -57,7 +58,8 @@ class _ForestPenalty(Penalty):
         return critical_by_newton(self._omega, lambda V, strength: self._prox_(V, strength, 1.0), pull)
 
     def for_chains(self, lengths: Tensor) -> None:
-        """The nodes of the forest count their chains themselves; entries penalised beside them do not."""
+        """Accept collapsed chains if mix is 0: the nodes of the forest have counts for them. Penalised entries have
+        none."""
         if self.mix > 0:
             super().for_chains(lengths)
 
@@ -66,9 +68,11 @@ class _ForestPenalty(Penalty):
         return alive & ((W != 0) | (self.groups.ids < 0)) if self._selects_entries() else alive
 
     def _selects_entries(self) -> bool:
+        """Whether single entries of a nonzero subtree may become zero."""
         return self.mix > 0
 
     def _omega(self, W: Tensor) -> Tensor:
+        """The norm that the penalty multiplies by its strength."""
         omega = (1 - self.mix) * (self.groups.weight * self._measures(W)).sum()
         if self.mix > 0:
             grouped = torch.where(self.groups.ids >= 0, W, 0.0) if self.groups.free else W
@@ -77,8 +81,11 @@ class _ForestPenalty(Penalty):
 
 
 class TreeGroupLasso(_ForestPenalty):
-    """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|) over the subtrees g of a forest and their
-    entries i; each entry may have a step of its own, which takes Newton where they differ within a tree"""
+    """Tree-structured group lasso: strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|) over the subtrees
+    g of a forest.
+
+    The last sum runs over the entries of the subtrees. Each entry may have its own step; if steps differ within a tree,
+    the prox is computed by Newton's method."""
 
     iterated = True
 
@@ -99,24 +106,25 @@ class TreeGroupLasso(_ForestPenalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """For each subtree the norm of what is left of its part of the gradient.
+        """The norm of the smallest subgradient on each subtree.
 
-        The norms of living subtrees have a gradient, which is added; what the others leave of the rest is, by Moreau,
-        the prox of their part of the penalty.
-        """
+        The norms of nonzero subtrees have a gradient, which is added. The zero subtrees can balance part of the sum; by
+        Moreau's decomposition, what remains is the prox of their part of the penalty."""
         norms, reach = self.groups.norms(W), self.strength * (1 - self.mix) * self.groups.weight
         pull = self.groups.add_down(torch.where(norms > 0, reach / norms, 0.0))
         rest = grad + self.groups.expand(pull, fill=0.0).to(W.dtype) * W
         cut = self.strength * self.mix
         if self.mix > 0:
-            cut = torch.where(self.groups.ids >= 0, cut, 0.0)  # free entries bear none
+            cut = torch.where(self.groups.ids >= 0, cut, 0.0)  # entries in no subtree are not penalised
         rest = past_signs(rest, W, torch.as_tensor(cut).to(W.dtype))
         return self.groups.norms(shrink_subtrees_(rest, self.groups, torch.where(norms > 0, 0.0, reach), 1.0, 0.0))
 
 
 class TreeGroupLassoMax(_ForestPenalty):
-    """strength * ((1 - mix) * sum_g weight_g max|W_g| + mix * sum |W_i|) over the subtrees g of a forest and their
-    entries i; each entry may have a step of its own"""
+    """Tree-structured group lasso with the maximum norm: strength * ((1 - mix) * sum_g weight_g max|W_g| + mix * sum
+    |W_i|) over the subtrees g of a forest.
+
+    The last sum runs over the entries of the subtrees. Each entry may have its own step."""
 
     def _measures(self, W: Tensor) -> Tensor:
         return self.groups.maxima(W)
@@ -125,7 +133,8 @@ class TreeGroupLassoMax(_ForestPenalty):
         return prox.forest_clip_(W, self.groups, strength * (1 - self.mix), strength * self.mix, steps)
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """For each subtree the norm of W - prox(W - grad): no distance, but zero where the distance is."""
+        """The norm of the proximal gradient residual W - prox(W - grad) on each subtree. It is zero exactly where the
+        distance to the subdifferential is."""
         return self.groups.norms(residual(self.prox_, W, grad))
 
     def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:
@@ -138,11 +147,11 @@ class TreeGroupLassoMax(_ForestPenalty):
 def critical_by_newton(
     omega: Callable[[Tensor], Tensor], prox_: Callable[[Tensor, Tensor], Tensor], pull: Tensor
 ) -> Tensor:
-    """The smallest strength whose prox, of strength * omega with steps of 1, makes `pull` zero; omega a norm.
+    """The critical strength of a norm omega: the smallest strength at which the prox of strength * omega maps `pull` to
+    zero.
 
-    V = prox(pull) is what lies between pull and the ball of the dual norm with radius `strength`. Its length is
-    convex in the strength with slope -omega(V) / ||V||, so Newton from zero climbs to the root and never passes it.
-    """
+    The prox has steps of 1; its result V is `pull` minus its projection on the dual ball of radius `strength`. ||V|| is
+    convex in the strength with slope -omega(V) / ||V||, so Newton's method from zero never passes the root."""
     critical = torch.zeros((), dtype=torch.float64, device=pull.device)
     for _ in range(ROUNDS):
         V = prox_(pull.clone(), critical)

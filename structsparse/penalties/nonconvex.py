@@ -1,8 +1,8 @@
-"""Penalties that do not bend large weights: not convex, so what they find depends on where they start.
+"""Nonconvex penalties, which shrink large weights little or not at all: log-sum, group MCP, l0, reweighted group lasso.
 
-Their prox is the global minimum of its own little problem. A penalty of a group's norm takes one step for all of
-its entries; with a step per entry, `Reweighting` does the same work by a group lasso whose weights change in rounds.
-"""
+The result of training depends on the starting point. Each prox is the global minimum of its own objective. For
+penalties of group norms, the prox takes one step for all entries of a group. `Reweighting` instead trains in rounds
+with a weighted group lasso, which allows a step per entry."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from structsparse.prox import Steps
 from structsparse.prox.nonconvex import Movement, drop_groups_, firm, hard, log_sum, move_entries_, move_groups_
 from structsparse.prox.steps import refuse_entry_steps
 
-FOREVER = 1e30  # times its weight: what is dead stays dead, and yet 0 * FOREVER is 0
+FOREVER = 1e30  # weight of zero groups, which keeps them at zero; finite, so that 0 * FOREVER is 0
 
 
 class Radial(Penalty):
-    """strength * sum_g weight_g h(||W_g||), or strength * sum h(|W_i|) without groups, for an h that begins with 0"""
+    """Base of concave penalties: strength * sum_g weight_g h(||W_g||), or strength * sum h(|W_i|) without groups, with
+    h(0) = 0."""
 
     convex = False
     takes = (None, Partition)
@@ -34,15 +35,15 @@ class Radial(Penalty):
 
     @abstractmethod
     def height(self, size: Tensor) -> Tensor:
-        """h, for sizes of at least 0."""
+        """The function h at sizes of at least 0, entry by entry."""
 
     @abstractmethod
     def slope(self, size: Tensor) -> Tensor:
-        """h', from the right."""
+        """The derivative of h, from the right, entry by entry."""
 
     @abstractmethod
     def movement(self) -> Movement:
-        """How far the prox moves a size: see `prox.radial`."""
+        """How far the prox moves a norm, in the form that `prox.radial` takes."""
 
     def value(self, W: Tensor) -> Tensor:
         if self.groups is None:
@@ -69,7 +70,7 @@ class Radial(Penalty):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The smallest strength at which zero is a local optimum: as for the (group) lasso, since h'(0) = 1."""
+        """The smallest strength at which zero is a local optimum. As h'(0) = 1, it is that of the lasso or group lasso."""
         if self.groups is None:
             size = grad_at_zero.abs().double().flatten()
         else:
@@ -82,17 +83,16 @@ class Radial(Penalty):
         return self.groups is None
 
     def survivors(self, W: Tensor) -> Tensor:
-        """All entries of living groups, and free ones; without groups the entries that are not zero."""
+        """Mask of the entries that lie in nonzero groups or in none; without groups, of the nonzero entries."""
         if self.groups is None:
             return W != 0
         return self.groups.expand(self.groups.alive(W), fill=True).expand_as(W)
 
 
 class LogSum(Radial):
-    """strength * sum_g weight_g epsilon log(1 + ||W_g|| / epsilon), or the same over entries without groups
+    """Log-sum penalty: strength * sum_g weight_g epsilon log(1 + ||W_g|| / epsilon); without groups, of single entries.
 
-    Its slope at zero is that of the (group) lasso, which it becomes as epsilon grows.
-    """
+    The slope at zero is that of the lasso or group lasso, which is the limit for large epsilon."""
 
     def __init__(self, strength: float, epsilon: float, groups: Partition | None = None):
         super().__init__(strength, groups)
@@ -109,10 +109,10 @@ class LogSum(Radial):
 
 
 class GroupMCP(Radial):
-    """strength * sum_g weight_g h(||W_g||),  h(t) = t - t^2 / (2 reach) up to reach, reach / 2 beyond
+    """Minimax concave penalty (MCP): strength * sum_g weight_g h(||W_g||), h(t) = t - t^2 / (2 reach) up to reach,
+    reach / 2 beyond.
 
-    The minimax concave penalty: what is larger than `reach` is not pulled at all. Over entries if groups is None.
-    """
+    Norms above `reach` are not shrunk at all. Without groups the penalty is that of single entries."""
 
     def __init__(self, strength: float, reach: float, groups: Partition | None = None):
         super().__init__(strength, groups)
@@ -130,16 +130,15 @@ class GroupMCP(Radial):
 
 
 class L0(Radial):
-    """strength * number of entries that are not zero, or strength * sum of weight_g over living groups
+    """l0 penalty: strength * number of nonzero entries, or strength * sum of weight_g over nonzero groups.
 
-    Zero is a local optimum at any strength above 0, so there is no critical one.
-    """
+    Zero is a local optimum at any strength above 0, so there is no critical strength."""
 
     def __init__(self, strength: float, groups: Partition | None = None):
         super().__init__(strength, groups)
 
     def height(self, size: Tensor) -> Tensor:
-        return (size > 0) + 0 * size  # autograd shall know that it is flat
+        return (size > 0) + 0 * size  # tells autograd that the function is flat
 
     def slope(self, size: Tensor) -> Tensor:
         return torch.zeros_like(size)
@@ -154,7 +153,7 @@ class L0(Radial):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """Only what is not zero can be pulled."""
+        """The size of the gradient in each group or row, at the nonzero weights only."""
         if self.groups is None:
             return row_norms(grad.masked_fill((W == 0) & (self.strength > 0), 0.0))
         held = ~self.groups.alive(W) & (self.strength * self.groups.weight > 0)
@@ -165,13 +164,13 @@ class L0(Radial):
 
 
 class Round(NamedTuple):
-    """What a round of reweighting has done."""
+    """The result of one round of reweighting."""
 
     number: int
-    alive: int  # groups
+    alive: int  # number of nonzero groups
     groups: int
-    scale: float  # of a norm: epsilon, or the median of the living
-    lightest: float  # weight of a living group, relative to the one at first and without growth
+    scale: float  # scale of the norms: epsilon, or the median norm of nonzero groups
+    lightest: float  # smallest weight of a nonzero group, relative to its initial weight and without growth
     heaviest: float
 
     def __str__(self) -> str:
@@ -182,18 +181,19 @@ class Round(NamedTuple):
 
 
 class Reweighting:
-    """Rounds of a (sparse) group lasso that end where a log-sum penalty would: large groups are pulled less.
+    """Reweighted group lasso: rounds of training after which large groups get smaller weights, which approximates a
+    log-sum penalty.
 
-    After each round of training `update` sets `penalty.groups.weight` from the weights given at first:
+    After each round `update` sets `penalty.groups.weight` from the initial weights base_g:
 
-    With `epsilon`, weight_g <- base_g * epsilon / (epsilon + ||W_g||). The group lasso with these weights lies above
-    LogSum(strength, epsilon) and touches it at W: whoever lowers loss + group lasso lowers loss + log-sum.
+    With `epsilon`, weight_g <- base_g * epsilon / (epsilon + ||W_g||). Up to a constant, the group lasso with these
+    weights is an upper bound of LogSum(strength, epsilon) that is tight at W. So lowering loss + group lasso also
+    lowers loss + log-sum.
 
-    Without, weight_g <- base_g * (median norm of living groups) / ||W_g||: there is no scale to choose, and dead
-    groups stay dead. `growth` is what each round multiplies all weights by, so that fewer and fewer groups live.
+    Without epsilon, weight_g <- base_g * (median norm of nonzero groups) / ||W_g||. No scale must be chosen, and zero
+    groups stay zero. Each round multiplies all weights by `growth`, so that fewer and fewer groups stay nonzero.
 
-    Entries that are penalised as well (mix > 0) keep their strength.
-    """
+    The strength on single entries (mix > 0) does not change."""
 
     def __init__(self, penalty: Blocks, epsilon: float | None = None, growth: float = 1.0):
         if not penalty.reweightable:
@@ -205,7 +205,7 @@ class Reweighting:
 
     @torch.no_grad()
     def update(self, W: Tensor) -> Round:
-        """One more round, from the weights that the last one has come to."""
+        """Set the weights of the groups for the next round, from the weights W that the last round has found."""
         groups = self.penalty.groups
         norms, alive = self.penalty.sizes(W), groups.alive(W)
         scale = self.epsilon if self.epsilon is not None else float(norms[alive].median()) if alive.any() else 0.0
@@ -216,8 +216,10 @@ class Reweighting:
         return Round(self.rounds, int(alive.sum()), len(groups), scale, min(living), max(living))
 
     def state_dict(self) -> dict:
-        """What a checkpoint needs besides the weights of the groups, which the penalty saves."""
+        """The state for a checkpoint: number of rounds and initial weights. The penalty itself saves the current
+        weights of the groups."""
         return {"rounds": self.rounds, "base": self.base}
 
     def load_state_dict(self, state: dict) -> None:
+        """Restore the number of rounds and the initial weights of the groups."""
         self.rounds, self.base = state["rounds"], state["base"]

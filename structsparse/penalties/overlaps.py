@@ -1,4 +1,4 @@
-"""Sums over overlapping groups: exact, one family after the other, and by consensus."""
+"""Overlapping group lasso: with the exact prox, with one prox per family of disjoint groups, and by consensus ADMM."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from structsparse.kernels.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, past_signs
 from structsparse.prox import Steps
 
-ROUGH, FINE = 1e-2, 1e-12  # accuracy of the first and last proxes on the way to a critical strength
-PATIENCE = 60  # rounds over the groups in each of them
-GAIN, LEAST_GAIN = 0.01, 1e-10  # of the accuracy, and at least: a smaller relative gain calls for a finer prox
-ROUNDS = 60  # of Newton towards a critical strength; it ends by itself within a dozen
+ROUGH, FINE = 1e-2, 1e-12  # accuracy of the first and last prox in the search for a critical strength
+PATIENCE = 60  # rounds over the groups in each of these proxes
+# the prox becomes more accurate if the relative gain is below GAIN * accuracy, or below LEAST_GAIN
+GAIN, LEAST_GAIN = 0.01, 1e-10
+ROUNDS = 60  # Newton steps towards a critical strength, at most; usually fewer than twelve are needed
 
 
 def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[..., Tensor], dual: Tensor) -> Tensor:
-    """The root in s of  ||V|| = 0,  V the prox of s * omega at `size`, which is nowhere negative, with steps of 1.
+    """The critical strength of a norm omega by Newton's method: the smallest s at which V = prox of s * omega at `size`
+    is zero.
 
-    That norm is convex in s and its slope is -omega(V) / ||V||, so Newton from the left never passes the root; and each
-    move is  <size, V> / omega(V),  a lower bound of the root for whatever V. So the first proxes are rough, and each
-    starts from the dual of the one before, which near the root is nearly its own.
-    """
+    `size` is nonnegative and the prox has steps of 1. ||V|| is convex in s with slope -omega(V) / ||V||, so Newton's
+    method from the left never passes the root. Each iterate  <size, V> / omega(V)  is a lower bound of the root for any
+    V. So the first proxes may be rough, and each starts from the dual of the previous prox."""
     critical, V, tolerance = size.new_zeros(()), size, ROUGH
     for _ in range(ROUNDS):
         value = omega(V)
@@ -36,7 +37,7 @@ def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[...,
         if not bool(bound > critical * (1 + max(GAIN * tolerance, LEAST_GAIN))):
             if tolerance <= FINE:
                 break
-            tolerance = max(FINE, 0.01 * tolerance)  # what is too rough a V to move on may be no root
+            tolerance = max(FINE, 0.01 * tolerance)  # V may be too inaccurate for a gain although this is not the root
         before, critical = critical, torch.maximum(bound, critical)
         dual *= torch.where(before > 0, critical / before, 0.0)
         V = shrink(size, critical, tolerance=tolerance, dual=dual, tell=False, rounds=PATIENCE)
@@ -44,15 +45,14 @@ def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[...,
 
 
 class OverlappingGroupLasso(Penalty):
-    """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the entries of the groups
+    """Overlapping group lasso: strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|) over groups that may
+    overlap.
 
-    The groups may overlap; a Partition is taken as a Cover of its groups that have entries. `prox_` is the true
-    proximal operator, to `tolerance`: its result is no further from the
-    minimum than tolerance * ||W|| (both norms in the metric 1 / steps), as certified by its duality gap, and at best
-    to the precision of W. Entries of groups whose dual lies inside its ball are exactly zero. With `warm`, each call
-    starts from the dual of the one before, which saves rounds while W changes little, but lets the last digits depend
-    on what was called before.
-    """
+    The last sum runs over the entries of the groups. A Partition is converted to a Cover of its nonempty groups.
+    `prox_` is the true proximal operator up to `tolerance`. Its distance from the minimum is at most tolerance * ||W||,
+    both norms in the metric 1 / steps, as certified by its duality gap. The precision of W is the limit. Entries of
+    groups whose dual lies inside its ball are exactly zero. With `warm`, each prox starts from the dual of the previous
+    call. This saves rounds while W changes little, but the last digits then depend on earlier calls."""
 
     groups: Cover
     takes = (Cover, Partition)
@@ -77,11 +77,10 @@ class OverlappingGroupLasso(Penalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """For each group the norm of the nearest to zero of all  gradient + subgradient  on its entries.
+        """The norm of the smallest subgradient of loss plus penalty on the entries of each group.
 
-        Living groups have a gradient; the rest, moved by as much as the dead groups and the signs of zeros can hold,
-        is what a prox over these alone leaves of it (Moreau).
-        """
+        The norms of nonzero groups have a gradient, which is added. The zero groups and zero entries can balance part
+        of the sum; by Moreau's decomposition, what remains is a prox of the sum."""
         groups, strength = self.groups, self.strength * (1 - self.mix)
         norms = groups.norms(W)
         pull = groups.scatter(torch.where(norms > 0, strength * groups.weight / norms, 0.0))
@@ -93,38 +92,42 @@ class OverlappingGroupLasso(Penalty):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The dual norm of the gradient: where the prox of the penalty at it is zero."""
-        if self.mix == 0 and len(self.groups.atoms) < grad_at_zero.numel():  # all that matters is the norm of each atom
+        """The critical strength, which is the dual norm of the gradient: there the prox at the gradient becomes zero."""
+        if self.mix == 0 and len(self.groups.atoms) < grad_at_zero.numel():  # only the norm of each atom matters
             return OverlappingGroupLasso(self.groups.outline(), 1.0).critical(self.groups.atoms.norms(grad_at_zero))
         covered = self.groups.covered() & self.groups.expand(self._reached(), fill=False)
         size = torch.where(covered, grad_at_zero.abs().double(), 0.0)
         return climb(size, self._omega, self._shrunk, prox.new_dual(self.groups, 1.0, size.device))
 
     def survivors(self, W: Tensor) -> Tensor:
-        """The entries of no dead group; with entries penalised as well (mix > 0), only those that are not zero."""
+        """Mask of the entries that lie in no zero group; if entries are penalised too (mix > 0), only the nonzero ones."""
         spared = self.groups.spared(W).expand_as(W)
         return spared & ((W != 0) | ~self.groups.covered()) if self.mix > 0 else spared
 
     def _omega(self, V: Tensor) -> Tensor:
+        """The norm that the penalty multiplies by its strength."""
         total = (1 - self.mix) * (self.groups.weight * self.groups.norms(V)).sum()
         return total + self.mix * V.abs().sum()
 
     def _shrunk(self, size: Tensor, strength: Tensor, **how) -> Tensor:
+        """The prox of the penalty at this strength, of the vector `size`, with steps of 1."""
         return prox.overlapping_shrink_(
             size.clone(), self.groups, strength * (1 - self.mix), strength * self.mix, 1.0, **how
         )
 
     def _reached(self) -> Tensor:
-        """Which atoms are penalised at all."""
+        """Mask of the atoms that are penalised."""
         if self.mix > 0:
             return self.groups.multiplicity > 0
         return self.groups.scatter(self.groups.weight > 0) > 0
 
     def _grouped(self, W: Tensor) -> Tensor:
+        """W with zeros at the entries that lie in no group."""
         return torch.where(self.groups.covered(), W, 0.0) if self.groups.free else W
 
     def _dual(self, W: Tensor, steps: Steps) -> Tensor | None:
-        """Where the next prox starts from, one for atoms and one for entries."""
+        """The dual from which a warm prox starts; None without `warm`. One is kept for steps by atom, another for steps
+        by entry."""
         if not self.warm:
             return None
         over_atoms = prox.one_step_per_atom(self.groups, steps)
@@ -135,7 +138,7 @@ class OverlappingGroupLasso(Penalty):
 
 
 def _checked_cover(groups, penalty: str) -> Cover:
-    """A Partition is a Cover whose groups do not overlap."""
+    """The groups as a Cover; a Partition is converted to a Cover whose groups do not overlap."""
     if isinstance(groups, Partition):
         return cover_families([groups])
     if not isinstance(groups, Cover):
@@ -147,10 +150,11 @@ def _checked_cover(groups, penalty: str) -> Cover:
 
 
 class NestedGroupLasso(OverlappingGroupLasso):
-    """strength * sum_g weight_g ||W_g||, where of two groups that share an atom one holds the other
+    """Group lasso over nested groups: strength * sum_g weight_g ||W_g||. Of two groups that overlap, one contains the
+    other.
 
-    With one step for all entries the prox is exact after one round, the inner groups first, and where each group dies
-    is known: there may be a budget of them, see callbacks.budget."""
+    With one step for all entries the prox is exact after one round, inner groups first. The critical strength of each
+    group is then known, so a budget of groups is possible, see callbacks.budget."""
 
     def __init__(self, groups: Cover, strength: float, tolerance: float = prox.TOLERANCE):
         super().__init__(groups, strength, 0.0, tolerance)
@@ -162,23 +166,23 @@ class NestedGroupLasso(OverlappingGroupLasso):
 
     @property
     def families(self) -> list[int]:
-        """How many groups may have a strength to themselves: here all have the same."""
+        """The number of groups in the only family: all groups have the same strength."""
         return [len(self.groups)]
 
     def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
-        """The prox at the strength that choose(0, strengths at which groups would die) says."""
+        """Apply the prox at the strength that choose(0, critical strengths of the groups) returns."""
         prox.cut_nested_(W, self.groups, steps, choose, self.tolerance)
 
 
 class SequentialGroupLasso(OverlappingGroupLasso):
-    """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the entries of the groups
+    """Approximate overlapping group lasso: the prox is applied to one family of disjoint groups after the other.
 
-    An approximation: `prox_` takes the groups apart into families of disjoint groups and applies the prox of one
-    family after the other. That is not the prox of the sum where families overlap: it shrinks overlapping groups more
-    or less than the true one, kills others, and has other fixed points than the optimum of the value. It costs one
-    pass over all groups. `groups`: a Cover, which is taken apart, or the Partitions in the order of their turns.
-    `shared`: whether a budget is one of all families together, see callbacks.budget.
-    """
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), where the last sum runs over the
+    entries of the groups. Where families overlap, `prox_` is not the prox of this value: it shrinks overlapping groups
+    more or less, makes others zero, and its fixed points are not the optimum. It costs one pass over all groups.
+
+    `groups`: a Cover, which is split into disjoint families, or a list of Partitions in the order of their application.
+    `shared`: whether one budget counts the groups of all families together, see callbacks.budget."""
 
     def __init__(self, groups: Cover | Sequence[Partition], strength: float, mix: float = 0.0, shared: bool = False):
         if isinstance(groups, Partition):
@@ -202,37 +206,39 @@ class SequentialGroupLasso(OverlappingGroupLasso):
 
     @property
     def families(self) -> list[int]:
-        """How many groups each family has; no budget counts them where entries are penalised beside several."""
+        """The number of groups in each family; empty, so that no budget is possible, if entries are penalised beside
+        several families."""
         if self.mix > 0 and len(self.turns) > 1:
             return []
         return [turn.groups.stop - turn.groups.start for turn in self.turns]
 
     def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
-        """Each family at the strength that choose(k, strengths at which its groups would die) says."""
+        """Apply the prox of each family k at the strength that choose(k, critical strengths of the groups) returns."""
         prox.cut_in_turn_(W, self.groups, self.turns, steps, choose)
 
 
 class Residuals(NamedTuple):
-    """How far copies are from their entries, and how far they moved times rho; both go to zero."""
+    """The residuals of consensus ADMM, both zero at the optimum: primal, the distance of copies from weights; dual, rho
+    times the change of the copies."""
 
     primal: Tensor
     dual: Tensor
 
 
 class ConsensusGroupLasso(OverlappingGroupLasso):
-    """strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the entries of the groups
+    """Overlapping group lasso by consensus ADMM: strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|).
 
-    A penalty with memory (consensus ADMM): each group has its own copy v_g of its entries and a scaled dual u_g.
-    `prox_` is that of  strength * mix * ||W||_1 + rho / 2 * sum_g ||W_g - v_g + u_g||^2,  which pulls W towards the
-    copies; `outer_update(W)` then moves the copies,
+    The last sum runs over the entries of the groups. Each group has its own copy v_g of its weights and a scaled dual
+    u_g. `prox_` is the prox of  strength * mix * ||W||_1 + rho / 2 * sum_g ||W_g - v_g + u_g||^2,  which pulls W
+    towards the copies. `outer_update(W)` then updates copies and duals:
 
         v_g <- group prox of (W_g + u_g) with strength * (1 - mix) * weight_g / rho,    u_g <- u_g + W_g - v_g.
 
-    The two in turn, W brought near the minimum of loss and pull before each update, end at the optimum of loss plus
-    value for every rho; stopped early they do not. `adaptive` doubles or halves rho (up to tenfold) towards equal
-    relative residuals. W itself has no exact zeros but for `mix`; the copies have, and `survivors` asks them.
-    Memory and time are linear in the copies: a float64 of v and of u each.
-    """
+    In turn, with W near the minimum of loss and pull before each update, they converge to the optimum of loss plus
+    value for every rho. If stopped early they do not reach the optimum. `adaptive` changes rho, by at least a factor of
+    two and at most ten, towards equal relative residuals. W has exact zeros only if mix is above 0; the copies have
+    exact zeros, and `survivors` uses the copies. Memory and time are linear in the number of copied entries, each with
+    float64 values of v and u."""
 
     def __init__(self, groups: Cover, strength: float, mix: float = 0.0, rho: float = 1.0, adaptive: bool = False):
         super().__init__(groups, strength, mix)
@@ -244,7 +250,7 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
         self.register_buffer("updates", torch.zeros((), dtype=torch.long))
         for name, length in (("copies", groups.copies), ("duals", groups.copies)):
             self.register_buffer(name, torch.zeros(length, dtype=torch.float64))
-        for name in ("copy_sums", "dual_sums"):  # over the groups of each entry, atom by atom
+        for name in ("copy_sums", "dual_sums"):  # sums over the groups of each entry, atom by atom
             self.register_buffer(name, torch.zeros(entries, dtype=torch.float64))
 
     @torch.no_grad()
@@ -256,7 +262,7 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
 
     @torch.no_grad()
     def outer_update(self, W: Tensor) -> Residuals:
-        """Copies and duals follow W; how far the two problems are from one."""
+        """An outer iteration of consensus ADMM: update copies and duals from the weights W; returns the residuals."""
         self.groups.atoms.check(W)
         before = self.copy_sums.clone()
         reach = self.strength * (1 - self.mix) * self.groups.weight / self.rho
@@ -270,13 +276,13 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
         return residuals
 
     def survivors(self, W: Tensor) -> Tensor:
-        """The entries none of whose groups has a dead copy; with mix > 0, only those that are not zero."""
+        """Mask of the entries that lie in no group with a zero copy; with mix > 0, only the nonzero ones."""
         if not bool(self.updates):
             return super().survivors(W)
         return super().survivors(W) & prox.spared_by_copies(self.groups, self.copies).view(W.shape)
 
     def _balance(self, residuals: Residuals, size: Tensor) -> None:
-        """rho towards equal relative residuals; rho * duals stay what they are."""
+        """Change rho towards equal relative residuals; the products rho * duals stay the same."""
         tiny = torch.finfo(torch.float64).tiny
         primal = residuals.primal / size.clamp(min=tiny)
         dual = residuals.dual / (self.rho * self.dual_sums.norm()).clamp(min=tiny)
