@@ -109,7 +109,7 @@ class Penalty(nn.Module, ABC):
     # --- selection of entries and groups
 
     def survivors(self, W: Tensor) -> Tensor:
-        """Mask of the entries that the penalty has selected, by default those that are not zero: bool, the shape of W."""
+        """Mask of the entries that the penalty has selected, by default the nonzero ones: bool, the shape of W."""
         return W != 0
 
     @property
@@ -190,7 +190,7 @@ class Penalty(nn.Module, ABC):
         return Dual(min(1.0, float(self.strength / critical)) if critical > 0 else 1.0, 0.0)
 
     def takes_metric(self, W: Tensor, curvature: Tensor) -> bool:
-        """Whether the prox can be computed in a diagonal metric; penalties that cannot do so refuse a step per entry."""
+        """Whether the prox can be computed in a diagonal metric; other penalties refuse a step per entry."""
         try:
             self.prox_(torch.zeros_like(W), curvature.reciprocal())
         except UserError:
@@ -201,7 +201,7 @@ class Penalty(nn.Module, ABC):
 
     @property
     def by_entry(self) -> bool:
-        """Whether the penalty is a sum over entries of the same function, so that rows may be removed from the table."""
+        """Whether the penalty is a sum over entries of one function, so that rows may be removed from the table."""
         return False
 
     def cut_and_ridge(self) -> tuple[float, float] | None:

@@ -27,9 +27,7 @@ class FeatureTable(Scorer):
 
 
 class GrowingTable(FeatureTable):
-    """A feature table with only some rows in memory, such as the nonzero ones.
-
-    Groups and survivors refer to all rows, including those not in memory."""
+    """A feature table with only some rows in memory; all other rows are zero."""
 
     @abstractmethod
     def release(self) -> Tensor | None:
@@ -45,4 +43,5 @@ class GrowingTable(FeatureTable):
 
     @abstractmethod
     def spread(self, penalty: nn.Module) -> Tensor:
-        """The survivors of a penalty as a mask over all rows."""
+        """Mask of the weights that survive a penalty, from the rows in memory; a subclass decides whether other rows
+        are included."""
