@@ -70,7 +70,7 @@ class Radial(Penalty):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The smallest strength at which zero is a local optimum. As h'(0) = 1, it is that of the lasso or group lasso."""
+        """The smallest strength at which zero is a local optimum: that of the lasso or group lasso, as h'(0) = 1."""
         if self.groups is None:
             size = grad_at_zero.abs().double().flatten()
         else:

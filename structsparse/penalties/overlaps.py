@@ -92,7 +92,8 @@ class OverlappingGroupLasso(Penalty):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The critical strength, which is the dual norm of the gradient: there the prox at the gradient becomes zero."""
+        """The critical strength, which is the dual norm of the gradient: the prox at the gradient is zero from there
+        on."""
         if self.mix == 0 and len(self.groups.atoms) < grad_at_zero.numel():  # only the norm of each atom matters
             return OverlappingGroupLasso(self.groups.outline(), 1.0).critical(self.groups.atoms.norms(grad_at_zero))
         covered = self.groups.covered() & self.groups.expand(self._reached(), fill=False)
@@ -100,7 +101,8 @@ class OverlappingGroupLasso(Penalty):
         return climb(size, self._omega, self._shrunk, prox.new_dual(self.groups, 1.0, size.device))
 
     def survivors(self, W: Tensor) -> Tensor:
-        """Mask of the entries that lie in no zero group; if entries are penalised too (mix > 0), only the nonzero ones."""
+        """Mask of the entries that lie in no zero group. If entries are penalised too (mix > 0), only nonzero entries
+        survive."""
         spared = self.groups.spared(W).expand_as(W)
         return spared & ((W != 0) | ~self.groups.covered()) if self.mix > 0 else spared
 

@@ -188,7 +188,7 @@ class _PairSum(torch.autograd.Function):
 
 
 def _order(batch: TokenBatch, rows: int) -> tuple[tuple, tuple]:
-    """The feature occurrences of a batch in the order that the kernels read: frequent rows by token, rare rows by row."""
+    """The feature occurrences of a batch in the kernels' order: frequent rows by token, rare rows by row."""
     ids, offsets = batch.ids.numpy(), batch.offsets.numpy()
     counts = np.bincount(ids, minlength=rows)
     frequent = counts >= kernels.FREQUENT
