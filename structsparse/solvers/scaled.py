@@ -258,7 +258,7 @@ class ScaledTable:
         return *(state[name].numpy() for name in ("factors", "squares", "doubt")), self.groups.offsets.numpy()
 
     def _touched(self):
-        """The marks of rows that have been changed, and the counts per group, as arrays."""
+        """The lists of touched rows by group, and the number of rows in each list, as arrays."""
         return self.state["touched"].numpy(), self.state["counts"].numpy()
 
 
