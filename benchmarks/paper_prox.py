@@ -2,7 +2,7 @@
 
     random_pivot_   their Algorithm 3: each subtree by itself, the limit by pivots drawn at random
     best_of_heap_   their Algorithm 4: heaps of subtrees, of which the k largest entries are read and clipped
-    merged_heap_    ours: entries clipped together go back into the heap as one (`kernels.trees`)
+    merged_heap_    ours: entries clipped together go back into the heap as one (`kernels.prox.forest`)
 
 All are prox.forest_clip_ without entry_strength, in any diagonal metric: `strength` times the weight of a node is their
 kappa, the inverse steps are their counts. The first two are for contiguous CPU memory; where the paper's lines are

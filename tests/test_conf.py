@@ -54,7 +54,8 @@ def test_a_renamed_option_is_refused_with_its_new_name(argument, fragments):
 
 
 def test_options_of_today_pass():
-    check_options(["task=ner", "reg=l1", "preset=mira", "model.alpha=1", "+reg@also.chain=l2", "~recipe.refit", "-m"])
+    options = ["task=ner", "reg=l1", "preset=mira", "model.alpha=1", "+reg@also.chain=l2", "~recipe.refit", "-m"]
+    assert check_options(options) is None
 
 
 def test_a_refusal_is_one_line(run):

@@ -1,11 +1,12 @@
-"""Groups of rows that somebody wrote down: JSON, YAML or npz.
+"""Groups of rows from a file: JSON, YAML or npz.
 
     {"colours": [0, 1, 2], "shapes": ["round", "square"]}               rows by number or by name
     {"groups": {...}, "weights": {"colours": 1.5, "shapes": 2}}         with a weight for each group
     {"groups": {...}, "parents": {"warm colours": "colours"}}           nested: a group holds its children's rows too
 
-YAML says the same. An npz file holds `members` (rows), `offsets` (group g has members[offsets[g] : offsets[g + 1]]),
-`names` and, if wanted, `weights` and `parents` (the number of the group above, -1 for none). Rows of no group are free.
+YAML has the same form. An npz file holds `members` (rows), `offsets` (group g has members[offsets[g] : offsets[g +
+1]]), `names` and optionally `weights` and `parents` (the number of the group above, -1 for none). Rows of no group are
+free.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from structsparse.groups.partition import Partition
 
 
 class Written(NamedTuple):
-    """What a file says. Rows may still be names."""
+    """The content of a file of groups. Rows may still be names."""
 
     names: list[str]
     rows: Sequence  # one list of row numbers and names a group, or an array of numbers
@@ -48,18 +49,18 @@ def from_file(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> nn.Module:
-    """The groups of a file, over the rows of a parameter: a Forest if it tells parents, a Cover if groups overlap,
-    else a Partition. `overlap="refuse"` makes a row in two groups an error.
+    """Groups of a file, over the rows of a parameter: a Forest if it has parents, a Cover if groups overlap, else a
+    Partition. `overlap="refuse"` makes a row in two groups an error.
 
-    `names` are those of the rows. With a `layout` of feature templates, a template's name stands for all its rows.
-    Weights told in the file come before `weights`.
+    `names`: the names of the rows. A `layout` has names of rows, too, such as a template's for all its rows. Weights in
+    the file take precedence over `weights`.
     """
     path = Path(path)
     if overlap not in ("allow", "refuse"):
         raise UserError(f"groups of {path}: overlap={overlap!r}, expected allow or refuse")
     if layout is not None and layout.reduced:
         raise UserError(
-            f"groups of {path} count the rows of the whole table, but dead rows have left it by this stage; "
+            f"groups of {path} number the rows of the full table, but dead rows have been removed before this stage; "
             "use recipe=direct or select_refit"
         )
     if not len(shape):
@@ -76,9 +77,9 @@ def from_file(
     if twice is None:
         ids = torch.full((shape[0],), -1)
         ids[members] = torch.repeat_interleave(offsets.diff())
-        found = Partition(ids.view(-1, *[1] * (len(shape) - 1)), written.names, shape, weights, parameter)
-        found.whole = True
-        return found
+        partition = Partition(ids.view(-1, *[1] * (len(shape) - 1)), written.names, shape, weights, parameter)
+        partition.whole = True
+        return partition
     if overlap == "refuse":
         row, one, other = twice
         one, other = written.names[one], written.names[other]
@@ -86,11 +87,11 @@ def from_file(
     return cover_rows(shape, members, offsets, written.names, weights, parameter)
 
 
-# What the file says
+# Reading a file
 
 
 def read(path: Path) -> Written:
-    """What a file says, be it of rows or of words."""
+    """Read a file of groups, of rows or of words."""
     if path.suffix not in READERS:
         raise UserError(f"groups of {path}: expected a file ending in {', '.join(READERS)}")
     try:
@@ -102,11 +103,13 @@ def read(path: Path) -> Written:
 
 
 def _read_json(path: Path) -> Written:
+    """Read groups from JSON, without repeated keys."""
+
     def unique(pairs: list[tuple]) -> dict:
         seen = set()
         for key, _ in pairs:
             if key in seen:
-                raise UserError(f"{path}: {key!r} is there twice")
+                raise UserError(f"{path}: the key {key!r} occurs twice")
             seen.add(key)
         return dict(pairs)
 
@@ -115,22 +118,24 @@ def _read_json(path: Path) -> Written:
     except json.JSONDecodeError as error:
         raise UserError(f"{path}, line {error.lineno}: {error.msg}; expected JSON") from error
     except RecursionError as error:
-        raise UserError(f"{path}: lists within lists without end") from error
+        raise UserError(f"{path}: lists are nested too deeply") from error
 
 
 class _UniqueLoader(yaml.SafeLoader):
-    """SafeLoader lets a later key replace an earlier one in silence."""
+    """A SafeLoader that refuses repeated keys, of which SafeLoader silently keeps the last."""
 
     def construct_mapping(self, node, deep=False):
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
+                message = f"the key {key.value!r} occurs twice"
+                raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
 def _read_yaml(path: Path) -> Written:
+    """Read groups from YAML, without repeated keys."""
     try:
         return _written(path, yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueLoader))  # a SafeLoader
     except yaml.MarkedYAMLError as error:
@@ -141,6 +146,7 @@ def _read_yaml(path: Path) -> Written:
 
 
 def _written(path: Path, content) -> Written:
+    """Groups, weights and parents of a parsed JSON or YAML file."""
     if isinstance(content, dict) and isinstance(content.get("groups"), dict):
         unknown = set(content) - {"groups", "weights", "parents"}
         if unknown:
@@ -161,20 +167,22 @@ def _written(path: Path, content) -> Written:
 
 
 def _by_text(part: dict) -> dict[str, object]:
+    """A dictionary with its keys as text."""
     return {str(name): value for name, value in part.items()}
 
 
 def _read_npz(path: Path) -> Written:
+    """Read groups from the arrays of an npz file."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in ("members", "offsets", "names", "weights", "parents")
-                     if name in arrays}  # fmt: skip
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in ("members", "offsets", "names", "weights", "parents")
+                      if name in file}  # fmt: skip
     except (ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
         raise UserError(f"{path} is no npz file of plain numbers and texts: {error}") from error
     for name in ("members", "offsets", "names"):
-        if name not in found:
+        if name not in arrays:
             raise UserError(f"{path} holds no array {name!r}; expected members, offsets, names")
-    members, offsets, names = found["members"], found["offsets"], [str(name) for name in found["names"].tolist()]
+    members, offsets, names = arrays["members"], arrays["offsets"], [str(name) for name in arrays["names"].tolist()]
     for name, array in (("members", members), ("offsets", offsets)):
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise UserError(f"{path}: {name} are {array.dtype} {array.shape}, expected a vector of integers")
@@ -185,21 +193,23 @@ def _read_npz(path: Path) -> Written:
             f"{len(members)}, got {len(offsets)}: {offsets.tolist()[:3]} ..."
         )
     if len(set(names)) < len(names):
-        raise UserError(f"{path}: the group {next(n for n in names if names.count(n) > 1)!r} is there twice")
+        raise UserError(f"{path}: the group {next(n for n in names if names.count(n) > 1)!r} occurs twice")
     rows = (members.astype(np.int64), offsets.astype(np.int64))
-    return Written(names, rows, _column(path, found, "weights", names), _parent_names(path, found, names))
+    return Written(names, rows, _column(path, arrays, "weights", names), _parent_names(path, arrays, names))
 
 
-def _column(path: Path, found: dict, what: str, names: list[str]) -> dict | None:
-    if what not in found:
+def _column(path: Path, arrays: dict, what: str, names: list[str]) -> dict | None:
+    """The numbers of an array by group name; None without that array."""
+    if what not in arrays:
         return None
-    if found[what].shape != (len(names),):
-        raise UserError(f"{path}: {what} have shape {found[what].shape}, expected one for each of {len(names)} groups")
-    return dict(zip(names, found[what].tolist(), strict=True))
+    if arrays[what].shape != (len(names),):
+        raise UserError(f"{path}: {what} have shape {arrays[what].shape}, expected one for each of {len(names)} groups")
+    return dict(zip(names, arrays[what].tolist(), strict=True))
 
 
-def _parent_names(path: Path, found: dict, names: list[str]) -> dict[str, str] | None:
-    numbers = _column(path, found, "parents", names)
+def _parent_names(path: Path, arrays: dict, names: list[str]) -> dict[str, str] | None:
+    """The name of the parent of each group that has one."""
+    numbers = _column(path, arrays, "parents", names)
     if numbers is None:
         return None
     for name, above in numbers.items():
@@ -211,45 +221,46 @@ def _parent_names(path: Path, found: dict, names: list[str]) -> dict[str, str] |
 READERS = {".json": _read_json, ".yaml": _read_yaml, ".yml": _read_yaml, ".npz": _read_npz}
 
 
-# What it means
+# From the content to groups
 
 
 def _row_names(path: Path, names: Sequence[str] | None, layout: TableLayout | None) -> dict[str, Sequence[int]]:
-    """Which rows a text stands for."""
+    """The rows that each name stands for."""
     if names is not None:
-        found = {name: (row,) for row, name in enumerate(names)}
-        if len(found) < len(names):
+        rows = {name: (row,) for row, name in enumerate(names)}
+        if len(rows) < len(names):
             raise UserError(f"groups of {path}: two rows have the same name")
-        return found
+        return rows
     return {} if layout is None else layout.named_rows()
 
 
-def _resolved(path: Path, written: Written, known: Mapping[str, Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Row numbers of all groups one after the other, and where each group starts."""
+def _resolved(path: Path, written: Written, row_names: Mapping[str, Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """The row numbers of all groups in one vector, and where each group starts."""
     if isinstance(written.rows, tuple):
         return tuple(torch.from_numpy(part) for part in written.rows)
     members: list[int] = []
     offsets = [0]
     for name, rows in zip(written.names, written.rows, strict=True):
         for row in rows:
-            members.extend(_numbers(path, name, row, known))
+            members.extend(_numbers(path, name, row, row_names))
         offsets.append(len(members))
     return torch.tensor(members, dtype=torch.long), torch.tensor(offsets)
 
 
-def _numbers(path: Path, group: str, row, known: Mapping[str, Sequence[int]]) -> Sequence[int]:
+def _numbers(path: Path, group: str, row, row_names: Mapping[str, Sequence[int]]) -> Sequence[int]:
+    """The row numbers that a number or a name in a file stands for."""
     if isinstance(row, int) and not isinstance(row, bool) and abs(row) < 2**62:
         return (row,)
-    if isinstance(row, str) and row in known:
-        return known[row]
+    if isinstance(row, str) and row in row_names:
+        return row_names[row]
     if isinstance(row, str):
-        some = f"; there are {', '.join(list(known)[:5])}, ..." if known else "; the rows have no names here"
-        raise UserError(f"{path}: group {group} has the unknown row {row!r}{some}")
+        hint = f"; there are {', '.join(list(row_names)[:5])}, ..." if row_names else "; the rows have no names here"
+        raise UserError(f"{path}: group {group} has the unknown row {row!r}{hint}")
     raise UserError(f"{path}: group {group} has the row {row!r}, expected a number or a name")
 
 
 def _check(path: Path, names: list[str], members: Tensor, offsets: Tensor, rows: int, parameter: str) -> None:
-    """Each group has rows, all of them there, each once."""
+    """Refuse a file without groups, rows that the parameter lacks, and repeated rows."""
     if not names:
         raise UserError(f"{path} holds no group")
     owner = torch.repeat_interleave(offsets.diff())
@@ -264,12 +275,13 @@ def _check(path: Path, names: list[str], members: Tensor, offsets: Tensor, rows:
 
 
 def _refuse_empty(path: Path, names: list[str], sizes: Tensor) -> None:
+    """Refuse groups without rows."""
     if (sizes == 0).any():
         raise UserError(f"{path}: group {names[int((sizes == 0).nonzero()[0])]} is empty")
 
 
 def _in_two(members: Tensor, offsets: Tensor, rows: int) -> tuple[int, int, int] | None:
-    """A row and two groups that have it."""
+    """A row that lies in two groups, and the groups; None if there is none."""
     crowded = torch.bincount(members, minlength=rows) > 1
     if not crowded.any():
         return None
@@ -279,7 +291,7 @@ def _in_two(members: Tensor, offsets: Tensor, rows: int) -> tuple[int, int, int]
 
 
 def _forest(path: Path, written: Written, members: Tensor, offsets: Tensor, shape, weights, parameter: str) -> Forest:
-    """A row is the deepest group's that has it, and lies in all those above: they may name it as well or not."""
+    """Nested groups: a row belongs to the deepest group that lists it, and so to all above, which may list it, too."""
     names, parents = written.names, _parents(path, written)
     ids = torch.full((shape[0],), -1).view(-1, *[1] * (len(shape) - 1))
     try:
@@ -308,6 +320,7 @@ def _forest(path: Path, written: Written, members: Tensor, offsets: Tensor, shap
 
 
 def _parents(path: Path, written: Written) -> Tensor:
+    """The number of the parent of each group, -1 for none."""
     number = {name: k for k, name in enumerate(written.names)}
     parents = torch.full((len(number),), -1)
     for child, parent in written.parents.items():
@@ -320,7 +333,7 @@ def _parents(path: Path, written: Written) -> Tensor:
 
 
 def weights_of(path: Path, written: Written) -> Tensor:
-    """The weight of each group of a file that tells weights."""
+    """The weights of the groups of a file, in their order."""
     for what, these, those in (
         ("no weight for the group", written.names, written.weights),
         ("a weight for the unknown group", written.weights, written.names),

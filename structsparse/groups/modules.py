@@ -1,9 +1,8 @@
 """Groups by the units of a network's layers: neurons, filters, attention heads, embedding columns, whole layers.
 
-Each unit comes twice. From a shape alone, as `groups(shape, layout, parameter=name)` for one parameter (what
-conf/groups/module_*.yaml names), and from a model, as {parameter name: Partition} over all its layers of that kind
-(`BY_MODULE`, what `structsparse.networks.attach.attach` takes). Biases stay free: a unit whose weights are zero is a
-constant.
+Each unit has two makers: from the shape of one parameter, `groups(shape, layout, parameter=name)` (the targets of
+conf/groups/module_*.yaml), and from a model, {parameter name: Partition} over all its layers of a kind (`BY_MODULE`,
+used by `networks.attach`). Biases stay free: a unit whose weights are zero is a constant.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Patterns = str | Sequence[str]
 
 
 class UnitNames(Sequence):
-    """`encoder.0.linear1 row 0`, `encoder.0.linear1 row 1`, ... without keeping them."""
+    """The names `encoder.0.linear1 row 0`, `encoder.0.linear1 row 1`, ..., made on demand."""
 
     def __init__(self, parameter: str, noun: str, count: int):
         layer = parameter
@@ -45,24 +44,24 @@ class UnitNames(Sequence):
         return f"{self.stem} {self.units[unit]}"
 
 
-# Of one parameter, from its shape
+# Groups of one parameter, from its shape
 
 
 @over(ANY, makes=Partition)
 def rows(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
-    """A row is a group: the weights into one unit of a linear layer, the vector of one word of an embedding."""
+    """Groups by row: the weights into one unit of a linear layer, or the vector of one word of an embedding."""
     return _along(shape, 0, "row", shape[0] if len(shape) else 0, weights, parameter)
 
 
 @over(ANY, makes=Partition)
 def columns(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
-    """A column is a group: the weights out of one input of a linear layer, one dimension of an embedding."""
+    """Groups by column: the weights out of one input of a linear layer, or one dimension of an embedding."""
     return _along(shape, 1, "column", shape[1] if len(shape) > 1 else 0, weights, parameter)
 
 
 @over(ANY, makes=Partition)
 def filters(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
-    """An output filter of a convolution [filters, channels, *kernel] is a group."""
+    """Groups by output filter of a convolution [filters, channels, *kernel]."""
     _check_kernel(shape, parameter)
     return _along(shape, 0, "filter", shape[0], weights, parameter)
 
@@ -71,8 +70,8 @@ def filters(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", p
 def channels(
     shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter", blocks: int = 1
 ):
-    """An input channel of a convolution is a group. Of `blocks` (nn.Conv2d(groups=...)) each reads channels of its
-    own, so that block b calls channel b * (channels / blocks) + j its j-th."""
+    """Groups by input channel of a convolution. With `blocks` (nn.Conv2d(groups=...)), each block reads other channels:
+    entry j of dimension 1 in block b is channel b * (channels / blocks) + j."""
     _check_kernel(shape, parameter)
     return _blocked(shape, "channel", blocks, weights, parameter)
 
@@ -88,15 +87,15 @@ def heads(
     along: str = "rows",
     stacked: int = 1,
 ):
-    """An attention head is a group: its rows of a query, key or value matrix, or its columns (`along`) of the output
-    matrix. Of `stacked` matrices (3 in nn.MultiheadAttention.in_proj_weight) the rows of a head belong together."""
+    """Groups by attention head: its rows of a query, key or value matrix, or its columns (`along`) of the output
+    matrix. The rows of a head in `stacked` matrices (3 in nn.MultiheadAttention.in_proj_weight) form one group."""
     if along not in ("rows", "columns"):
         raise UserError(f"heads of {parameter}: along={along!r}, expected rows or columns")
     dimension = 0 if along == "rows" else 1
     length = shape[dimension] if len(shape) > dimension else 0
     if heads < 1 or stacked < 1 or length % (heads * stacked):
         what = f"{heads} heads" if stacked == 1 else f"{stacked} x {heads} heads"
-        raise UserError(f"the {length} {along} of {parameter} {tuple(shape)} cannot be shared out among {what}")
+        raise UserError(f"the {length} {along} of {parameter} {tuple(shape)} cannot be divided among {what}")
     width = length // (heads * stacked)
     ids = torch.arange(heads).repeat_interleave(width).repeat(stacked)
     ids = ids.view([-1 if d == dimension else 1 for d in range(len(shape))])
@@ -105,13 +104,14 @@ def heads(
 
 @over(ANY, makes=Partition)
 def layers(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
-    """The whole parameter is one group."""
+    """One group for the whole parameter."""
     ids = torch.zeros([1] * len(shape), dtype=torch.long)
     name = parameter.removesuffix(".weight")
     return Partition(ids, [name], shape, weights, parameter)
 
 
 def _along(shape, dimension: int, noun: str, count: int, weights: Weights, parameter: str) -> Partition:
+    """A group for each place along a dimension."""
     if len(shape) <= dimension:
         raise UserError(f"{parameter} {tuple(shape)} has no {noun}s to group; choose other parameters or groups")
     ids = torch.arange(count).view([-1 if d == dimension else 1 for d in range(len(shape))])
@@ -119,7 +119,7 @@ def _along(shape, dimension: int, noun: str, count: int, weights: Weights, param
 
 
 def _blocked(shape, noun: str, blocks: int, weights: Weights, parameter: str) -> Partition:
-    """A unit is an entry along dimension 1, in each of the `blocks` that dimension 0 is cut into."""
+    """A group for each place along dimension 1, in each of the `blocks` of dimension 0."""
     if blocks == 1:
         return _along(shape, 1, noun, shape[1], weights, parameter)
     if shape[0] % blocks:
@@ -131,6 +131,7 @@ def _blocked(shape, noun: str, blocks: int, weights: Weights, parameter: str) ->
 
 
 def _check_kernel(shape: Sequence[int], parameter: str) -> None:
+    """Refuse a parameter that is no convolution kernel."""
     if len(shape) < 3:
         raise UserError(
             f"{parameter} {tuple(shape)} is no convolution: expected [filters, channels, *kernel]; choose module_rows "
@@ -138,29 +139,29 @@ def _check_kernel(shape: Sequence[int], parameter: str) -> None:
         )
 
 
-# Of all layers of a kind, from a model
+# Groups of all layers of a kind, from a model
 
 
 def linear_rows(model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size") -> dict[str, Partition]:
-    """The neurons of every linear layer: the weights into each."""
-    found = _matrices(model, nn.Linear)
-    return _groups(model, "linear layer", found, parameters, lambda name, m: rows(m.weight.shape, None, weights, name))
+    """Groups by neuron of every linear layer: the weights into it."""
+    layers = _matrices(model, nn.Linear)
+    return _groups(model, "linear layer", layers, parameters, lambda name, m: rows(m.weight.shape, None, weights, name))
 
 
 def linear_columns(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """The inputs of every linear layer: the weights out of each."""
-    found = _matrices(model, nn.Linear)
+    """Groups by input of every linear layer: the weights out of it."""
+    layers = _matrices(model, nn.Linear)
     return _groups(
-        model, "linear layer", found, parameters, lambda name, m: columns(m.weight.shape, None, weights, name)
+        model, "linear layer", layers, parameters, lambda name, m: columns(m.weight.shape, None, weights, name)
     )
 
 
 def convolution_filters(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """The output filters of every convolution; of a transposed one they lie along dimension 1."""
+    """Groups by output filter of every convolution; in a transposed one filters lie along dimension 1."""
 
     def make(name: str, m: nn.Module) -> Partition:
         if isinstance(m, TRANSPOSED):
@@ -173,7 +174,7 @@ def convolution_filters(
 def convolution_channels(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """The input channels of every convolution; of a transposed one they lie along dimension 0."""
+    """Groups by input channel of every convolution; in a transposed one channels lie along dimension 0."""
 
     def make(name: str, m: nn.Module) -> Partition:
         if isinstance(m, TRANSPOSED):
@@ -186,9 +187,9 @@ def convolution_channels(
 def attention_heads(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """The heads of every nn.MultiheadAttention: their query, key and value rows together, and their output columns.
+    """Groups by head of every nn.MultiheadAttention: its query, key and value rows together, and its output columns.
 
-    A head is dead as soon as its output columns are zero (`parameters="*out_proj.weight"`), or its value rows."""
+    A head is dead if its output columns are zero (`parameters="*out_proj.weight"`), or its value rows."""
 
     def find() -> Iterator[tuple[str, Tensor, nn.Module]]:
         for prefix, m in model.named_modules():
@@ -211,43 +212,45 @@ def attention_heads(
 def projection_heads(
     model: nn.Module, heads: int, inputs: Patterns = (), outputs: Patterns = (), weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """The heads of attention made of linear layers: the rows of those whose names match `inputs` (queries, keys,
-    values), the columns of those that match `outputs`: projection_heads(model, 8, ["*.query", "*.value"], "*.out")."""
-    found = {}
+    """Groups by head of attention made of linear layers: rows of layers whose names match `inputs` (queries, keys,
+    values), columns of layers that match `outputs`: projection_heads(model, 8, ["*.query", "*.value"], "*.out").
+    """
+    by_name = {}
     for patterns, along in ((inputs, "rows"), (outputs, "columns")):
         patterns = [f"{pattern}.weight" for pattern in ([patterns] if isinstance(patterns, str) else patterns)]
         if patterns:
             split = _heads_along(heads, along, weights)
-            found |= _groups(model, "linear layer", _matrices(model, nn.Linear), patterns, split)
-    if not found:
-        raise UserError("projection_heads: name the layers of queries, keys and values in inputs, or those in outputs")
-    return found
+            by_name |= _groups(model, "linear layer", _matrices(model, nn.Linear), patterns, split)
+    if not by_name:
+        raise UserError("projection_heads: name layers of queries, keys and values in inputs, or of outputs in outputs")
+    return by_name
 
 
 def _heads_along(count: int, along: str, weights: Weights) -> Callable[[str, nn.Module], Partition]:
+    """A maker of the heads of one linear layer."""
     return lambda name, m: heads(m.weight.shape, None, weights, name, heads=count, along=along)
 
 
 def embedding_columns(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """The dimensions of every embedding."""
-    found = _matrices(model, EMBEDDINGS)
-    return _groups(model, "embedding", found, parameters, lambda name, m: columns(m.weight.shape, None, weights, name))
+    """Groups by dimension of every embedding."""
+    layers = _matrices(model, EMBEDDINGS)
+    return _groups(model, "embedding", layers, parameters, lambda name, m: columns(m.weight.shape, None, weights, name))
 
 
 def embedding_rows(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """The words of every embedding."""
-    found = _matrices(model, EMBEDDINGS)
-    return _groups(model, "embedding", found, parameters, lambda name, m: rows(m.weight.shape, None, weights, name))
+    """Groups by word of every embedding."""
+    layers = _matrices(model, EMBEDDINGS)
+    return _groups(model, "embedding", layers, parameters, lambda name, m: rows(m.weight.shape, None, weights, name))
 
 
 def whole_layers(model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size") -> dict[str, Partition]:
-    """The weight of every linear layer, convolution or embedding is one group."""
-    found = _matrices(model, (nn.Linear, *CONVOLUTIONS, *TRANSPOSED, *EMBEDDINGS))
-    return _groups(model, "layer", found, parameters, lambda name, m: layers(m.weight.shape, None, weights, name))
+    """One group for the weight of each linear layer, convolution or embedding."""
+    matrices = _matrices(model, (nn.Linear, *CONVOLUTIONS, *TRANSPOSED, *EMBEDDINGS))
+    return _groups(model, "layer", matrices, parameters, lambda name, m: layers(m.weight.shape, None, weights, name))
 
 
 BY_MODULE: dict[str, Callable[..., dict[str, Partition]]] = {
@@ -263,17 +266,17 @@ BY_MODULE: dict[str, Callable[..., dict[str, Partition]]] = {
 
 
 def _matrices(model: nn.Module, kinds) -> Iterator[tuple[str, Tensor, nn.Module]]:
-    """Layers of these kinds and the names of their weights. The inside of an attention is its own affair: heads."""
+    """Layers of these kinds with the names of their weights, without those inside nn.MultiheadAttention."""
     inside = {id(m.out_proj) for m in model.modules() if isinstance(m, nn.MultiheadAttention)}
     for prefix, m in model.named_modules():
         if isinstance(m, kinds) and id(m) not in inside:
             yield f"{prefix}.weight", m.weight, m
 
 
-def _groups(model: nn.Module, what: str, found, patterns: Patterns, make) -> dict[str, Partition]:
-    """The groups of each parameter found whose name matches, a shared one once, under the name torch gives it."""
+def _groups(model: nn.Module, what: str, layers, patterns: Patterns, make) -> dict[str, Partition]:
+    """The groups of each layer whose weight has a matching name; a shared weight counts once, by its name in torch."""
     canonical = {id(parameter): name for name, parameter in model.named_parameters()}
-    candidates = {canonical[id(weight)]: m for _, weight, m in found if id(weight) in canonical}
+    candidates = {canonical[id(weight)]: m for _, weight, m in layers if id(weight) in canonical}
     if not candidates:
         raise UserError(f"{type(model).__name__} has no {what} with a weight to group")
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
@@ -285,6 +288,7 @@ def _groups(model: nn.Module, what: str, found, patterns: Patterns, make) -> dic
 
 
 def _checked(name: str, m: nn.Module) -> str:
+    """The name of a layer's weight, if the layer is not lazy."""
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in m.parameters()):
         raise UserError(f"{name} has no shape yet; run the model once before grouping its units")
     return name

@@ -275,13 +275,13 @@ def row_norms(X: Tensor) -> Tensor:
 
 def checked(value: float, what: str, most: float = math.inf) -> float:
     """The value as a float, checked to be a finite number from 0 to `most`; `what` names it in the error message."""
-    wanted = "a finite number of at least 0" if most == math.inf else f"a number from 0 to {most:g}"
+    expected = "a finite number of at least 0" if most == math.inf else f"a number from 0 to {most:g}"
     try:
         number = float(value)
     except (TypeError, ValueError) as error:
-        raise UserError(f"{what} is {value!r}, expected {wanted}") from error
+        raise UserError(f"{what} is {value!r}, expected {expected}") from error
     if not (0 <= number <= most and math.isfinite(number)):
-        raise UserError(f"{what} is {value}, expected {wanted}")
+        raise UserError(f"{what} is {value}, expected {expected}")
     return number
 
 
@@ -289,8 +289,8 @@ def checked_partition(groups: Partition, name: str) -> Partition:
     """The groups, checked to be disjoint; `name` is that of the penalty, for the error message."""
     if not isinstance(groups, Partition):
         raise UserError(
-            f"{name} is for disjoint groups (a Partition), got a {type(groups).__name__}; "
-            "for a Forest take reg=tree_l2 or tree_linf, for a Cover reg=overlap"
+            f"{name} takes disjoint groups (a Partition), got a {type(groups).__name__}; "
+            "for a Forest choose reg=tree_l2 or tree_linf, for a Cover reg=overlap"
         )
     return groups
 

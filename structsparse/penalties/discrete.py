@@ -105,8 +105,8 @@ class Discrete(Penalty):
         """The allowed values; an error if k-means has not computed them yet."""
         if len(self.values) == 0:
             raise UserError(
-                "reg.values=kmeans takes its values from the weights of a stage before, and there are none but zero; "
-                "take recipe=discrete, or reg.values=template"
+                "reg.values=kmeans takes its values from the weights of the previous stage, which are all zero; "
+                "choose recipe=discrete, or reg.values=template"
             )
         return self.values
 
@@ -117,9 +117,9 @@ def _values(values: str | Sequence[float], levels_: int, eta: float, kappa: floa
         return torch.zeros(0, dtype=torch.float64)
     if values == TEMPLATE:
         return levels.template(levels_, eta, kappa, delta)
-    given = [values] if isinstance(values, str) or not isinstance(values, Sequence) else list(values)
-    numbers = [v for v in given if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
-    if not any(numbers) or len(numbers) < len(given):
+    listed = [values] if isinstance(values, str) or not isinstance(values, Sequence) else list(values)
+    numbers = [v for v in listed if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
+    if not any(numbers) or len(numbers) < len(listed):
         raise UserError(f"reg.values is {values!r}, expected template, kmeans or a list of numbers, one not zero")
     if min(numbers) >= 0:
         return levels.both_signs(v for v in numbers if v > 0)
@@ -132,12 +132,12 @@ def learn(copies: Mapping[str, Copied], weights: Mapping[str, Tensor]) -> None:
 
     Each value moves to the minimum of the augmented Lagrangian for the current assignment of the copies. That is the
     mean of W + A, weighted by the pull, over the entries whose copies have this value."""
-    own = {name: copy for name, copy in copies.items() if copy.penalty.learn}
-    if own:
-        points = [weights[name] + copy.dual for name, copy in own.items()]
-        first = next(iter(own.values())).penalty
-        values = levels.moved_to_means(first._known(), points, [copy.pull for copy in own.values()])
-        for copy in own.values():
+    learning = {name: copy for name, copy in copies.items() if copy.penalty.learn}
+    if learning:
+        points = [weights[name] + copy.dual for name, copy in learning.items()]
+        first = next(iter(learning.values())).penalty
+        values = levels.moved_to_means(first._known(), points, [copy.pull for copy in learning.values()])
+        for copy in learning.values():
             copy.penalty.settle(values)
 
 
@@ -197,7 +197,7 @@ class Copied(Penalty):
         return row_norms(past_signs(self.pulled(W, grad), W, self.strength.to(W.dtype)))
 
     def critical(self, grad_at_zero: Tensor) -> None:
-        return None  # the weights are pulled towards the centre, not towards zero
+        return None  # W is pulled towards the centre, not towards zero
 
     def pulled(self, W: Tensor, grad: Tensor) -> Tensor:
         """The gradient of the loss plus the quadratic pull towards the centre, with respect to W."""

@@ -52,15 +52,15 @@ class StructuredElasticNet(Penalty):
         self.source = frequency if isinstance(frequency, str) else None
         if self.source is not None and self.source not in FREQUENCIES:
             raise UserError(f"unknown frequency {frequency!r} of {name}: expected {', '.join(FREQUENCIES)} or null")
-        given = None if self.source else checked_entry_weights(frequency, f"the frequency of {name}")
-        self.register_buffer("frequency", given)
+        weights = None if self.source else checked_entry_weights(frequency, f"the frequency of {name}")
+        self.register_buffer("frequency", weights)
 
     def fit(self, layout: TableLayout) -> None:
         """Read the frequency of each row from the layout, if `frequency` was given as a name."""
         if self.source is not None:
             self.frequency = layout.frequency(self.source)
             if self.frequency is None:
-                raise UserError(f"{type(self).__name__}: frequency={self.source} is for words, this layout has none")
+                raise UserError(f"{type(self).__name__}: frequency={self.source} is for a table of words")
 
     def value(self, W: Tensor) -> Tensor:
         omega = W.new_zeros((), dtype=torch.float64)

@@ -136,7 +136,7 @@ class NoPenalty(SquaredL2):
 
     def __init__(self, strength: float = 0.0):
         if strength != 0:
-            raise UserError(f"NoPenalty has strength {strength}, expected 0; choose a penalty to have one")
+            raise UserError(f"NoPenalty has strength {strength}, expected 0; choose another reg to have one")
         super().__init__(0.0)
 
     def value(self, W: Tensor) -> Tensor:

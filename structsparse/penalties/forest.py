@@ -31,7 +31,7 @@ class _ForestPenalty(Penalty):
             kind = "Partition" if isinstance(groups, Partition) else type(groups).__name__
             raise UserError(
                 f"{type(self).__name__} is a sum over a Forest, got a {kind}; "
-                "take groups=template_tree, or a file that tells parents"
+                "choose groups=template_tree, or a file with parents"
             )
         super().__init__(strength, groups)
         self.mix = checked(mix, f"the mix of {type(self).__name__}", most=1)
@@ -94,8 +94,8 @@ class TreeGroupLasso(_ForestPenalty):
         if groups.counts is not None and bool((groups.counts != 1).any()):
             raise UserError(
                 f"TreeGroupLasso cannot take collapsed nodes ({groups.parameter} has counts above 1): the norms along "
-                f"a chain are not a multiple of one norm; write the chains out (model.collapse=false), or take "
-                f"TreeGroupLassoMax (reg=tree_linf)"
+                f"a chain are not a multiple of one norm; set model.collapse=false, or choose TreeGroupLassoMax "
+                f"(reg=tree_linf)"
             )
 
     def _measures(self, W: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ class Radial(Penalty):
 
     @abstractmethod
     def movement(self) -> Movement:
-        """How far the prox moves a norm, in the form that `prox.radial` takes."""
+        """How far the prox moves a norm, in the form that `prox.nonconvex` takes."""
 
     def value(self, W: Tensor) -> Tensor:
         if self.groups is None:
@@ -138,7 +138,7 @@ class L0(Radial):
         super().__init__(strength, groups)
 
     def height(self, size: Tensor) -> Tensor:
-        return (size > 0) + 0 * size  # tells autograd that the function is flat
+        return (size > 0) + 0 * size  # so that autograd has a gradient, which is zero
 
     def slope(self, size: Tensor) -> Tensor:
         return torch.zeros_like(size)
@@ -176,7 +176,7 @@ class Round(NamedTuple):
     def __str__(self) -> str:
         return (
             f"round {self.number}: {self.alive} of {self.groups} groups alive, "
-            f"weights {self.lightest:.3g} to {self.heaviest:.3g} times those at first, scale {self.scale:.3g}"
+            f"weights {self.lightest:.3g} to {self.heaviest:.3g} times the first ones, scale {self.scale:.3g}"
         )
 
 
@@ -197,7 +197,7 @@ class Reweighting:
 
     def __init__(self, penalty: Blocks, epsilon: float | None = None, growth: float = 1.0):
         if not penalty.reweightable:
-            raise UserError(f"reweighting is for (sparse) group lasso, l2 or linf, got {type(penalty).__name__}")
+            raise UserError(f"reweighting takes a (sparse) group lasso, l2 or linf, got {type(penalty).__name__}")
         self.penalty, self.rounds = penalty, 0
         self.epsilon = None if epsilon is None else checked_positive(epsilon, "the epsilon of Reweighting")
         self.growth = checked_positive(growth, "the growth of Reweighting")

@@ -146,7 +146,7 @@ def _checked_cover(groups, penalty: str) -> Cover:
     if not isinstance(groups, Cover):
         raise UserError(
             f"{penalty} has groups of type {type(groups).__name__}, expected a Cover of groups that may overlap, such "
-            "as groups=coarse_to_fine or a file of groups, or a Partition; for a Forest take TreeGroupLasso"
+            "as groups=coarse_to_fine or a file of groups, or a Partition; for a Forest choose TreeGroupLasso"
         )
     return groups
 
@@ -162,8 +162,8 @@ class NestedGroupLasso(OverlappingGroupLasso):
         super().__init__(groups, strength, 0.0, tolerance)
         if not self.groups.nested:
             raise UserError(
-                f"the groups of {self.groups.parameter} are not nested: of two that share anything one must hold the "
-                "other; take reg=overlap or overlap_sequential"
+                f"the groups of {self.groups.parameter} are not nested: of two that overlap, one must hold the other; "
+                "choose reg=overlap or overlap_sequential"
             )
 
     @property
@@ -196,8 +196,8 @@ class SequentialGroupLasso(OverlappingGroupLasso):
             cover = groups.subset(order)
         else:
             cover = cover_families(groups)
-            kept = [int((family.size > 0).sum()) for family in groups]
-            colours = torch.repeat_interleave(torch.arange(len(kept)), torch.tensor(kept))
+            sizes = [int((family.size > 0).sum()) for family in groups]
+            colours = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
         super().__init__(cover, strength, mix)
         self.shared = shared
         self.turns = prox.turns(cover, colours)
@@ -268,13 +268,13 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
         self.groups.atoms.check(W)
         before = self.copy_sums.clone()
         reach = self.strength * (1 - self.mix) * self.groups.weight / self.rho
-        apart, own, there = prox.update_consensus_(
+        apart, of_copies, of_weights = prox.update_consensus_(
             W, self.groups, reach, self.copies, self.duals, self.copy_sums, self.dual_sums
         )
         self.updates += 1
         residuals = Residuals(apart, self.rho * (self.copy_sums - before).norm())
         if self.adaptive:
-            self._balance(residuals, torch.maximum(own, there))
+            self._balance(residuals, torch.maximum(of_copies, of_weights))
         return residuals
 
     def survivors(self, W: Tensor) -> Tensor:

@@ -149,7 +149,7 @@ class SLOPE(Sorted):
             i = int(rises.nonzero()[0])
             raise UserError(
                 f"the weights of SLOPE rise from {weights[i]:g} at {i} to {weights[i + 1]:g}, "
-                "expected the largest first and none above the one before"
+                "expected the largest first"
             )
         self.register_buffer("weights", weights)
 

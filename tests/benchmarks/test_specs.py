@@ -36,7 +36,7 @@ def few_runs_with_all_uses() -> list[Run]:
 
 @pytest.mark.parametrize("run", few_runs_with_all_uses(), ids=lambda run: f"{run.spec.name}: {run.name}")
 def test_options_of_tables_compose(run):
-    composed(*run.options)
+    assert composed(*run.options).task.name
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -173,7 +173,7 @@ def test_mistakes_are_named(tmp_path, kind, mistake):
 
 
 TEXTS = {
-    "a group twice": ('{"a": [1],\n "a": [2]}', "a: [1]\na: [2]\n", ("'a' is there twice",)),
+    "a group twice": ('{"a": [1],\n "a": [2]}', "a: [1]\na: [2]\n", ("'a' occurs twice",)),
     "no list": ('{"a": 3}', "a: 3\n", ("group a is 3", "list of rows")),
     "a list of groups": ("[[1], [2]]", "- [1]\n- [2]\n", ("groups are a list",)),
     "unknown row": ('{"a": ["x"]}', "a: [x]\n", ("group a", "unknown row 'x'")),
@@ -216,7 +216,7 @@ def test_a_file_that_cannot_be_parsed_is_told_with_the_line(tmp_path):
             from_file(SHAPE, path=path)
     path = tmp_path / "twice.yaml"
     path.write_text("a: [1]\nb: [2]\na: [3]\n")
-    with pytest.raises(UserError, match="line 3: 'a' is there twice"):
+    with pytest.raises(UserError, match="line 3: the key 'a' occurs twice"):
         from_file(SHAPE, path=path)
 
 
@@ -241,7 +241,7 @@ def test_nothing_in_an_npz_is_executed(tmp_path):
         ({"members": np.array([0.5, 1.0])}, "members"),
         ({"offsets": np.array([0, 1])}, "rising offsets"),
         ({"offsets": np.array([0, 3, 2])}, "rising offsets"),
-        ({"names": np.array(["a", "a"])}, "'a' is there twice"),
+        ({"names": np.array(["a", "a"])}, "'a' occurs twice"),
         ({"weights": np.array([1.0])}, "weights"),
         ({"parents": np.array([5, -1])}, "parent of group a is 5"),
     ],

@@ -142,7 +142,7 @@ def test_boxes_do_not_lie_on_each_other(make, tmp_path):
 
 def test_pictures_nobody_could_read_are_refused():
     for groups in (by_row((hasse.LARGEST + 1, 1)), by_parents((100, 1), [-1, *range(99)])):
-        with pytest.raises(UserError, match="cannot be read"):
+        with pytest.raises(UserError, match="is illegible"):
             hasse_figure(groups)
 
 

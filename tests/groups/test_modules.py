@@ -118,7 +118,7 @@ def test_heads_of_an_attention_made_of_linear_layers():
     assert list(entries(found["key.weight"]).values()) == [select((6, 6), d0=[2 * k, 2 * k + 1]) for k in range(3)]
     assert list(entries(found["mix.weight"]).values()) == [select((6, 6), d1=[2 * k, 2 * k + 1]) for k in range(3)]
     assert found["key.weight"].names[1] == "key head 1"
-    with pytest.raises(UserError, match="cannot be shared out among 4 heads"):
+    with pytest.raises(UserError, match="cannot be divided among 4 heads"):
         modules.projection_heads(model, 4, "query")
     with pytest.raises(UserError, match="name the layers"):
         modules.projection_heads(model, 3)

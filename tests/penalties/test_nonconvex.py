@@ -115,7 +115,7 @@ def test_what_they_cannot_do_is_refused():
             GroupMCP(1.0, epsilon)
         with pytest.raises(UserError, match="the growth of Reweighting is"):
             Reweighting(GroupLasso(groups, 1.0), growth=epsilon)
-    with pytest.raises(UserError, match=r"reweighting is for .*group lasso.*, got L1"):
+    with pytest.raises(UserError, match=r"reweighting takes .*group lasso.*, got L1"):
         Reweighting(L1(1.0))
 
 

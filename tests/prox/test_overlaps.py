@@ -365,9 +365,7 @@ def test_what_is_not_reached_is_said_once(monkeypatch):
     monkeypatch.setattr(prox.overlaps, "ROUNDS", 2)
     monkeypatch.setattr(prox.overlaps, "FEW", 0)
     penalty, W = OverlappingGroupLasso(COVERS["rows"](), 0.3), draw(0)[0]
-    with pytest.warns(
-        RuntimeWarning, match=r"5 overlapping groups of the parameter is accurate only to .*, not to 1\.0e-13"
-    ):
+    with pytest.warns(RuntimeWarning, match=r"5 overlapping groups .* accurate only to .*, not to 1\.0e-13"):
         penalty.prox_(W.clone(), 1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

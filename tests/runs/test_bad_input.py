@@ -206,7 +206,7 @@ def test_a_numeric_column_holds_finite_numbers(value, corpus, run):
         (("reg.every=0",), ("reg.every=0 must be at least 1",)),
         (("reg.every=abc",), ("reg.every='abc' must be a number of steps",)),
         (("reg.warmup=1.5",), ("reg.warmup=1.5 must be a number of steps",)),
-        (("reg=tree_l2", "groups=template"), ("got a Partition; take groups=template_tree",)),
+        (("reg=tree_l2", "groups=template"), ("TreeGroupLasso takes nested groups: choose groups=template_tree",)),
         (("reg.warmup=-3",), ("reg.warmup=-3 at least 0",)),
         ((*GROUPED, "groups.weights=heavy"), ("unknown group weights 'heavy'", "one, sqrt_size, log2_size")),
         ((*RECURRENT, *GROUPED), ("groups=template does not fit tagger.scorer.output.weight (5, 128)",)),

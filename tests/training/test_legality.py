@@ -82,8 +82,8 @@ def test_parts_from_outside_the_package_are_accepted():
     def own_groups(shape, layout, parameter=""):
         return Partition(torch.zeros(1, 1, dtype=torch.long), ["all"], shape)
 
-    legality.check(TaggingTask(), stage(Own, Own, GroupLasso, own_groups))
-    legality.check(TextcatTask(), stage(Own, Own, OverlappingGroupLasso, own_groups))
+    assert legality.check(TaggingTask(), stage(Own, Own, GroupLasso, own_groups)) is None
+    assert legality.check(TextcatTask(), stage(Own, Own, OverlappingGroupLasso, own_groups)) is None
 
 
 def test_makers_declare_kinds_and_forms():
