@@ -36,12 +36,14 @@ class Blocks(Penalty):
         """The size of each group, a norm of its weights: float64 [groups]."""
 
     def value(self, W: Tensor) -> Tensor:
+        """The value of the group lasso: strength times the weighted group sizes plus l1."""
         omega = (1 - self.mix) * (self.groups.weight * self.sizes(W)).sum()
         if self.mix > 0:
             omega = omega + self.mix * power_sum(self._grouped(W), 1)
         return self.strength * omega
 
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
+        """The critical strength: the largest of the groups' critical strengths."""
         entering = self.entering(grad_at_zero)
         return torch.cat([entering, entering.new_zeros(1)]).max()
 
@@ -111,12 +113,15 @@ class SparseGroupLasso(Blocks):
         self.whole = whole  # whether a later training stage may use all entries of nonzero groups
 
     def survivors(self, W: Tensor) -> Tensor:
+        """Mask of the entries of nonzero groups; by default only nonzero entries if mix is above 0."""
         return self.groups.expand(self.groups.alive(W), fill=True).expand_as(W) if self.whole else super().survivors(W)
 
     def sizes(self, W: Tensor) -> Tensor:
+        """The Euclidean norm of each group: float64 [groups]."""
         return self.groups.norms(W)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox of the sparse group lasso, in place; without mix that of the group lasso."""
         if self.mix == 0:
             return prox.group_shrink_(W, self.groups, self.strength, steps)
         strength, entry_strength = self.strength * (1 - self.mix), self.strength * self.mix
@@ -124,6 +129,7 @@ class SparseGroupLasso(Blocks):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The distance of -grad from the subdifferential of the sparse group lasso, for each group."""
         norms, reach = self.groups.norms(W), self.strength * (1 - self.mix) * self.groups.weight
         pull = torch.where(norms > 0, reach / norms, 0.0)
         rest = grad + self.groups.expand(pull, fill=0.0).to(W.dtype) * W
@@ -151,6 +157,7 @@ class GroupLassoMax(Blocks):
         super().__init__(groups, strength, mix)
 
     def sizes(self, W: Tensor) -> Tensor:
+        """The maximum norm of each group: float64 [groups]."""
         return prox.group_maxima(W.abs(), self.groups)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
@@ -163,9 +170,11 @@ class GroupLassoMax(Blocks):
         return prox.group_clip_(W, self.groups, self.strength * (1 - self.mix), steps)
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The norm of the proximal gradient residual in each group."""
         return self.groups.norms(residual(self.prox_, W, grad))
 
     def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The norm of the proximal gradient residual under the constraint W >= 0, in each group."""
         return self.groups.norms(residual(self.nonnegative_prox_, W, grad))
 
     def _grouped_steps(self, W: Tensor, steps: Steps) -> Steps:

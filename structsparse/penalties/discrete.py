@@ -56,6 +56,7 @@ class Discrete(Penalty):
         self.values = values
 
     def value(self, W: Tensor) -> Tensor:
+        """strength * sum |W_i| if all entries have allowed values, else infinity."""
         if len(self.values) == 0 and not W.any():
             return W.new_zeros((), dtype=torch.float64)  # zero is allowed, whatever the other values will be
         allowed = (levels.nearest_(W.detach().clone(), self._known()) == W).all()
@@ -74,6 +75,7 @@ class Discrete(Penalty):
         return row_norms(residual(self.prox_, W, grad))
 
     def critical(self, grad_at_zero: Tensor) -> None:
+        """None, as zero is a local optimum at any strength."""
         return None  # at any strength zero is a local optimum
 
     @classmethod
@@ -157,7 +159,7 @@ class Copied(Penalty):
     bears another penalty.
 
     This is ADMM (alternating direction method of multipliers) for  loss(W) + lasso * sum |W_i| + penalty(U)  such that
-    W = U. In turn a solver trains W under this penalty, which pulls W towards the copy, and `outer_update` computes
+    W = U. A solver trains W under this penalty, which pulls W towards the copy. Then `outer_update` computes
         U <- prox of the penalty at W + A, with steps 1 / pull,
         A <- A + rate * (W - U),
         pull <- growth * pull, A <- A / growth.
@@ -181,12 +183,14 @@ class Copied(Penalty):
         return float(self.strength)
 
     def value(self, W: Tensor) -> Tensor:
+        """The lasso plus the quadratic pull towards the centre, a scalar."""
         apart = W - self.centre
         pulled = (apart * apart * self.pull).sum(dtype=torch.float64) / 2
         return pulled + self.strength * power_sum(W, 1)
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox of lasso and pull, in place: a weighted mean with the centre, then soft thresholding."""
         steps = torch.as_tensor(steps, dtype=W.dtype, device=W.device)
         share = 1 / (1 + steps * self.pull)  # weight of W in the mean of W and the centre
         W.mul_(share).add_((1 - share) * self.centre)
@@ -194,9 +198,11 @@ class Copied(Penalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The norm of the smallest subgradient of loss, lasso and pull, in each row."""
         return row_norms(past_signs(self.pulled(W, grad), W, self.strength.to(W.dtype)))
 
     def critical(self, grad_at_zero: Tensor) -> None:
+        """None, as W is pulled towards the centre and not towards zero."""
         return None  # W is pulled towards the centre, not towards zero
 
     def pulled(self, W: Tensor, grad: Tensor) -> Tensor:
@@ -204,6 +210,7 @@ class Copied(Penalty):
         return grad + self.pull * (W - self.centre)
 
     def separable(self) -> Separable:
+        """The lasso and the pull as an absolute value and a parabola for each entry."""
         return Separable(self.lasso, self.pull, self.centre)
 
     @torch.no_grad()

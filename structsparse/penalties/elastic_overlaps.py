@@ -63,6 +63,7 @@ class StructuredElasticNet(Penalty):
                 raise UserError(f"{type(self).__name__}: frequency={self.source} is for a table of words")
 
     def value(self, W: Tensor) -> Tensor:
+        """The value of the structured elastic net: group norms, l1 and squares, times the strength."""
         omega = W.new_zeros((), dtype=torch.float64)
         if self.group > 0:
             omega = omega + self.group * (self.groups.weight * self.groups.norms(W)).sum()
@@ -75,6 +76,7 @@ class StructuredElasticNet(Penalty):
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox, in place: squares, soft thresholding, overlapping groups."""
         steps = self._past_squares_(W, steps)
         if self.lasso > 0:
             prox.soft_threshold_(W, self.strength * self.lasso, steps)
@@ -131,6 +133,7 @@ class StructuredElasticNet(Penalty):
         return self.groups.spared(W).expand_as(W)
 
     def row_parts(self, rows: int) -> RowParts:
+        """The penalty of a table with this number of rows as group norms, l1 and weighted squares."""
         strength = float(self.strength)
         weights = self._frequency(torch.zeros(rows)) if self.squares > 0 else None
         frequency = torch.ones(rows, dtype=torch.float64) if weights is None else weights.cpu().double()
@@ -139,6 +142,7 @@ class StructuredElasticNet(Penalty):
         return RowParts(strength * self.lasso, strength * self.squares * frequency, self.groups, reach)
 
     def without_groups(self) -> StructuredElasticNet | None:
+        """The penalty with lasso and squares only; None if it has no groups."""
         if self.groups is None:
             return None
         parts = 0.0, self.lasso, self.squares, self.frequency

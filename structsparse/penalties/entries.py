@@ -24,11 +24,13 @@ class ElasticNet(Penalty):
         self.register_buffer("weights", checked_entry_weights(weights, f"the weight of {type(self).__name__}"))
 
     def value(self, W: Tensor) -> Tensor:
+        """The value of the elastic net: weighted absolute values and squares, times the strength."""
         absolute = self.mix * self._power_sum(W, 1) if self.mix > 0 else 0.0
         squares = (1 - self.mix) / 2 * self._power_sum(W, 2) if self.mix < 1 else 0.0
         return self.strength * (absolute + squares)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox of the elastic net, in place: soft thresholding, then division by 1 + a multiple of the step."""
         if self.weights is not None:  # a longer step and a larger weight have the same effect
             steps = thresholds(self._fitting(W), steps, W)
         if self.mix > 0:
@@ -39,6 +41,7 @@ class ElasticNet(Penalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The norm of the smallest subgradient of loss plus elastic net, in each row."""
         ridge, cut = self.strength * (1 - self.mix), self.strength * self.mix
         if self.weights is not None:
             weights = self._fitting(W).to(W.dtype)
@@ -47,6 +50,7 @@ class ElasticNet(Penalty):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
+        """The critical strength: the largest weighted absolute gradient, divided by mix; None without l1."""
         if self.mix == 0:
             return None
         size = grad_at_zero.abs()
@@ -58,9 +62,11 @@ class ElasticNet(Penalty):
 
     @property
     def selects_nothing(self) -> bool:
+        """Whether there is no l1 part, so that no entry becomes zero."""
         return self.mix == 0
 
     def gradient(self, W: Tensor) -> Tensor:
+        """The gradient of the squares with respect to W."""
         weights = 1.0 if self.weights is None else self.weights
         return (self.strength * weights * W).to(W)
 
@@ -77,6 +83,7 @@ class ElasticNet(Penalty):
 
     @torch.no_grad()
     def nonnegative_conjugate(self, gradient: Tensor) -> Dual | None:
+        """The dual of the elastic net at a gradient under the constraint W >= 0."""
         return self._conjugate(-gradient) if self.mix < 1 else super().nonnegative_conjugate(gradient)
 
     def _conjugate(self, size: Tensor) -> Dual | None:
@@ -89,15 +96,18 @@ class ElasticNet(Penalty):
 
     @property
     def by_entry(self) -> bool:
+        """Whether all entries have the same weight."""
         return self.weights is None
 
     def cut_and_ridge(self) -> tuple[float, float] | None:
+        """The coefficients of |W_i| and of W_i^2 / 2; None if entries have weights."""
         if self.weights is not None:
             return None
         strength = float(self.strength)
         return strength * self.mix, strength * (1 - self.mix)
 
     def for_chains(self, lengths: Tensor) -> None:
+        """Multiply the weight of each entry by the number of weights that collapsing has merged into it."""
         self.weights = lengths if self.weights is None else self.weights * lengths
 
     def _power_sum(self, W: Tensor, power: int) -> Tensor:
@@ -140,6 +150,7 @@ class NoPenalty(SquaredL2):
         super().__init__(0.0)
 
     def value(self, W: Tensor) -> Tensor:
+        """Zero, as a differentiable scalar."""
         return W.flatten()[:0].double().sum()  # differentiable, and no value is read
 
     def for_chains(self, lengths: Tensor) -> None:

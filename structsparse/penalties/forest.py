@@ -45,13 +45,16 @@ class _ForestPenalty(Penalty):
         """The prox at the given strength instead of the penalty's."""
 
     def value(self, W: Tensor) -> Tensor:
+        """The value of the tree-structured group lasso: strength times its norm."""
         return self.strength * self._omega(W)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox of the tree-structured group lasso, in place."""
         return self._prox_(W, self.strength, steps)
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
+        """The critical strength, by Newton's method; entries outside penalised subtrees do not count."""
         bound = torch.ones_like(self.groups.weight) if self.mix > 0 else (self.groups.weight > 0).double()
         penalised = self.groups.expand(self.groups.add_down(bound), fill=0.0) > 0
         pull = torch.where(penalised, -grad_at_zero.double(), 0.0)
@@ -64,6 +67,7 @@ class _ForestPenalty(Penalty):
             super().for_chains(lengths)
 
     def survivors(self, W: Tensor) -> Tensor:
+        """Mask of the entries in nonzero subtrees or in none; if single entries are selected, only the nonzero ones."""
         alive = self.groups.expand(self.groups.alive(W), fill=True).expand_as(W)
         return alive & ((W != 0) | (self.groups.ids < 0)) if self._selects_entries() else alive
 
@@ -99,9 +103,11 @@ class TreeGroupLasso(_ForestPenalty):
             )
 
     def _measures(self, W: Tensor) -> Tensor:
+        """The Euclidean norm of each subtree: float64 [nodes]."""
         return self.groups.norms(W)
 
     def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
+        """The prox with Euclidean norms at the given strength."""
         return prox.forest_shrink_(W, self.groups, strength * (1 - self.mix), strength * self.mix, steps, self.accuracy)
 
     @torch.no_grad()
@@ -127,9 +133,11 @@ class TreeGroupLassoMax(_ForestPenalty):
     The last sum runs over the entries of the subtrees. Each entry may have its own step."""
 
     def _measures(self, W: Tensor) -> Tensor:
+        """The maximum norm of each subtree: float64 [nodes]."""
         return self.groups.maxima(W)
 
     def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
+        """The prox with maximum norms at the given strength."""
         return prox.forest_clip_(W, self.groups, strength * (1 - self.mix), strength * self.mix, steps)
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
@@ -138,9 +146,11 @@ class TreeGroupLassoMax(_ForestPenalty):
         return self.groups.norms(residual(self.prox_, W, grad))
 
     def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The norm of the proximal gradient residual under the constraint W >= 0, on each subtree."""
         return self.groups.norms(residual(self.nonnegative_prox_, W, grad))
 
     def _selects_entries(self) -> bool:
+        """True, as the maximum norm also makes single entries zero."""
         return True
 
 

@@ -46,11 +46,13 @@ class Radial(Penalty):
         """How far the prox moves a norm, in the form that `prox.nonconvex` takes."""
 
     def value(self, W: Tensor) -> Tensor:
+        """The value of the penalty: strength * sum of h over groups or entries."""
         if self.groups is None:
             return self.strength * self.height(W.abs()).sum(dtype=torch.float64)
         return self.strength * (self.groups.weight * self.height(self.groups.norms(W))).sum()
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox, in place: move each entry or group norm towards zero."""
         if self.groups is None:
             return move_entries_(W, self.strength, steps, self.movement())
         name = type(self).__name__
@@ -59,6 +61,7 @@ class Radial(Penalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The size of the smallest subgradient of loss plus penalty, in each group or row."""
         if self.groups is None:
             pull = (self.strength * self.slope(W.abs())).to(W.dtype)
             return row_norms(torch.where(W != 0, grad + pull * W.sign(), grad - torch.clamp(grad, -pull, pull)))
@@ -80,6 +83,7 @@ class Radial(Penalty):
 
     @property
     def by_entry(self) -> bool:
+        """Whether the penalty is a sum over single entries."""
         return self.groups is None
 
     def survivors(self, W: Tensor) -> Tensor:
@@ -99,12 +103,15 @@ class LogSum(Radial):
         self.epsilon = checked_positive(epsilon, f"the epsilon of {type(self).__name__}")
 
     def height(self, size: Tensor) -> Tensor:
+        """The log-sum function h(t) = epsilon log(1 + t / epsilon)."""
         return self.epsilon * torch.log1p(size / self.epsilon)
 
     def slope(self, size: Tensor) -> Tensor:
+        """The derivative of h: epsilon / (epsilon + t)."""
         return self.epsilon / (self.epsilon + size)
 
     def movement(self) -> Movement:
+        """The log-sum prox of a norm."""
         return log_sum(self.epsilon)
 
 
@@ -119,13 +126,16 @@ class GroupMCP(Radial):
         self.reach = checked_positive(reach, f"the reach of {type(self).__name__}")
 
     def height(self, size: Tensor) -> Tensor:
+        """The MCP function h(t) = t - t^2 / (2 reach), constant beyond reach."""
         near = size.clamp(max=self.reach)
         return near * (1 - near / (2 * self.reach))
 
     def slope(self, size: Tensor) -> Tensor:
+        """The derivative of h: 1 - t / reach, zero beyond reach."""
         return (1 - size / self.reach).clamp(min=0)
 
     def movement(self) -> Movement:
+        """The prox of MCP on a norm: firm thresholding."""
         return firm(self.reach)
 
 
@@ -138,15 +148,19 @@ class L0(Radial):
         super().__init__(strength, groups)
 
     def height(self, size: Tensor) -> Tensor:
+        """The l0 function h(t): 1 above zero, 0 at zero."""
         return (size > 0) + 0 * size  # so that autograd has a gradient, which is zero
 
     def slope(self, size: Tensor) -> Tensor:
+        """The derivative of h: zero everywhere."""
         return torch.zeros_like(size)
 
     def movement(self) -> Movement:
+        """The prox of l0 on an entry: hard thresholding."""
         return hard()
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox of l0, in place: hard thresholding of entries or of whole groups."""
         if self.groups is None:
             return super().prox_(W, steps)
         return drop_groups_(W, self.groups, self.strength, steps)
@@ -160,6 +174,7 @@ class L0(Radial):
         return self.groups.norms(grad).masked_fill(held, 0.0)
 
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
+        """None, as zero is a local optimum at any strength."""
         return None
 
 

@@ -66,12 +66,14 @@ class OverlappingGroupLasso(Penalty):
         self.warm, self._duals = warm, {}
 
     def value(self, W: Tensor) -> Tensor:
+        """The value of the overlapping group lasso: weighted group norms plus l1, times the strength."""
         omega = (1 - self.mix) * (self.groups.weight * self.groups.norms(W)).sum()
         if self.mix > 0:
             omega = omega + self.mix * power_sum(self._grouped(W), 1)
         return self.strength * omega
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The exact prox of the overlapping group lasso up to `tolerance`, in place."""
         strengths = self.strength * (1 - self.mix), self.strength * self.mix
         return prox.overlapping_shrink_(W, self.groups, *strengths, steps, self.tolerance, self._dual(W, steps))
 
@@ -203,6 +205,7 @@ class SequentialGroupLasso(OverlappingGroupLasso):
         self.turns = prox.turns(cover, colours)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The approximate prox, in place: the proxes of the families one after the other."""
         strengths = self.strength * (1 - self.mix), self.strength * self.mix
         return prox.shrink_in_turn_(W, self.groups, self.turns, *strengths, steps)
 
@@ -257,6 +260,7 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox of l1 plus the quadratic pull towards the copies, in place."""
         self.groups.atoms.check(W)
         return prox.towards_consensus_(
             W, self.groups, self.copy_sums - self.dual_sums, self.rho, self.strength * self.mix, steps

@@ -22,9 +22,11 @@ class Coupled(Penalty):
     `gap` is the norm of the proximal gradient residual, with steps of 1, in each row."""
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The norm of the proximal gradient residual in each row."""
         return row_norms(residual(self.prox_, W, grad))
 
     def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The norm of the proximal gradient residual under the constraint W >= 0, in each row."""
         return row_norms(residual(self.nonnegative_prox_, W, grad))
 
 
@@ -40,6 +42,7 @@ class FusedLasso(Coupled):
         self.mix = checked(mix, f"the mix of {type(self).__name__}", most=1)
 
     def value(self, W: Tensor) -> Tensor:
+        """The value of the fused lasso: absolute differences of neighbours plus l1, times the strength."""
         differences = self._checked(W).diff(dim=self.dimension).abs().sum(dtype=torch.float64)
         return self.strength * ((1 - self.mix) * differences + self.mix * W.abs().sum(dtype=torch.float64))
 
@@ -54,6 +57,7 @@ class FusedLasso(Coupled):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
+        """The critical strength of the fused lasso; None if mix is 0."""
         return self._critical(grad_at_zero, signs=(1, -1))
 
     def nonnegative_prox_(self, W: Tensor, steps: Steps) -> Tensor:
@@ -63,6 +67,7 @@ class FusedLasso(Coupled):
 
     @torch.no_grad()
     def nonnegative_critical(self, grad_at_zero: Tensor) -> Tensor | None:
+        """The critical strength of the fused lasso under the constraint W >= 0."""
         return self._critical(grad_at_zero, signs=(1,))
 
     def _critical(self, grad: Tensor, signs: tuple[int, ...]) -> Tensor | None:
@@ -118,10 +123,12 @@ class Sorted(Coupled):
         """The weight of each rank, from the largest entry of W to the smallest: float64 [entries]."""
 
     def value(self, W: Tensor) -> Tensor:
+        """The value of the sorted l1 norm, times the strength."""
         size = W.abs().flatten().sort(descending=True).values.double()
         return self.strength * (self.sorted_weights(W) * size).sum()
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox of the sorted l1 norm, in place."""
         return prox.sorted_shrink_(W, self.sorted_weights(W), self.strength, steps)
 
     @torch.no_grad()
@@ -154,6 +161,7 @@ class SLOPE(Sorted):
         self.register_buffer("weights", weights)
 
     def sorted_weights(self, W: Tensor) -> Tensor:
+        """The given weights of the ranks, checked to be one for each entry of W."""
         if len(self.weights) != W.numel():
             raise UserError(f"SLOPE has {len(self.weights)} weights, expected one for each entry of {tuple(W.shape)}")
         return self.weights
@@ -170,5 +178,6 @@ class OSCAR(Sorted):
         self.mix = checked(mix, f"the mix of {type(self).__name__}", most=1)
 
     def sorted_weights(self, W: Tensor) -> Tensor:
+        """The weights of the ranks, falling linearly: mix + (1 - mix) * (n - i) for rank i of n."""
         pairs = torch.arange(W.numel() - 1, -1, -1, dtype=torch.float64, device=W.device)
         return self.mix + (1 - self.mix) * pairs

@@ -62,19 +62,24 @@ class Nonnegative(_Around):
     """The inner penalty under the constraint that every entry of W is at least 0; infinity elsewhere."""
 
     def value(self, W: Tensor) -> Tensor:
+        """The value of the inner penalty; infinity if an entry is negative."""
         return torch.where((W >= 0).all(), self.penalty.value(W), math.inf)
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox of the inner penalty under the constraint V >= 0, in place."""
         return self.penalty.nonnegative_prox_(W, steps)
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The optimality gap of the inner penalty under the constraint W >= 0."""
         return self.penalty.nonnegative_gap(W, grad)
 
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
+        """The critical strength of the inner penalty under the constraint W >= 0."""
         return self.penalty.nonnegative_critical(grad_at_zero)
 
     def conjugate(self, gradient: Tensor) -> Dual | None:
+        """The dual of the inner penalty at a gradient, under the constraint W >= 0."""
         return self.penalty.nonnegative_conjugate(gradient)
 
     @property
@@ -97,10 +102,12 @@ class Ridged(_Around):
         self.takes_steps = False  # whether the inner penalty is known to accept a step per entry
 
     def value(self, W: Tensor) -> Tensor:
+        """The value of the inner penalty plus the ridge."""
         return self.penalty.value(W) + self.ridge / 2 * power_sum(W, 2)
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox of the inner penalty plus ridge, in place."""
         return self.penalty.prox_(W, self._shrink_(W, steps))
 
     @torch.no_grad()
@@ -108,6 +115,7 @@ class Ridged(_Around):
         return self.penalty.nonnegative_prox_(W, self._shrink_(W, steps))
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The optimality gap of the inner penalty, where the gradient includes the ridge."""
         return self.penalty.gap(W, grad + self.ridge * W)
 
     def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:

@@ -132,7 +132,7 @@ class ScaledAdagrad(_ScaledSolver):
     lr / (sqrt(sum_g) + eps).
 
     The prox uses the same step_g. All entries of a group have the same step. With a step per entry, as in AdaGrad, the
-    prox of a group would not be a multiplication by one number, and the Euclidean prox would solve another problem. The
+    prox of a group would not be a multiplication by one number. A Euclidean prox would then solve another problem. The
     groups are those of the penalty if it is a group lasso over row blocks; any other parameter is one group. A group
     moves by at most lr in the first step, so learning rates are larger than in AdaGrad."""
 

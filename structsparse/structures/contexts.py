@@ -208,9 +208,11 @@ class Memory:
         return torch.from_numpy(self.borrow(*shape, dtype=torch.empty(0, dtype=dtype).numpy().dtype))
 
     def __deepcopy__(self, memo) -> Memory:
+        """An empty pool: copies of a model share no memory."""
         return Memory()
 
     def __reduce__(self):
+        """Pickle the pool as an empty one."""
         return Memory, ()
 
 

@@ -53,6 +53,7 @@ class _Charts:
 
     def __init__(self, shape: torch.Size, value: float, device: torch.device):
         def new():
+            """An empty chart for all spans of the batch."""
             return torch.full(shape, value, dtype=torch.float64, device=device)
 
         self.size = shape[1]

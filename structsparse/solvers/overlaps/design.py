@@ -31,6 +31,7 @@ class Design:
     bias: Tensor | None  # [outputs]; None: no bias
 
     def __post_init__(self):
+        """Check the matrix, the targets and the loss."""
         self.matrix = checked_columns(self.matrix)
         self.targets = numbers(self.targets, "the targets of a design", self.items, "one for each item")
         if self.loss == "softmax":

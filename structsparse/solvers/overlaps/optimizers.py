@@ -130,9 +130,9 @@ class Majorize(DesignOptimizer):
     """Majorize-minimise with proximal Newton for overlapping group lasso; zero groups are proved by their duals (see
     `majorize`).
 
-    It ends when the smallest subgradient is at most `kkt` times the largest gradient at zero, or when a duality gap of
-    at most `gap` times the objective at zero weights is proved. Without groups it uses `fit_linear`, then Newton steps.
-    """
+    It ends when the smallest subgradient is at most `kkt` times the largest gradient at zero. It also ends when a
+    duality gap of at most `gap` times the objective at zero weights is proved. Without groups it uses `fit_linear`,
+    then Newton steps."""
 
     def __init__(self, params, inner: int = 10, kkt: float = 1e-9, gap: float = 0.0, lr: float = 1.0) -> None:
         if not (kkt > 0 and math.isfinite(kkt)):
