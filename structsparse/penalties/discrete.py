@@ -75,7 +75,6 @@ class Discrete(Penalty):
         return row_norms(residual(self.prox_, W, grad))
 
     def critical(self, grad_at_zero: Tensor) -> None:
-        """None, as zero is a local optimum at any strength."""
         return None  # at any strength zero is a local optimum
 
     @classmethod
@@ -202,7 +201,6 @@ class Copied(Penalty):
         return row_norms(past_signs(self.pulled(W, grad), W, self.strength.to(W.dtype)))
 
     def critical(self, grad_at_zero: Tensor) -> None:
-        """None, as W is pulled towards the centre and not towards zero."""
         return None  # W is pulled towards the centre, not towards zero
 
     def pulled(self, W: Tensor, grad: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from structsparse.prox import Steps
 
 ROUGH, FINE = 1e-2, 1e-12  # accuracy of the first and last prox in the search for a critical strength
 PATIENCE = 60  # rounds over the groups in each of these proxes
-# the prox becomes more accurate if the relative gain is below GAIN * accuracy, or below LEAST_GAIN
+# the prox becomes more accurate if the relative gain is at most the larger of GAIN * accuracy and LEAST_GAIN
 GAIN, LEAST_GAIN = 0.01, 1e-10
 ROUNDS = 60  # Newton steps towards a critical strength, at most; usually fewer than twelve are needed
 
