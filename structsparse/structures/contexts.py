@@ -16,7 +16,7 @@ from structsparse.kernels.structures import contexts as kernels
 from structsparse.kernels.structures import contexts_stable as stable
 
 NOTHING = torch.empty(0)
-# share of the parent's normaliser Z; below it the torch implementation counts only the entries of the context itself
+# share of the largest Z among the contexts above; below it torch counts only the entries of the context itself
 LOST = 2.0**-26
 
 
@@ -65,7 +65,7 @@ class Contexts(nn.Module):
     The compiled kernels process float32 and float64 on the CPU; they sum in float64 and are accurate for any finite
     increments (see `kernels.structures.contexts`). Torch operations process everything else in float64, level by level
     and without reading values; all S must lie within 600 of each other. The torch result loses digits if Z of a context
-    is a small share of Z of the parent. Below a share of 2^-26, words without an entry in the context are ignored."""
+    is a small share of Z of a context above it. Below a share of 2^-26, words without an entry in the context are ignored."""
 
     def __init__(self, tree: ContextArrays) -> None:
         super().__init__()
