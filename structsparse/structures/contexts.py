@@ -65,7 +65,8 @@ class Contexts(nn.Module):
     The compiled kernels process float32 and float64 on the CPU; they sum in float64 and are accurate for any finite
     increments (see `kernels.structures.contexts`). Torch operations process everything else in float64, level by level
     and without reading values; all S must lie within 600 of each other. The torch result loses digits if Z of a context
-    is a small share of Z of a context above it. Below a share of 2^-26, words without an entry in the context are ignored."""
+    is a small share of Z of a context above it. Below a share of 2^-26, words without an entry in the
+    context are ignored."""
 
     def __init__(self, tree: ContextArrays) -> None:
         super().__init__()
