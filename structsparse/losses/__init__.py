@@ -1,4 +1,4 @@
-"""Losses: of the scores of a structure, of a softmax over words, of one score per document."""
+"""Loss functions: structured (CRF, hinge, perceptron), softmax language model, and pointwise losses for documents."""
 
 from typing import TYPE_CHECKING
 

@@ -6,16 +6,16 @@ from torch import Tensor, nn
 
 
 class PointwiseLoss(nn.Module):
-    """A loss of an item's score f, or of its scores, one for each class.
+    """Base of losses of an item with one score f, or with one score for each class.
 
-    Targets are numbers for regression, y = -1 or 1 for two classes, codes for more classes. With more classes each
-    has its own y, 1 for the target and -1 for the others, and the loss is their sum (except for Logistic)."""
+    Targets are numbers for regression, y = -1 or 1 for two classes, class codes for more. With more classes, y is 1 for
+    the target class and -1 for each other class, and the loss is the sum over classes (except for Logistic)."""
 
     smooth = True
     kind: str  # the name by which solvers that read the data directly know this loss
 
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:  # [items]
-        """The loss of each item."""
+        """The loss of each item: [items]."""
         if scores.dim() == 1:
             return self.of(scores, targets)
         codes = torch.arange(scores.shape[1], device=scores.device)
@@ -23,7 +23,7 @@ class PointwiseLoss(nn.Module):
         return self.of(scores, signs).sum(dim=1)
 
     def of(self, scores: Tensor, y: Tensor) -> Tensor:
-        """The loss entry by entry."""
+        """The loss of each pair of score and y, entry by entry."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""Losses of structured prediction: CRF, hinge and perceptron over any structure."""
+"""Losses of structured prediction: CRF, structured hinge and structured perceptron, for any structure."""
 
 from torch import Tensor, nn
 
@@ -6,9 +6,9 @@ from structsparse.structures.base import Structure
 
 
 class StructuredLoss(nn.Module):
-    """A loss over a structure: one number per item, never negative, zero at best."""
+    """Base of losses over a structure: one number of at least 0 for each item."""
 
-    smooth: bool  # whether the gradient is continuous, so that a vanishing one certifies a minimum
+    smooth: bool  # whether the gradient is continuous, so that a gradient of zero certifies a minimum
     cost = 0.0  # added to the score of every wrong part
 
     def __init__(self, structure: Structure):
@@ -51,11 +51,13 @@ class Perceptron(StructuredLoss):
 
 
 def _margin(structure: Structure, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-    """The best score minus that of gold. Costs do not change the score of gold, so both may include them."""
+    """The best score minus the score of the gold structure.
+
+    Costs do not change the score of the gold structure, so both scores may include costs."""
     rival = structure.best(scores, lengths)
     return _not_negative(structure.score(scores, rival, lengths) - structure.score(scores, gold, lengths))
 
 
 def _not_negative(loss: Tensor) -> Tensor:
-    """Clamp what rounding left below zero, where a loss is never truly, without a change to the gradient."""
+    """Set losses below zero, which are rounding errors, to zero without changing the gradient."""
     return loss - loss.detach().clamp_max(0.0)

@@ -1,7 +1,7 @@
-"""Penalties of one parameter: a value, and the prox of the same function.
+"""Sparsity-inducing penalties (regularizers) of a parameter: each class has the penalty's value and its proximal
+operator (prox).
 
-A penalty knows no data and never adds to a gradient: `prox_` follows the optimizer's step instead.
-"""
+A penalty does not see the data and adds nothing to a gradient: its `prox_` is applied after the optimizer's step."""
 
 from structsparse.penalties.base import Penalty
 from structsparse.penalties.blocks import GroupLasso, GroupLassoMax, SparseGroupLasso

@@ -1,4 +1,4 @@
-"""Weights that take few different values (`Discrete`), and penalties on copies of the weights (`Copied`, ADMM)."""
+"""Discrete weights (few distinct values), and ADMM copies of the weights that bear a penalty in their place."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ KMEANS, TEMPLATE = "kmeans", "template"
 
 
 class Discrete(Penalty):
-    """Few-valued weights: strength * sum |W_i| where every entry of W is one of a few values, infinity elsewhere. Zero
-    is always one of them.
+    """Penalty of discrete weights: strength * sum |W_i| if every entry of W is one of a few values, else infinity. Zero
+    is always allowed.
 
     values: "template": +-(eta kappa^x + delta), x = 0, ..., levels - 1 (Suzuki and Nagata, 2013); "kmeans": for each
-    sign, `levels` centres of the weights that training starts from; a list: these, and their negatives if none is
-    negative. With `learn` they move, beside copies: see `learn`. Defaults are those of the paper: kappa is 4, from five
-    levels on 2, and delta half of eta."""
+    sign, `levels` cluster centres of the initial weights; a list: these values, and their negatives too if none is
+    negative. With `learn` the values are updated in training, see the function `learn`. Defaults of the paper: kappa is
+    4, or 2 from five levels on; delta is half of eta."""
 
     convex = False
     discrete = True
-    binds_all = True  # one constraint for all parameters of a model
+    binds_all = True  # one set of values for all parameters of a model, if wanted
 
     def __init__(
         self,
@@ -52,46 +52,48 @@ class Discrete(Penalty):
         self.register_buffer("values", _values(values, levels, eta, *shape))
 
     def settle(self, values: Tensor) -> None:
-        """Set the values, such as centres of the weights of several parameters."""
+        """Set the allowed values, such as cluster centres of the weights of several parameters."""
         self.values = values
 
     def value(self, W: Tensor) -> Tensor:
+        """strength * sum |W_i| if all entries have allowed values, else infinity."""
         if len(self.values) == 0 and not W.any():
-            return W.new_zeros((), dtype=torch.float64)  # zero is a value, whatever the others will be
+            return W.new_zeros((), dtype=torch.float64)  # zero is allowed, whatever the other values will be
         allowed = (levels.nearest_(W.detach().clone(), self._known()) == W).all()
         return torch.where(allowed, self.strength * power_sum(W, 1), math.inf)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The prox without the constraint, then the nearest value. This is exact, as the objective of an entry is a
-        parabola on either side of zero, and zero is a value."""
+        """The prox: soft thresholding, then rounding to the nearest allowed value.
+
+        This is exact, as the objective of an entry is a parabola on either side of zero, and zero is allowed."""
         known = self._known()
         return levels.nearest_(prox.soft_threshold_(W, self.strength, steps), known)
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The change by a step of the prox, as there is no subdifferential."""
+        """The norm, for each row, of the proximal gradient residual, as a discrete penalty has no subdifferential."""
         return row_norms(residual(self.prox_, W, grad))
 
     def critical(self, grad_at_zero: Tensor) -> None:
-        return None  # whatever the strength, zero is a local optimum
+        return None  # at any strength zero is a local optimum
 
     @classmethod
     @torch.no_grad()
     def at_start(cls, penalties: Mapping[str, Discrete], weights: Mapping[str, Tensor]) -> None:
-        """Choose values by k-means from the weights of all parameters together: one set for all."""
+        """Set the values of k-means penalties: the centres of the nonzero weights of all parameters together."""
         waiting = {name: penalty for name, penalty in penalties.items() if len(penalty.values) == 0}
         if not waiting:
             return
         living = torch.cat([weights[name].detach()[weights[name] != 0].flatten() for name in waiting])
         if len(living) == 0:
-            next(iter(waiting.values()))._known()  # which refuses, with the reason
+            next(iter(waiting.values()))._known()  # raises an error that explains why
         for name, penalty in waiting.items():
             penalty.settle(levels.centres(living, penalty.levels).to(weights[name].device))
 
     @classmethod
     @torch.no_grad()
     def at_end(cls, penalties: Mapping[str, Discrete], weights: Mapping[str, Tensor]) -> None:
-        """Read the learnt values from the weights, which have no others."""
+        """Store the learnt values, which are the distinct values of the final weights."""
         learning = {name: penalty for name, penalty in penalties.items() if penalty.learn}
         if not learning:
             return
@@ -101,7 +103,7 @@ class Discrete(Penalty):
             penalty.settle(values)
 
     def _known(self) -> Tensor:
-        """The values, once there are any."""
+        """The allowed values; an error if k-means has not computed them yet."""
         if len(self.values) == 0:
             raise UserError(
                 "reg.values=kmeans takes its values from the weights of the previous stage, which are all zero; "
@@ -111,7 +113,7 @@ class Discrete(Penalty):
 
 
 def _values(values: str | Sequence[float], levels_: int, eta: float, kappa: float, delta: float) -> Tensor:
-    """The set of values that the options describe; empty for kmeans, which needs weights."""
+    """The allowed values from the option `values`: float64, ascending; empty for k-means."""
     if values == KMEANS:
         return torch.zeros(0, dtype=torch.float64)
     if values == TEMPLATE:
@@ -127,8 +129,10 @@ def _values(values: str | Sequence[float], levels_: int, eta: float, kappa: floa
 
 @torch.no_grad()
 def learn(copies: Mapping[str, Copied], weights: Mapping[str, Tensor]) -> None:
-    """Learn the values of few-valued copies, one set for all parameters. Each moves to the minimum of the augmented
-    Lagrangian for the present assignment of copies, which is the mean of W + A weighted by the pull."""
+    """Update the learnt values of discrete penalties, one set for all parameters, in an outer iteration of ADMM.
+
+    Each value moves to the minimum of the augmented Lagrangian for the current assignment of the copies. That is the
+    mean of W + A, weighted by the pull, over the entries whose copies have this value."""
     learning = {name: copy for name, copy in copies.items() if copy.penalty.learn}
     if learning:
         points = [weights[name] + copy.dual for name, copy in learning.items()]
@@ -139,25 +143,27 @@ def learn(copies: Mapping[str, Copied], weights: Mapping[str, Tensor]) -> None:
 
 
 class Moved(NamedTuple):
-    """The change by an outer iteration of ADMM: float64 scalars on the device of the weights, but for the first."""
+    """The changes in an outer iteration of ADMM: the number of entries, and float64 scalars on the device of the
+    weights."""
 
     entries: int
-    apart: Tensor  # ||W - U||^2
-    change: Tensor  # ||U - U before||^2
-    flips: Tensor  # entries of U that have changed
-    living: Tensor  # entries of U that are not zero
+    apart: Tensor  # ||W - U||^2, weights minus copies
+    change: Tensor  # ||U - previous U||^2
+    flips: Tensor  # number of entries of U that have changed
+    living: Tensor  # number of nonzero entries of U
 
 
 class Copied(Penalty):
-    """A penalty on a copy U of the weights (ADMM): lasso * sum |W_i| + 1/2 sum pull_i (W_i - (U_i - A_i))^2 on W.
+    """Penalty of ADMM on the weights W: lasso * sum |W_i| + 1/2 sum pull_i (W_i - (U_i - A_i))^2, where a copy U of W
+    bears another penalty.
 
-    The alternating directions method of multipliers for  loss(W) + lasso * sum |W_i| + penalty(U)  such that W = U. A
-    solver moves W under this penalty, which pulls it towards the copy; then `outer_update` does
+    This is ADMM (alternating direction method of multipliers) for  loss(W) + lasso * sum |W_i| + penalty(U)  such that
+    W = U. A solver trains W under this penalty, which pulls W towards the copy. Then `outer_update` computes
         U <- prox of the penalty at W + A, with steps 1 / pull,
         A <- A + rate * (W - U),
         pull <- growth * pull, A <- A / growth.
-    pull: one for each entry, broadcastable. An entry held at zero keeps a copy of zero, if the penalty's prox leaves
-    zero at zero."""
+    `pull` broadcasts to the entries. An entry that is kept at zero has a zero copy if the prox of the penalty maps zero
+    to zero."""
 
     def __init__(
         self, penalty: Penalty, W: Tensor, pull: Tensor, lasso: float = 0.0, rate: float = 1.0, growth: float = 1.0
@@ -168,42 +174,47 @@ class Copied(Penalty):
         self.register_buffer("pull", pull.to(W))
         self.register_buffer("copy", start)
         self.register_buffer("dual", torch.zeros_like(start))
-        self.register_buffer("centre", start.clone())  # copy - dual
+        self.register_buffer("centre", start.clone())  # copy - dual, the point towards which W is pulled
 
     @property
     def lasso(self) -> float:
-        """The strength of l1 on the weights themselves."""
+        """The coefficient of sum |W_i|."""
         return float(self.strength)
 
     def value(self, W: Tensor) -> Tensor:
+        """The lasso plus the quadratic pull towards the centre, a scalar."""
         apart = W - self.centre
         pulled = (apart * apart * self.pull).sum(dtype=torch.float64) / 2
         return pulled + self.strength * power_sum(W, 1)
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox of lasso and pull, in place: a weighted mean with the centre, then soft thresholding."""
         steps = torch.as_tensor(steps, dtype=W.dtype, device=W.device)
-        share = 1 / (1 + steps * self.pull)  # of W in the mean of W and the centre
+        share = 1 / (1 + steps * self.pull)  # weight of W in the mean of W and the centre
         W.mul_(share).add_((1 - share) * self.centre)
         return prox.soft_threshold_(W, self.strength, 1 / (1 / steps + self.pull))
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The norm of the smallest subgradient of loss, lasso and pull, in each row."""
         return row_norms(past_signs(self.pulled(W, grad), W, self.strength.to(W.dtype)))
 
     def critical(self, grad_at_zero: Tensor) -> None:
-        return None  # it pulls towards the copy, not towards zero
+        return None  # W is pulled towards the centre, not towards zero
 
     def pulled(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The gradient of the loss plus the pull."""
+        """The gradient of the loss plus the quadratic pull towards the centre, with respect to W."""
         return grad + self.pull * (W - self.centre)
 
     def separable(self) -> Separable:
+        """The lasso and the pull as an absolute value and a parabola for each entry."""
         return Separable(self.lasso, self.pull, self.centre)
 
     @torch.no_grad()
     def outer_update(self, W: Tensor) -> Moved:
-        """Update copy, multipliers and pull from the weights."""
+        """An outer iteration of ADMM: update copies, duals and pull from the weights W; returns the size of the
+        changes."""
         before = self.copy.clone()
         self.penalty.prox_(torch.add(W, self.dual, out=self.copy), 1 / self.pull)
         apart, change = W - self.copy, self.copy - before

@@ -1,4 +1,4 @@
-"""Overlapping groups, single entries and squares in one penalty, each with its own strength."""
+"""Structured elastic net: overlapping group lasso, lasso and weighted squares in one penalty."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from structsparse.penalties.overlaps import _checked_cover, climb
 from structsparse.prox import Steps
 from structsparse.prox.steps import thresholds
 
-FREQUENCIES = ("documents", "counts")  # of a word in train: columns of its layout
+FREQUENCIES = ("documents", "counts")  # names of the frequencies of a word in the training data: columns of the layout
 
 
 class StructuredElasticNet(Penalty):
     """Structured elastic net: strength * (group * sum_g weight_g ||W_g|| + lasso * sum_i |W_i| + squares / 2 * sum_i
-    frequency_i W_i^2), over groups that may overlap, and over all entries.
+    frequency_i W_i^2).
 
-    W is [rows] or [rows, classes], and a group of rows spans their classes. `frequency` [rows], one by default, weights
-    the squares of a row; a name, `documents` or `counts`, stands for that column of the layout of words, which `fit`
-    reads. With group=0 groups are named and counted, but not penalised. `prox_` is exact: soft threshold, then the prox
-    of the groups, to `tolerance` as in OverlappingGroupLasso; squares divide W and shorten the steps.
-    """
+    The groups may overlap; the other sums run over all entries. W is [rows] or [rows, classes], and a group of rows
+    contains the entries of all classes. `frequency` [rows] weights the squares of each row, by default 1. The names
+    `documents` and `counts` select a frequency from the layout of words, which `fit` reads. With group=0 the groups are
+    counted but not penalised.
+
+    `prox_` is exact: the squares divide W and shorten the steps, then soft thresholding, then the prox of the groups up
+    to `tolerance`, as in OverlappingGroupLasso."""
 
     groups: Cover | None
     takes = (None, Cover, Partition)
@@ -54,13 +56,14 @@ class StructuredElasticNet(Penalty):
         self.register_buffer("frequency", weights)
 
     def fit(self, layout: TableLayout) -> None:
-        """Read the frequency from the layout of the rows, if it was given by name."""
+        """Read the frequency of each row from the layout, if `frequency` was given as a name."""
         if self.source is not None:
             self.frequency = layout.frequency(self.source)
             if self.frequency is None:
                 raise UserError(f"{type(self).__name__}: frequency={self.source} is for a table of words")
 
     def value(self, W: Tensor) -> Tensor:
+        """The value of the structured elastic net: group norms, l1 and squares, times the strength."""
         omega = W.new_zeros((), dtype=torch.float64)
         if self.group > 0:
             omega = omega + self.group * (self.groups.weight * self.groups.norms(W)).sum()
@@ -73,6 +76,7 @@ class StructuredElasticNet(Penalty):
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox, in place: squares, soft thresholding, overlapping groups."""
         steps = self._past_squares_(W, steps)
         if self.lasso > 0:
             prox.soft_threshold_(W, self.strength * self.lasso, steps)
@@ -82,17 +86,17 @@ class StructuredElasticNet(Penalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The norm of `rest` for each group, or for each row if there are no groups; rows in no group do not count."""
+        """The norm of the smallest subgradient (`rest`) in each group, or in each row if there are no groups. Rows in
+        no group are not included."""
         rest = self.rest(W, grad)
         return row_norms(rest) if self.groups is None else self.groups.norms(rest)
 
     @torch.no_grad()
     def rest(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The element of  gradient + subdifferential  nearest to zero, in every entry: zero where W is optimal.
+        """The smallest subgradient of loss plus penalty, entry by entry: zero where W is optimal.
 
-        Living groups and squares have a gradient. What the signs of zeros and the dead groups cannot balance of the
-        rest is the result of a prox over these alone (Moreau).
-        """
+        The norms of nonzero groups and the squares have a gradient, which is added. The zero entries and zero groups
+        can balance part of the sum; by Moreau's decomposition, what remains is a prox of the sum."""
         rest = grad.clone()
         if self.squares > 0:
             weights = self._frequency(W)
@@ -110,7 +114,8 @@ class StructuredElasticNet(Penalty):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The dual norm of the gradient without the squares, as in OverlappingGroupLasso; None for squares alone."""
+        """The critical strength: the dual norm of the gradient, as in OverlappingGroupLasso; None if only squares are
+        penalised."""
         if self.lasso == 0 and self.group == 0:
             return None
         size = grad_at_zero.abs().double()
@@ -122,12 +127,13 @@ class StructuredElasticNet(Penalty):
         return climb(size, self._norm, self._shrunk, prox.new_dual(self.groups, 1.0, size.device))
 
     def survivors(self, W: Tensor) -> Tensor:
-        """Entries that are not zero; if only groups make zeros, the entries of no dead group."""
+        """Mask of the nonzero entries; if only groups are penalised, of the entries that lie in no zero group."""
         if self.lasso > 0 or self.group == 0:
             return W != 0
         return self.groups.spared(W).expand_as(W)
 
     def row_parts(self, rows: int) -> RowParts:
+        """The penalty of a table with this number of rows as group norms, l1 and weighted squares."""
         strength = float(self.strength)
         weights = self._frequency(torch.zeros(rows)) if self.squares > 0 else None
         frequency = torch.ones(rows, dtype=torch.float64) if weights is None else weights.cpu().double()
@@ -136,26 +142,27 @@ class StructuredElasticNet(Penalty):
         return RowParts(strength * self.lasso, strength * self.squares * frequency, self.groups, reach)
 
     def without_groups(self) -> StructuredElasticNet | None:
+        """The penalty with lasso and squares only; None if it has no groups."""
         if self.groups is None:
             return None
         parts = 0.0, self.lasso, self.squares, self.frequency
         return StructuredElasticNet(float(self.strength), self.groups, *parts)
 
     def _norm(self, V: Tensor) -> Tensor:
-        """The penalty without squares, at strength 1."""
+        """The norm that the penalty multiplies by its strength, without the squares."""
         return self.group * (self.groups.weight * self.groups.norms(V)).sum() + self.lasso * V.abs().sum()
 
     def _shrunk(self, size: Tensor, strength: Tensor, **how) -> Tensor:
-        """The prox without squares of sizes that are nowhere negative."""
+        """The prox without squares, at this strength, of the nonnegative vector `size`."""
         V = (size - strength * self.lasso).clamp(min=0)
         return prox.overlapping_shrink_(V, self.groups, strength * self.group, 0.0, 1.0, **how)
 
     def _reached(self) -> Tensor:
-        """Atoms that lie in a group with a weight."""
+        """Mask of the atoms that lie in a group with a weight above 0."""
         return self.groups.scatter(self.groups.weight > 0) > 0
 
     def _past_squares_(self, W: Tensor, steps: Steps) -> Steps:
-        """Apply the squares to W; returns the steps left for the parts beside them."""
+        """Apply the squares' part of the prox to W; returns the shortened steps for the remaining parts."""
         if self.squares == 0:
             return steps
         ridge, weights = self.strength * self.squares, self._frequency(W)
@@ -166,7 +173,7 @@ class StructuredElasticNet(Penalty):
         return torch.as_tensor(steps, dtype=torch.float64) / shrink
 
     def _frequency(self, W: Tensor) -> Tensor | None:
-        """The frequency, broadcastable against W, if it has one number per row."""
+        """The frequency of each row, shaped to broadcast against W and checked to fit it; None: all 1."""
         if self.frequency is None:
             if self.source is not None:
                 raise UserError(f"{type(self).__name__} has frequency={self.source} but was not fitted to a layout")

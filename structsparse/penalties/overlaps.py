@@ -1,4 +1,4 @@
-"""Penalties over overlapping groups: exact, nested, one family after the other, and by consensus (ADMM)."""
+"""Overlapping group lasso: with the exact prox, with one prox per family of disjoint groups, and by consensus ADMM."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from structsparse.kernels.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, past_signs
 from structsparse.prox import Steps
 
-ROUGH, FINE = 1e-2, 1e-12  # accuracy of the first and of the last prox in the search for a critical strength
+ROUGH, FINE = 1e-2, 1e-12  # accuracy of the first and last prox in the search for a critical strength
 PATIENCE = 60  # rounds over the groups in each of these proxes
-GAIN, LEAST_GAIN = 0.01, 1e-10  # a relative gain below this share of the accuracy (or this) calls for a finer prox
-ROUNDS = 60  # of Newton for a critical strength, at most; a dozen are enough
+# the prox becomes more accurate if the relative gain is at most the larger of GAIN * accuracy and LEAST_GAIN
+GAIN, LEAST_GAIN = 0.01, 1e-10
+ROUNDS = 60  # Newton steps towards a critical strength, at most; usually fewer than twelve are needed
 
 
 def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[..., Tensor], dual: Tensor) -> Tensor:
-    """The critical strength of a norm omega: the root in s of ||V|| = 0, V the prox of s * omega at `size` with steps
-    of 1, where `size` is nowhere negative.
+    """The critical strength of a norm omega by Newton's method: the smallest s at which V = prox of s * omega at `size`
+    is zero.
 
-    ||V|| is convex in s with slope -omega(V) / ||V||, so Newton from the left never passes the root. Each move goes to
-    <size, V> / omega(V), a lower bound of the root for any V. So the first proxes may be rough, and each starts from
-    the dual of the one before.
-    """
+    `size` is nonnegative and the prox has steps of 1. ||V|| is convex in s with slope -omega(V) / ||V||, so Newton's
+    method from the left never passes the root. Each iterate  <size, V> / omega(V)  is a lower bound of the root for any
+    V. So the first proxes may be rough, and each starts from the dual of the previous prox."""
     critical, V, tolerance = size.new_zeros(()), size, ROUGH
     for _ in range(ROUNDS):
         value = omega(V)
@@ -37,7 +37,7 @@ def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[...,
         if not bool(bound > critical * (1 + max(GAIN * tolerance, LEAST_GAIN))):
             if tolerance <= FINE:
                 break
-            tolerance = max(FINE, 0.01 * tolerance)  # this V may be too rough to move on
+            tolerance = max(FINE, 0.01 * tolerance)  # V may be too inaccurate for a gain although this is not the root
         before, critical = critical, torch.maximum(bound, critical)
         dual *= torch.where(before > 0, critical / before, 0.0)
         V = shrink(size, critical, tolerance=tolerance, dual=dual, tell=False, rounds=PATIENCE)
@@ -45,15 +45,14 @@ def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[...,
 
 
 class OverlappingGroupLasso(Penalty):
-    """Overlapping group lasso: strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), the last over the
-    entries of the groups.
+    """Overlapping group lasso: strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|) over groups that may
+    overlap.
 
-    A Partition is taken as a Cover of its groups that have entries. `prox_` is the exact proximal operator, to
-    `tolerance`: a duality gap certifies that its result is within tolerance * ||W|| of the minimum (both norms in the
-    metric 1 / steps), at best to the precision of W. Entries of groups whose dual lies inside its ball are exactly
-    zero. With `warm`, each call starts from the dual of the one before. This saves rounds while W changes little, but
-    the last digits then depend on earlier calls.
-    """
+    The last sum runs over the entries of the groups. A Partition is converted to a Cover of its nonempty groups.
+    `prox_` is the true proximal operator up to `tolerance`. Its distance from the minimum is at most tolerance * ||W||,
+    both norms in the metric 1 / steps, as certified by its duality gap. The precision of W is the limit. Entries of
+    groups whose dual lies inside its ball are exactly zero. With `warm`, each prox starts from the dual of the previous
+    call. This saves rounds while W changes little, but the last digits then depend on earlier calls."""
 
     groups: Cover
     takes = (Cover, Partition)
@@ -67,22 +66,23 @@ class OverlappingGroupLasso(Penalty):
         self.warm, self._duals = warm, {}
 
     def value(self, W: Tensor) -> Tensor:
+        """The value of the overlapping group lasso: weighted group norms plus l1, times the strength."""
         omega = (1 - self.mix) * (self.groups.weight * self.groups.norms(W)).sum()
         if self.mix > 0:
             omega = omega + self.mix * power_sum(self._grouped(W), 1)
         return self.strength * omega
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The exact prox of the overlapping group lasso up to `tolerance`, in place."""
         strengths = self.strength * (1 - self.mix), self.strength * self.mix
         return prox.overlapping_shrink_(W, self.groups, *strengths, steps, self.tolerance, self._dual(W, steps))
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The norm on each group of the element of  gradient + subdifferential  nearest to zero.
+        """The norm of the smallest subgradient of loss plus penalty on the entries of each group.
 
-        Living groups have a gradient. What the dead groups and the signs of zeros cannot balance of the rest is the
-        result of a prox over these alone (Moreau).
-        """
+        The norms of nonzero groups have a gradient, which is added. The zero groups and zero entries can balance part
+        of the sum; by Moreau's decomposition, what remains is a prox of the sum."""
         groups, strength = self.groups, self.strength * (1 - self.mix)
         norms = groups.norms(W)
         pull = groups.scatter(torch.where(norms > 0, strength * groups.weight / norms, 0.0))
@@ -94,41 +94,44 @@ class OverlappingGroupLasso(Penalty):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The dual norm of the gradient: where the prox of the penalty at it is zero."""
-        if self.mix == 0 and len(self.groups.atoms) < grad_at_zero.numel():  # only the norms of atoms matter
+        """The critical strength, which is the dual norm of the gradient: the prox at the gradient is zero from there
+        on."""
+        if self.mix == 0 and len(self.groups.atoms) < grad_at_zero.numel():  # only the norm of each atom matters
             return OverlappingGroupLasso(self.groups.outline(), 1.0).critical(self.groups.atoms.norms(grad_at_zero))
         covered = self.groups.covered() & self.groups.expand(self._reached(), fill=False)
         size = torch.where(covered, grad_at_zero.abs().double(), 0.0)
         return climb(size, self._omega, self._shrunk, prox.new_dual(self.groups, 1.0, size.device))
 
     def survivors(self, W: Tensor) -> Tensor:
-        """The entries of no dead group; if entries are penalised as well (mix > 0), only those that are not zero."""
+        """Mask of the entries that lie in no zero group. If entries are penalised too (mix > 0), only nonzero entries
+        survive."""
         spared = self.groups.spared(W).expand_as(W)
         return spared & ((W != 0) | ~self.groups.covered()) if self.mix > 0 else spared
 
     def _omega(self, V: Tensor) -> Tensor:
-        """The penalty at strength 1 of a V that is nowhere negative."""
+        """The norm that the penalty multiplies by its strength."""
         total = (1 - self.mix) * (self.groups.weight * self.groups.norms(V)).sum()
         return total + self.mix * V.abs().sum()
 
     def _shrunk(self, size: Tensor, strength: Tensor, **how) -> Tensor:
-        """The prox of sizes at a given strength."""
+        """The prox of the penalty at this strength, of the vector `size`, with steps of 1."""
         return prox.overlapping_shrink_(
             size.clone(), self.groups, strength * (1 - self.mix), strength * self.mix, 1.0, **how
         )
 
     def _reached(self) -> Tensor:
-        """Atoms that are penalised at all."""
+        """Mask of the atoms that are penalised."""
         if self.mix > 0:
             return self.groups.multiplicity > 0
         return self.groups.scatter(self.groups.weight > 0) > 0
 
     def _grouped(self, W: Tensor) -> Tensor:
-        """W with its free entries at zero."""
+        """W with zeros at the entries that lie in no group."""
         return torch.where(self.groups.covered(), W, 0.0) if self.groups.free else W
 
     def _dual(self, W: Tensor, steps: Steps) -> Tensor | None:
-        """The dual that the next prox starts from, one for atoms and one for entries; None unless `warm`."""
+        """The dual from which a warm prox starts; None without `warm`. One is kept for steps by atom, another for steps
+        by entry."""
         if not self.warm:
             return None
         over_atoms = prox.one_step_per_atom(self.groups, steps)
@@ -139,7 +142,7 @@ class OverlappingGroupLasso(Penalty):
 
 
 def _checked_cover(groups, penalty: str) -> Cover:
-    """The groups of a penalty as a Cover; a Partition is one whose groups do not overlap."""
+    """The groups as a Cover; a Partition is converted to a Cover whose groups do not overlap."""
     if isinstance(groups, Partition):
         return cover_families([groups])
     if not isinstance(groups, Cover):
@@ -151,10 +154,11 @@ def _checked_cover(groups, penalty: str) -> Cover:
 
 
 class NestedGroupLasso(OverlappingGroupLasso):
-    """Overlapping group lasso whose groups are nested: of two groups that share an atom, one holds the other.
+    """Group lasso over nested groups: strength * sum_g weight_g ||W_g||. Of two groups that overlap, one contains the
+    other.
 
-    With one step for all entries the prox is exact after one round, inner groups first. The strength at which each
-    group dies is known, so a budget may count them, see callbacks.budget."""
+    With one step for all entries the prox is exact after one round, inner groups first. The critical strength of each
+    group is then known, so a budget of groups is possible, see callbacks.budget."""
 
     def __init__(self, groups: Cover, strength: float, tolerance: float = prox.TOLERANCE):
         super().__init__(groups, strength, 0.0, tolerance)
@@ -166,22 +170,23 @@ class NestedGroupLasso(OverlappingGroupLasso):
 
     @property
     def families(self) -> list[int]:
-        """One family of groups, all with the same strength."""
+        """The number of groups in the only family: all groups have the same strength."""
         return [len(self.groups)]
 
     def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
-        """The prox at the strength that choose(0, strengths at which groups would die) returns."""
+        """Apply the prox at the strength that choose(0, critical strengths of the groups) returns."""
         prox.cut_nested_(W, self.groups, steps, choose, self.tolerance)
 
 
 class SequentialGroupLasso(OverlappingGroupLasso):
-    """Overlapping group lasso by an approximate prox, one family of disjoint groups after the other.
+    """Approximate overlapping group lasso: the prox is applied to one family of disjoint groups after the other.
 
-    The value is that of OverlappingGroupLasso. Where families overlap, `prox_` is not the prox of the sum: it shrinks
-    overlapping groups more or less, kills other groups, and has other fixed points than the optimum of the value. It
-    costs one pass over all groups. `groups`: a Cover, which is split into families, or Partitions in the order of their
-    turns. `shared`: whether all families share one budget, see callbacks.budget.
-    """
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), where the last sum runs over the
+    entries of the groups. Where families overlap, `prox_` is not the prox of this value: it shrinks overlapping groups
+    more or less, makes others zero, and its fixed points are not the optimum. It costs one pass over all groups.
+
+    `groups`: a Cover, which is split into disjoint families, or a list of Partitions in the order of their application.
+    `shared`: whether one budget counts the groups of all families together, see callbacks.budget."""
 
     def __init__(self, groups: Cover | Sequence[Partition], strength: float, mix: float = 0.0, shared: bool = False):
         if isinstance(groups, Partition):
@@ -200,42 +205,45 @@ class SequentialGroupLasso(OverlappingGroupLasso):
         self.turns = prox.turns(cover, colours)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The approximate prox, in place: the proxes of the families one after the other."""
         strengths = self.strength * (1 - self.mix), self.strength * self.mix
         return prox.shrink_in_turn_(W, self.groups, self.turns, *strengths, steps)
 
     @property
     def families(self) -> list[int]:
-        """The number of groups of each family; none, and so no budget, if entries are penalised beside several
-        families."""
+        """The number of groups in each family; empty, so that no budget is possible, if entries are penalised beside
+        several families."""
         if self.mix > 0 and len(self.turns) > 1:
             return []
         return [turn.groups.stop - turn.groups.start for turn in self.turns]
 
     def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
-        """The prox of each family at the strength that choose(k, strengths at which its groups would die) returns."""
+        """Apply the prox of each family k at the strength that choose(k, critical strengths of the groups) returns."""
         prox.cut_in_turn_(W, self.groups, self.turns, steps, choose)
 
 
 class Residuals(NamedTuple):
-    """Residuals of ADMM: distance of copies from their entries, and their move times rho; both go to zero."""
+    """The residuals of consensus ADMM, both zero at the optimum: primal, the distance of copies from weights; dual, rho
+    times the change of the copies."""
 
     primal: Tensor
     dual: Tensor
 
 
 class ConsensusGroupLasso(OverlappingGroupLasso):
-    """Overlapping group lasso by consensus ADMM: a penalty with memory.
+    """Overlapping group lasso by consensus ADMM: strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|).
 
-    Each group has a copy v_g of its entries and a scaled dual u_g. `prox_` is that of  strength * mix * ||W||_1 + rho /
-    2 * sum_g ||W_g - v_g + u_g||^2,  which pulls W towards the copies; `outer_update(W)` then moves the copies,
+    The last sum runs over the entries of the groups. Each group has its own copy v_g of its weights and a scaled dual
+    u_g. `prox_` is the prox of  strength * mix * ||W||_1 + rho / 2 * sum_g ||W_g - v_g + u_g||^2,  which pulls W
+    towards the copies. `outer_update(W)` then updates copies and duals:
 
         v_g <- group prox of (W_g + u_g) with strength * (1 - mix) * weight_g / rho,    u_g <- u_g + W_g - v_g.
 
-    If W is brought near the minimum of loss and pull before each update, both in turn end at the optimum of loss plus
-    value, for every rho; stopped early they do not. `adaptive` changes rho, up to tenfold, towards equal relative
-    residuals. W itself has no exact zeros except by `mix`; the copies have, and `survivors` reads them. Memory and time
-    are linear in the copies: a float64 of v and of u each.
-    """
+    In turn, with W near the minimum of loss and pull before each update, they converge to the optimum of loss plus
+    value for every rho. If stopped early they do not reach the optimum. `adaptive` changes rho, by at least a factor of
+    two and at most ten, towards equal relative residuals. W has exact zeros only if mix is above 0; the copies have
+    exact zeros, and `survivors` uses the copies. Memory and time are linear in the number of copied entries, each with
+    float64 values of v and u."""
 
     def __init__(self, groups: Cover, strength: float, mix: float = 0.0, rho: float = 1.0, adaptive: bool = False):
         super().__init__(groups, strength, mix)
@@ -247,11 +255,12 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
         self.register_buffer("updates", torch.zeros((), dtype=torch.long))
         for name, length in (("copies", groups.copies), ("duals", groups.copies)):
             self.register_buffer(name, torch.zeros(length, dtype=torch.float64))
-        for name in ("copy_sums", "dual_sums"):  # over the groups of each entry, atom by atom
+        for name in ("copy_sums", "dual_sums"):  # sums over the groups of each entry, atom by atom
             self.register_buffer(name, torch.zeros(entries, dtype=torch.float64))
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox of l1 plus the quadratic pull towards the copies, in place."""
         self.groups.atoms.check(W)
         return prox.towards_consensus_(
             W, self.groups, self.copy_sums - self.dual_sums, self.rho, self.strength * self.mix, steps
@@ -259,7 +268,7 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
 
     @torch.no_grad()
     def outer_update(self, W: Tensor) -> Residuals:
-        """Update copies and duals from W; returns the residuals of ADMM."""
+        """An outer iteration of consensus ADMM: update copies and duals from the weights W; returns the residuals."""
         self.groups.atoms.check(W)
         before = self.copy_sums.clone()
         reach = self.strength * (1 - self.mix) * self.groups.weight / self.rho
@@ -273,13 +282,13 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
         return residuals
 
     def survivors(self, W: Tensor) -> Tensor:
-        """The entries none of whose groups has a dead copy; if mix > 0, only those that are not zero."""
+        """Mask of the entries that lie in no group with a zero copy; with mix > 0, only the nonzero ones."""
         if not bool(self.updates):
             return super().survivors(W)
         return super().survivors(W) & prox.spared_by_copies(self.groups, self.copies).view(W.shape)
 
     def _balance(self, residuals: Residuals, size: Tensor) -> None:
-        """Move rho towards equal relative residuals; rho * duals do not change."""
+        """Change rho towards equal relative residuals; the products rho * duals stay the same."""
         tiny = torch.finfo(torch.float64).tiny
         primal = residuals.primal / size.clamp(min=tiny)
         dual = residuals.dual / (self.rho * self.dual_sums.norm()).clamp(min=tiny)

@@ -1,4 +1,4 @@
-"""Wrappers around any penalty: the constraint W >= 0 (`Nonnegative`), and squares beside it (`Ridged`)."""
+"""Wrappers that add a nonnegativity constraint or a ridge (squares) to any penalty."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from structsparse.prox.steps import is_scalar
 
 
 class _Around(Penalty):
-    """Base of wrappers: a penalty around another one, whose strength and groups are its own."""
+    """Base of wrappers: a penalty that contains another one and shares the strength and groups of the inner penalty."""
 
     def __init__(self, penalty: Penalty):
         nn.Module.__init__(self)
@@ -59,22 +59,27 @@ class _Around(Penalty):
 
 
 class Nonnegative(_Around):
-    """A penalty with the constraint W >= 0: infinity where an entry is negative."""
+    """The inner penalty under the constraint that every entry of W is at least 0; infinity elsewhere."""
 
     def value(self, W: Tensor) -> Tensor:
+        """The value of the inner penalty; infinity if an entry is negative."""
         return torch.where((W >= 0).all(), self.penalty.value(W), math.inf)
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox of the inner penalty under the constraint V >= 0, in place."""
         return self.penalty.nonnegative_prox_(W, steps)
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The optimality gap of the inner penalty under the constraint W >= 0."""
         return self.penalty.nonnegative_gap(W, grad)
 
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
+        """The critical strength of the inner penalty under the constraint W >= 0."""
         return self.penalty.nonnegative_critical(grad_at_zero)
 
     def conjugate(self, gradient: Tensor) -> Dual | None:
+        """The dual of the inner penalty at a gradient, under the constraint W >= 0."""
         return self.penalty.nonnegative_conjugate(gradient)
 
     @property
@@ -87,20 +92,22 @@ class Nonnegative(_Around):
 
 
 class Ridged(_Around):
-    """A penalty plus ridge / 2 * sum W_i^2 over all entries, whatever the strength.
+    """The inner penalty plus a ridge: ridge / 2 * sum W_i^2 over all entries, independent of the strength.
 
-    Its prox is that of the penalty at W / (1 + ridge * step), with a step of 1 / (1 / step + ridge)."""
+    The prox is that of the inner penalty at W / (1 + ridge * step), with steps of 1 / (1 / step + ridge)."""
 
     def __init__(self, penalty: Penalty, ridge: float):
         super().__init__(penalty)
         self.ridge = checked(ridge, f"the ridge of {type(penalty).__name__}")
-        self.takes_steps = False  # whether the penalty has accepted a step per entry
+        self.takes_steps = False  # whether the inner penalty is known to accept a step per entry
 
     def value(self, W: Tensor) -> Tensor:
+        """The value of the inner penalty plus the ridge."""
         return self.penalty.value(W) + self.ridge / 2 * power_sum(W, 2)
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """The prox of the inner penalty plus ridge, in place."""
         return self.penalty.prox_(W, self._shrink_(W, steps))
 
     @torch.no_grad()
@@ -108,6 +115,7 @@ class Ridged(_Around):
         return self.penalty.nonnegative_prox_(W, self._shrink_(W, steps))
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """The optimality gap of the inner penalty, where the gradient includes the ridge."""
         return self.penalty.gap(W, grad + self.ridge * W)
 
     def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:
@@ -121,7 +129,7 @@ class Ridged(_Around):
 
     @torch.no_grad()
     def held(self, W: Tensor) -> Tensor | None:
-        """All entries, as the squares penalise each."""
+        """Mask of the penalised entries: all, as the ridge penalises each."""
         if self.ridge == 0:
             return self.penalty.held(W)
         return torch.ones_like(W, dtype=torch.bool) if self.convex else None
@@ -137,8 +145,9 @@ class Ridged(_Around):
         return self.penalty.nonnegative_conjugate(gradient)
 
     def _conjugate(self, gradient: Tensor, prox_: Callable[[Tensor, Steps], Tensor]) -> Dual:
-        """With squares on all entries the conjugate at -gradient is finite: it is attained at the prox, with steps of
-        1 / ridge, of -gradient / ridge."""
+        """The dual at a gradient. With a ridge the conjugate at -gradient is finite.
+
+        It is attained at the prox, with steps of 1 / ridge, of -gradient / ridge."""
         best = prox_(gradient / -self.ridge, 1 / self.ridge)
         pulled = -float((gradient * best).sum()) - self.ridge / 2 * float(best.square().sum())
         return Dual(1.0, pulled - float(self.penalty.value(best)))
@@ -150,8 +159,8 @@ class Ridged(_Around):
         return f"ridge={self.ridge:g}"
 
     def _shrink_(self, W: Tensor, steps: Steps) -> Steps:
-        """Apply the squares to W; returns the steps of the penalty beside them."""
+        """Apply the ridge's part of the prox to W; returns the shortened steps for the inner penalty."""
         if not is_scalar(steps) and not self.takes_steps:
-            self.penalty.prox_(torch.zeros_like(W), steps)  # it may refuse them, before W is changed
+            self.penalty.prox_(torch.zeros_like(W), steps)  # so that an error is raised before W is changed
             self.takes_steps = True
         return shrink_and_shorten_(W, self.ridge, steps)

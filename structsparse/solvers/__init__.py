@@ -1,4 +1,5 @@
-"""Solvers: optimizers that know the penalties or the sparsity of gradients, and `fit_linear` for linear models."""
+"""Optimizers for sparse models: proximal gradient, quasi-Newton, dual averaging, MIRA and others; `fit_linear` for
+linear models."""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,5 @@
-"""Composite objectives: the base of full-batch solvers that minimise loss + penalty and compare its values in a
-step."""
+"""`Composite`, the base of full-batch solvers that minimise loss + penalty and compare objective values within
+a step."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from structsparse.solvers.base import Solver
 from structsparse.weights.notes import notes_of
 
 NOISE = 8  # units in the last place by which two evaluations of the same loss may differ
-CALM = 3  # steps without gain, in a row, after which a solver has converged
+CALM = 3  # successive steps without gain after which a solver has converged
 
 
 class Composite(Solver):
-    """Minimises  loss(W) + sum over penalised parameters of value(W), where the closure gives loss and gradient.
+    """Base of solvers that minimise  loss(W) + sum of the penalties of all parameters, where the closure computes loss
+    and gradient.
 
-    The loss must be of the same items each time. `step(closure)` evaluates it several times, and no step raises loss
-    plus penalty. `converged`: the last steps each gained less than `tolerance` times the objective, or no step gains
-    anything.
+    The loss must be over the same items each time. `step(closure)` evaluates the loss several times and never raises
+    the objective, which is loss plus penalty. `converged`: each of the last steps gained less than `tolerance` times
+    the objective, or no step gains anything.
 
-    `notes_of(parameter).curvature`, if set, estimates the second derivative of the loss in each entry up to one factor,
-    such as how often a feature occurs. Without it all entries are treated alike."""
+    `notes_of(parameter).curvature`, if set, estimates the second derivative of the loss in each entry up to a common
+    factor, such as the frequency of a feature. Without a curvature all entries have the same step."""
 
     needs_closure = True
     needs_full_batch = True
     carries_penalties = True
-    accuracy = 0.0  # share of its value by which an iterated prox may err at first
+    accuracy = 0.0  # initial relative error of the value allowed to an iterative prox
 
     def __init__(self, params, lr: float, tolerance: float, **defaults) -> None:
         if not (lr > 0 and math.isfinite(lr)):
@@ -45,10 +46,10 @@ class Composite(Solver):
         self.support: dict[Tensor, Tensor] = {}
         self.iterated: list[Penalty] = []
         for parameter in self.members:
-            notes_of(parameter).pending = None  # this solver needs dense gradients
+            notes_of(parameter).pending = None  # these solvers need dense gradients
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
-        """The penalty of each penalised parameter; entries of a parameter outside its support stay zero."""
+        """Set the penalty of each penalised parameter; entries outside the support of a parameter stay zero."""
         self.check_members((*penalties, *(support or {})))
         for part in self.iterated:
             part.accuracy = 0.0
@@ -59,7 +60,7 @@ class Composite(Solver):
         self._allow(self.accuracy)
 
     def _allow(self, accuracy: float) -> None:
-        """Set the accuracy of iterated proxes."""
+        """Set the accuracy of all iterative proxes."""
         for part in self.iterated:
             part.accuracy = accuracy
 
@@ -70,12 +71,12 @@ class Composite(Solver):
 
     @property
     def shared(self) -> dict:
-        """The state that all parameters share; it is stored with that of the first."""
+        """The state that all parameters share, such as the loss; it is stored with the state of the first parameter."""
         return self.state[self.members[0]].setdefault("shared", {})
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """A step of the solver; returns the loss at its end."""
+        """One step of the solver; returns the loss at the new weights."""
         if closure is None:
             raise UserError(f"{type(self).__name__} evaluates the loss within a step: call step(closure)")
         if "objective" not in self.shared:
@@ -83,7 +84,7 @@ class Composite(Solver):
         before = self.shared["objective"]
         self._step(closure)
         self._count_calm(before)
-        if self.shared["objective"] == before:  # the last evaluation was of a rejected step, or there was none
+        if self.shared["objective"] == before:  # so that the closure's last evaluation is at the current weights
             self._evaluate(closure, slopes=False)
         return self.shared["loss"]
 
@@ -94,7 +95,7 @@ class Composite(Solver):
             self.shared.update(objective=self.shared["loss"] + self._penalty(), calm=0)
 
     def _begin(self, closure: Callable) -> None:
-        """Evaluate the starting point."""
+        """Evaluate the loss and gradients at the initial weights."""
         self._mask()
         loss, gradients = self._evaluate(closure)
         if not math.isfinite(loss):
@@ -102,11 +103,11 @@ class Composite(Solver):
         self._accept(loss, gradients)
 
     def _step(self, closure: Callable) -> None:
-        """One step, which ends with `_accept`, or with the weights of before."""
+        """One step, which ends with `_accept` or restores the old weights."""
         raise NotImplementedError
 
     def _accept(self, loss: float, gradients: list[Tensor]) -> None:
-        """The step ends at the current parameters: store their loss and gradients."""
+        """End a step at the current parameters: store the loss, the objective and the gradients."""
         self.shared.update(loss=loss, objective=loss + self._penalty())
         self._store(gradients)
 
@@ -116,7 +117,7 @@ class Composite(Solver):
             self.state[parameter]["gradient"] = gradient
 
     def _gradients(self) -> list[Tensor]:
-        """The gradients of the loss at the end of the last step."""
+        """The stored gradients of the loss at the end of the last step, one per parameter."""
         return [self.state[parameter]["gradient"] for parameter in self.members]
 
     def _count_calm(self, before: float) -> None:
@@ -126,12 +127,14 @@ class Composite(Solver):
         shared["calm"] = shared.get("calm", 0) + 1 if gained <= small else 0
 
     def _stall(self) -> None:
-        """Converged: no step gains more than the rounding of the loss."""
+        """Declare convergence: further steps gain no more than the rounding error of the loss."""
         self.shared["calm"] = CALM
 
     def _evaluate(self, closure: Callable, slopes: bool = True) -> tuple[float, list[Tensor] | None]:
-        """Loss and gradients at the current parameters; their `.grad` is cleared. Without `slopes` the closure need not
-        compute gradients, and they are None if it does not."""
+        """The loss and the gradients with respect to all parameters, at their current values; the `.grad` fields are
+        cleared.
+
+        Without `slopes` the closure need not compute gradients, and the gradients are None if it does not."""
         self.slopes = slopes
         try:
             with torch.enable_grad():
@@ -156,7 +159,7 @@ class Composite(Solver):
         return sum(float(penalty.value(parameter)) for parameter, penalty in self.penalties.items())
 
     def _noise(self, loss: float) -> float:
-        """The size below which a difference of two losses is rounding."""
+        """The rounding error of a difference of two losses."""
         return NOISE * max(torch.finfo(parameter.dtype).eps for parameter in self.members) * abs(loss)
 
     def _mask(self) -> None:
@@ -165,12 +168,12 @@ class Composite(Solver):
             parameter.mul_(mask)
 
     def _move(self, points: Sequence[Tensor]) -> None:
-        """Copy points into the parameters."""
+        """Copy points, one per parameter, into the parameters."""
         for parameter, point in zip(self.members, points, strict=True):
             parameter.copy_(point)
 
     def _curvature(self, parameter: Tensor) -> Tensor | None:
-        """The curvature of a parameter, or its maximum if the penalty takes no step per entry; None if unknown."""
+        """The curvature of a parameter, or its maximum if the prox cannot take a step per entry; None if unknown."""
         curvature = notes_of(parameter).curvature
         if curvature is None:
             return None
@@ -188,7 +191,8 @@ class Composite(Solver):
         return curvature if penalty is None or penalty.takes_metric(parameter, curvature) else curvature.max()
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Restore the state with its own types; torch would cast counts and indices to the type of the weights."""
+        """Restore the state with its original types, as torch would cast counts and indices to the type of the
+        weights."""
         super().load_state_dict(state_dict)
         for place, parameter in enumerate(self.members):
             if place in state_dict["state"]:
@@ -196,7 +200,7 @@ class Composite(Solver):
 
 
 def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
-    """The inner product over all entries of all parameters."""
+    """The inner product of two lists of tensors, over all entries of all parameters."""
     total = 0.0
     for a, b in zip(left, right, strict=True):
         on_cpu = a.shape == b.shape and walkable(a) and walkable(b)
@@ -205,7 +209,7 @@ def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
 
 
 def _copied(value, device: torch.device):
-    """A deep copy of state, with tensors on a device."""
+    """A deep copy of optimizer state, with tensors on the given device."""
     if isinstance(value, Tensor):
         return value.detach().clone().to(device)
     if isinstance(value, dict):

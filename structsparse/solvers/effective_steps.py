@@ -1,8 +1,8 @@
-"""The effective steps of torch's own optimizers, per entry where they have a metric: what a prox after them must use.
+"""The effective step sizes of torch's own optimizers (SGD, Adagrad, RMSprop, Adam), which a prox after their steps must
+use.
 
-A metric is the step over `group["lr"]`, from the options of a parameter group and the state of a parameter. For Adam it
-holds the bias correction.
-"""
+A metric function returns the step size divided by `group["lr"]`, from the options of a parameter group and the
+optimizer state of a parameter. The metric of Adam includes the bias correction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from structsparse.base.errors import UserError
 
 
 def check_group(name: str, group: dict, parameter: Tensor) -> None:
-    """Refuse options under which the step on a penalised parameter is wrong for a prox."""
+    """Raise an error for optimizer options with which no correct prox exists, such as weight decay."""
     what = f"{name} of a penalised parameter {tuple(parameter.shape)}"
     if group.get("maximize", False):
         raise UserError(f"{what} has maximize=True: a penalty is for a loss that is minimised")
@@ -26,14 +26,15 @@ def check_group(name: str, group: dict, parameter: Tensor) -> None:
 
 
 def _sgd(group: dict, state: dict) -> float:
-    """SGD: under a constant gradient g the buffer tends to g * (1 - dampening) / (1 - momentum), also with nesterov."""
+    """The metric of SGD: under a constant gradient g the momentum buffer tends to g * (1 - dampening) / (1 - momentum),
+    also with nesterov."""
     if group["momentum"] == 0:
         return 1.0
     return (1 - group["dampening"]) / (1 - group["momentum"])
 
 
 def _adagrad(group: dict, state: dict) -> float | Tensor:
-    """Adagrad: 1 / (sqrt(sum of squares) + eps), with its decay."""
+    """The metric of Adagrad: 1 / (sqrt(sum of squares) + eps), with learning-rate decay."""
     if not state:
         return 0.0
     inverse = state["sum"].sqrt().add_(group["eps"]).reciprocal_()
@@ -41,7 +42,7 @@ def _adagrad(group: dict, state: dict) -> float | Tensor:
 
 
 def _rmsprop(group: dict, state: dict) -> float | Tensor:
-    """RMSprop: 1 / (sqrt(mean square) + eps) / (1 - momentum)."""
+    """The metric of RMSprop: 1 / (sqrt(mean square) + eps) / (1 - momentum)."""
     if not state:
         return 0.0
     square = state["square_avg"]
@@ -51,7 +52,8 @@ def _rmsprop(group: dict, state: dict) -> float | Tensor:
 
 
 def _adam(group: dict, state: dict) -> float | Tensor:
-    """Adam and AdamW: 1 / (sqrt(corrected mean square) + eps), without the correction of the mean gradient."""
+    """The metric of Adam and AdamW: 1 / (sqrt(corrected mean square) + eps), without the bias correction of the mean
+    gradient."""
     if not state:
         return 0.0
     square = state["max_exp_avg_sq"] if group["amsgrad"] else state["exp_avg_sq"]

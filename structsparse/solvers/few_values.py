@@ -1,6 +1,5 @@
-"""Solvers for weights with few distinct values: `Tied` fits the values, `StraightThrough` trains through the rounding,
-`ProxOnly` rounds once.
-"""
+"""Solvers for discrete weights (few distinct values): `Tied` refits the values, `StraightThrough` trains rounded
+weights, `ProxOnly` rounds once."""
 
 from __future__ import annotations
 
@@ -15,23 +14,24 @@ from structsparse.base.errors import UserError
 from structsparse.solvers.composite import CALM, Composite
 from structsparse.solvers.quasi_newton import by_entry, cut_and_ridge
 
-ENOUGH = 1e-4  # share of the first-order gain that a step must bring
+ENOUGH = 1e-4  # share of the predicted first-order gain that a step must achieve
 TRIES = 30  # halvings of the step, at most
-MOST = 256  # values, at most
+MOST = 256  # distinct values, at most
 
 
 class Tied(Composite):
-    """Minimises loss + penalty over the distinct values v, where  W_i = v[group of i].
+    """Minimises loss + penalty over the distinct values v of tied weights  W_i = v[group of i], by BFGS with
+    backtracking.
 
-    A group holds the entries, of all penalised parameters, that are equal at the start. Zeros stay zero, values keep
-    their signs, and parameters without a penalty are not changed. BFGS on the values, each scaled by the root of the
-    size of its group; a step is halved until the objective falls."""
+    A group consists of the entries, of all penalised parameters, that are equal at the start. Zeros stay zero, values
+    keep their signs, and parameters without a penalty do not change. BFGS works on the values, each multiplied by the
+    square root of the size of its group."""
 
     def __init__(self, params, lr: float = 1.0, tolerance: float = 1e-7) -> None:
         super().__init__(params, lr, tolerance)
 
     def attach(self, penalties, support=None) -> None:
-        """Accept penalties by entry only."""
+        """Set the penalties, which must be sums over entries."""
         for penalty in penalties.values():
             if not by_entry(penalty):
                 raise UserError(
@@ -43,14 +43,14 @@ class Tied(Composite):
         self.groups: list[Tensor] | None = None
 
     def _begin(self, closure: Callable) -> None:
-        """Group the equal entries and start BFGS at the identity."""
+        """Form groups of equal entries and start BFGS with the identity as inverse Hessian."""
         self._group()
         super()._begin(closure)
         count = len(self.shared["values"])
         self.shared["inverse"] = torch.eye(count, dtype=torch.float64)
 
     def _group(self) -> None:
-        """Collect the distinct values, and the group of each entry."""
+        """Collect the distinct nonzero values, and find the group of each entry."""
         weights = [parameter.detach().flatten().double() for parameter in self.tied]
         values = torch.cat([flat[flat != 0] for flat in weights]).unique()
         if not 0 < len(values) <= MOST:
@@ -59,7 +59,7 @@ class Tied(Composite):
         self._find_groups()
 
     def _find_groups(self) -> None:
-        """The group of each entry: the index of its value, one past the last for zeros."""
+        """Find the group of each entry, which is the index of its value; zeros get the index after the last value."""
         values, self.groups = self.shared["values"], []
         for parameter in self.tied:
             flat = parameter.detach().flatten().double()
@@ -71,7 +71,7 @@ class Tied(Composite):
     def _step(self, closure: Callable) -> None:
         """A BFGS step on the values, with a backtracking line search."""
         if self.groups is None:
-            self._find_groups()  # after a checkpoint
+            self._find_groups()  # after loading a checkpoint
         shared, unit = self.shared, self.sizes.sqrt()
         values, before = shared["values"], self._slope(self._gradients())
         slope = before / unit
@@ -96,13 +96,13 @@ class Tied(Composite):
         self._stall()
 
     def _put(self, values: Tensor) -> None:
-        """Set the entries of each group to its value."""
+        """Set all entries of each group to the value of the group."""
         padded = torch.cat([values, values.new_zeros(1)])
         for parameter, group in zip(self.tied, self.groups, strict=True):
             parameter.copy_(padded[group].view_as(parameter))
 
     def _slope(self, gradients: list[Tensor], values: Tensor | None = None) -> Tensor:
-        """The gradient of loss plus penalty with respect to the values."""
+        """The gradient of loss plus penalty with respect to the distinct values: float64 [values]."""
         values = self.shared["values"] if values is None else values
         total = torch.zeros(len(values) + 1, dtype=torch.float64)
         gradient_of = dict(zip(self.members, gradients, strict=True))
@@ -126,11 +126,13 @@ class Tied(Composite):
 
 
 class StraightThrough(Composite):
-    """The straight-through estimator, a baseline: V <- soft threshold of V - step * gradient(W) at lasso * step,
-    W <- nearest value to V.
+    """The straight-through estimator, a baseline for discrete weights: latent weights V are trained and W is V rounded.
+
+        V <- soft threshold of V - step * gradient(W) at lasso * step,    W <- nearest value to V
 
     W are the parameters, under Discrete penalties; V is state of the solver. The step is lr / curvature^exponent per
-    entry. The loss need not fall and nothing converges, so choose the best model on dev. Batches may be small."""
+    entry. The loss may rise and nothing converges, so choose the best model on development data. Mini-batches are
+    possible."""
 
     needs_full_batch = False
 
@@ -142,11 +144,11 @@ class StraightThrough(Composite):
 
     @property
     def converged(self) -> bool:
-        """Never: the loss need not fall."""
+        """Always false, as the loss may rise."""
         return False
 
     def attach(self, penalties, support=None) -> None:
-        """Accept Discrete penalties only."""
+        """Set the penalties, which must be Discrete."""
         for penalty in penalties.values():
             if not penalty.discrete:
                 raise UserError(
@@ -157,7 +159,7 @@ class StraightThrough(Composite):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """A gradient step on the latent weights; the parameters are their nearest values."""
+        """A gradient step on the latent weights; the parameters become the nearest allowed values."""
         if closure is None:
             raise UserError("StraightThrough evaluates the loss within a step: call step(closure)")
         self._mask()
@@ -171,7 +173,7 @@ class StraightThrough(Composite):
         return loss
 
     def _move_one(self, parameter: Tensor, gradient: Tensor) -> None:
-        """Take the step of one parameter."""
+        """The straight-through step of one parameter."""
         curvature = self._curvature(parameter)
         steps = self.param_groups[0]["lr"] * (1.0 if curvature is None else curvature**-self.exponent)
         penalty = self.penalties.get(parameter)
@@ -185,10 +187,10 @@ class StraightThrough(Composite):
 
 
 class ProxOnly(Composite):
-    """A single prox of the penalty at W, with a step of lr.
+    """Applies the prox of the penalty to W once, with a step of lr.
 
-    It rounds a trained model to the values of a Discrete penalty (the QT of Suzuki and Nagata, 2013), or applies the
-    threshold of another penalty."""
+    This rounds a trained model to the values of a Discrete penalty (QT of Suzuki and Nagata, 2013), or thresholds the
+    weights under another penalty."""
 
     needs_full_batch = False
 

@@ -1,4 +1,4 @@
-"""Accelerated proximal gradient: FISTA on the full batch, and an accelerated stochastic method."""
+"""Accelerated proximal gradient methods: FISTA on the full batch, and accelerated stochastic gradient descent."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from structsparse.solvers.composite import Composite
 from structsparse.solvers.fista_passes import AcceleratedParameter
 from structsparse.weights.notes import notes_of
 
-SHORTER, LONGER, MUCH_LONGER = 0.6, 1.03, 2.0  # factors of the step; the last if the loss is nearly linear along it
-GROWN = (1 + math.sqrt(5)) / 2  # the momentum after a momentum of 1
-SHARPER, FINEST = 1000.0, 1e-9  # factor of the accuracy of iterated proxes; beyond the finest they are exact
-TRIES = 80  # shorter steps tried, down to a factor of 1e-17
+# factors that change the step; MUCH_LONGER if the loss is nearly linear along the step
+SHORTER, LONGER, MUCH_LONGER = 0.6, 1.03, 2.0
+GROWN = (1 + math.sqrt(5)) / 2  # the FISTA momentum parameter that follows a momentum of 1
+SHARPER, FINEST = 1000.0, 1e-9  # factor by which iterative proxes become more accurate; beyond FINEST they are exact
+TRIES = 80  # attempts at a shorter step, down to a factor of 1e-17
 
 
 class FISTA(Composite):
-    """FISTA: W <- prox(Z - step * gradient at Z), where Z = W + momentum * (W - W before).
+    """FISTA with backtracking and restarts: W <- prox(Z - step * gradient at Z), where Z = W + momentum * (W - previous
+    W).
 
-    The step is lr / curvature times one factor, which shrinks until the quadratic model with it bounds the loss, and
-    grows again. If a step turns back, the momentum restarts; if one leads uphill, it is undone: the objective never
-    rises. If a penalty takes no step per entry, its parameter has one step, that of the largest curvature."""
+    The step is lr / curvature times a common factor. The factor shrinks until the quadratic model bounds the loss, and
+    grows again later. If a step points back against the last move, the momentum restarts. A step that raises the
+    objective is undone, so the objective never rises. If the prox cannot take a step per entry, the parameter has one
+    step, from its largest curvature."""
 
     accuracy = 1e-5
 
@@ -36,12 +39,12 @@ class FISTA(Composite):
         self.cached_steps: dict[Tensor, tuple] = {}
 
     def _begin(self, closure: Callable) -> None:
-        """Evaluate the starting point, with a unit scale and no momentum."""
+        """Evaluate the initial weights; the step factor is 1 and there is no momentum."""
         super()._begin(closure)
         self.shared.update(scale=1.0, momentum=1.0)
 
     def _step(self, closure: Callable) -> None:
-        """An accelerated step; if it leads uphill, a plain one; if that fails too, none."""
+        """An accelerated step; if the objective rises, a step without momentum; if it still rises, no step."""
         shared, steps, moves = self.shared, self._steps(), self._moves()
         self._allow(shared.get("accuracy", self.accuracy))
         end = self._descend(closure, moves, steps, *self._extrapolated(closure, moves))
@@ -65,8 +68,8 @@ class FISTA(Composite):
             state["gradient"] = None if end.slopes is None else end.slopes[place]
 
     def _sharpen(self) -> bool:
-        """Make iterated proxes more accurate, as their errors may be why no step leads downhill; False if they are
-        exact."""
+        """Make iterative proxes more accurate, as their errors may prevent a lower objective; returns False if they are
+        already exact."""
         allowed = self.shared.get("accuracy", self.accuracy if self.iterated else 0.0)
         if allowed == 0:
             return False
@@ -75,7 +78,7 @@ class FISTA(Composite):
         return True
 
     def _steps(self) -> list[float | Tensor]:
-        """The step of each parameter, up to the common factor."""
+        """The step size of each parameter, without the common factor."""
         return [self._step_of(parameter, group["lr"]) for group in self.param_groups for parameter in group["params"]]
 
     def _step_of(self, parameter: Tensor, lr: float) -> float | Tensor:
@@ -91,13 +94,13 @@ class FISTA(Composite):
         return cached[3]
 
     def _moves(self) -> list[AcceleratedParameter]:
-        """The work memory of each parameter, allocated once."""
+        """The work arrays of each parameter, allocated once."""
         if [move.parameter for move in self.moves] != self.members:
             self.moves = [AcceleratedParameter(parameter) for parameter in self.members]
         return self.moves
 
     def _extrapolated(self, closure: Callable, moves: list[AcceleratedParameter]) -> tuple[float, list[Tensor]]:
-        """Extrapolate by the momentum; returns loss and gradients there."""
+        """Move the parameters to the extrapolated point Z; returns loss and gradients at Z."""
         momentum = self.shared["momentum"]
         grown = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
         for move in moves:
@@ -113,7 +116,7 @@ class FISTA(Composite):
         return self._here(closure)
 
     def _here(self, closure: Callable) -> tuple[float, list[Tensor]]:
-        """Loss and gradients at the end of the last step, where the parameters are."""
+        """The loss and gradients at the current parameters, which are the end of the last step."""
         if any(self.state[parameter]["gradient"] is None for parameter in self.members):
             self._store(self._evaluate(closure)[1])
         return self.shared["loss"], self._gradients()
@@ -121,17 +124,18 @@ class FISTA(Composite):
     def _descend(
         self, closure, moves: list[AcceleratedParameter], steps, loss: float, gradients: list[Tensor]
     ) -> StepEnd | None:
-        """Backtracking: prox(point - step * gradient) with a step short enough; None if there is none."""
+        """Backtracking: take prox(point - step * gradient) with a step that is short enough; None if there is none."""
         shared = self.shared
         for _ in range(TRIES):
             length, along, turn = self._try(moves, steps, gradients)
             model = length / (2 * shared["scale"])
-            clear = model > self._noise(loss)  # else the difference of two losses is rounding, and slopes decide
+            # otherwise the difference of two losses is rounding error, and gradients decide
+            clear = model > self._noise(loss)
             value, slopes = self._evaluate(closure, slopes=not clear)
             rise = value - loss - along
             if slopes is None:
                 bend = 2 * rise
-            else:  # for a parabola, twice the rise above the tangent
+            else:  # for a parabola this is twice the rise above the tangent
                 bend = sum(move.sums(*pair)[1] for move, *pair in zip(moves, slopes, steps, strict=True)) - along
             if math.isfinite(value) and (rise <= model if clear else bend <= 2 * model):
                 shared["scale"] *= LONGER if bend > model / 2 else MUCH_LONGER
@@ -140,7 +144,8 @@ class FISTA(Composite):
         return None
 
     def _try(self, moves: list[AcceleratedParameter], steps, gradients: list[Tensor]) -> list[float]:
-        """Take a step of all parameters; returns the sums of `AcceleratedParameter.sums`."""
+        """Take a proximal gradient step of all parameters; returns the sums of `AcceleratedParameter.sums` over
+        parameters."""
         scale = self.shared["scale"]
         for move, step, gradient in zip(moves, steps, gradients, strict=True):
             taken = move.down_(gradient, step, scale)
@@ -152,12 +157,12 @@ class FISTA(Composite):
 
 
 class StepEnd(NamedTuple):
-    """The end of a step."""
+    """The result of a FISTA step."""
 
     loss: float
     objective: float
-    slopes: list[Tensor] | None  # gradients, if computed
-    turns: bool  # whether the step turns back from the last one
+    slopes: list[Tensor] | None  # gradients at the new point, if computed
+    turns: bool  # whether the step points back against the last move
 
 
 def _uphill(end: StepEnd | None, shared: dict) -> bool:
@@ -166,15 +171,15 @@ def _uphill(end: StepEnd | None, shared: dict) -> bool:
 
 
 class AcceleratedSGD(Solver):
-    """The accelerated stochastic method of Hu, Kwok and Pan (2009):
+    """Accelerated stochastic proximal gradient of Hu, Kwok and Pan (2009):
 
         X = (1 - a) Y + a Z;  Y <- prox(X - gradient at X / L)
         Z <- Z - (L (X - Y) + convexity (Z - X)) / (L a + convexity)
 
-    The parameters hold Y. Without strong convexity (convexity 0), a = 2 / (t + 2) and L = 1 / lr + noise * (t + 1)^1.5
-    for t = 0, 1, ...; otherwise L = 1 / lr + convexity / d, and a is the root of a^2 = d (1 - a), with d = 1, then the
-    product of all (1 - a). 1 / lr is the Lipschitz constant of the gradient, `convexity` the smallest curvature of loss
-    plus penalty."""
+    The parameters hold Y. If `convexity` is 0, a = 2 / (t + 2) and L = 1 / lr + noise * (t + 1)^1.5 for t = 0, 1, ...
+    Otherwise L = 1 / lr + convexity / d, and a is the root of a^2 = d (1 - a); d is 1 at first, then the product of all
+    (1 - a). 1 / lr is the Lipschitz constant of the gradient, `convexity` the smallest curvature of loss plus penalty.
+    """
 
     needs_closure = True
     needs_each_prox = True
@@ -188,11 +193,11 @@ class AcceleratedSGD(Solver):
         super().__init__(params, {"lr": lr, "noise": noise, "convexity": convexity, "taken": 0, "d": 1.0})
         for group in self.param_groups:
             for parameter in group["params"]:
-                notes_of(parameter).pending = None  # X is dense, so gradients may be
+                notes_of(parameter).pending = None  # X is dense, so dense gradients cost nothing extra
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """Evaluate the gradient at X; the prox after it completes the step to Y."""
+        """A gradient step from X; the prox that follows completes the step to Y."""
         if closure is None:
             raise UserError("AcceleratedSGD evaluates the gradient away from the weights: call step(closure)")
         for group in self.param_groups:
@@ -211,7 +216,7 @@ class AcceleratedSGD(Solver):
         return loss
 
     def _look_ahead(self, group: dict, parameter: Tensor) -> None:
-        """Update Z, now that the prox has produced Y."""
+        """Update Z after the prox has computed Y."""
         state = self.state[parameter]
         if "z" not in state:
             state["z"] = parameter.detach().clone()
@@ -227,7 +232,7 @@ class AcceleratedSGD(Solver):
         state["x"] = parameter.detach().clone()
 
     def rate(self, group: dict) -> float:
-        """The last step."""
+        """The last step size, 1 / L."""
         return 1 / group["L"] if group["taken"] else 0.0
 
     def metric(self, group: dict, parameter: Tensor) -> float:
@@ -235,7 +240,7 @@ class AcceleratedSGD(Solver):
 
 
 def _next(group: dict) -> None:
-    """Compute L and a of the next step."""
+    """Compute L and a for the next step."""
     t, convexity, d = group["taken"], group["convexity"], group["d"]
     if convexity == 0:
         group["L"], group["a"] = 1 / group["lr"] + group["noise"] * (t + 1) ** 1.5, 2 / (t + 2)

@@ -1,4 +1,4 @@
-"""The operations of an accelerated step on one parameter, in few fused passes over its memory."""
+"""The vector operations of FISTA on one parameter, fused into few passes over memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from structsparse.prox.steps import changed
 
 
 class AcceleratedParameter:
-    """One parameter in FISTA: `here`, the end of the last step, `point`, the extrapolation, `metric`, the step tried.
+    """The work arrays of one parameter in FISTA: `here`, the end of the last step; `point`, the extrapolated point;
+    `metric`, the steps.
 
-    Their memory is reused from step to step: allocating it would cost as much as a pass over it."""
+    The arrays are reused in every step, as allocating them would cost as much as a pass over them."""
 
     def __init__(self, parameter: Tensor) -> None:
         self.parameter = parameter
@@ -32,7 +33,7 @@ class AcceleratedParameter:
         self.point.copy_(self.parameter)
 
     def stay_(self) -> None:
-        """Undo an extrapolation: W and point <- here."""
+        """Undo the extrapolation: W and point <- here."""
         self.parameter.copy_(self.here)
         self.point.copy_(self.here)
 
@@ -48,8 +49,8 @@ class AcceleratedParameter:
         return self.metric
 
     def sums(self, gradient: Tensor, step: float | Tensor) -> tuple[float, float, float]:
-        """Sums for the line search, with move = W - point: sum move^2 / step, sum move * gradient, and
-        sum -move / step * (W - here)."""
+        """The sums for backtracking, with move = W - point: sum move^2 / step, sum move * gradient, and sum -move /
+        step * (W - here)."""
         if isinstance(step, Tensor) and self._fit(gradient, step):
             arrays = (flat_array(part) for part in (self.parameter, self.point, self.here, gradient, step))
             return tuple(map(float, kernels.sums(*arrays)))
@@ -58,10 +59,10 @@ class AcceleratedParameter:
         return tuple(float((a * b).sum()) for a, b in ((move, scaled), (move, gradient), (-scaled, from_here)))
 
     def _fit(self, *tensors: Tensor) -> bool:
-        """Whether the kernels can work on all of these tensors."""
+        """Whether the compiled kernels support all of these tensors."""
         W = self.parameter
         return walkable(W) and all(o.shape == W.shape and o.dtype == W.dtype and walkable(o) for o in tensors)
 
     def _number(self, value: float):
-        """A scalar of the type of the parameter."""
+        """The value as a numpy scalar of the parameter's type."""
         return flat_array(self.parameter).dtype.type(value)

@@ -1,4 +1,4 @@
-"""MIRA as a torch optimizer: passive-aggressive steps, whose length follows from the loss."""
+"""MIRA as a torch optimizer: passive-aggressive steps, whose length is loss / ||gradient||^2."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from structsparse.weights.notes import notes_of
 
 
 class MIRA(RowSolver):
-    """MIRA, passive-aggressive: w -= lr * min(cap, loss / ||gradient||^2) * gradient.
+    """MIRA (passive-aggressive learning): w -= lr * min(cap, loss / ||gradient||^2) * gradient.
 
-    With lr 1 and no cap, a piecewise linear loss such as the hinge of one item is zero after the step. The loss is the
-    value of the closure, the gradient that of all parameters together; with gradient zero there is no step."""
+    With lr 1 and no cap, a piecewise linear loss such as the hinge loss of one item is zero after the step. The loss is
+    the value of the closure; the norm is that of the gradient with respect to all parameters together. There is no step
+    if the gradient is zero."""
 
     needs_closure = True
 
@@ -45,7 +46,7 @@ class MIRA(RowSolver):
         return loss
 
     def _length(self, loss, parameters: list[Tensor], pending: dict[Tensor, BagGradient]) -> Tensor:
-        """min(cap, loss / ||gradient||^2), a float64 scalar that stays on the device."""
+        """The step length min(cap, loss / ||gradient||^2): a float64 scalar that stays on the device."""
         squares = [p.grad.square().sum(dtype=torch.float64) for p in parameters if p.grad is not None]
         squares += [row_sums(gradient)[1].square().sum(dtype=torch.float64) for gradient in pending.values()]
         total = torch.stack([s.to(squares[0].device) for s in squares]).sum() if squares else torch.zeros(())
@@ -53,7 +54,7 @@ class MIRA(RowSolver):
         return torch.where(total > 0, (loss / total).clamp(max=self.cap), 0.0)
 
     def rate(self, group: dict) -> float | Tensor:
-        """The last step."""
+        """The length of the last step, times lr."""
         return group["taken"]
 
     def metric(self, group: dict, parameter: Tensor) -> float:
@@ -61,7 +62,7 @@ class MIRA(RowSolver):
 
 
 def _subtract_(table: Tensor, gradient: BagGradient, rate: Tensor) -> None:
-    """table -= rate * X'R, with the rate on the device."""
+    """SGD step of a table with a factored gradient, table -= rate * X'R, where the rate stays on the device."""
     if table.device.type == "cpu":
         subtract_(table, gradient, float(rate))
         return

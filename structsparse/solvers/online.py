@@ -1,9 +1,8 @@
-"""Perceptron and MIRA, sentence by sentence in compiled passes (sweeps) over the tables of a model.
+"""Online structured perceptron and MIRA: compiled sweeps that update a model's weight tables after each sentence.
 
-To Lightning a step is a block of sentences, after which the penalties follow. Within the block the weights move after
-each sentence, so nothing can be shared by several devices. `solver=sgd` and `solver=mira` with `batch=1` do the same,
-step by step, on any device.
-"""
+In Lightning a training step is a block of sentences, after which the penalties are applied. Within the block the
+weights change after each sentence, so several devices cannot share the work. `solver=sgd` and `solver=mira` with
+`batch=1` do the same on any device, one step at a time."""
 
 from __future__ import annotations
 
@@ -25,25 +24,26 @@ __all__ = ["Online", "OnlineMIRA", "OnlinePerceptron", "Sweeper", "SweptModel", 
 
 
 class Sweeper(ABC):
-    """A sweep: one compiled pass over single sentences, which moves the weights of a model for an online solver."""
+    """A sweep: a compiled pass over single sentences that updates the weights of a model for an online solver."""
 
     def __init__(self, model: nn.Module, solver: Online) -> None:
         self.model, self.solver = model, solver
 
     @abstractmethod
     def check(self) -> None:
-        """Refuse a model that the solver cannot move."""
+        """Raise an error if the sweep does not support this model."""
 
     @abstractmethod
     def sweep(self, passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
-        """Go through the sentences of a passage; `clock` sentences have been seen before it.
+        """Learn from the sentences of a passage; `clock` is the number of sentences before it.
 
-        Returns the sums of losses and of steps, and the change of the number of weights that are not zero."""
+        Returns the sum of losses, the sum of step lengths, and the change in the number of nonzero weights."""
 
     def _release(self, scorer: GrowingTable) -> None:
-        """Drop the zero rows of a growing table, and their part of the mean.
+        """Drop the zero rows of a growing table, and the same rows of the running mean.
 
-        With a mean and no prox since the last sweep, zero rows are zero by chance and stay."""
+        If the mean is used and no prox has made zeros since the last sweep, zero rows are kept, as they are zero by
+        chance."""
         state = self.solver.state[scorer.table]
         if self.solver.average and not state.pop("killed", False):
             return
@@ -54,20 +54,21 @@ class Sweeper(ABC):
 
 @runtime_checkable
 class SweptModel(Protocol):
-    """A model that offers sweeps over its sentences."""
+    """A model that has a compiled sweep over its sentences."""
 
     def sweeper(self, solver: Online) -> Sweeper:
-        """The sweep over the kind of sentences and of table that the model has."""
+        """The sweep for this kind of model and table."""
 
 
 class Online(Solver):
-    """Base of online solvers: `sweep` learns from a block of sentences; `step` only calls the closure that does so.
+    """Base of online solvers: `sweep` learns from a block of sentences; `step` only calls the closure, which calls
+    `sweep`.
 
-    With `average` the weights between epochs are the mean of those after each sentence, proxes included. If proxes have
-    made zeros, the mean keeps the zeros of the last weights; otherwise every weight that ever lived would live in
-    it."""
+    With `average` the weights between epochs are the mean of the weights after each sentence, including the changes by
+    proxes. If proxes have made zeros, the mean is zero wherever the last weights are zero; otherwise nearly all weights
+    of the mean would be nonzero."""
 
-    needs_closure = True  # a sweep moves the weights itself: no gradient may accumulate
+    needs_closure = True  # a sweep updates the weights itself: no gradients may accumulate
     needs_sentences = True
     host_only = True
     passive = False
@@ -80,11 +81,11 @@ class Online(Solver):
             raise UserError(f"solver.decay is {decay}; it must be from 0 to 1")
         super().__init__(params, {"lr": lr, "taken": 0.0, "clock": 0})
         self.decay, self.average = decay, average
-        self.before_prox: dict[Tensor, Tensor] = {}  # copies of weights
+        self.before_prox: dict[Tensor, Tensor] = {}  # copies of the weights before the last prox
         self.sweeper: Sweeper | None = None
         self.counted = False  # whether `living` is up to date
-        self.living = 0  # weights of features that are not zero, after the last sweep
-        self.rows = 0  # rows of features in memory
+        self.living = 0  # number of nonzero weights after the last sweep
+        self.rows = 0  # number of feature rows in memory
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -94,14 +95,14 @@ class Online(Solver):
         return closure()
 
     def rate(self, group: dict) -> float:
-        """The sum of the steps of the last block."""
+        """The sum of the step lengths in the last block."""
         return group["taken"]
 
     def metric(self, group: dict, parameter: Tensor) -> float:
         return 1.0
 
     def place_(self, group: dict, parameter: Tensor) -> None:
-        """Prepare for a prox: its change belongs to the mean, and living weights must be counted again."""
+        """Prepare for a prox, whose change must enter the mean and changes the number of nonzero weights."""
         self.counted = False
         if notes_of(parameter).grows is not None:
             notes_of(parameter).grows.stale()
@@ -112,9 +113,10 @@ class Online(Solver):
 
     @torch.no_grad()
     def sweep(self, model: nn.Module, loss: nn.Module, passage) -> Tensor:
-        """Learn from the sentences of a passage, in order; returns the mean of their losses, each before its step."""
+        """Learn from the sentences of a passage, in order; returns the mean loss, each loss being computed before the
+        update."""
         self.check(model, loss)
-        self.resume()  # in case a validation within the epoch took the mean
+        self.resume()  # in case a validation during the epoch took the mean
         self._add_prox_to_mean()
         if self.sweeper is None or self.sweeper.model is not model:
             self.sweeper = model.sweeper(self)
@@ -132,12 +134,13 @@ class Online(Solver):
         return torch.tensor(losses / len(passage.sentences), dtype=torch.float64)
 
     def state_dict(self) -> dict:
-        """The state, with the changes by proxes included in the mean."""
+        """The optimizer's state, after adding pending prox changes to the running mean of the weights."""
         self._add_prox_to_mean()
         return super().state_dict()
 
     def check(self, model: nn.Module, loss: nn.Module) -> None:
-        """Refuse models without a sweep, losses without a rival, other devices and types."""
+        """Raise an error for models without a sweep, losses other than hinge and perceptron, other devices and
+        types."""
         name = self.name
         if not isinstance(model, SweptModel):
             raise UserError(f"{name} has no sweep over sentences for a {type(model).__name__}; choose another solver")
@@ -154,7 +157,7 @@ class Online(Solver):
     # --- the mean of the weights
 
     def past(self, parameter: Tensor, room: int) -> Tensor:
-        """The sum of changes, each times the number of sentences before it: [room, ...]"""
+        """The sum of all weight changes, each multiplied by the number of sentences before the change: [room, ...]."""
         state = self.state[parameter]
         past = state.get("past")
         if past is None or len(past) < room:
@@ -164,7 +167,7 @@ class Online(Solver):
         return state["past"]
 
     def _add_prox_to_mean(self) -> None:
-        """Count the changes by proxes since the last block as changes of the weights."""
+        """Add the weight changes by proxes since the last block to the running mean."""
         clock = self.param_groups[0]["clock"]
         for parameter, before in self.before_prox.items():
             state, move = self.state[parameter], parameter.detach() - before
@@ -176,7 +179,7 @@ class Online(Solver):
 
     @torch.no_grad()
     def take_mean(self) -> None:
-        """The weights become their mean so far, until `resume`."""
+        """Replace the weights by their mean so far, until `resume`."""
         self._add_prox_to_mean()
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -191,21 +194,23 @@ class Online(Solver):
 
     @torch.no_grad()
     def resume(self) -> None:
-        """The weights are again what they were before `take_mean`."""
+        """Restore the weights from before `take_mean`."""
         for parameter, state in self.state.items():
             if "now" in state:
                 parameter.data = state.pop("now")
 
 
 class OnlinePerceptron(Online):
-    """Perceptron: w += rate * (features of the gold labels - those of the best rival), rate = lr / epoch^decay"""
+    """Online structured perceptron: w += rate * (features of the gold labels - features of the best rival), rate = lr /
+    epoch^decay."""
 
     def __init__(self, params, lr: float = 1.0, decay: float = 0.5, average: bool = False) -> None:
         super().__init__(params, lr, decay, average)
 
 
 class OnlineMIRA(Online):
-    """MIRA: w += lr * min(cap, loss / squared length) * (features of the gold labels - those of the best rival)"""
+    """Online MIRA: w += lr * min(cap, loss / squared length) * (features of the gold labels - features of the best
+    rival)."""
 
     passive = True
 

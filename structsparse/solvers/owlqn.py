@@ -1,4 +1,4 @@
-"""OWL-QN: orthant-wise L-BFGS for lasso and elastic net."""
+"""OWL-QN (orthant-wise limited-memory quasi-Newton): L-BFGS for lasso and elastic net."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from structsparse.solvers.composite import Composite, inner
 from structsparse.solvers.quasi_newton import by_entry, cut_and_ridge
 from structsparse.solvers.secants import FLAT
 
-ENOUGH = 1e-4  # share of the first-order gain that a step must bring
+ENOUGH = 1e-4  # share of the predicted first-order gain that a step must achieve
 TRIES = 40  # halvings of the step, at most
 
 
 class OWLQN(Composite):
-    """OWL-QN of Andrew and Gao (2007), for penalties cut * |W_i| + ridge / 2 * W_i^2: L1, elastic net, squared l2,
-    none.
+    """OWL-QN of Andrew and Gao (2007), for penalties cut * |W_i| + ridge / 2 * W_i^2: L1, elastic net, squared l2, no
+    penalty.
 
-    The direction is minus the L-BFGS inverse of the last `history` steps times the pseudo-gradient (the smallest
-    subgradient), with zeros where its sign disagrees. A weight that would change its sign stops at zero. The step is
-    halved until the objective falls enough. The ridge is part of the loss. The history covers all entries."""
+    The direction is minus the L-BFGS inverse Hessian, from the last `history` steps, times the pseudo-gradient (the
+    smallest subgradient). Entries whose sign disagrees with the pseudo-gradient are set to zero in the direction. A
+    weight that would change its sign stops at zero. The step is halved until the objective falls enough. The ridge is
+    treated as part of the loss. The history has pairs for all entries."""
 
     def __init__(self, params, lr: float = 1.0, history: int = 10, tolerance: float = 1e-7) -> None:
         if history < 1:
@@ -33,7 +34,7 @@ class OWLQN(Composite):
         self.history = history
 
     def attach(self, penalties, support=None) -> None:
-        """Accept penalties by entry only."""
+        """Set the penalties, which must be sums over entries."""
         for penalty in penalties.values():
             if not by_entry(penalty):
                 raise UserError(
@@ -43,15 +44,15 @@ class OWLQN(Composite):
         super().attach(penalties, support)
 
     def _begin(self, closure: Callable) -> None:
-        """Evaluate the starting point with an empty history."""
+        """Evaluate the initial weights, with an empty history."""
         super()._begin(closure)
         self._forget()
 
     def _forget(self) -> None:
-        """Drop the history."""
+        """Drop the history of steps and gradient changes."""
         for parameter in self.members:
             self.state[parameter].update(steps=[], changes=[])
-        self.shared["products"] = []  # of step and change, the oldest first
+        self.shared["products"] = []  # inner products of step and gradient change, the oldest first
 
     def _step(self, closure: Callable) -> None:
         """An orthant-wise L-BFGS step with a backtracking line search."""
@@ -79,15 +80,15 @@ class OWLQN(Composite):
         self._forget()
 
     def _walk(self, here: list[Tensor], pseudo: list[Tensor], direction: list[Tensor], length: float) -> None:
-        """Move along the direction; weights that leave the orthant become zero."""
+        """Move the weights along the direction; weights that would leave the orthant become zero."""
         for parameter, start, pull, line, cut in zip(self.members, here, pseudo, direction, self._cuts(), strict=True):
             parameter.copy_(start).add_(line, alpha=length)
             if cut > 0:
                 side = torch.where(start != 0, start.sign(), -pull.sign())
-                parameter.mul_(parameter.sign() == side).add_(0.0)  # no negative zeros
+                parameter.mul_(parameter.sign() == side).add_(0.0)  # the addition removes negative zeros
 
     def _direction(self, pseudo: list[Tensor]) -> list[Tensor]:
-        """Minus the L-BFGS inverse times the pseudo-gradient, zero where their signs disagree."""
+        """Minus the L-BFGS inverse Hessian times the pseudo-gradient, with zeros where the signs disagree."""
         products, direction = self.shared["products"], [-v for v in pseudo]
         steps, changes = ([self.state[p][key] for p in self.members] for key in ("steps", "changes"))
         shares = []
@@ -119,10 +120,10 @@ class OWLQN(Composite):
                 del self.state[parameter][key][: -self.history]
 
     def _cuts(self) -> list[float]:
-        """The strength of the absolute values of each parameter."""
+        """The coefficient of |W_i| in the penalty of each parameter."""
         return [cut_and_ridge(self.penalties.get(parameter))[0] for parameter in self.members]
 
     def _slopes(self, gradients: list[Tensor]) -> list[Tensor]:
-        """The gradients of loss plus ridge at the current parameters."""
+        """The gradients of loss plus ridge with respect to the current parameters."""
         ridges = [cut_and_ridge(self.penalties.get(parameter))[1] for parameter in self.members]
         return [g.add(p, alpha=ridge) for g, p, ridge in zip(gradients, self.members, ridges, strict=True)]

@@ -1,4 +1,5 @@
-"""Proximal quasi-Newton: an L-BFGS model of the loss plus the exact penalty, minimised over the living entries."""
+"""Proximal quasi-Newton: an L-BFGS model of the loss plus the exact penalty, minimised over a working set of
+entries."""
 
 from __future__ import annotations
 
@@ -17,18 +18,18 @@ from structsparse.solvers.composite import Composite, inner
 from structsparse.solvers.flat_vector import put_, split, take, take_broadcast, where
 from structsparse.solvers.secants import QuadraticModel, Secants
 
-ENOUGH = 1e-4  # share of the predicted gain that a step must bring
+ENOUGH = 1e-4  # share of the predicted gain that a step must achieve
 TRIES = 30  # halvings of the step, at most
-EXACT = 1e-6  # share of the first sweep's gain at which the inner solver stops
+EXACT = 1e-6  # the inner solver stops at this share of the first sweep's gain
 
 
 def by_entry(penalty: Penalty | None) -> bool:
-    """Whether a penalty is the sum over entries of cut * |W_i| + ridge / 2 * W_i^2, with the same cut and ridge."""
+    """Whether a penalty is the sum over entries of cut * |W_i| + ridge / 2 * W_i^2, with one cut and one ridge."""
     return penalty is None or penalty.cut_and_ridge() is not None
 
 
 def cut_and_ridge(penalty: Penalty | None) -> tuple[float, float]:
-    """The strengths of absolute values and of squares in a penalty by entry; zero without a penalty."""
+    """The coefficients of |W_i| and of W_i^2 / 2 in a sum over entries; zeros without a penalty."""
     return (0.0, 0.0) if penalty is None else penalty.cut_and_ridge()
 
 
@@ -40,24 +41,26 @@ def separable(penalty: Penalty | None) -> Separable | None:
 
 
 class InnerProblem(NamedTuple):
-    """Minimise  <slope, V - here> + 1/2 (V - here)' B (V - here) + value(V)  over the working set."""
+    """The inner problem: minimise  <slope, V - here> + 1/2 (V - here)' B (V - here) + value(V)  over the
+    working set."""
 
-    places: Tensor  # int64 [entries], the working set as indices of all entries
-    here: Tensor  # [entries]
-    slope: Tensor  # [entries]
-    model: QuadraticModel  # B
-    scale: float  # the base of B is scale * weights
-    weights: list[Tensor]  # broadcast to the parameters
+    places: Tensor  # int64 [entries], the working set as indices of the concatenated parameters
+    here: Tensor  # [entries], the current weights
+    slope: Tensor  # [entries], the gradient of the loss
+    model: QuadraticModel  # the L-BFGS metric B
+    scale: float  # the diagonal base of B is scale * weights
+    weights: list[Tensor]  # one per parameter, broadcasts to the parameter
 
 
 class ProximalQuasiNewton(Composite):
-    """W <- W + length * (V - W),  V = argmin_V  <gradient, V - W> + 1/2 (V - W)' B (V - W) + value(V),
+    """Proximal quasi-Newton: W <- W + length * (V - W),  V = argmin_V  <gradient, V - W> + 1/2 (V - W)' B (V - W) +
+    value(V).
 
-    where B is the L-BFGS metric of the last `history` steps, starting from scale * curvature^exponent. The model is
-    minimised over the working set: nonzero entries, and zeros that a gradient step would make nonzero. It uses
-    coordinate descent for penalties by entry on the CPU, else accelerated proximal gradient. The pull towards copies
-    (Copied) is not part of the metric, which is that of the loss alone and stays valid when the copies move. The length
-    starts at lr and is halved until the objective falls as predicted. If a penalty takes no step per entry, its
+    B is the L-BFGS metric of the last `history` steps, starting from scale * curvature^exponent. The model is minimised
+    over the working set, which has the nonzero entries and the zeros that a gradient step would make nonzero. The inner
+    solver is coordinate descent for separable penalties on the CPU, otherwise accelerated proximal gradient. B models
+    the loss alone, without the pull towards ADMM copies (Copied), so B stays valid when the copies change. The length
+    starts at lr and is halved until the objective falls as predicted. If the prox cannot take a step per entry, the
     parameter has a single curvature."""
 
     def __init__(
@@ -77,7 +80,7 @@ class ProximalQuasiNewton(Composite):
         self.history, self.exponent, self.sweeps = history, exponent, sweeps
 
     def _step(self, closure: Callable) -> None:
-        """Minimise the model over the working set, then search along the line to its minimiser."""
+        """Minimise the model over the working set, then search along the line towards the minimum."""
         secants, weights = self._secants(), self._weights()
         scale = self.shared.get("scale") or self._first_scale(weights)
         penalties = [self.penalties.get(parameter) for parameter in self.members]
@@ -95,25 +98,27 @@ class ProximalQuasiNewton(Composite):
         self.shared["secants"] = {"places": secants.places, "S": secants.S, "Y": secants.Y}
 
     def _secants(self) -> Secants:
-        """The secant pairs of the last steps."""
+        """The secant pairs (step, gradient change) of the last steps."""
         none = torch.zeros(0, dtype=torch.int64, device=self.members[0].device)
         return Secants(self.history, **self.shared.get("secants", {"places": none}))
 
     def _weights(self) -> list[Tensor]:
-        """The initial metric of each parameter, up to the scale: curvature^exponent."""
+        """The initial metric of each parameter without the scale: curvature^exponent."""
         curvatures = [self._curvature(parameter) for parameter in self.members]
         return [
             p.new_ones(()) if c is None else c**self.exponent for p, c in zip(self.members, curvatures, strict=True)
         ]
 
     def _first_scale(self, weights: list[Tensor]) -> float:
-        """The scale at which a gradient step predicts a gain of the whole loss, which is never negative."""
+        """The initial scale, with which a gradient step would be predicted to gain the whole loss (losses are never
+        negative)."""
         gradients, loss = self._gradients(), abs(self.shared["loss"])
         square = inner(gradients, [g / weight for g, weight in zip(gradients, weights, strict=True)])
         return square / (2 * loss) if square > 0 and loss > 0 else 1.0
 
     def _working_sets(self, weights: list[Tensor], scale: float, all_separable: bool):
-        """Masks of the working set; then, if the penalty couples entries, of all entries as a fallback."""
+        """Masks of the working set, one per parameter; as a fallback, if the penalty couples entries, masks of all
+        entries."""
         masks = []
         for parameter, gradient, weight in zip(self.members, self._gradients(), weights, strict=True):
             penalty = self.penalties.get(parameter)
@@ -130,7 +135,7 @@ class ProximalQuasiNewton(Composite):
             yield [self.support.get(p, torch.ones_like(p, dtype=torch.bool)) != 0 for p in self.members]
 
     def _problem(self, places: Tensor, secants: Secants, weights, scale: float) -> tuple[InnerProblem, Tensor]:
-        """The inner problem, and the rows of the working set among those of the secants."""
+        """The inner problem, and the rows of the working set among the entries of the secant pairs."""
         rows = secants.join(places)
         secant_weights = take_broadcast(weights, self.members, secants.places)
         if len(secants):
@@ -139,7 +144,8 @@ class ProximalQuasiNewton(Composite):
         return InnerProblem(places, here, slope, secants.model(rows, secant_weights, scale), scale, weights), rows
 
     def _fall(self, problem: InnerProblem, target: Tensor) -> float:
-        """The predicted change of the objective, to first order in the loss; negative if it falls."""
+        """The predicted change of the objective at the target, to first order in the loss; negative if the objective
+        falls."""
         before = self._penalty()
         put_(self.members, problem.places, target)
         after = self._penalty()
@@ -180,14 +186,16 @@ class ProximalQuasiNewton(Composite):
         return target
 
     def _by_gradient(self, problem: InnerProblem) -> Tensor:
-        """Solve the inner problem by FISTA, in the metric of its base times its largest relative eigenvalue."""
+        """Solve the inner problem by FISTA, in the metric of the diagonal base times the largest relative eigenvalue of
+        B."""
         model, largest = problem.model, problem.model.largest()
         ahead, target, momentum, first = problem.here, problem.here, 1.0, 0.0
         for _ in range(4 * self.sweeps):
             gradient_step = (problem.slope + model.times(ahead - problem.here)) / (largest * model.base)
             moved = self._prox(problem, ahead - gradient_step, largest)
             move, grown = moved - target, (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-            if float(((ahead - moved) * model.base) @ move) > 0:  # the step turns back: restart the momentum
+            # the step points back against the last move: restart the momentum
+            if float(((ahead - moved) * model.base) @ move) > 0:
                 momentum, ahead = 1.0, moved
             else:
                 momentum, ahead = grown, moved + (momentum - 1) / grown * move
@@ -198,7 +206,7 @@ class ProximalQuasiNewton(Composite):
         return target
 
     def _prox(self, problem: InnerProblem, values: Tensor, largest: float) -> Tensor:
-        """The prox of the penalties on the working set, all other entries being zero."""
+        """The prox of the penalties at values on the working set, where all other entries are zero."""
         results, begin = [], 0
         parts = split(self.members, problem.places)
         for parameter, part, weight in zip(self.members, parts, problem.weights, strict=True):

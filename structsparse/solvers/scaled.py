@@ -1,9 +1,9 @@
-"""SGD and groupwise AdaGrad with a group lasso that costs the number of groups, not of weights.
+"""SGD and groupwise AdaGrad with an exact group lasso whose cost per step is the number of groups, not of weights.
 
-A table under a group lasso over row blocks is kept as a factor per group times its rows (see `kernels.weights.scaled`).
-`bag_sum` applies the factors; code that reads the rows directly must call `flush` first. All other parameters, and
-tables that are not contiguous CPU memory, take ordinary steps, each followed by the prox.
-"""
+A table with a group lasso over row blocks is stored as one factor per group times the rows (see
+`kernels.weights.scaled`). `bag_sum` applies the factors; code that reads the rows directly must call `flush` first.
+Ordinary steps followed by the prox are used for all other parameters, and for tables that are not contiguous CPU
+memory."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from structsparse.solvers.sgd import RowSolver
 from structsparse.weights.bags import BagGradient, RowScale, concatenated, row_sums, subtract_
 from structsparse.weights.notes import notes_of
 
-SAVED = ("factors", "squares", "doubt", "touched", "counts")  # state of a scaled table, saved in checkpoints
+SAVED = ("factors", "squares", "doubt", "touched", "counts")  # the state of a scaled table that checkpoints contain
 
 
 class _ScaledSolver(RowSolver):
-    """Base of SGD and AdaGrad with scaled tables, which differ in the step of each group."""
+    """Base of SGD and AdaGrad with scaled tables; subclasses define the step of each group."""
 
     carries_penalties = True
 
@@ -34,10 +34,10 @@ class _ScaledSolver(RowSolver):
         self.penalties: dict[Tensor, Penalty] = {}
         self.support: dict[Tensor, Tensor] = {}
         self.tables: dict[Tensor, ScaledTable] = {}
-        self.restored: set[Tensor] = set()  # parameters whose restored state describes their rows
+        self.restored: set[Tensor] = set()  # parameters whose state was restored from a checkpoint and fits the rows
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
-        """The penalty of each penalised parameter; entries of a parameter outside its support stay zero."""
+        """Set the penalty of each penalised parameter; entries outside the support of a parameter stay zero."""
         self.check_members((*penalties, *(support or {})))
         self._release()
         self.penalties = {parameter: penalty.to(parameter.device) for parameter, penalty in penalties.items()}
@@ -49,7 +49,7 @@ class _ScaledSolver(RowSolver):
         self.restored = set()
 
     def _release(self) -> None:
-        """Turn all scaled tables into plain ones."""
+        """Convert all scaled tables to plain tables."""
         self.flush()
         for parameter in self.tables:
             notes_of(parameter).scale = None
@@ -57,15 +57,15 @@ class _ScaledSolver(RowSolver):
 
     @torch.no_grad()
     def flush(self) -> None:
-        """Multiply the factors into the rows of every table."""
+        """Multiply the rows of every scaled table by the factors, so that the parameter holds the true weights."""
         for table in self.tables.values():
             table.fold_()
 
     @torch.no_grad()
     def step(self, closure=None):
-        """A gradient step of all parameters, then their proxes."""
+        """A gradient step of all parameters, followed by the prox of each penalty."""
         loss = super().step(closure)
-        self._mask()  # entries outside the support must not add to the norm of their group
+        self._mask()  # entries outside the support must not count in the norm of a group
         for parameter, penalty in self.penalties.items():
             step = self._step(self.group_of(parameter), parameter)
             if parameter in self.tables:
@@ -81,11 +81,12 @@ class _ScaledSolver(RowSolver):
             parameter.mul_(mask)
 
     def _step(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """The last step: a number, or one for each group of a scaled table."""
+        """The size of the last step: one number, or one for each group of a scaled table."""
         raise NotImplementedError
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Restore the state; the parameters must be those of when it was saved, loaded before or after."""
+        """Restore the state; the parameters must have the values from when the state was saved, whether they are loaded
+        before or after."""
         super().load_state_dict(state_dict)
         self.restored = set()
         for place, parameter in enumerate(self.members):
@@ -100,7 +101,7 @@ class _ScaledSolver(RowSolver):
 
 
 class ScaledSGD(_ScaledSolver):
-    """SGD with scaled tables: W <- prox(W - lr * gradient), the prox with step lr"""
+    """SGD with scaled tables and an exact group lasso: W <- prox(W - lr * gradient), where the prox has step lr."""
 
     def __init__(self, params, lr: float = 0.1) -> None:
         super().__init__(params, {"lr": lr})
@@ -122,18 +123,18 @@ class ScaledSGD(_ScaledSolver):
                 subtract_(parameter, gradient, group["lr"])
 
     def _step(self, group: dict, parameter: Tensor) -> float:
-        """The last step: the learning rate."""
+        """The size of the last step, which is the learning rate."""
         return group["lr"]
 
 
 class ScaledAdagrad(_ScaledSolver):
-    """Groupwise AdaGrad with scaled tables: sum_g += |gradient_g|^2;  W_g <- prox(W_g - step_g * gradient_g), both with
-    step_g = lr / (sqrt(sum_g) + eps).
+    """Groupwise AdaGrad with scaled tables: sum_g += |gradient_g|^2;  W_g <- prox(W_g - step_g * gradient_g), step_g =
+    lr / (sqrt(sum_g) + eps).
 
-    All entries of a group have the same step. With a step per entry, as in AdaGrad, the prox of a group is not a
-    multiplication by one number, and a Euclidean prox would solve another problem. The groups are those of the penalty
-    if it is a group lasso over row blocks; any other parameter is one group. A group moves by at most lr in its first
-    step, so rates are larger than those of AdaGrad."""
+    The prox uses the same step_g. All entries of a group have the same step. With a step per entry, as in AdaGrad, the
+    prox of a group would not be a multiplication by one number. A Euclidean prox would then solve another problem. The
+    groups are those of the penalty if it is a group lasso over row blocks; any other parameter is one group. A group
+    moves by at most lr in the first step, so learning rates are larger than in AdaGrad."""
 
     def __init__(self, params, lr: float = 1.0, eps: float = 1e-10, initial_accumulator_value: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "eps": eps, "initial": initial_accumulator_value})
@@ -163,26 +164,26 @@ class ScaledAdagrad(_ScaledSolver):
         parameter.index_add_(0, rows, sums * (steps if groups is None else steps[rows]), alpha=-1)
 
     def _step(self, group: dict, parameter: Tensor) -> Tensor:
-        """The last step of each group, or spread over the entries of a plain parameter."""
+        """The size of the last step for each group, or broadcast over the entries of a plain parameter."""
         steps = self._steps(group, parameter)
         return steps if parameter in self.tables else self._spread(parameter, steps)
 
     def _steps(self, group: dict, parameter: Tensor) -> Tensor:
-        """The step of each group."""
+        """The step size of each group."""
         return group["lr"] / (self._sum(group, parameter).sqrt() + group["eps"])
 
     def _spread(self, parameter: Tensor, steps: Tensor) -> Tensor:
-        """The steps of groups as a tensor that broadcasts against the parameter."""
+        """The step sizes of groups as a tensor that broadcasts to the parameter."""
         groups = self._groups(parameter)
         return (steps if groups is None else groups.expand(steps, fill=0.0)).to(parameter.dtype)
 
     def _sums(self, parameter: Tensor, entries: Tensor) -> Tensor:
-        """The sum of entries over each group."""
+        """The sum of the given entries over each group."""
         groups = self._groups(parameter)
         return entries.double().sum() if groups is None else groups.sums(entries)
 
     def _groups(self, parameter: Tensor):
-        """The groups with a step each, None if the parameter is one group."""
+        """The groups that have one step size each; None if the whole parameter is one group."""
         penalty = self.penalties.get(parameter)
         return penalty.groups if _over_row_blocks(penalty) else None
 
@@ -196,14 +197,15 @@ class ScaledAdagrad(_ScaledSolver):
 
 
 class ScaledTable:
-    """A parameter kept as `factors[g]` times its rows in group g, with the operations of `kernels.weights.scaled`."""
+    """A weight table stored as `factors[g]` times the rows of group g, with the operations of
+    `kernels.weights.scaled`."""
 
     def __init__(self, parameter: Tensor, penalty: GroupLasso) -> None:
         self.parameter, self.penalty, self.groups = parameter, penalty, penalty.groups
         self.state: dict[str, Tensor] = {}
 
     def resume(self, state: dict, reset: bool) -> None:
-        """Continue with a saved state of the rows; with `reset` all factors are 1."""
+        """Continue with a saved state of the table; `reset` sets all factors to 1."""
         self.state = state
         if reset or SAVED[0] not in state or state[SAVED[0]].shape != self.groups.size.shape:
             one, zero = torch.ones_like(self.groups.weight), torch.zeros_like(self.groups.weight)
@@ -213,54 +215,55 @@ class ScaledTable:
         notes_of(self.parameter).scale = RowScale(state["factors"], self.groups.offsets)
 
     def subtract_(self, gradient: BagGradient, rate: float) -> None:
-        """SGD step of the scaled rows: theta -= rate * X'R"""
+        """SGD step of the scaled rows theta with a factored gradient: theta -= rate * X'R."""
         bags, bounds = self._bags(gradient)
         kernels.subtract(*bags, float(rate), *self._tracked(), *self._touched(), bounds)
 
     def adagrad_(self, gradient: BagGradient, history: Tensor, lr: float, eps: float, slot: Tensor) -> None:
-        """AdaGrad step: history += |gradient|^2 by group; theta -= lr * gradient / (sqrt(history) + eps)"""
+        """Groupwise AdaGrad step of the scaled rows theta: history += |gradient|^2 by group; theta -= lr * gradient /
+        (sqrt(history) + eps)."""
         bags, bounds = self._bags(gradient)
         steps = history.numpy(), float(lr), float(eps)
         kernels.adagrad(*bags, *steps, *self._tracked(), *self._touched(), bounds, slot.numpy())
 
     def shrink_(self, step: float | Tensor) -> None:
-        """The prox of the penalty, one step for all or for each group."""
+        """Apply the prox of the group lasso, with one step for all groups or one for each."""
         thresholds = (self.penalty.strength * self.groups.weight * step).nan_to_num_(nan=0.0, posinf=math.inf)
         kernels.shrink(self._memory(), thresholds.numpy(), *self._tracked(), *self._touched())
 
     def fold_(self) -> None:
-        """Multiply the factors into the rows."""
+        """Multiply the rows by the factors, which become 1."""
         kernels.fold_all(self._memory(), *self._tracked())
         changed(self.parameter)
 
     def written(self) -> None:
-        """Update the state after the rows were changed directly, all factors being 1."""
+        """Update the state after the rows were changed directly, when all factors are 1."""
         squares = self.groups.norms(self.parameter.detach()).square()
         self.state["squares"].copy_(squares)
         self.state["doubt"].zero_()
         self.state["counts"].copy_(torch.where(squares > 0, self.groups.offsets.diff(), 0))
 
     def _bags(self, gradient: BagGradient):
-        """The gradient and the rows as arrays, and the ranges of rows of the threads."""
+        """The factored gradient and the rows as arrays, and the range of rows for each thread."""
         ids, offsets, residuals = (tensor.numpy() for tensor in gradient)
         return (ids, offsets, residuals, self._memory()), kernels.owners(ids, self.groups.offsets.numpy())
 
     def _memory(self):
-        """The rows as an array."""
+        """The stored rows as an array."""
         return self.parameter.detach().numpy()
 
     def _tracked(self):
-        """Factors, squared norms, rounding errors and offsets of groups as arrays."""
+        """The factors, squared norms, rounding errors and offsets of the groups as arrays."""
         state = self.state
         return *(state[name].numpy() for name in ("factors", "squares", "doubt")), self.groups.offsets.numpy()
 
     def _touched(self):
-        """The touched rows and their counts as arrays."""
+        """The lists of touched rows by group, and the number of rows in each list, as arrays."""
         return self.state["touched"].numpy(), self.state["counts"].numpy()
 
 
 def _scalable(parameter: Tensor, penalty: Penalty) -> bool:
-    """Whether a parameter can be kept as a scaled table."""
+    """Whether a parameter can be stored as a scaled table."""
     return _over_row_blocks(penalty) and parameter.dim() == 2 and walkable(parameter.detach())
 
 

@@ -1,4 +1,5 @@
-"""Secant pairs and the L-BFGS metric that they define, on the living entries of the parameters."""
+"""Secant pairs (step, gradient change) and the L-BFGS metric that they define, for the active entries of the
+parameters."""
 
 from __future__ import annotations
 
@@ -9,28 +10,29 @@ from torch import Tensor
 
 from structsparse.kernels.solvers.quasi_newton import merge
 
-FLAT = 1e-10  # cosine of step and gradient change below which a pair holds no curvature
+FLAT = 1e-10  # a pair has no usable curvature if the cosine of step and gradient change is below this
 
 
 class QuadraticModel(NamedTuple):
-    """The L-BFGS metric in compact form: B = diag(base) - Q N Q'."""
+    """The L-BFGS metric (Hessian approximation) in compact form: B = diag(base) - Q N Q'."""
 
     base: Tensor  # [entries]
     Q: Tensor  # [entries, columns]
     N: Tensor  # [columns, columns], symmetric
 
     def times(self, D: Tensor) -> Tensor:
-        """B D"""
+        """The product B D with a vector D."""
         return self.base * D - self.Q @ (self.N @ (self.Q.T @ D))
 
     def diagonal(self) -> Tensor:
-        """The diagonal of B, kept positive against rounding."""
+        """The diagonal of B, kept positive against rounding errors."""
         return torch.maximum(self.base - (self.Q * (self.Q @ self.N)).sum(1), 1e-3 * self.base)
 
     def largest(self) -> float:
-        """The largest eigenvalue of B relative to its base, at least 1.
+        """The largest eigenvalue of B relative to diag(base), at least 1.
 
-        With Z = Q / sqrt(base) and Z'Z = T'T, the nonzero eigenvalues of Z N Z' are those of T N T'."""
+        With Z = Q / sqrt(base) and Z'Z = T'T, the nonzero eigenvalues of Z N Z' are the nonzero eigenvalues of T N T'.
+        """
         if self.Q.shape[1] == 0:
             return 1.0
         squares, vectors = torch.linalg.eigh(self.Q.T @ (self.Q / self.base.unsqueeze(1)))
@@ -39,11 +41,12 @@ class QuadraticModel(NamedTuple):
 
 
 class Secants:
-    """Pairs of step and gradient change, stored for the entries of the recent steps and of the working set.
+    """Secant pairs (step, gradient change) of L-BFGS, stored for the entries of recent steps and of the working set.
 
-    places: int64 [stored] ascending, their indices among all entries; S, Y: float64 [stored, pairs], the oldest first.
-    For an entry that joins later, the gradient changes of older pairs count as zero, which keeps the metric positive
-    definite. Memory is the number of pairs times that of living entries."""
+    places: int64 [stored], the ascending indices of the stored entries among all entries; S, Y: float64 [stored,
+    pairs], steps and gradient changes, the oldest first. For an entry that is added later, the gradient changes of
+    older pairs count as zero, which keeps the metric positive definite. Memory is the number of pairs times the number
+    of stored entries."""
 
     def __init__(self, history: int, places: Tensor, S: Tensor | None = None, Y: Tensor | None = None) -> None:
         self.history, self.places = history, places
@@ -54,10 +57,11 @@ class Secants:
         return self.S.shape[1]
 
     def join(self, active: Tensor) -> Tensor:
-        """Add the active entries, ascending, and drop those of no pair; returns the rows of the active ones."""
+        """Add the active entries, ascending, and drop entries that are zero in all steps; returns the rows of the
+        active entries."""
         kept = (self.S != 0).any(1)
         places, of_old, of_new = _merge(self.places, kept, active)
-        if len(places) > len(self.places) or not bool((of_old >= 0).all()):  # else the entries stay the same
+        if len(places) > len(self.places) or not bool((of_old >= 0).all()):  # otherwise the entries stay the same
             here = (of_old >= 0).nonzero()[:, 0]
             new = of_old[here]
             self.S, self.Y = (
@@ -67,7 +71,7 @@ class Secants:
         return of_new
 
     def add(self, step: Tensor, change: Tensor) -> None:
-        """Add a pair [stored] each; one without positive curvature is skipped."""
+        """Add a secant pair, [stored] each; a pair without positive curvature is skipped."""
         along = float(step @ change)
         if along <= FLAT * float(step.norm()) * float(change.norm()):
             return
@@ -76,34 +80,35 @@ class Secants:
         self.Y = torch.cat([self.Y[:, keep], change.unsqueeze(1)], dim=1)
 
     def forget(self) -> None:
-        """Drop all pairs."""
+        """Drop all secant pairs."""
         self.S, self.Y = self.S[:, :0], self.Y[:, :0]
 
     def secant(self, weights: Tensor) -> float:
-        """The scale of D = diag(weights) [stored] by the last pair, the larger of two choices: y' D^-1 y / s' y."""
+        """The scale of the initial metric D = diag(weights) [stored] from the last pair: y' D^-1 y / s' y, the larger
+        of the two usual choices."""
         s, y = self.S[:, -1], self.Y[:, -1]
         return float((y * y / weights).sum() / (s @ y))
 
     def model(self, rows: Tensor, weights: Tensor, scale: float) -> QuadraticModel:
-        """The metric on some rows, starting from scale * diag(weights); weights [stored].
+        """The L-BFGS metric on some rows, starting from scale * diag(weights); weights [stored].
 
-        The compact form: B = B0 - Q M^-1 Q' with Q = [B0 S, Y] and M = [[S' B0 S, L], [L', -D]], where D and L are
-        the diagonal and the strictly lower part of S' Y."""
+        The compact form is B = B0 - Q M^-1 Q' with Q = [B0 S, Y] and M = [[S' B0 S, L], [L', -D]]. D and L are the
+        diagonal and the strictly lower part of S' Y."""
         base, active = scale * weights, scale * weights[rows]
         if len(self) == 0:
             return QuadraticModel(active, active.new_zeros(len(rows), 0), active.new_zeros(0, 0))
         SY = self.S.T @ self.Y
         lower, corner = SY.tril(-1), self.S.T @ (base.unsqueeze(1) * self.S)
         M = torch.cat([torch.cat([corner, lower], 1), torch.cat([lower.T, -torch.diag(SY.diagonal())], 1)])
-        even = M.diagonal().abs().rsqrt()  # scales the columns, for the inverse
+        even = M.diagonal().abs().rsqrt()  # scales the columns, for an accurate inverse
         Q = torch.cat([active.unsqueeze(1) * self.S[rows], self.Y[rows]], 1) * even
         return QuadraticModel(active, Q, torch.linalg.inv(even.unsqueeze(1) * M * even))
 
 
 def _merge(old: Tensor, kept: Tensor, new: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Merge the kept old indices with the new ones, all ascending.
+    """Merge the kept old indices with the new indices, all ascending.
 
-    Returns the union, the position of each old index in it, -1 if not kept, and of each new one."""
+    Returns the union; the position in it of each old index, -1 if not kept; the position of each new index."""
     if old.device.type == "cpu":
         places, of_old, of_new = old.new_empty(len(old) + len(new)), torch.empty_like(old), torch.empty_like(new)
         arrays = [tensor.contiguous().numpy() for tensor in (old, kept, new, places, of_old, of_new)]

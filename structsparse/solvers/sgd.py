@@ -1,4 +1,5 @@
-"""SGD and AdaGrad on factored gradients of tables: a step costs the rows that it touches, not the whole table."""
+"""SGD and AdaGrad with factored gradients of weight tables: a step costs only the rows in the batch, not the whole
+table."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from structsparse.weights.notes import notes_of
 
 
 class RowSolver(Solver):
-    """Base of solvers that take dense gradients from `.grad` and factored ones from the note `pending` (see `bags`)."""
+    """Base of solvers that take dense gradients from `.grad` and factored gradients from the note `pending` (see
+    `bags`)."""
 
     def __init__(self, params, defaults: dict) -> None:
         if not defaults["lr"] >= 0:
@@ -24,7 +26,7 @@ class RowSolver(Solver):
                 notes_of(parameter).pending = []
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget dense and factored gradients."""
+        """Delete the dense and the factored gradients."""
         super().zero_grad(set_to_none)
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -32,7 +34,7 @@ class RowSolver(Solver):
 
     @torch.no_grad()
     def step(self, closure=None):
-        """Take the steps of dense and factored gradients."""
+        """Update all parameters with their dense and factored gradients."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -46,24 +48,24 @@ class RowSolver(Solver):
         return loss
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
-        """Take the step of a dense gradient."""
+        """Update a parameter with its dense gradient."""
         raise NotImplementedError
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """Take the step of factored gradients."""
+        """Update a parameter with its factored gradients."""
         raise NotImplementedError
 
     def _slot(self, parameter: Tensor) -> Tensor:
-        """Work memory of the AdaGrad kernel: int32 [rows]."""
+        """Work array of the AdaGrad kernel for a table: int32 [rows]."""
         if parameter not in self.slots:
             self.slots[parameter] = torch.full(parameter.shape[:1], -1, dtype=torch.int32, device=parameter.device)
         return self.slots[parameter]
 
 
 class RowSGD(RowSolver):
-    """SGD by rows: w -= lr * gradient"""
+    """SGD that updates only the table rows in the batch: w -= lr * gradient."""
 
-    prox_every = 8  # a step costs the rows it touches, a prox all of them
+    prox_every = 8  # a step costs the rows in the batch, a prox costs all rows
 
     def __init__(self, params, lr: float = 0.1) -> None:
         super().__init__(params, {"lr": lr})
@@ -82,8 +84,9 @@ class RowSGD(RowSolver):
 
 
 class RowAdagrad(RowSolver):
-    """AdaGrad by rows: sum += gradient^2; w -= lr * gradient / (sqrt(sum) + eps), as torch.optim.Adagrad without
-    decay."""
+    """AdaGrad that updates only the table rows in the batch: sum += gradient^2; w -= lr * gradient / (sqrt(sum) + eps).
+
+    The result is that of torch.optim.Adagrad without learning-rate decay."""
 
     prox_every = 8
 
@@ -102,7 +105,7 @@ class RowAdagrad(RowSolver):
         adagrad_(parameter, total, gradient, group["lr"], group["eps"], self._slot(parameter))
 
     def _sum(self, group: dict, parameter: Tensor) -> Tensor:
-        """The sum of squared gradients of each entry."""
+        """The sum of squared gradients of each entry of a parameter."""
         state = self.state[parameter]
         if "sum" not in state:
             state["sum"] = torch.full_like(parameter, group["initial"])

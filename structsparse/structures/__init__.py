@@ -1,4 +1,5 @@
-"""Structures over scores: the best structure, the log-partition and the marginals, each by dynamic programming."""
+"""Structures to predict (label sequences, dependency trees, words in context): best structure, log-partition and
+marginals by dynamic programming."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,5 @@
-"""Linear chains (first-order CRFs): a label for every token, scored by itself and with the label before it."""
+"""Linear-chain structure (first-order CRF): label sequences scored by each label and by each pair of neighbouring
+labels."""
 
 from typing import NamedTuple
 
@@ -17,47 +18,50 @@ class ChainScores(NamedTuple):
     """The scores of a linear chain; minus infinity forbids a label or a transition."""
 
     emissions: Tensor  # [batch, time, labels]; or [tokens, labels], sentences end to end, for float32 on the CPU
-    transitions: Tensor  # [labels, labels] from -> to
+    transitions: Tensor  # [labels, labels], from the first index to the second
     start: Tensor  # [labels]
     end: Tensor  # [labels]
 
 
 class Chain(Structure):
-    """The structure of label sequences y of length n, scored by
+    """The structure of label sequences y of length n (first-order linear chain), scored by
 
         start[y_1] + sum_t emissions[t, y_t] + sum_{t>1} transitions[y_{t-1}, y_t] + end[y_n].
 
-    Lengths are int64 [batch], each from 1 to time; emissions and gold labels beyond them are ignored.
-    Totals (`log_partition`, `score`) are float64 whatever the scores are, because a loss is a small difference
-    of two large totals. Scores on the CPU in float32 or float64 go to the compiled kernels, all others to torch.
-    """
+    Lengths are int64 [batch], each from 1 to time; emissions and gold labels beyond a length are ignored. The totals
+    `log_partition` and `score` are always float64, because a loss is a small difference of two large totals. The
+    compiled kernels process scores on the CPU in float32 or float64; torch operations process all other scores."""
 
     def log_partition(self, scores: ChainScores, lengths: Tensor) -> Tensor:  # [batch]
-        """log of the sum of exp(score) over all sequences; its gradient, once, is the expected counts."""
+        """The log-partition: log of the sum of exp(score) over all label sequences. Its gradient with respect to the
+        scores is their expected counts; it can be taken once."""
         scores = _padded(scores, lengths)
         _check(scores, lengths)
         return _LogPartition.apply(self._route(scores), lengths, *scores)
 
     def surprise(self, scores: ChainScores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """log_partition - score(gold): minus the logarithm of the probability of the gold labels."""
+        """The negative log-probability of the gold labels: log_partition - score(gold)."""
         if scores.emissions.dim() == 2:
             return _Surprise.apply(gold, lengths, *scores)
         return self.log_partition(scores, lengths) - self.score(scores, gold, lengths)
 
     @torch.no_grad()
     def best(self, scores: ChainScores, lengths: Tensor) -> Tensor:  # [batch, time]
-        """Labels of the best sequence (Viterbi), 0 beyond the length; among equals the lowest label, from the last
-        on."""
+        """The labels of the best sequence (Viterbi), 0 beyond the length.
+
+        Of several best sequences, the one with the lowest label at the last token is taken, then at the token before,
+        and so on."""
         scores = _padded(scores, lengths)
         _check(scores, lengths)
         return self._route(scores).best(scores, lengths)
 
     @torch.no_grad()
     def best_k(self, scores: ChainScores, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k best sequences, the best first: labels [batch, k, time], 0 beyond the length, and scores [batch, k].
+        """The k best label sequences, the best first: labels [batch, k, time], 0 beyond the length, and scores [batch,
+        k].
 
-        If fewer are allowed, the remaining scores are minus infinity. Equals are ordered as `best` chooses: the lowest
-        label at the last token where they differ goes first."""
+        If fewer sequences are allowed, the remaining scores are minus infinity. Ties are ordered as in `best`: the
+        lowest label at the last token where two sequences differ goes first."""
         if k < 1:
             raise UserError(f"k is {k}, expected a number of sequences from 1 on")
         scores = _padded(scores, lengths)
@@ -65,7 +69,7 @@ class Chain(Structure):
         return self._route(scores).best_k(scores, lengths, k)
 
     def score(self, scores: ChainScores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """The score of one label sequence per sentence."""
+        """The score of the given label sequence of each sentence."""
         scores = _padded(scores, lengths)
         _check(scores, lengths)
         emissions, transitions, start, end = scores
@@ -78,7 +82,7 @@ class Chain(Structure):
 
     @torch.no_grad()
     def marginals(self, scores: ChainScores, lengths: Tensor) -> Tensor:  # [batch, time, labels]
-        """Probability of each label at each token, zero beyond the length."""
+        """The marginal probability of each label at each token, zero beyond the length."""
         scores = _padded(scores, lengths)
         _check(scores, lengths)
         route = self._route(scores)
@@ -86,21 +90,22 @@ class Chain(Structure):
         return route.expect(scores, lengths, memory, torch.ones_like(totals)).emissions
 
     def add_cost(self, scores: ChainScores, gold: Tensor, lengths: Tensor, cost: float = 1.0) -> ChainScores:
-        """The scores with `cost` added to every wrong label: a sequence gains cost * its Hamming distance."""
+        """The scores with `cost` added to every wrong label, so that the score of a sequence rises by cost * its
+        Hamming distance from gold."""
         scores = _padded(scores, lengths)
         labels = torch.arange(scores.emissions.shape[2], device=gold.device)
         wrong = (labels != gold.unsqueeze(2)).to(scores.emissions.dtype)  # [batch, time, labels]
         return scores._replace(emissions=scores.emissions + cost * wrong)
 
     def _route(self, scores: ChainScores):
-        """The implementation for the device and type of the scores."""
+        """The implementation, compiled kernels or torch, for the device and type of the scores."""
         emissions = scores.emissions
         native = emissions.device.type == "cpu" and emissions.dtype in (torch.float32, torch.float64)
         return NativeRoute if native else TorchRoute
 
 
 def _check(scores: ChainScores, lengths: Tensor):
-    """Refuse scores of a chain whose shapes do not fit."""
+    """Check the shapes of the scores and lengths of a linear chain."""
     if scores.emissions.dim() != 3:
         raise UserError(f"emissions have shape {tuple(scores.emissions.shape)}, expected [batch, time, labels].")
     batch, _, labels = scores.emissions.shape
@@ -130,11 +135,12 @@ def _inside(lengths: Tensor, time: int) -> Tensor:  # [batch, time]
 
 
 class _LogPartition(torch.autograd.Function):
-    """log Z of padded linear chains; its gradient is the expected counts."""
+    """The autograd function of the log-partition of padded linear chains; the gradient is the expected counts of the
+    scores."""
 
     @staticmethod
     def forward(ctx, route, lengths, *scores):
-        """log Z of each sentence."""
+        """The log-partition of each sentence: [batch]."""
         totals, memory = route.sum(ChainScores(*scores), lengths)
         ctx.route = route
         ctx.save_for_backward(lengths, *scores, *memory)
@@ -143,17 +149,18 @@ class _LogPartition(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, weights):  # [batch]
-        """Expected counts of the scores."""
+        """The expected counts of the scores, each sentence multiplied by its weight."""
         lengths, *saved = ctx.saved_tensors
         return None, None, *ctx.route.expect(ChainScores(*saved[:4]), lengths, saved[4:], weights)
 
 
 class _Surprise(torch.autograd.Function):
-    """The CRF loss of sentences that lie end to end, by SIMD kernels that compute the gradient on the way."""
+    """The autograd function of the CRF loss of sentences stored end to end; SIMD kernels compute loss and gradient in
+    one pass."""
 
     @staticmethod
     def forward(ctx, gold, lengths, *scores):
-        """The CRF loss of each sentence, and its gradient."""
+        """The CRF loss of each sentence; the gradient is computed and stored at the same time."""
         emissions, transitions, start, end = (score.detach().contiguous() for score in scores)
         sizes, labels = lengths.numpy(), emissions.shape[1]
         begins, order = np.cumsum(sizes) - sizes, np.argsort(-sizes, kind="stable")
@@ -175,7 +182,7 @@ class _Surprise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, weights):  # [batch]
-        """The gradient computed before; all sentences must have the same weight, as in a mean over a batch."""
+        """The stored gradient; all sentences must have the same weight, as in a mean over a batch."""
         if ctx.gradients is None or not bool((weights == weights[0]).all()):
             raise RuntimeError(
                 "the gradient of sentences end to end is that of their plain sum, and can be taken only once"
@@ -185,7 +192,7 @@ class _Surprise(torch.autograd.Function):
 
 
 def _redo_(again: np.ndarray, losses: np.ndarray, counts: list, scores: ChainScores, gold: Tensor, begins, sizes):
-    """Recompute, in float64, sentences whose scores are out of range: their losses and counts, in place."""
+    """Recompute in float64 the losses and counts of sentences whose scores are outside the kernels' range, in place."""
     if len(again) == 0:
         return
     lengths = torch.from_numpy(np.ascontiguousarray(sizes[again], np.int64))
@@ -208,7 +215,7 @@ class NativeRoute:
 
     @staticmethod
     def sum(scores: ChainScores, lengths: Tensor):
-        """log Z [batch] in float64, and intermediate results for `expect`."""
+        """The log-partition [batch] in float64, and the forward variables that `expect` needs."""
         arrays = _arrays(scores, lengths)
         batch, time, labels = scores.emissions.shape
         width = -labels // kernels.LANES * -kernels.LANES
@@ -220,7 +227,8 @@ class NativeRoute:
 
     @staticmethod
     def expect(scores: ChainScores, lengths: Tensor, memory, weights: Tensor) -> ChainScores:
-        """Expected counts of every score, each sentence times its weight: the gradient of sum weights * log Z."""
+        """The expected count of every score, each sentence multiplied by its weight: the gradient of sum weights *
+        log-partition."""
         alphas, in_logs = memory
         batch, _, labels = scores.emissions.shape
         chunks = kernels.chunk_count(batch)
@@ -233,7 +241,7 @@ class NativeRoute:
 
     @staticmethod
     def best(scores: ChainScores, lengths: Tensor) -> Tensor:
-        """Viterbi by the compiled kernels."""
+        """The best label sequences (Viterbi) by the compiled kernels."""
         paths = torch.empty(scores.emissions.shape[:2], dtype=torch.int64)
         kernels.best(*_arrays(scores, lengths), paths.numpy())
         return paths
@@ -248,7 +256,8 @@ class NativeRoute:
 
 
 def _arrays(scores: ChainScores, lengths: Tensor):
-    """Arrays of a chain for the kernels: emissions as they are, lengths, shared scores in float64."""
+    """The arrays of a linear chain for the kernels: emissions in their own type, lengths, all other scores in
+    float64."""
     sizes = lengths.to(torch.int64).contiguous().numpy()
     time = scores.emissions.shape[1]
     if len(sizes) and not (sizes.min() >= 1 and sizes.max() <= time):
@@ -258,12 +267,13 @@ def _arrays(scores: ChainScores, lengths: Tensor):
 
 
 class TorchRoute:
-    """Linear chains in torch operations, in log-space and float64: any device, any scores, no synchronisation with the
-    host."""
+    """Linear chains by torch operations in log-space and float64, for any device and any scores, without
+    synchronisation with the host."""
 
     @staticmethod
     def sum(scores: ChainScores, lengths: Tensor):
-        """log Z by forward and backward recursions in log-space."""
+        """The log-partition [batch] by forward and backward recursions in log-space, and the results of both
+        recursions."""
         emissions, transitions, start, end = (score.double() for score in scores)
         batch, time, labels = emissions.shape
         # both recursions at once: [0] forward, [1] backward from the last token of each sentence
@@ -274,13 +284,13 @@ class TorchRoute:
         for t in range(time - 1):
             message = torch.logsumexp((message + both[:, t]).unsqueeze(2) + matrices, 3)  # [2, batch, labels]
             messages.append(message)
-        before, after = torch.stack(messages, 2)  # [batch, time, labels], without the emission of the token itself
+        before, after = torch.stack(messages, 2)  # [batch, time, labels], without the emission of the current token
         after = _reverse(after, lengths)
         return torch.logsumexp(start + emissions[:, 0] + after[:, 0], 1), (before, after)
 
     @staticmethod
     def expect(scores: ChainScores, lengths: Tensor, memory, weights: Tensor) -> ChainScores:
-        """Expected counts of every score, from the recursions."""
+        """The expected count of every score, from the forward and backward recursions."""
         emissions, transitions = scores.emissions.double(), scores.transitions.double()
         before, after = memory
         inside = _inside(lengths, emissions.shape[1]).unsqueeze(2)
@@ -300,7 +310,7 @@ class TorchRoute:
 
     @staticmethod
     def best(scores: ChainScores, lengths: Tensor) -> Tensor:
-        """Viterbi in torch operations."""
+        """The best label sequences (Viterbi) by torch operations."""
         emissions, transitions, start, end = (score.double() for score in scores)
         time, labels = emissions.shape[1:]
         inside = _inside(lengths, time)
@@ -328,7 +338,7 @@ class TorchRoute:
         score[:, :, 0] = start + emissions[:, 0]
         origins = []
         for t in range(1, time):
-            # [batch, labels to, labels from * k]: a stable sort keeps equals in the order of their origins
+            # ways is [batch, labels to, labels from * k]; a stable sort keeps ties in the order of their origins
             ways = (score.unsqueeze(1) + transitions.t()[:, :, None]).flatten(2)
             arrival, origin = (part[:, :, :k] for part in ways.sort(dim=2, descending=True, stable=True))
             inside_now = inside[:, t, None, None]
@@ -346,7 +356,7 @@ class TorchRoute:
 
 
 def _reverse(tokens: Tensor, lengths: Tensor) -> Tensor:  # [batch, time, labels]
-    """Each sentence reversed within its own length; beyond it, its first token."""
+    """Each sentence reversed within its own length; positions beyond the length repeat the first token."""
     time = torch.arange(tokens.shape[1], device=tokens.device)
     index = (lengths.unsqueeze(1) - 1 - time).clamp_min(0)
     return tokens.gather(1, index.unsqueeze(2).expand_as(tokens))

@@ -1,4 +1,5 @@
-"""Tree-structured softmax of language models: p(word | context) for a tree of contexts, at the cost of its entries."""
+"""Softmax over a tree of contexts, for language models: p(word | context), at a cost linear in the number of
+entries."""
 
 from __future__ import annotations
 
@@ -15,18 +16,20 @@ from structsparse.kernels.structures import contexts as kernels
 from structsparse.kernels.structures import contexts_stable as stable
 
 NOTHING = torch.empty(0)
-LOST = 2.0**-26  # share of the mass above; below it torch counts only the entries of the context itself
+# share of the largest Z among the contexts above; below it torch counts only the entries of the context itself
+LOST = 2.0**-26
 
 
 class Increments(NamedTuple):
-    """The increments of the scores in a tree of contexts: features * weights, plus base on the first V entries."""
+    """The score increments of the entries in a tree of contexts: features * weights, plus base on the first V
+    entries."""
 
     weights: Tensor  # [entries]
-    features: Tensor | None = None  # [entries]; without them, ones
-    base: Tensor | None = None  # [V]; without it, zeros
+    features: Tensor | None = None  # [entries]; None: all ones
+    base: Tensor | None = None  # [V]; None: zeros
 
     def dense(self) -> Tensor:  # [entries], float64
-        """The increments as one tensor."""
+        """The increments as one tensor: float64 [entries]."""
         increments = self.weights.double() if self.features is None else self.weights.double() * self.features
         if self.base is None:
             return increments
@@ -34,33 +37,36 @@ class Increments(NamedTuple):
 
 
 class ContextArrays(Protocol):
-    """The arrays of a tree of contexts. Nodes are contexts, entries pairs of a context and a next word; parents lie
-    before children, level by level. The first V entries are all words after the empty context, node 0."""
+    """The arrays of a tree of contexts. A node is a context; an entry is a pair of a context and a next word.
+
+    Parents come before children, level by level. The first V entries are all words after the empty context, which is
+    node 0."""
 
     words: int  # V
     above: np.ndarray  # [nodes], the parent context; -1 for node 0
-    ends: np.ndarray  # [nodes], number of targets whose longest context it is
+    ends: np.ndarray  # [nodes], number of target words whose longest known context is the node
     entry_node: np.ndarray  # [entries]
     entry_word: np.ndarray  # [entries]
-    entry_above: np.ndarray  # [entries], the same word after the parent context; -1 for the first V
-    entry_ends: np.ndarray  # [entries], number of targets whose deepest entry it is
+    entry_above: np.ndarray  # [entries], the entry of the same word after the parent context; -1 for the first V
+    entry_ends: np.ndarray  # [entries], number of target words whose deepest entry is the entry
     node_levels: np.ndarray  # offsets of the levels of nodes
     entry_levels: np.ndarray  # offsets of the levels of entries
 
 
 class Contexts(nn.Module):
-    """The structure p(word | context) = exp S(word, context) / Z(context), with Z the sum over all V words.
+    """The structure of next words: p(word | context) = exp S(word, context) / Z(context), where Z sums over all V
+    words.
 
-    S(word, context) is S[e] of the deepest entry e of the word on the path from the empty context to this one, and S[e]
-    is the sum of the increments along the entries above e, and of e. Increments are a tensor [entries] or `Increments`.
-    Z of a context is that of the context above it plus the change by its own entries, so everything here costs the
-    number of entries.
+    S(word, context) is S[e] of the deepest entry e of the word on the path from the empty context to this context. S[e]
+    is the sum of the increments of e and of the entries above e. Increments are a tensor [entries] or `Increments`. Z
+    of a context is Z of the parent plus the change by the context's own entries, so all costs are linear in the number
+    of entries.
 
-    Float32 and float64 on the CPU go to the compiled kernels, which sum in float64 and are accurate for any finite
-    increments (see `kernels.structures.contexts`). Elsewhere torch does the same in float64, level by level and without
-    reading values: all S must lie within 600 of each other. The smaller the share of the mass above that a context
-    keeps, the fewer digits are right; below 2^-26 of it, words without an entry there count for nothing.
-    """
+    The compiled kernels process float32 and float64 on the CPU; they sum in float64 and are accurate for any finite
+    increments (see `kernels.structures.contexts`). Torch operations process everything else in float64, level by level
+    and without reading values; all S must lie within 600 of each other. The torch result loses digits if Z of a context
+    is a small share of Z of a context above it. Below a share of 2^-26, words without an entry in the
+    context are ignored."""
 
     def __init__(self, tree: ContextArrays) -> None:
         super().__init__()
@@ -74,7 +80,7 @@ class Contexts(nn.Module):
             "entry_node": _integers(tree.entry_node),
             "entry_word": _integers(tree.entry_word),
             "entry_above": _integers(tree.entry_above),
-            "node_ends": np.asarray(tree.ends),  # [nodes], of the tree's own targets
+            "node_ends": np.asarray(tree.ends),  # [nodes], counts of the tree's own target words
             "entry_ends": np.asarray(tree.entry_ends),
         }
         for name, array in buffers.items():
@@ -87,10 +93,10 @@ class Contexts(nn.Module):
         return f"{self.words} words, {self.nodes} contexts, {self.entries} entries, {len(self.node_levels) - 1} levels"
 
     def surprise(self, increments: Tensor | Increments, node_ends: Tensor, entry_ends: Tensor) -> Tensor:
-        """The sum over all targets of -log p(target | context): a float64 scalar.
+        """The language-model loss: the sum over all target words of -log p(target | context), a float64 scalar.
 
-        node_ends [nodes] counts the targets whose longest known context is a node, entry_ends [entries] those whose
-        deepest entry is an entry. It can be differentiated once, in the weights."""
+        node_ends [nodes] counts the targets whose longest known context is each node, entry_ends [entries] those whose
+        deepest entry is each entry. The gradient with respect to the weights can be taken once."""
         increments = self._checked(increments)
         for name, ends, size in (("node_ends", node_ends, self.nodes), ("entry_ends", entry_ends, self.entries)):
             if tuple(ends.shape) != (size,):
@@ -100,7 +106,7 @@ class Contexts(nn.Module):
 
     @torch.no_grad()
     def path_sums(self, increments: Tensor | Increments) -> Tensor:  # [entries], float64
-        """The scores S, without a gradient."""
+        """The score S of each entry, without a gradient."""
         increments = self._checked(increments)
         if not _native(increments.weights):
             return TorchRoute.path_sums(self, increments)
@@ -110,7 +116,7 @@ class Contexts(nn.Module):
 
     @torch.no_grad()
     def log_partition(self, sums: Tensor) -> Tensor:  # [nodes], float64
-        """log Z of every context from S, without a gradient."""
+        """The log-partition log Z of each context, from the scores S, without a gradient."""
         if tuple(sums.shape) != (self.entries,):
             raise UserError(f"path sums have shape {tuple(sums.shape)}, expected ({self.entries},)")
         if not _native(sums):
@@ -120,7 +126,7 @@ class Contexts(nn.Module):
         return torch.from_numpy(shifts + np.log(masses[:, 0]))
 
     def summed(self, ends: Tensor) -> Tensor:  # [entries], float64
-        """The sum over each entry and all entries below it."""
+        """For each entry, the sum of `ends` over the entry and all entries below."""
         sums = ends.to(torch.float64, copy=True).contiguous()
         if sums.device.type == "cpu":
             kernels.add_upwards(sums.numpy(), self.entry_above.numpy())
@@ -130,9 +136,10 @@ class Contexts(nn.Module):
         return sums
 
     def counted(self, node_ends: Tensor, entry_ends: Tensor) -> tuple[np.ndarray, np.ndarray, float]:
-        """Arrays for the kernels: ends of nodes, ends of entries summed over subtrees, the number of targets.
+        """The target counts as arrays for the kernels: counts of nodes, counts of entries summed over subtrees, total
+        number of targets.
 
-        Cached while the same unchanged tensors are passed."""
+        The result is cached while the same unchanged tensors are passed."""
         versions = node_ends._version, entry_ends._version
         cached = self._counted
         if cached is None or cached[0] is not node_ends or cached[1] is not entry_ends or cached[2] != versions:
@@ -142,7 +149,7 @@ class Contexts(nn.Module):
         return cached[3]
 
     def _checked(self, increments: Tensor | Increments) -> Increments:
-        """The increments, checked to have the right shapes."""
+        """The increments, checked for their shapes."""
         if not isinstance(increments, Increments):
             increments = Increments(increments)
         sizes = {"weights": self.entries, "features": self.entries, "base": self.words}
@@ -153,11 +160,11 @@ class Contexts(nn.Module):
 
 
 class _Surprise(torch.autograd.Function):
-    """The loss over a tree of contexts as a function of the weights, by one of the routes."""
+    """The autograd function of the language-model loss over a tree of contexts, with respect to the weights."""
 
     @staticmethod
     def forward(ctx, route, contexts, ends, *increments):
-        """The loss over all targets."""
+        """The loss summed over all targets: a scalar."""
         increments = Increments(*(None if part is None else part.detach() for part in increments))
         loss, ctx.kept = route.sum(contexts, increments, *ends)
         ctx.route, ctx.contexts, ctx.ends, ctx.increments = route, contexts, ends, increments
@@ -167,7 +174,7 @@ class _Surprise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, scale):
-        """The gradient with respect to the weights."""
+        """The gradient of the loss with respect to the weights."""
         if not ctx.needs_input_grad[3]:
             return None, None, None, None, None, None
         if _versions(ctx.increments, ctx.ends) != ctx.versions:
@@ -182,14 +189,15 @@ def _versions(increments: Increments, ends) -> list[int]:
 
 
 class Memory:
-    """A pool of arrays that return to it when they are garbage: for a large model, the pages of newly allocated arrays
-    would cost as much as the sums in them."""
+    """A pool of arrays that are reused once they are garbage-collected.
+
+    For a large model, the first access to newly allocated arrays would cost as much as the computation itself."""
 
     def __init__(self) -> None:
         self.free: dict[tuple, list[np.ndarray]] = {}
 
     def borrow(self, *shape: int, dtype=np.float64) -> np.ndarray:
-        """An array for exclusive use while it, or a tensor made of it, is alive."""
+        """An array from the pool, for exclusive use while the array or a tensor made of it is alive."""
         free = self.free.setdefault((*shape, np.dtype(dtype)), [])
         array = free.pop() if free else np.empty(shape, dtype)
         view = array.view()
@@ -197,13 +205,15 @@ class Memory:
         return view
 
     def tensor(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """A tensor on the CPU for exclusive use while it is alive."""
+        """A CPU tensor from the pool, for exclusive use while the tensor is alive."""
         return torch.from_numpy(self.borrow(*shape, dtype=torch.empty(0, dtype=dtype).numpy().dtype))
 
     def __deepcopy__(self, memo) -> Memory:
+        """An empty pool: copies of a model share no memory."""
         return Memory()
 
     def __reduce__(self):
+        """Pickle the pool as an empty one."""
         return Memory, ()
 
 
@@ -212,7 +222,7 @@ class NativeRoute:
 
     @staticmethod
     def sum(contexts: Contexts, increments: Increments, node_ends: Tensor, entry_ends: Tensor):
-        """The loss, and intermediate results for `slope`."""
+        """The loss, and the intermediate results that `slope` needs."""
         nodes, below, total = contexts.counted(node_ends, entry_ends)
         exps, masses = contexts.memory.borrow(contexts.entries), contexts.memory.borrow(contexts.nodes, 2)
         loss, tame = kernels.forward(
@@ -229,8 +239,9 @@ class NativeRoute:
 
     @staticmethod
     def stable_masses(contexts: Contexts, sums: np.ndarray):
-        """The stable kernels: masses [nodes, 2], shifts [nodes], anew [nodes], with log Z = shifts + log masses[:,
-        0]."""
+        """The normalisers of all contexts by the stable kernels: masses [nodes, 2], shifts [nodes], anew [nodes].
+
+        log Z = shifts + log masses[:, 0]."""
         masses, shifts = np.empty((contexts.nodes, 2)), np.empty(contexts.nodes)
         anew, levels = np.empty(contexts.nodes, np.bool_), len(contexts.node_levels)
         tree, entry_word = _tree(contexts), contexts.entry_word.numpy()
@@ -239,7 +250,7 @@ class NativeRoute:
 
     @staticmethod
     def slope(contexts: Contexts, increments: Increments, node_ends, entry_ends, kept, scale: Tensor) -> Tensor:
-        """The gradient of the loss, times a scale."""
+        """The gradient of the loss with respect to the weights, multiplied by `scale`."""
         nodes, below, _ = contexts.counted(node_ends, entry_ends)
         _, features, _ = _arrays(increments)
         gradient = contexts.memory.tensor(increments.weights.shape, increments.weights.dtype)
@@ -261,17 +272,19 @@ class NativeRoute:
 
 
 def _native(weights: Tensor) -> bool:
-    """Whether the compiled kernels can take these weights."""
+    """Whether the compiled kernels support the device and type of these weights."""
     return weights.device.type == "cpu" and weights.dtype in (torch.float32, torch.float64)
 
 
 def _tree(contexts: Contexts) -> tuple[np.ndarray, ...]:
-    """The tree as arrays for the kernels: nodes above, starts, entries above, nodes of entries."""
+    """The tree as arrays for the kernels: parent nodes, first entry of each node, parent entries, node of each
+    entry."""
     return tuple(part.numpy() for part in (contexts.above, contexts.starts, contexts.entry_above, contexts.entry_node))
 
 
 def _arrays(increments: Increments) -> tuple[np.ndarray, ...]:
-    """Arrays for the kernels: weights, features of the same type, base in float64; empty for those that are None."""
+    """The increments as arrays for the kernels: weights, features of the same type, base in float64; None becomes an
+    empty array."""
     weights, features, base = increments
     features = NOTHING if features is None else features
     base = NOTHING if base is None else base
@@ -287,17 +300,17 @@ def _integers(array: np.ndarray) -> np.ndarray:
 
 
 def _listed(levels: np.ndarray) -> list[int]:
-    """The offsets as a list of Python integers."""
+    """The offsets of the levels as a list of Python integers."""
     return [int(level) for level in levels]
 
 
 class TorchRoute:
-    """Torch operations in float64, level by level: any device, any type of weights, no synchronisation with the
-    host."""
+    """The softmax over contexts by torch operations in float64, level by level, for any device and type, without
+    synchronisation with the host."""
 
     @staticmethod
     def sum(contexts: Contexts, increments: Increments, node_ends: Tensor, entry_ends: Tensor):
-        """The loss, and intermediate results for `slope`."""
+        """The loss, and the intermediate results that `slope` needs."""
         sums = TorchRoute.path_sums(contexts, increments)
         masses, shift, exps, lost = TorchRoute.masses(contexts, sums)
         loss = (node_ends.double() * (masses.log() + shift)).sum() - (entry_ends.double() * sums).sum()
@@ -305,7 +318,7 @@ class TorchRoute:
 
     @staticmethod
     def path_sums(contexts: Contexts, increments: Increments) -> Tensor:  # [entries]
-        """The scores S."""
+        """The score S of each entry: the sum of the increments along the path."""
         sums, above = increments.dense().clone(), contexts.entry_above
         for a, b in _levels(contexts.entry_levels):
             sums[a:b] += sums[:a].index_select(0, above[a:b])
@@ -313,8 +326,9 @@ class TorchRoute:
 
     @staticmethod
     def masses(contexts: Contexts, sums: Tensor) -> tuple[Tensor, ...]:
-        """Z [nodes] and exp S [entries], both relative to exp(shift): Z, shift, exp S, and where Z has lost its
-        precision."""
+        """The normalisers Z [nodes], the shift, exp S [entries], and a mask of the nodes whose Z has lost precision.
+
+        Z and exp S are relative to exp(shift)."""
         V = contexts.words
         shift = sums.amax()
         exps = torch.exp(sums - shift)
@@ -326,13 +340,13 @@ class TorchRoute:
         most = masses.clone()
         for (a, b), above in _node_levels(contexts):
             mass = masses[a:b] + masses[:a].index_select(0, above)
-            masses[a:b] = torch.maximum(mass, entry_masses[a:b])  # rounding alone could make it smaller
+            masses[a:b] = torch.maximum(mass, entry_masses[a:b])  # only rounding errors can make Z smaller than this
             most[a:b] = torch.maximum(mass, most[:a].index_select(0, above))
         return masses, shift, exps, masses < LOST * most
 
     @staticmethod
     def slope(contexts: Contexts, increments: Increments, node_ends, entry_ends, kept, scale: Tensor) -> Tensor:
-        """The gradient of the loss, times a scale."""
+        """The gradient of the loss with respect to the weights, multiplied by `scale`."""
         masses, exps, lost = kept
         V, entry_node, entry_above = contexts.words, contexts.entry_node, contexts.entry_above
         shares = node_ends.double() / masses
@@ -350,10 +364,10 @@ class TorchRoute:
 
 
 def _levels(bounds: list[int]):
-    """The ranges of all levels except the first."""
+    """The ranges (begin, end) of all levels of the tree except the first."""
     return zip(bounds[1:-1], bounds[2:], strict=True)
 
 
 def _node_levels(contexts: Contexts):
-    """The ranges of nodes of all levels except the first, with their parents."""
+    """The node ranges of all levels except the first, each with the parents of the nodes."""
     return (((a, b), contexts.above[a:b]) for a, b in _levels(contexts.node_levels))

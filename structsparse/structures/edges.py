@@ -1,4 +1,4 @@
-"""Chains over observed label pairs: linear chains with a score per token for each listed pair of neighbouring
+"""Linear chains over observed label pairs, where every token has a score for each listed pair of neighbouring
 labels."""
 
 from collections.abc import Sequence
@@ -15,26 +15,26 @@ from structsparse.structures.base import Structure
 
 
 class EdgeScores(NamedTuple):
-    """The scores of an `EdgeChain`; minus infinity forbids."""
+    """The scores of an `EdgeChain`; minus infinity forbids a label or a step."""
 
     emissions: Tensor  # [batch, time, labels]
-    edges: Tensor  # [tokens, steps] of the step to each token, sentences end to end; the first row of each is ignored
+    edges: Tensor  # [tokens, steps] scores of the steps to each token, sentences end to end; ignored at the first token
     transitions: Tensor  # [steps]
     start: Tensor  # [labels]
     end: Tensor  # [labels]
 
 
 class EdgeChain(nn.Module, Structure):
-    """The structure of label sequences y of length n whose steps (y_{t-1}, y_t) are all listed, scored by
+    """The structure of label sequences y of length n whose steps (y_{t-1}, y_t) are all in a list of label pairs,
+    scored by
 
         start[y_1] + sum_t emissions[t, y_t] + sum_{t>1} (transitions[k_t] + edges[t, k_t]) + end[y_n],
 
     where k_t is the number of the step (y_{t-1}, y_t). Any other sequence scores minus infinity.
 
-    `steps` int64 [2, steps] holds (from, to), ascending by to, then from. Lengths are int64 [batch], from 1 to time,
-    and sum to the tokens. Totals are float64. Scores on the CPU in float32 or float64 go to the compiled kernels, all
-    others to torch.
-    """
+    `steps` int64 [2, steps] holds (from, to), ascending by to, then from. Lengths are int64 [batch], each from 1 to
+    time; their sum is the number of tokens. Totals are float64. The compiled kernels process scores on the CPU in
+    float32 or float64; torch operations process all other scores."""
 
     def __init__(self, steps: Tensor, labels: int) -> None:
         super().__init__()
@@ -47,22 +47,26 @@ class EdgeChain(nn.Module, Structure):
         self.register_buffer("targets", steps[1].contiguous(), persistent=False)  # [steps]
         arrivals = torch.searchsorted(self.targets, torch.arange(labels + 1))
         self.register_buffer("arrivals", arrivals, persistent=False)  # [labels + 1]
-        self.register_buffer("number", order.view(labels, labels).T.contiguous(), persistent=False)  # [from, to] or -1
+        # [from, to] -> number of the step, or -1
+        self.register_buffer("number", order.view(labels, labels).T.contiguous(), persistent=False)
 
     def log_partition(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # [batch]
-        """log of the sum of exp(score) over all sequences; its gradient, once, is the expected counts."""
+        """The log-partition: log of the sum of exp(score) over all label sequences. Its gradient with respect to the
+        scores is their expected counts; it can be taken once."""
         self._check(scores, lengths)
         return _LogPartition.apply(self._route(scores), self._step_list(), lengths, *scores)
 
     @torch.no_grad()
     def best(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # [batch, time]
-        """Labels of the best sequence (Viterbi), 0 beyond the length; among equals the lowest label, from the last
-        on."""
+        """The labels of the best sequence (Viterbi), 0 beyond the length.
+
+        Of several best sequences, the one with the lowest label at the last token is taken, then at the token before,
+        and so on."""
         self._check(scores, lengths)
         return self._route(scores).best(scores, self._step_list(), lengths)
 
     def score(self, scores: EdgeScores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """The score of one label sequence per sentence; minus infinity if it takes a step that is not listed."""
+        """The score of the given label sequence of each sentence; minus infinity if a step is not listed."""
         self._check(scores, lengths)
         emissions, edges, transitions, start, end = scores
         inside = _inside(lengths, gold.shape[1])
@@ -78,30 +82,31 @@ class EdgeChain(nn.Module, Structure):
 
     @torch.no_grad()
     def marginals(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # [batch, time, labels]
-        """Probability of each label at each token, zero beyond the length."""
+        """The marginal probability of each label at each token, zero beyond the length."""
         self._check(scores, lengths)
         route, step_list = self._route(scores), self._step_list()
         totals, memory = route.sum(scores, step_list, lengths)
         return route.expect(scores, step_list, lengths, memory, torch.ones_like(totals)).emissions
 
     def add_cost(self, scores: EdgeScores, gold: Tensor, lengths: Tensor, cost: float = 1.0) -> EdgeScores:
-        """The scores with `cost` added to every wrong label: a sequence gains cost * its Hamming distance."""
+        """The scores with `cost` added to every wrong label, so that the score of a sequence rises by cost * its
+        Hamming distance from gold."""
         labels = torch.arange(self.labels, device=gold.device)
         wrong = (labels != gold.unsqueeze(2)).to(scores.emissions.dtype)  # [batch, time, labels]
         return scores._replace(emissions=scores.emissions + cost * wrong)
 
     def _step_list(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The list of steps for the kernels."""
+        """The listed steps as the kernels take them: labels from, labels to, first step to each label."""
         return self.origins, self.targets, self.arrivals
 
     def _route(self, scores: EdgeScores):
-        """The implementation for the device and type of the scores."""
+        """The implementation, compiled kernels or torch, for the device and type of the scores."""
         kinds = {score.dtype for score in scores[:2]}
         native = scores.edges.device.type == "cpu" and kinds in ({torch.float32}, {torch.float64})
         return NativeRoute if native else TorchRoute
 
     def _check(self, scores: EdgeScores, lengths: Tensor) -> None:
-        """Refuse scores whose shapes do not fit."""
+        """Check the shapes of the scores and lengths."""
         batch, steps, labels = len(lengths), len(self.origins), self.labels
         tokens, time = scores.edges.shape[0], scores.emissions.shape[1]
         expected = (batch, time, labels), (tokens, steps), (steps,), (labels,), (labels,)
@@ -115,9 +120,10 @@ class EdgeChain(nn.Module, Structure):
 
 
 def observed(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The label pairs observed in sentences: int64 [2, steps], (from, to), ascending by to, then from.
+    """The label pairs observed at neighbouring tokens of sentences: int64 [2, steps], (from, to), ascending by to, then
+    from.
 
-    labels int64 [tokens], sentence s is offsets[s] : offsets[s + 1]"""
+    `labels` is int64 [tokens]; sentence s is offsets[s] : offsets[s + 1]."""
     inner = np.ones(len(labels), bool)
     inner[offsets[:-1]] = False
     taken = np.flatnonzero(inner)
@@ -125,7 +131,8 @@ def observed(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def numbers(steps: np.ndarray, labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The number of the step to each token, 0 for the first token of a sentence: int64 [tokens]"""
+    """For each token, the number of the step (label pair) to this token; 0 for the first token of a sentence: int64
+    [tokens]."""
     count = int(labels.max()) + 1
     inner = np.ones(len(labels), bool)
     inner[offsets[:-1]] = False
@@ -141,17 +148,18 @@ def _inside(lengths: Tensor, time: int) -> Tensor:  # [batch, time]
 
 
 def _rows(lengths: Tensor, time: int, tokens: int) -> Tensor:
-    """The row of each token when sentences lie end to end, any row beyond a length: [batch, time]"""
+    """The index of each token among sentences stored end to end: [batch, time]; arbitrary beyond a length."""
     begins = lengths.cumsum(0) - lengths
     return (begins.unsqueeze(1) + torch.arange(time, device=lengths.device)).clamp_max(tokens - 1)
 
 
 class _LogPartition(torch.autograd.Function):
-    """log Z of chains over observed pairs; its gradient is the expected counts."""
+    """The autograd function of the log-partition of chains over observed label pairs; the gradient is the expected
+    counts of the scores."""
 
     @staticmethod
     def forward(ctx, route, step_list, lengths, *scores):
-        """log Z of each sentence."""
+        """The log-partition of each sentence: [batch]."""
         totals, memory = route.sum(EdgeScores(*scores), step_list, lengths)
         ctx.route = route
         ctx.save_for_backward(lengths, *step_list, *scores, *memory)
@@ -160,7 +168,7 @@ class _LogPartition(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, weights):  # [batch]
-        """Expected counts of the scores."""
+        """The expected counts of the scores, each sentence multiplied by its weight."""
         lengths, *saved = ctx.saved_tensors
         step_list, scores, memory = saved[:3], EdgeScores(*saved[3:8]), saved[8:]
         return None, None, None, *ctx.route.expect(scores, step_list, lengths, memory, weights)
@@ -171,7 +179,7 @@ class NativeRoute:
 
     @staticmethod
     def sum(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
-        """log Z [batch] in float64, and intermediate results for `expect`."""
+        """The log-partition [batch] in float64, and the intermediate results that `expect` needs."""
         totals = torch.empty(len(lengths), dtype=torch.float64)
         last = torch.empty(len(lengths), len(scores.end), dtype=torch.float64)
         shares = torch.empty_like(scores.edges, memory_format=torch.contiguous_format)
@@ -180,7 +188,8 @@ class NativeRoute:
 
     @staticmethod
     def expect(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor, memory, weights: Tensor) -> EdgeScores:
-        """Expected counts of every score, each sentence times its weight: the gradient of sum weights * log Z."""
+        """The expected count of every score, each sentence multiplied by its weight: the gradient of sum weights *
+        log-partition."""
         shares, last = (part.numpy() for part in memory)
         chunks = kernels.chunk_count(len(lengths))
         nodes = torch.empty_like(scores.emissions, memory_format=torch.contiguous_format)
@@ -194,15 +203,15 @@ class NativeRoute:
 
     @staticmethod
     def best(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """Viterbi by the compiled kernels."""
+        """The best label sequences (Viterbi) by the compiled kernels."""
         paths = torch.empty(scores.emissions.shape[:2], dtype=torch.int64)
         kernels.best(*_arrays(scores, step_list, lengths), paths.numpy())
         return paths
 
 
 def _arrays(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
-    """Arrays for the kernels: emissions and edges as they are, begins and lengths of sentences, shared scores in
-    float64."""
+    """The arrays for the kernels: emissions and edges in their own type, begins and lengths of sentences, all other
+    scores in float64."""
     sizes = lengths.contiguous().numpy()
     emissions, edges = (score.detach().contiguous().numpy() for score in scores[:2])
     shared = tuple(score.detach().double().contiguous().numpy() for score in scores[2:])
@@ -210,11 +219,13 @@ def _arrays(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
 
 
 class TorchRoute:
-    """Torch operations in log-space and float64: any device, any scores, no synchronisation with the host."""
+    """Chains over observed label pairs by torch operations in log-space and float64, for any device and scores, without
+    synchronisation."""
 
     @staticmethod
     def sum(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
-        """log Z by the forward recursion in log-space, and the share of each step."""
+        """The log-partition [batch] by the forward recursion in log-space, and the conditional probability of each
+        step."""
         emissions, start, end = (score.double() for score in (scores.emissions, scores.start, scores.end))
         steps = _steps(scores, step_list, lengths)
         inside = _inside(lengths, emissions.shape[1])
@@ -230,7 +241,7 @@ class TorchRoute:
 
     @staticmethod
     def expect(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor, memory, weights: Tensor) -> EdgeScores:
-        """Expected counts of every score, from the shares."""
+        """The expected count of every score, by a backward pass over the conditional probabilities of the steps."""
         *shares, last = memory
         origins, targets, _ = step_list
         batch, time, _ = scores.emissions.shape
@@ -254,7 +265,7 @@ class TorchRoute:
 
     @staticmethod
     def best(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """Viterbi in torch operations."""
+        """The best label sequences (Viterbi) by torch operations."""
         emissions, start, end = (score.double() for score in (scores.emissions, scores.start, scores.end))
         steps = _steps(scores, step_list, lengths)
         inside = _inside(lengths, emissions.shape[1])
@@ -273,7 +284,7 @@ class TorchRoute:
 
 
 def _steps(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor) -> Tensor:
-    """The scores of all pairs of labels, minus infinity for those not listed: [batch, time, from, to]"""
+    """The scores of all label pairs, minus infinity for pairs that are not listed: [batch, time, from, to]."""
     origins, targets, _ = step_list
     (batch, time, labels), edges = scores.emissions.shape, scores.edges.double()
     listed = edges[_rows(lengths, time, len(edges))] + scores.transitions.double()  # [batch, time, steps]

@@ -1,4 +1,5 @@
-"""Nonprojective dependency trees, whose arcs may cross: the matrix-tree theorem and Chu-Liu-Edmonds."""
+"""Nonprojective dependency trees, whose arcs may cross: sums by the matrix-tree theorem, best trees by
+Chu-Liu-Edmonds."""
 
 import torch
 import torch.nn.functional as F
@@ -10,13 +11,14 @@ from structsparse.structures.trees import DependencyTree, tokens_inside
 
 
 class TorchRoute:
-    """The elimination of the matrix-tree kernels in torch operations, in log-space and float64.
+    """The matrix-tree theorem for nonprojective trees, by elimination in torch operations, in log-space and float64.
 
-    Any device and any scores; sums need no synchronisation with the host. The best tree is computed on the CPU."""
+    It works on any device and for any scores; sums need no synchronisation with the host. The best tree is computed on
+    the CPU."""
 
     @staticmethod
     def sum(scores: Tensor, lengths: Tensor, single_root: bool, with_marginals: bool):
-        """log Z [batch], and the marginals [batch, n + 1, n + 1] or None."""
+        """The log-partition [batch], and the marginal probability of each arc [batch, n + 1, n + 1] or None."""
         weights, exits = _weights(scores.double(), lengths)
         opened = torch.full(scores.shape[:1], single_root, device=scores.device)
         totals, table, out, still = 0.0, weights, exits, opened
@@ -28,7 +30,7 @@ class TorchRoute:
 
     @staticmethod
     def best(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
-        """Heads of the best trees."""
+        """The heads of the tokens in the best trees: [batch, n]."""
         return NativeRoute.best(scores.cpu(), lengths.cpu(), single_root).to(scores.device)
 
 
@@ -40,13 +42,15 @@ class NativeRoute(trees.NativeRoute):
 
 
 class NonprojectiveTree(DependencyTree):
-    """Nonprojective trees: sums by the matrix-tree theorem, the best tree by Chu-Liu-Edmonds, in time n^3 at most."""
+    """Nonprojective dependency trees: sums by the matrix-tree theorem, the best tree by Chu-Liu-Edmonds, in time n^3 at
+    most."""
 
     native = NativeRoute
 
 
 def _weights(scores: Tensor, lengths: Tensor):
-    """Log weights of heads [batch, n, n] and of the root [batch, n]; padding tokens have the first token as head."""
+    """Log weights of the arcs from heads, [batch, n, n], and from the root, [batch, n]; padding tokens get the first
+    token as head."""
     n = scores.shape[1] - 1
     inside = tokens_inside(lengths, n)
     diagonal = torch.eye(n, dtype=torch.bool, device=scores.device)
@@ -58,9 +62,10 @@ def _weights(scores: Tensor, lengths: Tensor):
 
 
 def _remove(weights: Tensor, exits: Tensor, opened: Tensor):
-    """Eliminate the last token: its pivot, its shares of the heads and of the root, and the remaining system.
+    """Eliminate the last token from the matrix-tree system.
 
-    `opened` [batch]: whether the single root is still to be found, see the kernels."""
+    Returns the pivot, the token's shares of the other heads and of the root, and the remaining system. `opened` [batch]
+    is whether the single root is still to be found, see the kernels."""
     rows, columns, last = weights[:, :-1, :-1], weights[:, :-1, -1], exits[:, -1]
     step = weights[:, -1, :-1]  # [batch, remaining]
     inner = step.logsumexp(1)
@@ -77,18 +82,19 @@ def _remove(weights: Tensor, exits: Tensor, opened: Tensor):
 
 
 def _reach(weights: Tensor, exits: Tensor, opened: Tensor):
-    """The log probability that a random walk from token j ends at the root before it visits token k [batch, k, j].
+    """The log probability that a random walk from token j ends at the root before it visits token k: [batch, k, j].
 
-    And whether the single root was still to be found when k was the last token [batch, k]."""
+    Also whether the single root was still to be found when token k was the last one: [batch, k]."""
     size = weights.shape[1]
     if size == 1:
         return torch.full_like(weights, -torch.inf), opened.unsqueeze(1)
-    if size % 2 == 1:  # halves must be equal: add a token whose head is the first
+    if size % 2 == 1:  # both halves must have the same size: add a token whose head is the first token
         wide = F.pad(weights, (0, 1, 0, 1), value=-torch.inf)
         wide[:, size, 0] = 0.0
         reach, ends = _reach(wide, F.pad(exits, (0, 1), value=-torch.inf), opened)
         return reach[:, :size, :size], ends[:, :size]
-    table = torch.stack([weights, weights.flip(1, 2)], 1).flatten(0, 1)  # once the first half remains, once the second
+    # in one copy the first half of the tokens remains, in the other the second half
+    table = torch.stack([weights, weights.flip(1, 2)], 1).flatten(0, 1)
     out, still = torch.stack([exits, exits.flip(1)], 1).flatten(0, 1), opened.repeat_interleave(2)
     removed = []
     for _ in range(size // 2):
@@ -96,7 +102,7 @@ def _reach(weights: Tensor, exits: Tensor, opened: Tensor):
         removed.append((step, share, still))
     reach, ends = _reach(table, out, still)
     for step, share, open_then in reversed(removed):
-        late = open_then.unsqueeze(1) & ~ends  # the root was found later: this path would use a second one
+        late = open_then.unsqueeze(1) & ~ends  # the root was found later, so this path would use a second root
         direct = torch.where(late, -torch.inf, share.unsqueeze(1)).unsqueeze(2)
         paths = torch.cat([reach + step.unsqueeze(1), direct], 2)  # [2 * batch, size / 2, remaining + 1]
         reach = torch.cat([reach, paths.logsumexp(2, keepdim=True)], 2)
@@ -106,7 +112,7 @@ def _reach(weights: Tensor, exits: Tensor, opened: Tensor):
 
 
 def _marginals(weights: Tensor, exits: Tensor, opened: Tensor, totals: Tensor, lengths: Tensor) -> Tensor:
-    """The probability of each arc: [batch, n + 1, n + 1]"""
+    """The marginal probability of each arc: [batch, n + 1, n + 1]."""
     reach, ends = _reach(weights, exits, opened)
     root = torch.where(opened.unsqueeze(1) & ~ends, -torch.inf, exits)
     arcs = torch.cat([root.unsqueeze(2), weights + reach], 2)  # [batch, n, n + 1]

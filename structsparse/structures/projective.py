@@ -10,20 +10,21 @@ from structsparse.structures.trees import DependencyTree, tokens_inside
 
 
 class TorchRoute:
-    """Eisner's charts in torch operations, in log-space and float64, all spans of a width at once.
+    """Eisner's algorithm for projective trees in torch operations, in log-space and float64, all spans of one width at
+    a time.
 
-    Any device and any scores, no synchronisation with the host."""
+    It works on any device and for any scores, without synchronisation with the host."""
 
     @staticmethod
     def sum(scores: Tensor, lengths: Tensor, single_root: bool, with_marginals: bool):
-        """log Z [batch], and the marginals [batch, n + 1, n + 1] or None."""
+        """The log-partition [batch], and the marginal probability of each arc [batch, n + 1, n + 1] or None."""
         charts = _inside(scores, lengths, single_root, _log_sum)
         totals = _totals(charts, lengths)
         return totals, _outside(charts, totals, lengths, single_root, _log_share) if with_marginals else None
 
     @staticmethod
     def best(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
-        """Heads of the best trees; all 0 if there is none."""
+        """The heads of the tokens in the best trees, [batch, n]; all 0 for a sentence without a tree."""
         charts = _inside(scores, lengths, single_root, _highest)
         arcs = _outside(charts, _totals(charts, lengths), lengths, single_root, _highest_share)
         return arcs[:, 1:].argmax(2)
@@ -37,19 +38,22 @@ class NativeRoute(trees.NativeRoute):
 
 
 class ProjectiveTree(DependencyTree):
-    """Projective trees by Eisner's algorithm (1996), in time n^3.
+    """Projective dependency trees by Eisner's algorithm (1996), in time n^3.
 
-    A tree is projective if all tokens between a token and its head are below the head, the root being position 0."""
+    A tree is projective if all tokens between a token and its head are descendants of the head. The root is at position
+    0."""
 
     native = NativeRoute
 
 
 class _Charts:
-    """Eisner's charts of a batch (see the kernels). A span i..j is at [:, i, j - i], in charts named `_back` at
-    [:, j, j - i]."""
+    """The charts of Eisner's algorithm for a batch (see the kernels).
+
+    The span i..j is at [:, i, j - i], or at [:, j, j - i] in charts named `_back`."""
 
     def __init__(self, shape: torch.Size, value: float, device: torch.device):
         def new():
+            """An empty chart for all spans of the batch."""
             return torch.full(shape, value, dtype=torch.float64, device=device)
 
         self.size = shape[1]
@@ -57,11 +61,12 @@ class _Charts:
         self.rightward, self.leftward_back, self.gap = new(), new(), new()
 
     def at(self, width: int):
-        """Indices of the spans of a width, in charts by left ends and in charts by right ends."""
+        """The indices of all spans of a width, in charts by left end and in charts by right end."""
         return (slice(None), slice(self.size - width), width), (slice(None), slice(width, None), width)
 
     def parts(self, width: int):
-        """The parts of gap, right and left spans of a width: pairs of chart slices, the second to be reversed."""
+        """The two parts of each gap, right and left span of a width, as pairs of chart slices; the second slice must be
+        reversed."""
         starts, ends = slice(self.size - width), slice(width, None)
         shorter, longer = slice(width), slice(1, width + 1)
         return (
@@ -71,7 +76,7 @@ class _Charts:
         )
 
     def terms(self, width: int, single_root: bool):
-        """The scores of all derivations of gap, right and left spans of a width."""
+        """The scores of all derivations of the gap, right and left spans of a width."""
         gap, right, left = (xs + ys.flip(2) for xs, ys in self.parts(width))
         if single_root:
             gap[:, 0, 1:] = -torch.inf
@@ -79,7 +84,7 @@ class _Charts:
 
 
 def _inside(scores: Tensor, lengths: Tensor, single_root: bool, summed) -> _Charts:
-    """Inside recursion, with `summed` as the sum or the maximum over derivations."""
+    """The inside recursion of Eisner's algorithm; `summed` is the sum or the maximum over derivations."""
     modifiers, heads = (F.pad(tokens_inside(lengths, scores.shape[1] - 1), (1, 0), value=v) for v in (False, True))
     allowed = modifiers.unsqueeze(2) & heads.unsqueeze(1)
     scores = torch.where(allowed, scores.double(), -torch.inf)
@@ -99,13 +104,15 @@ def _inside(scores: Tensor, lengths: Tensor, single_root: bool, summed) -> _Char
 
 
 def _totals(charts: _Charts, lengths: Tensor) -> Tensor:  # [batch]
-    """The chart entries of whole sentences."""
+    """The chart entries of whole sentences: [batch]."""
     return charts.right[:, 0].gather(1, lengths.unsqueeze(1)).squeeze(1)
 
 
 def _outside(charts: _Charts, totals: Tensor, lengths: Tensor, single_root: bool, shared) -> Tensor:
-    """Outside recursion: arcs [batch, n + 1, n + 1]; the mass of a span is distributed over the parts of its
-    derivations."""
+    """The outside recursion of Eisner's algorithm, from wide to narrow spans: arc probabilities or best arcs [batch, n
+    + 1, n + 1].
+
+    `shared` distributes the mass of each span over its derivations."""
     masses = _Charts(charts.right.shape, 0.0, totals.device)
     masses.right[:, 0].scatter_(1, lengths.unsqueeze(1), (totals > -torch.inf).double().unsqueeze(1))
     arcs = torch.zeros_like(charts.right)
@@ -124,28 +131,28 @@ def _outside(charts: _Charts, totals: Tensor, lengths: Tensor, single_root: bool
 
 
 def _add_shares_(parts: tuple[Tensor, Tensor], shares: Tensor):
-    """Add the shares of derivations to the masses of both parts."""
+    """Add the mass of each derivation to the masses of its two parts."""
     xs, ys = parts
     xs += shares
     ys += shares.flip(2)
 
 
 def _log_sum(terms: Tensor) -> Tensor:
-    """The sum over derivations."""
+    """The sum over derivations, in log-space."""
     return terms.logsumexp(2)
 
 
 def _log_share(mass: Tensor, total: Tensor, terms: Tensor) -> Tensor:
-    """The share of each derivation in the mass, in proportion to its weight."""
+    """The mass of each derivation: the mass of the span, divided in proportion to the derivations' weights."""
     total = torch.where(total == -torch.inf, 0.0, total)
     return mass.unsqueeze(2) * (terms - total.unsqueeze(2)).exp()
 
 
 def _highest(terms: Tensor) -> Tensor:
-    """The best derivation."""
+    """The score of the best derivation."""
     return terms.amax(2)
 
 
 def _highest_share(mass: Tensor, total: Tensor, terms: Tensor) -> Tensor:
-    """The whole mass for the best derivation."""
+    """The mass of each derivation: the best derivation takes the whole mass of the span."""
     return torch.zeros_like(terms).scatter_(2, terms.argmax(2, keepdim=True), mass.unsqueeze(2))

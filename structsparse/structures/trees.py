@@ -1,4 +1,4 @@
-"""Dependency trees: the base of projective and nonprojective trees over the tokens of a sentence."""
+"""`DependencyTree`, the base of projective and nonprojective dependency trees over the tokens of a sentence."""
 
 import torch
 import torch.nn.functional as F
@@ -11,18 +11,17 @@ from structsparse.structures.base import Structure
 
 
 class DependencyTree(Structure):
-    """The structure of trees over the tokens 1 to n of a sentence and the root 0. A tree gives every token m a head and
-    scores
+    """The structure of dependency trees over the tokens 1 to n of a sentence and the root 0. A tree gives every token m
+    a head and scores
 
         sum_m scores[m, heads[m]].
 
-    Scores are [batch, n + 1, n + 1], modifiers by heads; minus infinity forbids. The row of the root, the diagonal and
-    scores beyond a length are ignored. Lengths are int64 [batch], each from 1 to n. Heads, gold ones too, are int64
-    [batch, n], beginning with token 1. With `single_root` only one token has the root as its head.
+    Scores are [batch, n + 1, n + 1], modifiers by heads; minus infinity forbids an arc. The row of the root, the
+    diagonal and scores beyond a length are ignored. Lengths are int64 [batch], each from 1 to n. Heads, predicted and
+    gold, are int64 [batch, n], beginning with token 1. With `single_root` only one token has the root as its head.
 
-    Totals (`log_partition`, `score`) are float64 whatever the scores are, because a loss is a small difference of
-    two large totals. Scores on the CPU go to the compiled kernels, all others to torch.
-    """
+    The totals `log_partition` and `score` are always float64, because a loss is a small difference of two large totals.
+    The compiled kernels process scores on the CPU; torch operations process all other scores."""
 
     native: type  # the compiled implementation of `sum` and `best`
 
@@ -30,16 +29,17 @@ class DependencyTree(Structure):
         self.single_root = single_root
 
     def log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """log of the sum of exp(score) over all trees, minus infinity if there is none; its gradient, once, is the
-        marginals."""
+        """The log-partition: log of the sum of exp(score) over all trees, minus infinity if there is no tree. Its
+        gradient with respect to the scores is the arc marginals; it can be taken once."""
         _check(scores, lengths)
         return _LogPartition.apply(self._route(scores), self.single_root, lengths, scores)
 
     @torch.no_grad()
     def best(self, scores: Tensor, lengths: Tensor) -> Tensor:  # [batch, n]
-        """Heads of the best tree, 0 beyond the length; the choice among equals is deterministic.
+        """The heads of the tokens in the best tree, 0 beyond the length; ties are resolved deterministically.
 
-        A sentence without a tree is an error on the CPU; on other devices a projective one gets heads of 0."""
+        A sentence without a tree is an error on the CPU; on other devices a projective sentence without a tree gets
+        heads of 0."""
         _check(scores, lengths)
         return self._route(scores).best(scores, lengths, self.single_root)
 
@@ -47,7 +47,7 @@ class DependencyTree(Structure):
     def best_k(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k best trees, the best first: heads [batch, k, n], 0 beyond the length, and scores [batch, k].
 
-        If there are fewer, the remaining scores are minus infinity. The search runs on the CPU."""
+        If there are fewer trees, the remaining scores are minus infinity. The search runs on the CPU."""
         if k < 1:
             raise UserError(f"k is {k}, expected a number of trees from 1 on")
         _check(scores, lengths)
@@ -58,26 +58,27 @@ class DependencyTree(Structure):
         return heads.to(scores.device), totals.to(scores.device)
 
     def score(self, scores: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """The score of one tree per sentence."""
+        """The score of the given tree of each sentence."""
         _check(scores, lengths)
         arcs = scores[:, 1:].gather(2, gold.unsqueeze(2)).squeeze(2).double()  # [batch, n]
         return torch.where(tokens_inside(lengths, gold.shape[1]), arcs, 0.0).sum(1)
 
     @torch.no_grad()
     def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:  # [batch, n + 1, n + 1]
-        """The probability of each arc, zero where scores are ignored."""
+        """The marginal probability of each arc, zero where scores are ignored."""
         _check(scores, lengths)
         return self._route(scores).sum(scores, lengths, self.single_root, True)[1].to(scores.dtype)
 
     def add_cost(self, scores: Tensor, gold: Tensor, lengths: Tensor, cost: float = 1.0) -> Tensor:
-        """The scores with `cost` added to every wrong arc: a tree gains cost * the number of its wrong heads."""
+        """The scores with `cost` added to every wrong arc, so that the score of a tree rises by cost * the number of
+        wrong heads."""
         _check(scores, lengths)
         heads = torch.arange(scores.shape[2], device=gold.device)
         wrong = (heads != gold.unsqueeze(2)).to(scores.dtype)  # [batch, n, n + 1]
         return scores + cost * F.pad(wrong, (0, 0, 1, 0))
 
     def _route(self, scores: Tensor):
-        """The implementation for the device of the scores."""
+        """The implementation, compiled kernels or torch, for the device of the scores."""
         return self.native if scores.device.type == "cpu" else self.native.general
 
 
@@ -87,11 +88,11 @@ def tokens_inside(lengths: Tensor, n: int) -> Tensor:  # [batch, n]
 
 
 class _LogPartition(torch.autograd.Function):
-    """log Z over dependency trees; its gradient is the marginals."""
+    """The autograd function of the log-partition of dependency trees; the gradient is the arc marginals."""
 
     @staticmethod
     def forward(ctx, route, single_root, lengths, scores):
-        """log Z of each sentence, and its marginals if a gradient is needed."""
+        """The log-partition of each sentence, [batch]; the marginals are computed too if a gradient is needed."""
         totals, marginals = route.sum(scores, lengths, single_root, ctx.needs_input_grad[3])
         ctx.kind = scores.dtype
         ctx.save_for_backward(marginals)
@@ -100,7 +101,7 @@ class _LogPartition(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, weights):  # [batch]
-        """The marginals, times the weights."""
+        """The arc marginals, each sentence multiplied by its weight."""
         (marginals,) = ctx.saved_tensors
         return None, None, None, (weights.double()[:, None, None] * marginals).to(ctx.kind)
 
@@ -114,7 +115,7 @@ class NativeRoute:
 
     @classmethod
     def sum(cls, scores: Tensor, lengths: Tensor, single_root: bool, with_marginals: bool):
-        """log Z [batch] in float64, and the marginals or None."""
+        """The log-partition [batch] in float64, and the arc marginals or None."""
         totals = torch.empty(len(scores), dtype=torch.float64)
         marginals = torch.zeros(scores.shape if with_marginals else (1, 1, 1), dtype=torch.float64)
         cls.kernel(*_arrays(scores, lengths), single_root, with_marginals, totals.numpy(), marginals.numpy())
@@ -127,7 +128,7 @@ class NativeRoute:
 
     @classmethod
     def best(cls, scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
-        """Heads of the best trees; an error if a sentence has none."""
+        """The heads of the tokens in the best trees; an error if a sentence has no tree."""
         heads = torch.empty(len(scores), scores.shape[1] - 1, dtype=torch.int64)
         exists = torch.empty(len(scores), dtype=torch.bool)
         parses.best(*_arrays(scores, lengths), cls.projective, single_root, heads.numpy(), exists.numpy())
@@ -141,7 +142,7 @@ class NativeRoute:
 
 
 def _arrays(scores: Tensor, lengths: Tensor):
-    """Arrays of trees for the kernels: scores in float32 or float64, and lengths."""
+    """The arrays of trees for the kernels: scores in float32 or float64, and lengths."""
     sizes, n = lengths.to(torch.int64).contiguous().numpy(), scores.shape[1] - 1
     if len(sizes) and not (sizes.min() >= 1 and sizes.max() <= n):
         raise UserError(f"lengths run from {sizes.min()} to {sizes.max()}, expected from 1 to {n} (tokens).")
@@ -150,7 +151,7 @@ def _arrays(scores: Tensor, lengths: Tensor):
 
 
 def _check(scores: Tensor, lengths: Tensor):
-    """Refuse arc scores whose shapes do not fit."""
+    """Check the shapes of arc scores and lengths."""
     shape = tuple(scores.shape)
     if len(shape) != 3 or shape[1] != shape[2] or shape[1] < 2:
         raise UserError(f"scores have shape {shape}, expected [batch, n + 1, n + 1] for sentences of n tokens.")

@@ -1,1 +1,2 @@
-"""Tables of weights, held whole, growing or by observed pairs, and the gradients that suit them."""
+"""Weight tables of features, and their gradients: dense, factored, growing row by row, or only for observed (feature,
+label) pairs."""

@@ -1,7 +1,9 @@
-"""Sums of bags of table rows, one bag per token, with a dense or a factored gradient.
+"""`bag_sum`: for each token, the sum of the weight-table rows of its active features, with a dense or a factored
+gradient.
 
-The dense gradient is for any torch optimizer. The factored one is the pair (bags, residuals), whose product is the
-dense gradient. It is a thousand times smaller, and the row solvers (`solvers.sgd` and others) apply it directly."""
+Any torch optimizer can use the dense gradient. The factored gradient is the pair (bags, residuals), whose product is
+the dense gradient. It is about a thousand times smaller, and the row solvers (such as `solvers.sgd`) apply it directly.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ from structsparse.weights.notes import BagGradient, RowScale, notes_of
 
 
 def bag_sum(table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
-    """The sum of the rows of each bag: [tokens, labels]. The rows of a bag must ascend.
+    """The sum of the table rows in each bag: [tokens, labels]. The row numbers in a bag must ascend.
 
-    Where a solver has put a list into the table's `pending` note, backward appends a BagGradient to it and leaves
-    `table.grad` alone. Processes that share gradients need the dense form. Under a `scale` note it is the
-    gradient with respect to the scaled rows."""
+    If a solver has set the table's note `pending` to a list, backward appends a BagGradient to the list and does not
+    touch `table.grad`. Processes that share gradients need the dense form. If the note `scale` is set, the gradient is
+    with respect to the scaled rows."""
     notes = notes_of(table)
     pending, scale = notes.pending, notes.scale
     if torch.distributed.is_initialized():
@@ -31,13 +33,13 @@ def bag_sum(table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
 
 
 class _BagSum(torch.autograd.Function):
-    """`bag_sum` for autograd."""
+    """The autograd function of `bag_sum`."""
 
     @staticmethod
     def forward(
         ctx, table: Tensor, ids: Tensor, offsets: Tensor, pending: list[BagGradient] | None, scale: RowScale | None
     ) -> Tensor:
-        """The sums of bags, by the compiled kernels on the CPU."""
+        """The sum of the table rows in each bag, by the compiled kernels on the CPU."""
         ctx.save_for_backward(ids, offsets, table)
         ctx.pending = pending
         if _on_cpu(table):
@@ -52,7 +54,7 @@ class _BagSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, residuals: Tensor):
-        """The dense gradient, or a factored one for the list `pending`."""
+        """The gradient with respect to the table: dense, or factored and appended to the list `pending`."""
         ids, offsets, table = ctx.saved_tensors
         gradient = BagGradient(ids, offsets, residuals.contiguous())
         if ctx.pending is None:
@@ -62,7 +64,7 @@ class _BagSum(torch.autograd.Function):
 
 
 def subtract_(table: Tensor, gradient: BagGradient, rate: float) -> Tensor:
-    """SGD step: table -= rate * X'R"""
+    """SGD step of a table with a factored gradient: table -= rate * X'R."""
     ids, offsets, residuals = gradient
     if _on_cpu(table):
         arrays = ids.numpy(), offsets.numpy(), residuals.numpy(), table.detach().numpy()
@@ -73,7 +75,10 @@ def subtract_(table: Tensor, gradient: BagGradient, rate: float) -> Tensor:
 
 
 def adagrad_(table: Tensor, squares: Tensor, gradient: BagGradient, rate: float, eps: float, slot: Tensor) -> Tensor:
-    """AdaGrad step: squares += (X'R)^2; table -= rate * X'R / (sqrt(squares) + eps), on the touched rows only."""
+    """AdaGrad step of a table with a factored gradient: squares += (X'R)^2; table -= rate * X'R / (sqrt(squares) +
+    eps).
+
+    Only the rows in the bags change."""
     ids, offsets, residuals = gradient
     if _on_cpu(table):
         weights = table.detach().numpy()
@@ -88,10 +93,11 @@ def adagrad_(table: Tensor, squares: Tensor, gradient: BagGradient, rate: float,
 
 
 def row_sums(gradient: BagGradient) -> tuple[Tensor, Tensor]:
-    """The touched rows and the sum of the residuals of each: [occurrences], [occurrences, labels].
+    """The rows in the bags of a gradient, [occurrences], and the sum of the residuals of each row, [occurrences,
+    labels].
 
-    The number of touched rows depends on the data, and reading it would synchronise the device. So both have an entry
-    for every occurrence, and the surplus entries repeat a row with a sum of exactly zero."""
+    The number of distinct rows depends on the data, and reading it would synchronise the device. So both results have
+    an entry for every occurrence; each surplus entry repeats a row with a sum of exactly zero."""
     ids, offsets, residuals = gradient
     occurrences = ids.shape[0]
     token_of = torch.repeat_interleave(offsets.diff(), output_size=occurrences)  # [occurrences]
@@ -105,7 +111,7 @@ def row_sums(gradient: BagGradient) -> tuple[Tensor, Tensor]:
 
 
 def concatenated(gradients: list[BagGradient]) -> BagGradient:
-    """The gradients of several backward passes as one."""
+    """The factored gradients of several backward passes as one factored gradient."""
     if len(gradients) == 1:
         return gradients[0]
     ids = torch.cat([g.ids for g in gradients])
@@ -116,5 +122,5 @@ def concatenated(gradients: list[BagGradient]) -> BagGradient:
 
 
 def _on_cpu(table: Tensor) -> bool:
-    """Whether the compiled kernels can take this table."""
+    """Whether the compiled kernels support the device, layout and type of this table."""
     return table.device.type == "cpu" and table.is_contiguous() and table.dtype in (torch.float32, torch.float64)

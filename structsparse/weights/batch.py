@@ -1,4 +1,5 @@
-"""Batches of tokens with sparse features, and the sizes that a scorer needs to build its table."""
+"""`TokenBatch`, a batch of sentences as token features and gold labels; `Sizes`, the data sizes that a scorer's table
+needs."""
 
 from __future__ import annotations
 
@@ -9,17 +10,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-FLAT = 256  # sentences: larger batches on the CPU are not padded
+FLAT = 256  # batches on the CPU with at least this many sentences are not padded
 
 
 class BatchCache:
-    """Results computed from a batch that comes again, such as the order of its features."""
+    """Cache of results computed from a batch that is used again in each epoch, such as the order of its features."""
 
     def __init__(self) -> None:
         self.results: dict[str, object] = {}
 
     def get(self, name: str, compute: Callable[[], object]) -> object:
-        """The result of this name, computed at the first call."""
+        """The cached result with this name; the first call computes it."""
         if name not in self.results:
             self.results[name] = compute()
         return self.results[name]
@@ -27,36 +28,36 @@ class BatchCache:
 
 @dataclass
 class TokenBatch:
-    """A batch of sentences with features and gold labels. Tokens lie end to end; labels are padded."""
+    """A batch of sentences with features and gold labels. Token features lie end to end; gold labels are padded."""
 
-    ids: Tensor  # int32 [occurrences] active rows of all tokens
+    ids: Tensor  # int32 [occurrences] the active table rows (features) of all tokens
     offsets: Tensor  # int64 [tokens + 1] into ids
-    places: Tensor  # int64 [tokens] where each token stands in [batch * time]
+    places: Tensor  # int64 [tokens] the position of each token in the padded [batch * time]
     dense: Tensor  # float [tokens, dense columns]
-    codes: Tensor  # int64 [tokens, coded attributes]
+    codes: Tensor  # int64 [tokens, coded attributes] attributes as vocabulary codes
     gold: Tensor  # int64 [batch, time]
     lengths: Tensor  # int64 [batch]
-    sentences: Tensor  # int64 [batch] the sentences' numbers in the corpus
-    items: int  # sentences in the whole step, over all processes
-    cache: BatchCache | None = None  # if the same batch comes again
+    sentences: Tensor  # int64 [batch] the number of each sentence in the corpus
+    items: int  # sentences in the whole optimizer step, over all processes
+    cache: BatchCache | None = None  # set if the same batch is used again
     edge_ids: Tensor | None = None  # int32 [occurrences] active rows of the features of label pairs, if any
     edge_offsets: Tensor | None = None  # int64 [tokens + 1] into edge_ids
 
     def pad(self, tokens: Tensor) -> Tensor:
-        """Pad tokens: [tokens, width] -> [batch, time, width]"""
+        """Rows of tokens, padded to sentences of equal length: [tokens, width] -> [batch, time, width]."""
         padded = tokens.new_zeros(self.gold.numel(), tokens.shape[1])
         return padded.index_copy(0, self.places, tokens).view(*self.gold.shape, -1)
 
     def flat(self, scores: Tensor) -> bool:
-        """Whether scores stay end to end instead of being padded."""
+        """Whether the scores of a large batch on the CPU stay end to end instead of being padded."""
         return len(self.lengths) >= FLAT and scores.device.type == "cpu" and scores.dtype == torch.float32
 
     def lay(self, tokens: Tensor) -> Tensor:
-        """Scores [tokens, labels] as the chain takes them: end to end or padded."""
+        """Scores [tokens, labels] in the layout that the linear chain takes: end to end or padded."""
         return tokens if self.flat(tokens) else self.pad(tokens)
 
     def reverse(self, padded: Tensor) -> Tensor:
-        """Each sentence reversed within its own length, padding unchanged: [batch, time, width]"""
+        """Each sentence reversed within its own length, padding unchanged: [batch, time, width]."""
         time = torch.arange(padded.shape[1], device=padded.device)
         mirrored = self.lengths[:, None] - 1 - time  # [batch, time]
         return padded.gather(1, torch.where(mirrored >= 0, mirrored, time).unsqueeze(2).expand_as(padded))

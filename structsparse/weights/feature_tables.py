@@ -1,4 +1,5 @@
-"""Scorers, and those whose weights are a table with a row for each feature, held whole or growing row by row."""
+"""The interfaces of scorers, which score labels or arcs from features with a weight table, held whole or growing row by
+row."""
 
 from __future__ import annotations
 
@@ -9,35 +10,38 @@ from torch import Tensor, nn
 
 
 class Scorer(nn.Module):
-    """A module that scores the labels of tokens, or arcs, from a batch. Any other module may take its place and gets
-    the defaults declared here."""
+    """A module that scores the labels of tokens, or arcs, from a batch.
+
+    Any other module may be used as a scorer; the defaults declared here then apply."""
 
     linear = False  # whether the scores are linear in all parameters
-    links: Tensor | None = None  # bool [labels, labels], which neighbouring labels have a score; None: all
+    links: Tensor | None = None  # bool [labels, labels], which pairs of neighbouring labels have a score; None: all
     ends = True  # whether the first and the last label of a sentence have a score
 
 
 class FeatureTable(Scorer):
-    """A scorer whose `table` [rows, outputs] sums the rows of active features; sweeps over sentences can move it."""
+    """A scorer whose weights are a `table` [rows, outputs] with a row for each feature; online sweeps over sentences
+    can update it."""
 
     table: nn.Parameter
 
 
 class GrowingTable(FeatureTable):
-    """A feature table that holds only the rows that live. Its groups and survivors are those of all rows."""
+    """A feature table with only some rows in memory; all other rows are zero."""
 
     @abstractmethod
     def release(self) -> Tensor | None:
-        """Drop the rows that are zero. Returns which of the old rows are kept [kept]; None if all are."""
+        """Drop the zero rows. Returns the old numbers of the kept rows, [kept]; None if all rows are kept."""
 
     @abstractmethod
     def stale(self) -> None:
-        """The weights have been changed in place: caches of them are invalid."""
+        """Invalidate caches of the weights, which have been changed in place."""
 
     @abstractmethod
     def groups_of(self, make: Callable, layout, name: str) -> nn.Module:
-        """The groups that `make` forms of all rows, as they apply to the rows held."""
+        """The groups that `make` forms of all rows, restricted to the rows in memory."""
 
     @abstractmethod
     def spread(self, penalty: nn.Module) -> Tensor:
-        """The survivors of a penalty as a mask."""
+        """Mask of the weights that survive a penalty, from the rows in memory; a subclass decides whether other rows
+        are included."""

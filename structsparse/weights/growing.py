@@ -1,4 +1,4 @@
-"""A table of weights with only some of its rows in memory: it grows by rows that are needed and drops zero rows."""
+"""A growing weight table: rows are added when a feature needs one, and zero rows are dropped."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from structsparse.weights.feature_tables import GrowingTable
 from structsparse.weights.notes import notes_of
 
-LEAST = 1024  # rows of the first piece of memory
+LEAST = 1024  # rows reserved at first
 
 
 class PartialTable(GrowingTable):
-    """Base of growing scorers: a table [held, width] of the rows in use; all other rows are zero.
+    """Base of scorers with a growing table [held, width]: it holds only the rows in use; all other rows are zero.
 
-    Buffers named in `columns` have an entry for each row held, such as the feature that it belongs to. Memory is
-    reserved in pieces: `reserve` makes room, a compiled loop fills rows, and `hold` says how many are in use."""
+    Buffers named in `columns` have one entry per held row, such as the feature of the row. Memory is reserved in
+    pieces: `reserve` makes room, a compiled loop fills rows, and `hold` sets how many rows are in use."""
 
     growth = 2.0  # factor by which the reserved memory grows
 
@@ -32,11 +32,11 @@ class PartialTable(GrowingTable):
 
     @property
     def held(self) -> int:
-        """Number of rows in memory."""
+        """The number of rows in use."""
         return len(self.table)
 
     def reserve(self, extra: int) -> tuple[Tensor, ...]:
-        """Memory of the table [room, width] and of each column [room] with room for `extra` rows beyond those held."""
+        """The reserved memory of the table [room, width] and of each column [room], with room for `extra` more rows."""
         reserved = self._room is not None and (self.held == 0 or self.table.data_ptr() == self._room[0].data_ptr())
         if not reserved or len(self._room[0]) < self.held + extra:
             room = max(self.held + extra, int(self.growth * self.held), LEAST)
@@ -60,7 +60,7 @@ class PartialTable(GrowingTable):
 
     @torch.no_grad()
     def release(self) -> Tensor | None:
-        """Drop zero rows. The old numbers of the rows that stay: int64 [rows]; None if all stay."""
+        """Drop the zero rows; returns the old numbers of the kept rows, int64 [rows], or None if all rows are kept."""
         kept = (self.table != 0).any(dim=1).nonzero().flatten()
         if len(kept) == self.held:
             return None
@@ -68,10 +68,10 @@ class PartialTable(GrowingTable):
         return kept
 
     def stale(self) -> None:
-        """Note that the weights were changed in place, for tables that cache them elsewhere."""
+        """Do nothing; a subclass that caches weights elsewhere invalidates its cache here."""
 
     def _rows(self) -> tuple[Tensor, ...]:
-        """The table and the columns."""
+        """The table without gradient tracking, and the columns."""
         return self.table.detach(), *(getattr(self, name) for name in self.columns)
 
     def _set_columns(self, columns: Sequence[Tensor]) -> None:

@@ -1,7 +1,6 @@
-"""Tables of observed pairs: weights only for the (feature, label) pairs that occur in training.
+"""Weight tables for observed (feature, label) pairs only: pairs that never occur in training have no weight.
 
-The other pairs, 17 times as many, could only learn what not to predict.
-"""
+There are about 17 times as many other pairs, whose weights could only learn what not to predict."""
 
 from __future__ import annotations
 
@@ -21,7 +20,8 @@ from structsparse.weights.feature_tables import Scorer
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """The labels that each row occurs with: those of row r are labels[offsets[r] : offsets[r + 1]], ascending."""
+    """The observed (feature, label) pairs: the labels of feature row r are labels[offsets[r] : offsets[r + 1]],
+    ascending."""
 
     offsets: np.ndarray  # int64 [rows + 1]
     labels: np.ndarray  # [pairs], of the smallest integer type that holds a label
@@ -29,7 +29,7 @@ class Pairs:
 
     @classmethod
     def observed(cls, arrays, rows: int, labels: int) -> Pairs:
-        """The pairs observed in sentences (TokenArrays)."""
+        """The (feature, label) pairs that occur in the training sentences `arrays` (TokenArrays)."""
         masks, counts = np.zeros((rows, -(-labels // kernels.WORD)), np.uint64), np.zeros(rows, np.int64)
         kernels.mark(arrays.bags.ids, arrays.bags.offsets, arrays.gold, masks)
         kernels.count(masks, counts)
@@ -38,7 +38,7 @@ class Pairs:
         kernels.spell(masks, observed_labels)
         links = np.zeros((labels, labels), bool)
         inner = np.ones(len(arrays.gold), bool)
-        inner[arrays.offsets[:-1]] = False  # the first token of a sentence follows no other
+        inner[arrays.offsets[:-1]] = False  # the first token of a sentence has no label before it
         links[arrays.gold[:-1][inner[1:]], arrays.gold[1:][inner[1:]]] = True
         return cls(offsets, observed_labels, links)
 
@@ -47,33 +47,33 @@ class Pairs:
 
     @property
     def rows(self) -> np.ndarray:
-        """The row of each pair: int64 [pairs]"""
+        """The feature row of each pair: int64 [pairs]."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
     @property
     def places(self) -> np.ndarray:
-        """The flat index of each pair in a table [rows, labels]: int64 [pairs]"""
+        """The flat index of each pair in a dense table [rows, labels]: int64 [pairs]."""
         return self.rows * len(self.links) + self.labels
 
     def any(self, mask: Tensor) -> Tensor:
-        """Rows with a true pair: bool [pairs] -> bool [rows]"""
+        """Mask of the rows with at least one true pair: bool [pairs] -> bool [rows]."""
         before = np.r_[0, np.cumsum(mask.cpu().numpy())]
         return torch.from_numpy(np.diff(before[self.offsets]) > 0)
 
     def whole(self, ids: Tensor) -> bool:
-        """Whether all pairs of each row lie in the same group (ids [pairs])."""
+        """Whether all pairs of each row lie in the same group, where ids [pairs] are the groups of the pairs."""
         ids = ids.cpu().numpy()
         inner = np.ones(len(self), bool)
         inner[self.offsets[:-1][np.diff(self.offsets) > 0]] = False
         return ids.shape == (len(self),) and bool((ids[1:] == ids[:-1])[inner[1:]].all())
 
     def of(self, rows: Tensor) -> Tensor:
-        """Pairs of true rows: bool [rows] -> bool [pairs]"""
+        """Mask of the pairs of true rows: bool [rows] -> bool [pairs]."""
         return torch.from_numpy(np.repeat(rows.cpu().numpy(), np.diff(self.offsets)))
 
 
 class PairTable(Scorer):
-    """A table with a weight for each observed pair, as one vector, row after row."""
+    """A weight for each observed (feature, label) pair, stored as one vector, row after row."""
 
     def __init__(self, pairs: Pairs) -> None:
         super().__init__()
@@ -82,11 +82,11 @@ class PairTable(Scorer):
         self.register_buffer("places", torch.from_numpy(pairs.places), persistent=False)  # [pairs]
 
     def sum(self, batch: TokenBatch) -> Tensor:
-        """The sum of the weights of each token's features, label by label: [tokens, labels]"""
+        """For each token and label, the sum of the weights of the token's active features: [tokens, labels]."""
         return pair_sum(self.table, self.pairs, self.places, batch)
 
     def dense(self) -> Tensor:
-        """The weights as a dense table, zero for all other pairs: [rows, labels]"""
+        """The weights as a dense table, with zeros for pairs not observed: [rows, labels]."""
         return _dense(self.table, self.pairs, self.places)
 
     def extra_repr(self) -> str:
@@ -94,10 +94,11 @@ class PairTable(Scorer):
 
 
 class PairScorer(PairTable, Scorer):
-    """score[token, label] = sum over the features active at the token of the weight of (feature, label), if observed
+    """Scorer of labels by observed pairs: score[token, label] = sum of the weights of (feature, label) over the token's
+    active features.
 
-    With `observed`, label pairs that are not neighbours in training have no score, nor do starts and ends: the model of
-    crfsuite."""
+    With `observed`, label pairs that are never neighbours in training have no transition score, and the first and last
+    labels have no start or end score. This is the model of crfsuite."""
 
     linear = True
 
@@ -121,7 +122,7 @@ def pairs_of(tagger: nn.Module) -> Pairs | None:
 
 
 def rows_of(tagger: nn.Module, mask: Tensor) -> Tensor:
-    """Rows of the table with a true entry, for a mask of entries or of rows: bool [rows]"""
+    """Mask of the table rows with a true entry, from a mask of entries or of rows: bool [rows]."""
     pairs = pairs_of(tagger)
     if pairs is not None:
         return pairs.any(mask)
@@ -129,18 +130,18 @@ def rows_of(tagger: nn.Module, mask: Tensor) -> Tensor:
 
 
 def entries_of(tagger: nn.Module, rows: Tensor) -> Tensor:
-    """The entries of rows (bool [rows]) as a mask of the table's first dimension."""
+    """The entries of the given rows (bool [rows]) as a mask of the table's first dimension."""
     pairs = pairs_of(tagger)
     return rows if pairs is None else pairs.of(rows)
 
 
 def on_rows(tagger: nn.Module, values: Tensor, rows: Tensor) -> Tensor:
-    """The values of a table on some rows."""
+    """The values of a table at the entries of the given rows (bool [rows])."""
     return values[entries_of(tagger, rows).to(values.device)]
 
 
 def pair_sum(table: Tensor, pairs: Pairs, places: Tensor, batch: TokenBatch) -> Tensor:
-    """The sum of the weights of each token's features, label by label: [tokens, labels]"""
+    """For each token and label, the sum of the pair weights of the token's active features: [tokens, labels]."""
     if table.device.type == "cpu" and table.is_contiguous() and table.dtype in (torch.float32, torch.float64):
         return _PairSum.apply(table, pairs, batch)
     dense = _dense(table, pairs, places)
@@ -148,13 +149,13 @@ def pair_sum(table: Tensor, pairs: Pairs, places: Tensor, batch: TokenBatch) -> 
 
 
 def _dense(table: Tensor, pairs: Pairs, places: Tensor) -> Tensor:
-    """The weights as a dense table: [rows, labels]"""
+    """The pair weights as a dense table, with zeros for pairs not observed: [rows, labels]."""
     rows, labels = len(pairs.offsets) - 1, len(pairs.links)
     return table.new_zeros(rows * labels).index_copy(0, places, table).view(rows, labels)
 
 
 class _PairSum(torch.autograd.Function):
-    """`pair_sum` by the compiled kernels."""
+    """The autograd function of `pair_sum`, by the compiled kernels."""
 
     @staticmethod
     def forward(ctx, table: Tensor, pairs: Pairs, batch: TokenBatch) -> Tensor:
@@ -172,7 +173,7 @@ class _PairSum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, residuals: Tensor):
-        """The gradient of the pair weights, with a precomputed order for batches that come again."""
+        """The gradient with respect to the pair weights; for repeated batches the order of features is precomputed."""
         pairs, batch = ctx.pairs, ctx.batch
         gradient = residuals.new_zeros(len(pairs))
         arrays = residuals.contiguous().numpy(), pairs.offsets, pairs.labels, gradient.numpy()
@@ -187,7 +188,7 @@ class _PairSum(torch.autograd.Function):
 
 
 def _order(batch: TokenBatch, rows: int) -> tuple[tuple, tuple]:
-    """The occurrences of frequent rows by token, and of rare rows by row; precomputed for a batch that comes again."""
+    """The feature occurrences of a batch in the kernels' order: frequent rows by token, rare rows by row."""
     ids, offsets = batch.ids.numpy(), batch.offsets.numpy()
     counts = np.bincount(ids, minlength=rows)
     frequent = counts >= kernels.FREQUENT

@@ -2,14 +2,14 @@
 
 minimise over w and b:  (1/N) sum_i loss(y_i, x_i w + b)  +  strength * Omega(w)  +  1/2 sum_j quadratic_j w_j^2
 
-with loss log(1 + exp(-y f)) for y in {-1, +1} ("logistic") or (f - y)^2 / 2 ("squared"). The gap is the objective minus
-the dual objective of a feasible dual point; no weights have an objective lower by more. A dual point is feasible only
-if it is orthogonal to the free features, such as the intercept. A Newton step along them, in the slopes of the loss,
-makes it so up to rounding, and stays in the domain of the dual once they fit well.
+The loss is log(1 + exp(-y f)) for y in {-1, +1} ("logistic") or (f - y)^2 / 2 ("squared"). The gap is the objective
+minus the dual objective of a feasible dual point; no weights have an objective lower by more than the gap. A dual point
+is feasible only if it is orthogonal to the free features, such as the intercept. A Newton step along the free features,
+applied to the slopes of the loss, makes it orthogonal up to rounding. Once the free features fit well, the result stays
+in the domain of the dual.
 
-After Johnson and Guestrin 2015 (working sets by distance), Ndiaye et al. 2017 (gap-safe screening), Massias et al.
-2020 (both for losses other than squared). For the curvature of a block see `kernels.solvers.linear_newton`.
-"""
+After Johnson and Guestrin 2015 (working sets by distance), Ndiaye et al. 2017 (gap-safe screening), Massias et al. 2020
+(both for losses other than squared). For the curvature of a block see `kernels.solvers.linear_newton`."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from structsparse.kernels.solvers.linear_problem import LinearProblem
 from structsparse.penalties import Penalty
 from structsparse.solvers.linear.problem import make_blocks, make_problem, numbers, shape_of
 
-FREE = 1000  # free features (without penalty or quadratic), at most: a dual point costs their number squared
-FIRST = 60  # blocks of the first working set
-GROWTH = 2  # blocks of a working set, as a multiple of the living ones
-INNER = 0.2  # gap to solve a working set to, as a share of the gap of all blocks
-ROUNDS = 100  # of Newton for a working set, at most
-STALLED = 10  # working sets without a better objective or bound before it ends: the rest is rounding
+FREE = 1000  # free features (no penalty, no quadratic), at most: a dual point costs their number squared
+FIRST = 60  # number of blocks in the first working set
+GROWTH = 2  # size of a working set, as a multiple of the number of nonzero blocks
+INNER = 0.2  # gap to which a working set is solved, as a share of the gap over all blocks
+ROUNDS = 100  # Newton rounds for one working set, at most
+STALLED = 10  # working sets without a better objective or bound before the search ends: only rounding errors remain
 
 
 @dataclass
 class LinearFit:
-    """The result of `fit_linear`; its gap is relative to the objective at zero weights and the best intercept."""
+    """The result of `fit_linear`; the gap is relative to the objective at zero weights and the best intercept."""
 
     weights: Tensor  # float64 [features]
     intercept: float
     objective: float
     gap: float
     converged: bool  # whether the gap is within the tolerance
-    iterations: int  # working sets
-    passes: int  # of descent over working sets
-    groups: Tensor  # int64: the living groups; if the penalty has no groups, the living features
+    iterations: int  # number of working sets
+    passes: int  # number of coordinate descent passes over working sets
+    groups: Tensor  # int64: the nonzero groups; if the penalty has no groups, the nonzero features
     history: list[float] = field(repr=False)  # the gap before each working set, and at the end
 
 
@@ -60,11 +60,12 @@ def fit_linear(
     quadratic=None,
     iterations: int = 200,
 ) -> LinearFit:
-    """Fit a linear model to X [items, features], sparse or dense, and y [items], to a relative gap of `tolerance`.
+    """Fit a linear model to X [items, features], sparse or dense, and y [items], to a relative duality gap of
+    `tolerance`.
 
-    It stops earlier, with `converged` false, after `iterations` working sets or when only rounding is left to gain.
-    `start`: another fit, or weights and an intercept. `quadratic` [features]: the weights of a ridge, 0 for none.
-    """
+    The search stops earlier, with `converged` false, after `iterations` working sets or when only rounding errors
+    remain. `start`: another fit, or weights and an intercept. `quadratic` [features]: the coefficients of a ridge, 0
+    for none."""
     if not (isinstance(tolerance, int | float) and 0 < tolerance < np.inf):
         raise UserError(f"the tolerance of fit_linear is {tolerance!r}, expected a finite number above 0")
     blocks = make_blocks(penalty, _features(X))
@@ -76,7 +77,7 @@ def fit_linear(
 
 
 def critical_strength(X, y, penalty: Penalty, loss: str = "logistic", intercept: bool = True) -> float | None:
-    """The smallest strength at which every penalised weight of the fit is zero; None if there is none."""
+    """The smallest strength at which every penalised weight of the linear model is zero; None if there is none."""
     blocks = make_blocks(penalty, _features(X), strength=1.0)
     search = _WorkingSets(make_problem(X, y, blocks, loss, intercept, None), intercept)
     if len(search.free) < len(search.unpenalised):
@@ -89,7 +90,8 @@ def critical_strength(X, y, penalty: Penalty, loss: str = "logistic", intercept:
 
 
 class _WorkingSets:
-    """The state of `fit_linear`: weights (the intercept last), scores, the best dual bound, the blocks not screened."""
+    """The state of `fit_linear`: weights (the intercept last), scores, the best dual bound, the blocks not yet screened
+    out."""
 
     def __init__(self, problem: LinearProblem, intercept: bool):
         self.problem, self.intercept = problem, intercept
@@ -97,7 +99,8 @@ class _WorkingSets:
         first = problem.members[problem.bounds[:-1]]
         unpenalised = (problem.cut == 0) & (problem.reach == 0)
         self.unpenalised = self.blocks[unpenalised]
-        self.free = self.blocks[unpenalised & (problem.ridge[first] == 0)]  # a dual point is orthogonal to them
+        # a dual point is orthogonal to these features
+        self.free = self.blocks[unpenalised & (problem.ridge[first] == 0)]
         if len(self.free) > FREE:
             raise UserError(
                 f"{len(self.free)} features have neither penalty nor quadratic weight, expected at most {FREE}: "
@@ -114,7 +117,8 @@ class _WorkingSets:
         self._unscreen()
 
     def begin(self, start: np.ndarray | None) -> None:
-        """Fit the intercept at zero weights, for the unit of the gap; then fit the free features, or go to `start`."""
+        """Fit the intercept at zero weights, which gives the unit of the gap; then fit the free features, or use the
+        weights `start`."""
         if self.intercept:
             self._solve(self.blocks[-1:], 0.0)
         objective = self._objective()
@@ -136,7 +140,7 @@ class _WorkingSets:
         return gap <= tolerance * self.unit or self.idle > STALLED
 
     def step(self, tolerance: float) -> None:
-        """Solve for a working set of the blocks that are nearest to being alive, to a share of the gap."""
+        """Solve a working set of the blocks that are nearest to being nonzero, to a share of the current gap."""
         before, gap = self.history[-2:-1], self.history[-1]
         if before and gap > before[0] / 2:
             self.least *= 2
@@ -168,7 +172,8 @@ class _WorkingSets:
         )
 
     def _gap(self) -> float:
-        """Compute the gap, the gradient at the dual point and the distance of each block from living; screen blocks."""
+        """The duality gap; also updates the gradient at the dual point and each block's distance from nonzero, and
+        screens blocks."""
         problem, candidates = self.problem, self.candidates
         objective = self._objective()
         self._make_orthogonal()
@@ -188,35 +193,36 @@ class _WorkingSets:
         return len(self.candidates) < len(self.blocks) or self.bound > self.latest
 
     def _unscreen(self) -> None:
-        """Take all blocks as candidates again, and forget the dual bound."""
+        """Make all blocks candidates again, and drop the dual bound."""
         self.candidates, self.bound = self.blocks, -np.inf
 
     def _objective(self) -> float:
-        """The objective; updates slope and curvature."""
+        """The objective; also updates the first and second derivatives of the loss."""
         loss = kernels.total_loss(self.problem, self.scores, self.slope, self.curvature)
         return loss + kernels.penalty_value(self.problem, self.w, self.candidates)
 
     def _make_orthogonal(self) -> None:
-        """Make the slope of the loss orthogonal to the free features by a Newton step; twice, against rounding."""
+        """Make the slopes of the loss orthogonal to the free features by a Newton step, applied twice against rounding
+        errors."""
         for _ in range(2 if self.basis.shape[1] else 0):
             curved = self.curvature[:, None] * self.basis
             move = np.linalg.lstsq(self.basis.T @ curved, self.basis.T @ self.slope, rcond=None)[0]
             self.slope -= curved @ move
 
     def _solve(self, chosen: np.ndarray, goal: float) -> None:
-        """Minimise over the chosen blocks, to a gap of `goal`."""
+        """Minimise the objective over the chosen blocks, to a duality gap of `goal`."""
         part, features = kernels.restrict(self.problem, chosen)
         w = self.w[features]
         self.passes += solve(part, w, self.scores, goal, ROUNDS)
         self.w[features] = w
 
     def _rescore(self) -> None:
-        """Compute the scores anew, free of accumulated rounding."""
+        """Recompute the scores, without accumulated rounding errors."""
         self.scores[:] = 0
         kernels.add_columns(self.problem, self.w, self.blocks, self.scores)
 
     def _columns(self, features: np.ndarray) -> np.ndarray:
-        """The columns of these features, dense: [items, features]."""
+        """The columns of the data matrix for some features, as a dense array [items, features]."""
         problem, basis = self.problem, np.zeros((len(self.problem.targets), len(features)))
         for column, j in enumerate(features):
             entries = slice(problem.starts[j], problem.starts[j + 1])
@@ -225,13 +231,13 @@ class _WorkingSets:
 
 
 def _features(X) -> int:
-    """The number of columns of X; 0 if X is not a matrix, which `make_problem` refuses."""
+    """The number of columns of X; 0 if X is not a matrix, for which `make_problem` raises an error."""
     shape = shape_of(X)
     return int(shape[1]) if len(shape) == 2 else 0
 
 
 def _checked_start(start, features: int, intercept: bool) -> np.ndarray | None:
-    """The weights to start from, with the intercept appended; None for zero."""
+    """The initial weights, with the intercept appended, checked; None for zeros."""
     if start is None:
         return None
     if isinstance(start, LinearFit):

@@ -1,4 +1,4 @@
-"""A linear problem for the kernels, from a matrix, targets and a penalty; all inputs are checked."""
+"""The input of `fit_linear` as arrays for the kernels: data matrix, targets and penalty blocks, all checked."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from structsparse.kernels.solvers.linear_problem import LinearProblem, compress
 from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, Penalty, SparseGroupLasso, SquaredL2
 
 LOSSES = ("logistic", "squared")
-KINDS = (L1, ElasticNet, SquaredL2, NoPenalty, GroupLasso, SparseGroupLasso)  # these classes, not their subclasses
+# exactly these classes, not their subclasses
+KINDS = (L1, ElasticNet, SquaredL2, NoPenalty, GroupLasso, SparseGroupLasso)
 
 
 class FeatureBlocks(NamedTuple):
-    """A penalty by blocks: features members[bounds[g]:bounds[g + 1]] under cut[g] * |w_g|_1 + reach[g] * |w_g|_2.
+    """A penalty as blocks of features: cut[g] * |w_g|_1 + reach[g] * |w_g|_2 on features members[bounds[g]:bounds[g +
+    1]].
 
-    Features that no norm couples are blocks of their own, so a block with a reach has several features."""
+    A feature that is in no norm with others is a block of its own, so a block with a reach has several features."""
 
     members: np.ndarray
     bounds: np.ndarray
@@ -29,7 +31,7 @@ class FeatureBlocks(NamedTuple):
 
 
 def make_problem(X, y, blocks: FeatureBlocks, loss: str, intercept: bool, quadratic) -> LinearProblem:
-    """Assemble the problem; the intercept is appended as a free feature, a column of ones."""
+    """The linear problem for the kernels; the intercept is appended as an unpenalised feature, a column of ones."""
     columns = checked_columns(X)
     items, features = columns.shape
     targets = _checked_targets(y, items, loss)
@@ -45,7 +47,7 @@ def make_problem(X, y, blocks: FeatureBlocks, loss: str, intercept: bool, quadra
 
 
 def make_blocks(penalty: Penalty, features: int, strength=None) -> FeatureBlocks:
-    """The penalty as blocks, at its own strength unless another is given."""
+    """The penalty as feature blocks, at the given strength or by default the penalty's."""
     if type(penalty) not in KINDS:
         names = ", ".join(kind.__name__ for kind in KINDS)
         raise UserError(f"fit_linear does not support {type(penalty).__name__}, expected one of {names}")
@@ -58,7 +60,7 @@ def make_blocks(penalty: Penalty, features: int, strength=None) -> FeatureBlocks
 
 
 def _entry_weights(penalty: Penalty, features: int) -> np.ndarray:  # [features]
-    """The weight of each feature in a penalty of entries."""
+    """The penalty weight of each feature, for a penalty that is a sum over entries."""
     if penalty.weights is None:
         return np.ones(features)
     weights = penalty.weights.detach().cpu().double().numpy().reshape(-1)
@@ -68,12 +70,14 @@ def _entry_weights(penalty: Penalty, features: int) -> np.ndarray:  # [features]
 
 
 def _group_blocks(penalty: SparseGroupLasso, features: int, strength) -> FeatureBlocks:
-    """The blocks of a group lasso: groups of several features; all other features alone."""
+    """The feature blocks of a group lasso: each group of several features is a block, each other feature a block of its
+    own."""
     groups = penalty.groups
     if groups.shape not in ((features,), (features, 1)):
         raise UserError(f"the groups are of {groups.parameter} {tuple(groups.shape)}, X has {features} features")
     ids = groups.ids.cpu().expand(groups.shape).reshape(-1).numpy()  # [features]
-    reach = np.append((1 - penalty.mix) * strength * groups.weight.cpu().numpy(), 0.0)  # id -1: the last
+    # features in no group have id -1, which selects the last element
+    reach = np.append((1 - penalty.mix) * strength * groups.weight.cpu().numpy(), 0.0)
     cut = np.append(np.broadcast_to(penalty.mix * strength, len(groups)), 0.0)
     size = np.append(groups.size.cpu().numpy(), 0)
     bound = ((reach > 0) & (size > 1))[ids]
@@ -88,7 +92,7 @@ def _group_blocks(penalty: SparseGroupLasso, features: int, strength) -> Feature
 
 
 def _int32(*arrays):
-    """Arrays as int32."""
+    """The arrays converted to int32."""
     return (array.astype(np.int32) for array in arrays)
 
 
@@ -98,7 +102,7 @@ def shape_of(X) -> tuple[int, ...]:
 
 
 def checked_columns(X) -> scipy.sparse.csc_array:
-    """X [items, features] as a float64 matrix by columns, sorted and without duplicate entries."""
+    """The data matrix X [items, features] as a float64 CSC matrix, sorted and without duplicate entries, checked."""
     X = X.detach().cpu().numpy() if isinstance(X, torch.Tensor) else X
     shape = shape_of(X)
     if len(shape) != 2 or not shape[0]:
@@ -117,7 +121,8 @@ def checked_columns(X) -> scipy.sparse.csc_array:
         place = int(np.flatnonzero(~np.isfinite(values))[0])
         feature = int(np.searchsorted(columns.indptr, place, "right")) - 1
         raise UserError(f"X is {values[place]} at item {columns.indices[place]}, feature {feature}; expected a number")
-    kind = np.int32 if len(values) + shape[0] < 2**31 else np.int64  # one type, or kernels compile again
+    # always the same type, otherwise the kernels are compiled again
+    kind = np.int32 if len(values) + shape[0] < 2**31 else np.int64
     places = (index.astype(kind, copy=False) for index in (columns.indices, columns.indptr))
     return scipy.sparse.csc_array((values, *places), shape=shape)
 
@@ -134,7 +139,7 @@ def _checked_targets(y, items: int, loss: str) -> np.ndarray:
 
 
 def _checked_quadratic(quadratic, features: int) -> np.ndarray:
-    """The weights of the ridge, zeros if there is none: float64 [features]"""
+    """The coefficients of the ridge, zeros if there is none: float64 [features]."""
     if quadratic is None:
         return np.zeros(features)
     quadratic = numbers(quadratic, "quadratic", features, "one for each feature")
@@ -144,7 +149,8 @@ def _checked_quadratic(quadratic, features: int) -> np.ndarray:
 
 
 def numbers(values, name: str, length: int, what: str) -> np.ndarray:
-    """The values as float64 [length], checked to be finite real numbers."""
+    """The values as float64 [length], checked to be finite real numbers; `name` and `what` are for the error
+    messages."""
     values = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     if values.shape != (length,):
         raise UserError(f"{name} has shape {values.shape}, expected ({length},): {what}")

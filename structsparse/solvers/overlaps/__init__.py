@@ -1,4 +1,4 @@
-"""Solvers of linear models under overlapping groups: majorize-minimise, and ADMM after Yogatama (2015)."""
+"""Solvers of linear models with overlapping group lasso: majorize-minimise, and ADMM after Yogatama (2015)."""
 
 from structsparse.solvers.overlaps.admm import Admm
 from structsparse.solvers.overlaps.majorize import Majorizer

@@ -1,16 +1,15 @@
-"""ADMM for overlapping groups: Algorithm 2 of Yogatama (2015, chapter 5).
+"""ADMM for linear models with overlapping group lasso: Algorithm 2 of Yogatama (2015, chapter 5).
 
-Each group has a copy v_g of its rows, bound to the table W by multipliers u:  v = M W. In turn
+Each group has a copy v_g of its rows of the table W; multipliers u enforce  v = M W,  where M copies the rows. In turn
 
-    W <- argmin  loss + lasso + squares + rho / 2 * sum_j N_j |W_j - mu_j|^2,   mu_j the mean of v + u / rho over the
-                                                                              N_j copies of row j,
-    v_g <- group prox of  M W - u / rho  with reach_g / rho,  all groups at once,
-    u <- u + rho (v - M W).
+ W <- argmin  loss + lasso + squares + rho / 2 * sum_j N_j |W_j - mu_j|^2,   mu_j the mean of v + u / rho over the
+                    N_j copies of row j,
+ v_g <- group prox of  M W - u / rho  with reach_g / rho,  all groups at once,
+ u <- u + rho (v - M W).
 
-The first is solved by proximal Newton, or approximated by a few of its steps (inexact ADMM). rho is that of the summed
-loss, as in the paper. Stopped early with a large rho, this is a proximal point method in the metric N_j (the number of
-groups that a row is in), whatever the strength of the groups.
-"""
+The first problem is solved by proximal Newton, or approximated by a few steps (inexact ADMM). As in the paper, rho
+refers to the sum of losses, not to the mean. If stopped early with a large rho, this is a proximal point method in the
+metric N_j (the number of groups of row j), whatever the strength of the groups."""
 
 from __future__ import annotations
 
@@ -21,18 +20,18 @@ from structsparse.kernels.solvers import overlaps_groups as row_groups
 from structsparse.solvers.overlaps.problem import Certificate, OverlapProblem
 
 STOPS = ("change", "dual", "gap")
-PASSES = 20  # of descent in each Newton step of a w-step, at most
-SLACK = 0.03  # share of the first gain at which the passes end
-BALANCE, MOST = 2.0, 10.0  # ratio of residuals from which rho changes, and its largest factor
+PASSES = 20  # passes of descent in each Newton step for W, at most
+SLACK = 0.03  # the passes end at this share of the first pass's gain
+BALANCE, MOST = 2.0, 10.0  # ratio of residuals from which rho changes, and the largest factor of a change
 
 
 class Admm:
-    """The state of ADMM: W, copies and scaled multipliers u / rho [copies, outputs]; `iterate` until `done`.
+    """The state of ADMM: W, copies and scaled multipliers u / rho [copies, outputs]; call `iterate` until `done`.
 
-    `stop` is the criterion. "change", the paper's: ||W - W before|| <= tolerance * ||W||. "dual": the relative primal
-    residual ||v - M W|| and dual residual rho ||M'(v - v before)|| are within the tolerance. "gap": the duality gap of
-    the multipliers is within the tolerance. The last two imply optimality, the first does not.
-    """
+    `stop` is the stopping criterion. "change", as in the paper: ||W - previous W|| <= tolerance * ||W||. "dual": the
+    relative primal residual ||v - M W|| and dual residual rho ||M'(v - previous v)|| are within the tolerance. "gap":
+    the duality gap proved by the multipliers is within the tolerance. The last two criteria imply optimality, the first
+    does not."""
 
     def __init__(
         self, problem: OverlapProblem, weights=None, bias=None, rho: float = 1.0, adaptive: bool = False,
@@ -47,7 +46,7 @@ class Admm:
         shape = problem.rows, problem.outputs
         self.copies, self.duals = (np.zeros((len(problem.order), shape[1])) for _ in range(2))
         self.sums, self.moved = np.zeros(shape), np.zeros(shape)
-        self.counts = np.diff(problem.sets.starts).astype(np.float64)  # N
+        self.counts = np.diff(problem.sets.starts).astype(np.float64)  # N, the number of copies of each row
         self.iterations, self.done = 0, False
         self.change = self.primal = self.dual = np.inf  # relative residuals
         if weights is not None:
@@ -55,13 +54,13 @@ class Admm:
             np.add.at(self.sums, problem.order, self.copies)
 
     def solve(self, iterations: int = 100) -> Certificate:
-        """Iterate to the end; returns the certificate."""
+        """Iterate until a stopping criterion holds or the iterations are used up; returns the certificate."""
         while not self.done and self.iterations < iterations:
             self.iterate()
         return self.certify()
 
     def iterate(self) -> None:
-        """One round: w-step, copies, multipliers."""
+        """One iteration of ADMM: update W, then the copies, then the multipliers."""
         self.iterations += 1
         before = self.point.W.copy()
         self._weights()
@@ -79,17 +78,20 @@ class Admm:
             self._balance(multipliers)
 
     def certify(self) -> Certificate:
-        """The certificate of W; the gap is the smaller of those by W itself and by the multipliers."""
+        """The optimality certificate of W; the gap is the smaller of the gaps proved by W itself and by the
+        multipliers."""
         certificate = self.point.certify()
         return certificate._replace(gap=min(certificate.gap, self.bound()))
 
     def bound(self) -> float:
-        """The gap at W proved by the multipliers, which lie in the balls of their groups after a step."""
+        """The duality gap at W that the multipliers prove; after an iteration each multiplier lies in the dual ball of
+        its group."""
         self.point.refresh()
         return self.point.gap(-self.rho * self._gathered(self.duals))
 
     def _weights(self) -> None:
-        """The w-step: at most `newton` steps, to a violation of `inner` times the steepest gradient at zero."""
+        """Update W: at most `newton` steps, until the violation is at most `inner` times the largest gradient
+        at zero."""
         problem, point = self.problem, self.point
         ridge = problem.squares + self.rho * self.counts
         numerator = self.rho * self.sums
@@ -111,7 +113,7 @@ class Admm:
         return self.iterations % 5 == 0 and self.bound() <= self.tolerance
 
     def _balance(self, multipliers: np.ndarray) -> None:
-        """Adapt rho towards equal relative residuals; rho times the scaled multipliers stays the same."""
+        """Change rho towards equal relative residuals; the product of rho and the scaled multipliers stays the same."""
         factor = float(np.clip(np.sqrt(self.primal / max(self.dual, 1e-300)), 1 / MOST, MOST))
         if 1 / BALANCE < factor < BALANCE:
             return
@@ -120,16 +122,16 @@ class Admm:
         self.sums += (1 / factor - 1) * multipliers
 
     def _gathered(self, copies: np.ndarray) -> np.ndarray:
-        """The sum over the copies of each row: [rows, outputs]."""
+        """The sum over all copies of each row: [rows, outputs]."""
         order, rows = self.problem.order, self.problem.rows
         return np.stack([np.bincount(order, column, rows) for column in copies.T], axis=1)
 
 
 def norm(x: np.ndarray) -> float:
-    """The Euclidean norm, without BLAS, whose threads wait for each other on a busy machine."""
+    """The Euclidean norm, without BLAS, as BLAS threads wait for each other on a busy machine."""
     return float(np.sqrt(np.square(x).sum()))
 
 
 def _relative(size: float, unit: float) -> float:
-    """size / unit, where 0 / 0 is 0."""
+    """The ratio size / unit, where 0 / 0 is 0."""
     return float(size / unit) if unit > 0 else (0.0 if size == 0 else np.inf)

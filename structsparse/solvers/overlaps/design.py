@@ -1,4 +1,4 @@
-"""Design: the data and loss of a linear model, which compiled solvers read in place of a closure."""
+"""`Design`, the data and loss of a linear model, which compiled solvers read directly instead of calling a closure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ LOSSES = ("logistic", "squared", "squared_hinge")
 
 @dataclass
 class Design:
-    """The mean over N items of a loss of the scores  matrix @ table + bias.
+    """The data of a linear model: its loss is the mean over N items of a loss of the scores  matrix @ table + bias.
 
-    Losses: "logistic" is log(1 + exp(-y f)) for y in {-1, +1} or, for more than two classes, the softmax's
-    -log p(class); "squared" is (f - y)^2 / 2; "squared_hinge" is max(0, 1 - y f)^2; with K > 2 classes the last two are
-    sums over the classes, one against the rest. `targets` float64 [N]: -1 and +1, numbers, or codes of classes where
-    `bias` has K > 2 outputs. The solver moves the table and the bias, which is not penalised.
-    It is a note on the parameter: `notes_of(table).design = Design(...)`.
-    """
+    Losses: "logistic" is log(1 + exp(-y f)) for y in {-1, +1} or, for more than two classes, the softmax loss -log
+    p(class); "squared" is (f - y)^2 / 2; "squared_hinge" is max(0, 1 - y f)^2. With K > 2 classes the last two are sums
+    over the classes, one against the rest. `targets` float64 [N]: -1 and +1, numbers, or class codes if `bias` has K >
+    2 outputs. The solver updates the table and the bias; the bias is not penalised.
+    A design is a note on the parameter: `notes_of(table).design = Design(...)`."""
 
     matrix: scipy.sparse.csc_array  # float64 [N, V]; other sparse or dense matrices are converted
     targets: np.ndarray  # float64 [N]
@@ -32,6 +31,7 @@ class Design:
     bias: Tensor | None  # [outputs]; None: no bias
 
     def __post_init__(self):
+        """Check the matrix, the targets and the loss."""
         self.matrix = checked_columns(self.matrix)
         self.targets = numbers(self.targets, "the targets of a design", self.items, "one for each item")
         if self.loss == "softmax":
@@ -45,7 +45,8 @@ class Design:
         return self.matrix.shape[0]
 
     def outputs(self, table: Tensor) -> int:
-        """The number of outputs: 1 for two classes and for numbers, else the number of classes. Checks the targets."""
+        """The number of outputs: 1 for two classes and for regression, else the number of classes. The targets are
+        checked."""
         if table.shape[0] != self.matrix.shape[1] or table.dim() > 2:
             raise UserError(
                 f"a table {tuple(table.shape)} does not fit a matrix of {self.matrix.shape[1]} columns: expected a row "
@@ -66,7 +67,7 @@ class Design:
 
     @torch.no_grad()
     def write_(self, table: Tensor, weights: np.ndarray, bias: np.ndarray) -> None:
-        """Copy a solution into the parameters."""
+        """Copy the solution, weights and bias, into the parameters."""
         table.copy_(torch.from_numpy(weights).view(table.shape))
         if self.bias is not None:
             self.bias.copy_(torch.from_numpy(bias).view(self.bias.shape))

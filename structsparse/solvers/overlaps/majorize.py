@@ -1,19 +1,20 @@
-"""Majorize-minimise for overlapping groups: quadratic upper bounds of the norms, proximal Newton, an exact final phase.
+"""Majorize-minimise for linear models with overlapping group lasso: quadratic upper bounds of the norms, then exact
+Newton steps.
 
-For any e > 0,  ||w|| <= (||w||^2 / e + e) / 2,  with equality at e = ||w||. With e_g = sqrt(||W_g||^2 + eps^2) groups
-become squares of weight q_j = sum over the groups of row j of reach_g / e_g, and a step of proximal Newton under lasso
-and squares lowers the objective smoothed by eps. eps falls towards zero: in each iteration until it is small, then
-only when most of the remaining gap is due to it. There is no step length and no multiplier; rows outside the working
-set are never visited.
+For any e > 0,  ||w|| <= (||w||^2 / e + e) / 2,  with equality at e = ||w||. With e_g = sqrt(||W_g||^2 + eps^2) the
+group norms become squares with weights q_j = sum over the groups of row j of reach_g / e_g. A step of proximal Newton
+with lasso and squares then lowers the objective smoothed by eps. eps falls towards zero: in each iteration until it is
+small, then only when most of the remaining gap is due to eps. There is no step length and no multiplier; rows outside
+the working set are never visited.
 
 Once eps is small and fixed, the quadratic bounds converge slowly: the remaining gain lies in groups with norms of about
 eps. From then on each step is followed by a Newton step on the loss with sqrt(||W_g||^2 + eps^2) itself.
 
-If a group dies, ||W_g|| shrinks with eps, and reach_g W_g / e_g tends to its dual, within the ball of radius reach_g.
-The final phase guesses that groups with norms within a few eps are dead and sets them to zero. It takes Newton steps
-with the exact norms on the living rows, then verifies the guess: the duals of the dead groups must balance the gradient
-of their rows. If they cannot, the guess is undone, eps goes on falling, and a later guess is better.
-"""
+If a group becomes zero, ||W_g|| shrinks with eps, and reach_g W_g / e_g tends to the dual of the group, within the ball
+of radius reach_g. The final phase guesses that groups with norms within a few eps are zero and sets them to zero. It
+takes Newton steps with the exact norms on the nonzero rows, then verifies the guess: the duals of the zero groups must
+balance the gradient of their rows. If they cannot, the guess is undone, eps goes on falling, and a later guess is
+better."""
 
 from __future__ import annotations
 
@@ -29,26 +30,27 @@ from structsparse.solvers.overlaps.problem import HOLD_ROUNDS, Certificate, Over
 
 FALL = 0.7  # factor of eps per iteration
 FIRST = 3.0  # the first eps, in units of 1 / median norm of an item: the typical size of weights
-SOON = 1e-4  # share of the first eps down to which it falls in each iteration
+SOON = 1e-4  # share of the first eps down to which eps falls in each iteration
 ROUNDING = 1e-13  # relative increase of the objective above which a guess is wrong
-LOOK = 3  # iterations between two computations of the bound
-VAIN = 5  # computations of the bound without gain, eps being fixed, after which eps falls
-BLUR = 0.2  # share of the bound that is due to eps, below which eps stays fixed
-GUESS, FURTHER = 1e-3, 10.0  # gap at the first guess of dead groups; how much smaller at each further guess
-NEAR = 2.0  # norm in units of eps at which a group is guessed dead: its dual is then at most 9/10 of its ball
-WAKINGS, WOKEN = 20, 1e-6  # rounds of waking groups in a guess; factor of NEAR for groups that have been woken
-FEW_ROUNDS = 10  # over the duals of dead groups, if the gap is proved and only kkt is missing
-SOME_ROUNDS = 50  # over the duals of dead groups, if a gap is required, which the bound proves later otherwise
-PASSES = 5  # of descent in an iteration
+LOOK = 3  # iterations between two computations of the duality gap bound
+VAIN = 5  # computations of the bound without gain, at fixed eps, after which eps falls
+BLUR = 0.2  # eps stays fixed while less than this share of the bound is due to eps
+# gap at the first guess of zero groups; factor by which it is smaller at each further guess
+GUESS, FURTHER = 1e-3, 10.0
+NEAR = 2.0  # norm in units of eps below which a group is guessed to be zero: its dual is then at most 9/10 of its ball
+WAKINGS, WOKEN = 20, 1e-6  # rounds of reactivating groups in a guess; factor of NEAR for reactivated groups
+FEW_ROUNDS = 10  # rounds over the duals of zero groups, if the gap is proved and only kkt is missing
+SOME_ROUNDS = 50  # rounds over the duals of zero groups, if a gap is required, which the bound may prove later
+PASSES = 5  # passes of descent in an iteration
 POLISHES = 60  # Newton steps of the final phase, at most
-CONJUGATES, ACCURACY = 300, 1e-3  # rounds of conjugate gradients in each, and their accuracy
-WARM = 1e-2  # share of the first eps, if weights to start from are given
+CONJUGATES, ACCURACY = 300, 1e-3  # conjugate gradient rounds in each of these Newton steps, and their accuracy
+WARM = 1e-2  # initial eps as a share of the usual one, if initial weights are given
 SMALLEST = 1e-12  # share of the first eps at which the search gives up
-ROUGH = 1e-4  # gap to which `fit_linear` solves first; from there Newton is faster
+ROUGH = 1e-4  # gap to which `fit_linear` solves first; from there Newton steps are faster
 
 
 class Majorizer:
-    """The state of majorize-minimise; `iterate` until the certificate suffices or the search is `stuck`."""
+    """The state of majorize-minimise; call `iterate` until the certificate suffices or the search is `stuck`."""
 
     def __init__(
         self, problem: OverlapProblem, weights: np.ndarray | None, bias: np.ndarray | None, kkt: float, gap: float = 0.0
@@ -63,7 +65,7 @@ class Majorizer:
         self.certificate: Certificate | None = None
 
     def solve(self, iterations: int = 1000) -> Certificate:
-        """Iterate to the end; returns the certificate."""
+        """Iterate until the search is done or the iterations are used up; returns the certificate."""
         while not self.done and self.iterations < iterations:
             self.iterate()
         if self.certificate is None:
@@ -71,7 +73,8 @@ class Majorizer:
         return self.certificate
 
     def certify(self) -> Certificate:
-        """The certificate of the current point; the gap is the smaller of those by its own and by smoothed duals."""
+        """The optimality certificate of the current point; the gap is the smaller of those proved by exact and by
+        smoothed duals."""
         certificate = self.point.certify()
         if not self.problem.grouped:
             return certificate
@@ -83,11 +86,13 @@ class Majorizer:
         return self.stuck or self._enough(self.certificate)
 
     def _enough(self, certificate: Certificate | None) -> bool:
-        """Whether a certificate meets the required kkt or gap."""
+        """Whether a certificate meets the required kkt violation or gap."""
         return certificate is not None and (certificate.kkt <= self.kkt or certificate.gap <= self.gap)
 
     def iterate(self) -> None:
-        """One majorize-minimise step; every few steps the bound, and a guess of the dead groups when it is small."""
+        """One majorize-minimise step.
+
+        Every few steps the bound of the gap is computed, and the zero groups are guessed when the bound is small."""
         self.iterations += 1
         if not self.problem.grouped:
             self._without_groups()
@@ -113,7 +118,7 @@ class Majorizer:
         return not self.falls and self.eps <= SOON * self.first
 
     def _step(self) -> None:
-        """A step of proximal Newton under the quadratic bounds of the norms."""
+        """A proximal Newton step with the quadratic upper bounds of the group norms."""
         problem, point = self.problem, self.point
         point.refresh()
         rows = row_groups.awake(point.W, point.G, problem.cut, np.ones(problem.rows, np.bool_))
@@ -123,18 +128,20 @@ class Majorizer:
         point.step(rows, pulls, passes=PASSES)
 
     def _end(self) -> None:
-        """Final phase: guess the dead groups, optimise the rest, verify the guess, wake groups that fail.
+        """The final phase: guess the zero groups, optimise the rest, verify the guess, reactivate groups that should be
+        nonzero.
 
-        If that does not succeed, go back to the point before."""
+        If the phase does not succeed, the point from before is restored."""
         problem, point = self.problem, self.point
         saved, norms, before = point.copy(), point.norms(), point.objective()
         held = problem.sets.reach / np.sqrt(norms**2 + self.eps**2), np.linalg.norm(point.W, axis=1)
-        least = np.where(problem.sets.reach > 0, NEAR * self.eps, -1.0)  # norm [groups] guessed dead
+        # [groups], norm below which a group is guessed to be zero
+        least = np.where(problem.sets.reach > 0, NEAR * self.eps, -1.0)
         fresh, latest = None, np.inf
         for _ in range(WAKINGS):
             self._polish(least, fresh)
             rise = point.objective() - before
-            proven = max(self.bound + rise / problem.unit, 0.0)  # by the duals of before the guess
+            proven = max(self.bound + rise / problem.unit, 0.0)  # proved by the duals from before the guess
             if rise > ROUNDING * abs(before) and proven > self.gap:
                 break
             patience = SOME_ROUNDS if self.gap > 0 else HOLD_ROUNDS
@@ -152,7 +159,7 @@ class Majorizer:
         point.restore(saved)
 
     def _wake(self, woken: np.ndarray, weights: np.ndarray, least: np.ndarray) -> None:
-        """Restore the weights of the rows of woken groups that lie in no other dead group."""
+        """Restore the weights in the rows of reactivated groups, except rows that lie in another zero group."""
         problem, point = self.problem, self.point
         dead = (point.norms() == 0) & (least > 0) & ~woken
         allowed, member = np.ones(problem.rows, np.bool_), np.ones(problem.rows, np.bool_)
@@ -163,9 +170,10 @@ class Majorizer:
         point.rescore()
 
     def _polish(self, least: np.ndarray, fresh: np.ndarray | None = None) -> None:
-        """Newton steps on the living rows until they are stationary; groups of norm at most `least` are set to zero.
+        """Newton steps on the nonzero rows until they are stationary; groups with a norm of at most `least` are set to
+        zero.
 
-        Groups just woken (`fresh`) count with a norm of at least eps in the first step."""
+        Groups just reactivated (`fresh`) count with a norm of at least eps in the first step."""
         problem, point = self.problem, self.point
         allowed = np.ones(problem.rows, np.bool_)
         calm = 0
@@ -190,7 +198,7 @@ class Majorizer:
             self._newton(rows)
 
     def _newton(self, rows: np.ndarray, eps: float = 0.0) -> None:
-        """A Newton step on the nonzero entries of these rows, with norms smoothed by eps."""
+        """A Newton step on the nonzero entries of these rows, with group norms smoothed by eps."""
         problem, point = self.problem, self.point
         point.refresh()
         norms, pulls = np.sqrt(point.norms() ** 2 + eps**2), np.zeros(problem.rows)
@@ -203,7 +211,8 @@ class Majorizer:
         point.loss = row_kernels.losses(problem.data, point.F, point.slope, point.bend)
 
     def _without_groups(self) -> None:
-        """Lasso and squares alone: the living rows by `fit_linear` if it supports the loss, then Newton steps."""
+        """Solve a problem with lasso and squares only: by `fit_linear` if it supports the loss, then by Newton
+        steps."""
         problem, point = self.problem, self.point
         supported = problem.data.kind in (LOGISTIC, SQUARED) and problem.mask is None
         if self.iterations == 1 and problem.cut > 0 and supported:
@@ -221,6 +230,6 @@ class Majorizer:
 
 
 def _median_norm(problem: OverlapProblem) -> float:
-    """The median norm of an item."""
+    """The median Euclidean norm of the items' feature vectors."""
     squares = np.bincount(problem.data.items, problem.data.values**2, problem.items)
     return float(np.sqrt(np.median(squares)))

@@ -1,4 +1,5 @@
-"""Torch solvers for linear models under overlapping groups: `Majorize`, `ADMM`, `StoppedEarly`; they need a design."""
+"""Torch optimizers for linear models with overlapping group lasso: `Majorize`, `ADMM`, `StoppedEarly`. They need a
+design."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ from structsparse.weights.notes import notes_of
 
 
 class DesignOptimizer(Solver):
-    """Minimises the mean loss of `notes_of(table).design` plus the penalty of the table, starting at table and bias.
+    """Base of optimizers that minimise the mean loss of `notes_of(table).design` plus the penalty of the table.
 
-    A step makes up to `inner` iterations and ends with one call of the closure, for the loss there. `certificate` is
-    that of the last step's end, computed on demand; `proof()` holds its figures. `converged`: nothing is left to do.
-    """
+    The search starts at the table and bias. A step makes up to `inner` iterations and ends with one call of the
+    closure, for the loss at the new weights. `certificate`, computed on demand, certifies the weights after the last
+    step; `proof()` returns the same numbers. `converged`: the search is done."""
 
     needs_closure = True
     needs_full_batch = True
@@ -38,10 +39,10 @@ class DesignOptimizer(Solver):
         self.penalties: dict[Tensor, Penalty] = {}
         self.support: dict[Tensor, Tensor] = {}
         self.search = None
-        self._latest, self._certificate = None, None  # the last search, and its certificate
+        self._latest, self._certificate = None, None  # the last search, and the certificate of its weights
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
-        """The penalty of the table; entries outside its support stay zero."""
+        """Set the penalty of the table; entries outside the support stay zero."""
         self.check_members((*penalties, *(support or {})))
         self.penalties, self.support, self.search = dict(penalties), dict(support or {}), None
 
@@ -52,13 +53,14 @@ class DesignOptimizer(Solver):
 
     @property
     def certificate(self) -> Certificate | None:
-        """The certificate of the last step, computed on demand; None before the first step."""
+        """The optimality certificate of the weights after the last step, computed on demand; None before the first
+        step."""
         if self._certificate is None and self._latest is not None:
             self._certificate = self._certified(self._latest)
         return self._certificate
 
     def proof(self) -> Proof:
-        """The figures of the certificate."""
+        """The gap and kkt violation of the certificate as a proof."""
         certificate = self.certificate
         if certificate is None:
             return Proof()
@@ -86,14 +88,14 @@ class DesignOptimizer(Solver):
         return loss
 
     def _settle(self) -> None:
-        """Adjust the solution at the end of a step."""
+        """Adjust the solution at the end of a step; by default nothing."""
 
     def _solution(self) -> tuple[np.ndarray, np.ndarray]:
-        """Weights and bias."""
+        """The weights and the bias that the search has found."""
         return self.search.point.W, self.search.point.bias
 
     def _table(self) -> Tensor:
-        """The one parameter with a design."""
+        """The one parameter that has a design."""
         tables = [parameter for parameter in self.members if notes_of(parameter).design is not None]
         if len(tables) != 1:
             raise UserError(
@@ -103,7 +105,7 @@ class DesignOptimizer(Solver):
         return tables[0]
 
     def _problem(self, table: Tensor, design: Design, penalty: Penalty) -> OverlapProblem:
-        """The problem of the table under its penalty and support."""
+        """The optimisation problem of the table with its penalty and support."""
         return OverlapProblem(design, table, penalty, self.support.get(table))
 
     def _penalty(self, table: Tensor) -> Penalty:
@@ -111,25 +113,26 @@ class DesignOptimizer(Solver):
         return self.penalties.get(table) or NoPenalty()
 
     def _begin(self, table: Tensor, design: Design):
-        """Start a search."""
+        """Start a search at the current table and bias."""
         raise NotImplementedError
 
     def _certified(self, search) -> Certificate:
-        """The certificate of a search."""
+        """The optimality certificate of a search."""
         raise NotImplementedError
 
     def _start(self, table: Tensor, design: Design) -> tuple[np.ndarray, np.ndarray]:
-        """Weights and bias to start from, as arrays."""
+        """The initial weights and bias as arrays."""
         bias = np.zeros(design.outputs(table)) if design.bias is None else design.bias.detach().cpu().double().numpy()
         return table.detach().cpu().double().numpy(), bias
 
 
 class Majorize(DesignOptimizer):
-    """Majorize-minimise with proximal Newton, to zeros that are proved by the duals of dead groups (see `majorize`).
+    """Majorize-minimise with proximal Newton for overlapping group lasso; zero groups are proved by their duals (see
+    `majorize`).
 
-    It ends when the smallest subgradient is at most `kkt` times the steepest gradient at zero, or when a duality gap of
-    at most `gap` times the objective at zero weights is proved. Without groups it is `fit_linear`, then Newton.
-    """
+    It ends when the smallest subgradient is at most `kkt` times the largest gradient at zero. It also ends when a
+    duality gap of at most `gap` times the objective at zero weights is proved. Without groups it uses `fit_linear`,
+    then Newton steps."""
 
     def __init__(self, params, inner: int = 10, kkt: float = 1e-9, gap: float = 0.0, lr: float = 1.0) -> None:
         if not (kkt > 0 and math.isfinite(kkt)):
@@ -145,16 +148,16 @@ class Majorize(DesignOptimizer):
         return Majorizer(problem, *self._start(table, design), group["kkt"], group["gap"])
 
     def _certified(self, search: Majorizer) -> Certificate:
-        """The certificate of the search, computed if it has none."""
+        """The optimality certificate of the search, computed if there is none yet."""
         return search.certificate if search.done and search.certificate else search.certify()
 
 
 class ADMM(DesignOptimizer):
-    """ADMM, Algorithm 2 of Yogatama (see `admm`), stopped by criterion `stop` at `tolerance` or after `iterations`.
+    """ADMM for overlapping group lasso, Algorithm 2 of Yogatama (see `admm`), ended by criterion `stop` at `tolerance`
+    or after `iterations`.
 
-    The table is the paper's w, whose zeros come from the lasso. At the end, with `zeros`, rows of groups whose copy v_g
-    is zero are set to zero too, as v = w at the optimum; the gap is that of this table.
-    """
+    The table is w of the paper, whose zeros come from the lasso. At the end, with `zeros`, rows of groups whose copy
+    v_g is zero are set to zero too, as v = w at the optimum; the gap is that of this table."""
 
     def __init__(
         self, params, inner: int = 10, rho: float = 1.0, adaptive: bool = False, relax: float = 1.0,
@@ -182,7 +185,7 @@ class ADMM(DesignOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """As in the base class; after convergence nothing changes."""
+        """A step as in the base class; after convergence nothing changes."""
         if self.search is not None and self.converged:
             self.search.done = True
         return super().step(closure)
@@ -196,13 +199,13 @@ class ADMM(DesignOptimizer):
         return Admm(problem, *self._start(table, design), **options)
 
     def _settle(self) -> None:
-        """At the end, set the rows of dead groups to zero."""
+        """At the end, set the rows of groups with zero copies to zero."""
         if self.converged and self.param_groups[0]["zeros"] and self.search.problem.grouped:
             self.search.point.W[self._dead_rows()] = 0
             self.search.point.rescore()
 
     def _certified(self, search: Admm) -> Certificate:
-        """The certificate of the current weights."""
+        """The optimality certificate of the current weights."""
         return search.certify()
 
     def _dead_rows(self) -> np.ndarray:
@@ -216,11 +219,11 @@ class ADMM(DesignOptimizer):
 
 
 class StoppedEarly(ADMM):
-    """ADMM with the strength of groups set to zero, stopped after few iterations; it does not minimise the penalty.
+    """ADMM with the strength of the groups set to zero, stopped after few iterations; it does not minimise the penalty.
 
-    It approaches the loss under lasso and squares by a proximal point method in the metric N_j, the number of groups
-    that a word is in: frequent words move little, rare ones far. rho and iterations decide the model.
-    """
+    It approaches the minimum of loss, lasso and squares by a proximal point method in the metric N_j, the number of
+    groups that contain word j. Frequent words move little, rare words move far. rho and the number of iterations
+    determine the model."""
 
     def _penalty(self, table: Tensor) -> Penalty:
         """The penalty of the table with the strength of its groups set to zero."""

@@ -1,7 +1,6 @@
-"""Linear problems under overlapping groups: arrays for the kernels, points, and their certificates.
+"""Linear models with overlapping group lasso as arrays for the kernels: problem, current point, optimality certificate.
 
-minimise over W and b:  mean loss(X W + b)  +  sum_g reach_g ||W_g||  +  cut * |W|_1  +  1/2 sum_j squares_j |W_j|^2
-"""
+minimise over W and b:  mean loss(X W + b)  +  sum_g reach_g ||W_g||  +  cut * |W|_1  +  1/2 sum_j squares_j |W_j|^2"""
 
 from __future__ import annotations
 
@@ -22,21 +21,23 @@ from structsparse.penalties.base import RowParts
 from structsparse.solvers.overlaps.design import Design
 
 KINDS = {"logistic": LOGISTIC, "squared": SQUARED, "squared_hinge": HINGE}
-HOLD_ROUNDS = 3000  # of descent over the duals of dead groups, at most
-FREE_ROUNDS = 60  # of Newton for the bias alone, at most
+HOLD_ROUNDS = 3000  # rounds of descent over the duals of zero groups, at most
+FREE_ROUNDS = 60  # Newton rounds for the bias alone, at most
 
 
 class Certificate(NamedTuple):
-    """How far a point is from optimal."""
+    """Bounds on the distance of a point from optimality."""
 
     objective: float
     gap: float  # the duality gap, relative to the objective at zero weights and the best bias
-    kkt: float  # the largest entry of the smallest subgradient, relative to the gradient at zero weights
-    woken: np.ndarray  # bool [groups], groups that are zero and should not be
+    kkt: float  # the largest entry of the smallest subgradient, relative to the largest gradient at zero weights
+    woken: np.ndarray  # bool [groups], groups that are zero but should be nonzero
 
 
 class OverlapProblem:
-    """Data and penalty of a problem, as arrays. Entries outside the support stay zero: their gradient is set to 0."""
+    """The data and penalty of a linear model with overlapping groups, as arrays.
+
+    Entries outside the support stay zero, as their gradient is set to 0."""
 
     def __init__(self, design: Design, table: Tensor, penalty: Penalty, support: Tensor | None = None):
         self.outputs = design.outputs(table)
@@ -56,7 +57,7 @@ class OverlapProblem:
         self._check_bound()
 
     def _check_bound(self) -> None:
-        """Refuse rows without any penalty, for which there is no bound."""
+        """Raise an error if a row of the table has no penalty at all, as no dual bound then exists."""
         if self.cut > 0 or not self.grouped:
             return
         bears = np.zeros(self.rows)
@@ -69,7 +70,7 @@ class OverlapProblem:
             )
 
     def begin(self, weights: np.ndarray | None = None, bias: np.ndarray | None = None) -> OverlapPoint:
-        """The point to start from; first the units of gaps and of gradients are computed at zero weights."""
+        """The initial point; first the units of gaps and gradients are computed at zero weights."""
         zero = OverlapPoint(self)
         zero.fit_bias()
         zero.refresh()
@@ -83,7 +84,7 @@ class OverlapProblem:
 
 
 class OverlapPoint:
-    """Weights [rows, outputs] and bias of a problem, with scores, loss and gradient there."""
+    """Weights [rows, outputs] and bias of a problem, with the scores, loss and gradient at these weights."""
 
     def __init__(self, problem: OverlapProblem, weights: np.ndarray | None = None, bias: np.ndarray | None = None):
         self.problem = problem
@@ -101,27 +102,27 @@ class OverlapPoint:
         return self.W.copy(), self.bias.copy()
 
     def restore(self, saved: tuple[np.ndarray, np.ndarray]) -> None:
-        """Go back to a copy."""
+        """Restore weights and bias from a copy."""
         self.W[:], self.bias[:] = saved
         self.rescore()
 
     def rescore(self) -> None:
-        """Compute scores and loss anew, free of accumulated rounding."""
+        """Recompute scores and loss, without accumulated rounding errors."""
         row_kernels.scores(self.problem.data, self.W, self.bias, self.F)
         self.loss = row_kernels.losses(self.problem.data, self.F, self.slope, self.bend)
 
     def refresh(self) -> None:
-        """Compute the gradient of the loss; slope and bend are up to date with the scores."""
+        """Compute the gradient of the loss with respect to W; slope and bend already fit the scores."""
         self.gradient_of(self.slope)
 
     def gradient_of(self, slope: np.ndarray) -> None:
-        """Compute the gradient for given slopes of the items."""
+        """Compute the gradient with respect to W from given derivatives of the loss with respect to the scores."""
         row_kernels.gradient(self.problem.data, slope, self.G)
         if self.problem.mask is not None:
             self.G[~self.problem.mask] = 0
 
     def fit_bias(self) -> None:
-        """Minimise over the bias alone."""
+        """Minimise the loss over the bias alone."""
         nothing = np.empty(0, np.int64)
         for _ in range(FREE_ROUNDS if self.problem.moves_bias else 0):
             before = self.loss
@@ -130,7 +131,7 @@ class OverlapPoint:
                 break
 
     def step(self, rows: np.ndarray, ridge: np.ndarray, centre=None, passes: int = 5, slack: float = 0.03) -> float:
-        """A step of proximal Newton on these rows; returns the largest violation of optimality before it."""
+        """A proximal Newton step on these rows; returns the largest violation of optimality before the step."""
         problem = self.problem
         self.loss, worst = row_kernels.newton(
             problem.data, self.W, self.bias, self.F, self.slope, self.bend, self.G, problem.cut, ridge,
@@ -139,13 +140,13 @@ class OverlapPoint:
         return worst
 
     def norms(self) -> np.ndarray:  # [groups]
-        """The norms of the groups."""
+        """The Euclidean norm of each group."""
         squares = np.empty(len(self.problem.sets.reach))
         row_groups.group_squares(self.problem.sets, self.W, squares)
         return np.sqrt(squares)
 
     def objective(self) -> float:
-        """The loss plus the penalty."""
+        """The objective: the loss plus the penalty."""
         problem = self.problem
         norms = np.empty(len(problem.sets.reach))
         living = np.flatnonzero(self.W.any(1))
@@ -157,10 +158,10 @@ class OverlapPoint:
         tolerance: float = 1e-13,
         rounds: int = HOLD_ROUNDS,
     ) -> Certificate:
-        """The certificate of this point. Afterwards the gradient is that of the dual point.
+        """The optimality certificate of this point. Afterwards the stored gradient is that of the dual point.
 
-        `held`: where the duals of dead groups start from, factors [groups] and sizes [rows] of other weights; at most
-        `rounds` rounds over them."""
+        `held`: initial values for the duals of zero groups, which are factors [groups] and sizes [rows] of other
+        weights. At most `rounds` rounds over the duals are made."""
         problem, norms = self.problem, self.norms()
         self.refresh()
         slope_of_bias = float(np.abs(self.slope.mean(1)).max()) if problem.moves_bias else 0.0
@@ -174,14 +175,15 @@ class OverlapPoint:
         return Certificate(self.objective(), self.gap(taken), kkt, woken)
 
     def bound(self, eps: float) -> tuple[float, float]:
-        """The gap proved by the duals reach_g W_g / sqrt(||W_g||^2 + eps^2), and the part of it that is due to eps."""
+        """The duality gap proved by the duals reach_g W_g / sqrt(||W_g||^2 + eps^2), and the part of the gap that is
+        due to eps."""
         norms = self.norms()
         wide = np.sqrt(norms**2 + eps**2)
         blur = float((self.problem.sets.reach * norms * (1 - norms / wide)).sum()) / self.problem.unit
         return self.gap(self._pull(wide)[:, None] * self.W), blur
 
     def _pull(self, norms: np.ndarray) -> np.ndarray:
-        """The sum of reach_g / norm_g over the living groups of each row: [rows]"""
+        """The sum of reach_g / norm_g over the nonzero groups of each row: [rows]."""
         problem, pull = self.problem, np.zeros(self.problem.rows)
         with np.errstate(divide="ignore", invalid="ignore"):
             factors = np.where(norms > 0, problem.sets.reach / norms, 0.0)
@@ -189,7 +191,8 @@ class OverlapPoint:
         return pull
 
     def _held(self, rest, dead, held, tolerance, rounds) -> tuple[np.ndarray, np.ndarray]:
-        """The part of the gradient that the duals of dead groups cannot balance, and the groups that should live."""
+        """The part of the gradient that the duals of zero groups cannot balance, and the groups that should be
+        nonzero."""
         sizes = np.where(self.W.any(1), 0.0, np.linalg.norm(rest, axis=1))
         before = sizes.copy()
         factors, guess = held if held is not None else (np.zeros(len(dead)), np.zeros(len(sizes)))
@@ -200,10 +203,10 @@ class OverlapPoint:
         return rest * share[:, None], woken
 
     def gap(self, taken: np.ndarray) -> float:
-        """The duality gap, relative to the unit; `taken` [rows, outputs] is the sum of the duals of groups.
+        """The duality gap, relative to the problem's unit; `taken` [rows, outputs] is the sum of the duals of groups.
 
         The dual point is the slope of the loss, made orthogonal to the bias and scaled into the dual ball of the
-        penalty; squares take what remains of their rows."""
+        penalty. In rows with squares, the squares balance what remains."""
         problem = self.problem
         objective, slope = self.objective(), self._orthogonal()
         self.gradient_of(slope)
@@ -221,9 +224,9 @@ class OverlapPoint:
         return max(objective - dual, 0.0) / problem.unit if np.isfinite(dual) else np.inf
 
     def _excess_of_groups(self, total: np.ndarray) -> float:
-        """By how large a share the balls of groups must grow to hold the excess of all rows.
+        """The relative growth of the groups' dual balls that is needed to contain the excess of all rows.
 
-        The excess of a row goes to its group with the largest reach."""
+        The excess of a row is assigned to the group of the row with the largest reach."""
         sets, lengths = self.problem.sets, np.diff(self.problem.sets.starts)
         bearers = np.flatnonzero((lengths > 0) & total.any(1))
         rank = np.argsort(sets.reach[sets.groups], kind="stable")
@@ -235,7 +238,8 @@ class OverlapPoint:
         return float((np.sqrt(squares[used]) / sets.reach[used]).max(initial=0)) if used.any() else 0.0
 
     def _orthogonal(self) -> np.ndarray:
-        """The slope [outputs, items] made orthogonal to the bias by a Newton step; twice, against rounding."""
+        """The slopes of the loss [outputs, items], made orthogonal to the bias by a Newton step, applied twice against
+        rounding errors."""
         slope, bend = self.slope.copy(), self.bend
         if not self.problem.moves_bias:
             return slope
@@ -251,7 +255,7 @@ class OverlapPoint:
 
 
 def _past_cut(rest: np.ndarray, W: np.ndarray, cut: float) -> np.ndarray:
-    """The subgradient rest + cut * sign(W) of smallest size, where the sign of zero is anything from -1 to 1."""
+    """The subgradient rest + cut * sign(W) of smallest size, where the sign of zero may be any number from -1 to 1."""
     return np.where(W != 0, rest + cut * np.sign(W), rest - np.clip(rest, -cut, cut))
 
 
@@ -261,7 +265,7 @@ def _zeros(shape) -> np.ndarray:
 
 
 def _parts(penalty: Penalty, rows: int) -> RowParts:
-    """The penalty as groups of rows, cut and squares, if it has that form."""
+    """The penalty as group norms over rows, l1 and squares; an error if it has no such form."""
     parts = penalty.row_parts(rows)
     if parts is None:
         raise UserError(
@@ -272,7 +276,7 @@ def _parts(penalty: Penalty, rows: int) -> RowParts:
 
 
 def _sets(cover: Cover | None, reach: np.ndarray, rows: int) -> tuple[RowGroups, np.ndarray, np.ndarray]:
-    """The groups of each row; and by group the rows one after the other, and where each group starts."""
+    """The groups of each row; also the rows of all groups, one group after the other, and where each group starts."""
     if cover is None:
         empty = np.zeros(0, np.int32)
         return RowGroups(np.zeros(rows + 1, np.int64), empty, reach), empty, np.zeros(1, np.int64)
