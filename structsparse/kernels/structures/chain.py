@@ -26,10 +26,7 @@ from structsparse.kernels.logspace import EXACT, PLAIN, SUMS, exp, exp_below, lo
 
 REACH, TRACE, FLOOR = 200.0, 1e-40, 1e-280
 LANES = 8
-MOST_CHUNKS, LEAST_SENTENCES = (
-    64,
-    8,
-)  # most chunks; fewest sentences of a chunk, as a smaller chunk is not worth a thread
+MOST_CHUNKS, LEAST_SENTENCES = 64, 8  # most chunks; fewest sentences of a chunk that are worth a thread
 
 
 # --- scores shared by all sentences
@@ -84,7 +81,7 @@ def _tables(shared, labels):
 
 @njit(**SUMS)
 def _dots(matrix, vector, out):  # [width, width], [width] -> [width]
-    """Matrix-vector product out = matrix @ vector, eight rows at a time, so that eight independent sums run in parallel."""
+    """Matrix-vector product out = matrix @ vector, eight rows at a time, as eight independent sums."""
     for i in range(0, len(vector), LANES):
         r0, r1, r2, r3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
         r4, r5, r6, r7 = matrix[i + 4], matrix[i + 5], matrix[i + 6], matrix[i + 7]

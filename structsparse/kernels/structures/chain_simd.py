@@ -1,10 +1,10 @@
 """CRF loss and gradient with SIMD vectors: 16 sentences of similar length are processed side by side.
 
-Each SIMD vector holds one number per sentence. So a step of the recursions fills the vector registers whatever the
-number of labels, and only the ends of the shorter sentences of a group are padded. Probabilities are float32, each step scaled to sum
-to one. If transitions and the emissions of each token spread over at most REACH, no entry of a step is below
-exp(-2 * REACH) of the largest, which float32 represents at full precision. Sentences with larger spreads are reported and
-left to the kernels of `chain`. Totals are summed in float64.
+Each SIMD vector holds one number per sentence. So a step of the recursions fills the vector registers, whatever the
+number of labels, and only the ends of the shorter sentences of a group are padded. Probabilities are float32, and each
+step is scaled to sum to one. If transitions and the emissions of each token spread over at most REACH, no entry of a
+step is below exp(-2 * REACH) of the largest, which float32 represents at full precision. Sentences with larger spreads
+are reported and left to the kernels of `chain`. Totals are summed in float64.
 
 Groups of 16 are distributed over chunks, whose number depends on the batch alone, and chunks are summed in order:
 results do not depend on the number of threads.
@@ -34,7 +34,7 @@ from structsparse.kernels.simd import (
 
 REACH = 40.0  # exp(-2 * REACH) = 2e-35
 MOST_CHUNKS = 16
-_DEEP = 8  # so many scales are multiplied before a logarithm is taken: exp(-8 * 2 * REACH) is within float64
+_DEEP = 8  # scales multiplied before a logarithm is taken: exp(-8 * 2 * REACH) is within float64
 
 _one, _zero = np.float32(1.0), np.float32(0.0)
 _TO_BINARY = np.float32(1.4426950408889634)  # 1 / log 2
@@ -45,7 +45,7 @@ _TAYLOR = tuple(np.float32(1.0 / math.factorial(k)) for k in range(7, -1, -1))
 
 @njit(**PLAIN)
 def _exp(flat, place):
-    """Exponentials of flat[place : place + LANES], in place; x from -87 to 0, accurate to a few units in the last place."""
+    """Exponentials of flat[place : place + LANES], in place; entries from -87 to 0."""
     x, rounder = load(flat, place), spread(_ROUNDER)
     shifted = multiply_add(x, spread(_TO_BINARY), rounder)
     power = subtract(shifted, rounder)
@@ -287,7 +287,7 @@ def _outer_sum(lefts, rights, time, width, sums):  # [time, width * LANES] twice
 
 @njit(**PLAIN)
 def _gold(emissions, begin, gold, transitions, start, end, nodes, steps, ends, with_gradient):
-    """The score of the gold labels of one sentence; subtracts the counts of gold labels and transitions from the gradient."""
+    """The score of the gold labels of one sentence; subtracts the gold counts from the gradient."""
     last = len(gold) - 1
     total = start[gold[0]] + end[gold[last]]
     for t in range(len(gold)):
@@ -349,8 +349,10 @@ def crf(order, emissions, begins, lengths, gold, transitions, start, end, losses
     """CRF losses [sentences] = log Z - score(gold), NaN for a sentence out of range; optionally the gradient.
 
     With `with_gradient`, fills nodes [tokens, labels] and adds to steps [chunks, labels, labels] and
-    ends [chunks, 2, labels]: the gradient of the summed losses. order: the sentences by descending length; emissions
-    float32 [tokens, labels], the rows of sentence b from begins[b] on; gold int64 [sentences, time]; transitions, start and end in float64."""
+    ends [chunks, 2, labels]: the gradient of the summed losses.
+
+    order: the sentences by descending length; emissions float32 [tokens, labels], the rows of sentence b from begins[b]
+    on; gold int64 [sentences, time]; transitions, start and end in float64."""
     chunks, groups = len(steps), (len(order) + LANES - 1) // LANES
     scores, shared = (transitions, start, end), _tables(transitions, start, end)
     if not shared[-1]:

@@ -44,7 +44,7 @@ def _arrive(alpha, edge, transitions, step_list, work, out):
 
 @njit(**EXACT)
 def _forward(emissions, edges, shared, step_list, shares, last):
-    """Forward recursion of one chain: fill shares [time, steps] and last [labels], the last probabilities; returns log Z."""
+    """Forward recursion of one chain: fill shares [time, steps] and last [labels], final marginals; returns log Z."""
     transitions, start, end = shared
     labels = len(start)
     alpha, arrived, work = np.empty(labels), np.empty(labels), np.empty(len(transitions))

@@ -96,7 +96,7 @@ def _spread(builder, scalar, vector):
 
 
 def on_rows(formula):
-    """Make a function that applies a formula to whole rows, given as flat arrays and the start of the row in each array.
+    """Make a function that applies a formula to whole rows: flat arrays, and the start of a row in each array.
 
     For 22 labels a compiler makes a vector of 16, then single entries; here there are vectors of 16, 4 and 2."""
     sixteen, eight, four, two, one = (_lanes(formula, count) for count in (16, 8, 4, 2, 1))
