@@ -18,7 +18,7 @@ EXACT = {**PLAIN, "fastmath": {"contract"}}  # for arithmetic whose result depen
 # exp is a Taylor series here: a call to the C library would keep loops from being vectorised
 TO_BINARY = 1.4426950408889634  # 1 / log 2
 LOG_2, LOG_2_REST = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # log 2 in two parts
-ROUNDER = 1.5 * 2.0**52  # adding it leaves the rounded integer in the low bits
+ROUNDER = 1.5 * 2.0**52  # x + ROUNDER has the rounded integer x in its low bits
 TAYLOR = tuple(1.0 / math.factorial(k) for k in range(13, -1, -1))
 
 

@@ -32,7 +32,7 @@ class TemplateAtoms(NamedTuple):
     classes: np.ndarray  # int64, as long as `parts`: class of each token
     salts: np.ndarray  # uint64 [KINDS] hash salts of the summaries
     atoms: np.ndarray  # int64, rows of `values`
-    bounds: np.ndarray  # int64 [bases, 3]: a base has the atoms of the head, then of the modifier, between its bounds
+    bounds: np.ndarray  # int64 [bases, 3]: offsets into `atoms` of the head atoms and the modifier atoms of a base
     gaps: np.ndarray  # int64 [bases] kind of summary of the words between; KINDS means none
     bases: np.ndarray  # int64 [templates]: the base of each template
     places: np.ndarray  # uint64 [2 * BINS, templates]: added to the key, by arc direction and distance
@@ -63,7 +63,7 @@ class TreeDifference(NamedTuple):
     counts: np.ndarray  # int32 [cells]
     templates: np.ndarray  # int32 [cells]; -1 where a cell is empty; all cells are empty before and after an update
     used: np.ndarray  # int64 [most features]: the cells in use
-    shift: np.uint64  # a key shifted right by it is the index of the first cell of the key
+    shift: np.uint64  # key >> shift is the index of the first cell of the key
 
 
 @njit(**PLAIN)

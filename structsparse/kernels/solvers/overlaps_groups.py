@@ -113,9 +113,8 @@ def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
 
     Solves  min 1/2 sum_j (sizes_j - sum_g xi_gj)^2  with  ||xi_g|| <= reach_g, by block coordinate descent over groups,
     from xi_gj = factors[g] * guess[j]; `sizes` becomes the residual. The descent ends when no residual is above the
-    tolerance, when a round changes nothing, or when the duality gap is small (`_gap_is_small`), as if a group is
-    wrongly dead. Returns for each group whether it should live first: its bound is active and its residual is near the
-    largest.
+    tolerance, when a round changes nothing, or when the duality gap is small (`_gap_is_small`). Returns for each group
+    whether it should live first: its bound is active and its residual is near the largest.
     """
     counts = np.zeros(dead.size + 1, np.int64)
     for j in range(sizes.size):

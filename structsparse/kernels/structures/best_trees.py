@@ -5,8 +5,8 @@ Sentences are distributed over threads.
 The k best trees are found by branching (Lawler 1972). Trees other than the best are partitioned into n sets. The
 trees of set m have the heads of the best tree for the tokens before m, and another head for m. The best tree of every
 set is computed. The best of these trees is the next tree, and its set is partitioned in the same way. A pool keeps as
-many trees as are still needed. A set is skipped if an upper bound, from the best head of each token, does not exceed
-the score of the worst tree in the pool.
+many trees as are still needed. A set is skipped if its upper bound, the sum of the scores of the best heads, does
+not exceed the score of the worst tree in the pool.
 """
 
 import numpy as np

@@ -12,9 +12,9 @@ are safe because
 * a sum below FLOOR, zero or NaN sends the sentence to log-space as well;
 * backward, if sums are above FLOOR, terms that underflow have less than 1e-28 of the probability.
 
-Sentences are distributed over chunks, whose number depends on the batch alone, and chunks are summed in order: results
-do not depend on the number of threads. `width` is the number of labels, padded by forbidden labels to fill vector
-registers.
+Sentences are distributed over chunks. The number of chunks depends on the batch alone, and chunks are summed in order,
+so results do not depend on the number of threads. `width` is the number of labels, padded by forbidden labels to fill
+vector registers.
 """
 
 import math

@@ -1,13 +1,13 @@
 """CRF loss and gradient with SIMD vectors: 16 sentences of similar length are processed side by side.
 
 Each SIMD vector holds one number per sentence. So a step of the recursions fills the vector registers, whatever the
-number of labels, and only the ends of the shorter sentences of a group are padded. Probabilities are float32, and each
+number of labels. Only the ends of the shorter sentences of a group are padded. Probabilities are float32, and each
 step is scaled to sum to one. If transitions and the emissions of each token spread over at most REACH, no entry of a
 step is below exp(-2 * REACH) of the largest, which float32 represents at full precision. Sentences with larger spreads
 are reported and left to the kernels of `chain`. Totals are summed in float64.
 
-Groups of 16 are distributed over chunks, whose number depends on the batch alone, and chunks are summed in order:
-results do not depend on the number of threads.
+Groups of 16 are distributed over chunks. The number of chunks depends on the batch alone, and chunks are summed in
+order, so results do not depend on the number of threads.
 """
 
 import math
@@ -39,7 +39,7 @@ _DEEP = 8  # scales multiplied before a logarithm is taken: exp(-8 * 2 * REACH) 
 _one, _zero = np.float32(1.0), np.float32(0.0)
 _TO_BINARY = np.float32(1.4426950408889634)  # 1 / log 2
 _LOG_2, _LOG_2_REST = np.float32(0.693359375), np.float32(-2.12194440e-4)  # log 2 in two parts
-_ROUNDER = np.float32(1.5 * 2.0**23)  # adding it leaves the rounded integer in the low bits
+_ROUNDER = np.float32(1.5 * 2.0**23)  # x + _ROUNDER has the rounded integer x in its low bits
 _TAYLOR = tuple(np.float32(1.0 / math.factorial(k)) for k in range(7, -1, -1))
 
 

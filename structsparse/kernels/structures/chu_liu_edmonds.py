@@ -4,9 +4,9 @@ The matrix of scores is dense, and the time grows with n^2.
 
 A path is grown from a token to its best head, then to the best head of that head, and so on (Gabow, Galil, Spencer and
 Tarjan 1986). If the path reaches the root, or a node linked to the root before, all nodes of the path are linked. If
-the path meets itself, the cycle is contracted to one node. The arcs of this node are the best arcs of the members of
-the cycle, minus the score of the arc of each member within the cycle. At the end the cycles are expanded, from the last
-to the first. Each cycle loses the arc of the member at which the arc from outside enters.
+the path meets itself, the cycle is contracted to one node. The score of an arc into this node is the best score of an
+arc into a member, minus the score of the arc of that member within the cycle. At the end the cycles are expanded, from
+the last to the first. Each cycle loses the arc of the member at which the arc from outside enters.
 
 With a single root, arcs from the root have rank 1, all others rank 0, and a lower rank precedes any score. So the tree
 has as few arcs from the root as possible, and is the best of these trees. Ranks are integers that are subtracted beside

@@ -1,27 +1,28 @@
 """Softmax loss of a language model over a tree of contexts, and its gradient; parallel over subtrees.
 
-The tree has one node n per context; the context above n is n without its first word. An entry e is a (context, word)
-pair. The score of the word after the context is S[e] = S[above[e]] + d[e], with the increment d = features * weights.
-The first V entries are all words after the empty context; their increments also include `base`. The mass Z (sum of
-exp S over all words) of a context follows from the mass of the context above it,
+The tree has one node n per context; the context above n is a shorter context, a suffix of n. An entry e is a (context,
+word) pair. above[e] is the entry of the same word in the nearest context above. The score of the word after the context
+is S[e] = S[above[e]] + d[e], with the increment d = features * weights. The first V entries are all words after the
+empty context; the increments of these entries also include `base`. The mass Z of a context, the sum of exp S over all
+words, follows from the mass of the context above,
 
     Z[n] = Z[above n] + sum over the entries e of n of (exp S[e] - exp S[above e]),
 
-so the time of a pass grows with the number of entries, not with the number of words.
-With ends N[n] (targets whose deepest context
-is n) and M[e] (targets whose deepest entry is e)
+so the time of a pass grows with the number of entries, not with the number of words. Let N[n] be the number of targets
+whose deepest context is n, and M[e] the number of targets whose deepest entry is e. Then
 
     loss = sum_n N[n] log Z[n] - sum_e M[e] S[e] = sum_n N[n] log Z[n] - sum_e C[e] d[e]
 
 where C[e], `below`, is M summed over e and all entries below e. In the gradient of the loss, the weight of all targets
-that see an entry of n is c[n], the sum of N / Z over n and all nodes below n: dloss/dS[e] = c[n] exp S[e] - sum over
-the entries e' right below e of c[n'] exp S[e] - M[e].
+that see an entry of n is c[n], the sum of N / Z over n and all nodes below n:
+
+    dloss/dS[e] = c[n] exp S[e] - sum over the entries e' right below e of c[n'] exp S[e] - M[e]
 
 The fast algorithm keeps exp S relative to the best word of the empty context, as a product along the path. The
 algorithm reports failure if an exp S exceeds MOST, or if a context has less than WORTH of the mass of a context above
 it. The difference would then lose more than twelve bits, and so would the gradient. `contexts_stable` then takes over.
-In both cases, for any finite scores, Z is right to about 2^12 units in the last place, and the error of the gradient is
-as small relative to the number of targets.
+In both cases, for any finite scores, Z is right to about 2^12 units in the last place. The error of the gradient is as
+small relative to the number of targets.
 
 Nodes are processed in runs (`plan`): whole subtrees with about TILE entries together, level by level, so that repeated
 look-ups stay in the CPU cache. Each thread processes some parts, which consist of runs. Parts share only the empty
@@ -40,7 +41,7 @@ TILE = 1 << 15  # entries of a tile, which fit in a second-level CPU cache
 PARTS, PART = 8, 1 << 17  # most parts; fewest entries of a part
 STEEP, MOST = 300.0, 1e150  # largest increment and largest exp S of the fast algorithm
 WORTH = 2.0**-12  # least mass of a context, relative to the contexts above it
-FULL = 1e140  # largest product of masses before its logarithm is taken
+FULL = 1e140  # largest product of masses before the logarithm of the product is taken
 
 
 # --- the order of nodes

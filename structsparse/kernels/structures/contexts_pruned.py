@@ -71,8 +71,8 @@ def scores_after(node, above, starts, entry_word, scores, words):
 def normalise(scores, above, starts, entry_word, entry_above, log_z):
     """Normalisers of a pruned model: log_z [nodes] = log of the sum of exp(score) over all words.
 
-    Z of a context is that of the context above plus the change by its own entries. If that would leave too small a
-    share of the largest Z on the path, or the change is too large, Z is summed over all words instead."""
+    Z of a context is Z of the context above plus the change by the entries of the context. Z is summed over all words
+    instead if the change is too large, or if Z has too small a share of the largest Z on the path."""
     words, shares = np.empty(starts[1]), np.ones(len(above))
     for node in range(len(above)):
         change = 0.0  # of Z, relative to Z of the context above

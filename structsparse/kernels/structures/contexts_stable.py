@@ -1,8 +1,8 @@
 """Numerically stable softmax loss of a language model over a tree of contexts, for any finite scores.
 
 This is the slow counterpart of `contexts`. Scores S are kept instead of exponentials. Every context has a shift, by
-default the shift of the context above. If a context has less than WORTH of the mass of a context above, or more than
-MOST, its mass is summed directly over all words, with the best score as the shift. The gradient of the targets below
+default the shift of the context above. If a mass is less than WORTH of the mass of a context above, or more than
+MOST, the mass is summed directly over all words, with the best score as the shift. The gradient of the targets below
 this context then goes to these words and not further up. Each direct sum costs V operations.
 """
 

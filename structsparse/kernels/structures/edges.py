@@ -129,7 +129,7 @@ def backward(begins, lengths, weights, step_list, shares, last, nodes, taken, st
     """Backward recursion over listed label pairs: the gradient of sum_b weights[b] log Z_b.
 
     Fills the gradient in the emissions, nodes [batch, time, labels], zero beyond the length, and in the edges,
-    taken [tokens, steps]. Adds to steps [chunks, steps] and ends [chunks, 2, labels]; their sums over chunks are the
+    taken [tokens, steps]. Adds to steps [chunks, steps] and ends [chunks, 2, labels]. The sums over chunks are the
     gradient in the transitions, and in the start and end scores."""
     chunks = len(steps)
     if chunks == 1:

@@ -6,11 +6,11 @@ could take e as its head takes the possible heads of e instead, in proportion to
 so nothing cancels: every pivot is right to almost its last digit, however close to singular the matrix is. Ordinary
 factorisations cancel: with scores of scale 50 they keep no digit of the marginals.
 
-The share of a head is its weight divided by the weights of all heads of the token. The marginal of an arc h -> k is
-proportional to the weight of the arc times a probability: that a random walk from h to heads, by these shares, ends at
-the root before it visits k (Wilson). This needs an elimination in which k is the last token. So half of the tokens are
-eliminated and the other half is treated recursively, and vice versa. For all n tokens this costs about four
-eliminations.
+The share of a head is its weight divided by the weights of all heads of the token. A random walk steps from a token to
+a head of the token, with the shares as probabilities. The marginal of an arc h -> k is proportional to the weight of
+the arc times the probability that the walk from h reaches the root before k (Wilson). This needs an elimination in
+which k is the last token. So half of the tokens are eliminated and the other half is treated recursively, and vice
+versa. For all n tokens this costs about four eliminations.
 
 With a single root, arcs from the root count as infinitely small, so only trees with the fewest arcs from the root
 remain. As long as a token has another head, the shares leave the root out. The first token with no other head `closes`
