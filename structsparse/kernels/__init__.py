@@ -1,1 +1,1 @@
-"""CPU kernels in numba; each stands beside a torch twin that runs on any device."""
+"""CPU kernels in numba; each kernel has a torch counterpart that runs on any device."""

@@ -1,7 +1,7 @@
-"""Exponentials and log-sum-exp for numba kernels, and the compiler options that the kernels share.
+"""Exponentials and log-sum-exp for numba kernels, and compiler options that the kernels share.
 
-numba does not notice that a function of another module has changed: after an edit here, clear its cache
-(`__pycache__`, `*.nbi`).
+The cache of numba does not notice that a function of another module has changed. After an edit of this file, clear
+that cache (`__pycache__`, `*.nbi`).
 """
 
 import math
@@ -13,30 +13,30 @@ from numba.extending import intrinsic
 
 PLAIN = {"cache": True, "nogil": True, "error_model": "numpy"}
 SUMS = {**PLAIN, "fastmath": {"contract", "reassoc", "nsz"}}  # sums in any order; NaN and infinity are kept
-EXACT = {**PLAIN, "fastmath": {"contract"}}  # for arithmetic that reordering would destroy
+EXACT = {**PLAIN, "fastmath": {"contract"}}  # for arithmetic whose result depends on the order of operations
 
-# exp is written out: a call to the C library would keep loops from being vectorised
+# exp is a Taylor series here: a call to the C library would keep loops from being vectorised
 TO_BINARY = 1.4426950408889634  # 1 / log 2
 LOG_2, LOG_2_REST = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # log 2 in two parts
-ROUNDER = 1.5 * 2.0**52  # adding it leaves the rounded integer in the low bits
+ROUNDER = 1.5 * 2.0**52  # x + ROUNDER has the rounded integer x in its low bits
 TAYLOR = tuple(1.0 / math.factorial(k) for k in range(13, -1, -1))
 
 
 @intrinsic
 def _bits(typing, x):
-    """The bits of a float64 as an int64."""
+    """Reinterpret the bits of a float64 as an int64."""
     return types.int64(types.float64), lambda _c, build, _s, args: build.bitcast(args[0], ir.IntType(64))
 
 
 @intrinsic
 def _from_bits(typing, x):
-    """The float64 with the bits of an int64."""
+    """Reinterpret the bits of an int64 as a float64."""
     return types.float64(types.int64), lambda _c, build, _s, args: build.bitcast(args[0], ir.DoubleType())
 
 
 @njit(**EXACT)
 def exp(x):
-    """exp(x) for |x| < 700, to one unit in the last place; NaN stays NaN."""
+    """Exponential function: exp(x) for |x| < 700, accurate to one unit in the last place; NaN stays NaN."""
     shifted = x * TO_BINARY + ROUNDER
     power = shifted - ROUNDER
     rest = (x - power * LOG_2) - power * LOG_2_REST
@@ -48,15 +48,15 @@ def exp(x):
 
 @njit(**EXACT)
 def exp_below(x):
-    """exp(x) for x <= 0, minus infinity included."""
+    """Exponential function for x <= 0, minus infinity included; below -700 the result is 0."""
     return 0.0 if x < -700.0 else exp(x)
 
 
 @njit(**EXACT)
 def log_step(vector, matrix, peaks, out):  # [width], [width, width] -> [width]
-    """One step of a recursion in log-space: out = log sum_i exp(vector[i] + matrix[i]).
+    """One step of a chain recursion in log-space: out[j] = log sum_i exp(vector[i] + matrix[i, j]).
 
-    The inner loops run along the labels, so that no loop is a reduction."""
+    The inner loops run over the labels j, so that the compiler can vectorise them. `peaks` [width] is work memory."""
     peaks[:] = -np.inf
     for i in range(len(vector)):
         v, row = vector[i], matrix[i]
@@ -75,7 +75,7 @@ def log_step(vector, matrix, peaks, out):  # [width], [width, width] -> [width]
 
 @njit(**EXACT)
 def log_total(alpha, end):
-    """log sum exp(alpha + end): the total of a chain; minus infinity where nothing is allowed."""
+    """Log-partition function of a chain: log sum_j exp(alpha[j] + end[j]); minus infinity if no sequence is allowed."""
     peak, total = -np.inf, 0.0
     for j in range(len(end)):
         peak = alpha[j] + end[j] if alpha[j] + end[j] > peak else peak

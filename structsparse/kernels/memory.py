@@ -1,4 +1,4 @@
-"""Which tensors the compiled kernels can work on directly: contiguous CPU memory of floats, outside autograd."""
+"""Check whether compiled kernels can work on a tensor directly: contiguous CPU floats that autograd does not record."""
 
 import torch
 from torch import Tensor
@@ -7,13 +7,13 @@ from structsparse.kernels.prox import blocks as kernels
 
 
 def walkable(W: Tensor) -> bool:
-    """Whether the kernels can work on the memory of W; they record no gradients."""
+    """Whether compiled kernels can work on the memory of W. Kernels record no gradients, so W must not need any."""
     recorded = W.requires_grad and torch.is_grad_enabled()
     return W.device.type == "cpu" and W.is_contiguous() and W.dtype in (torch.float32, torch.float64) and not recorded
 
 
 def flat_array(W: Tensor):
-    """The memory of W as a numpy vector."""
+    """A numpy vector that shares the memory of the tensor W."""
     return W.detach().view(-1).numpy()
 
 

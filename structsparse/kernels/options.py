@@ -1,5 +1,5 @@
-"""Compiler options that the kernels share: serial loops, sums as vectors, parallel loops."""
+"""numba compiler options that the kernels share: for serial loops, vectorised sums and parallel loops."""
 
-SERIAL = {"cache": True, "nogil": True, "error_model": "numpy"}  # unchecked divisions, so that loops become vectors
-SUMS = {**SERIAL, "fastmath": {"reassoc", "contract"}}  # sums in any order, so that they become vectors
-PARALLEL = {**SERIAL, "parallel": True}  # also wakes all threads for array expressions: keep those in serial functions
+SERIAL = {"cache": True, "nogil": True, "error_model": "numpy"}  # unchecked divisions, so that loops are vectorised
+SUMS = {**SERIAL, "fastmath": {"reassoc", "contract"}}  # sums in any order, so that they are vectorised
+PARALLEL = {**SERIAL, "parallel": True}  # array expressions start all threads too: keep them in SERIAL code

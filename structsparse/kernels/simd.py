@@ -1,4 +1,4 @@
-"""SIMD vectors in numba: sixteen float32 numbers as one value, so that no compiler has to find them in a loop."""
+"""SIMD vectors in numba: a vector of sixteen float32 numbers as one value, so that loops need no auto-vectorisation."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ lanes = Lanes()
 
 @register_model(Lanes)
 class _LanesModel(models.PrimitiveModel):
-    """A vector is represented by an LLVM vector."""
+    """Data model of `Lanes`: an LLVM vector of sixteen float32 numbers."""
 
     def __init__(self, manager, kind):
         super().__init__(manager, kind, _vector)
 
 
 def _address(context, builder, kind, array, place):
-    """Emit the address of 16 entries of an array as that of a vector."""
+    """Emit the address of array[place] as a pointer to a vector of 16 entries."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [place]), _vector.as_pointer())
 
 
 @intrinsic
 def load(typing, array, place):
-    """Load array[place : place + 16] of a flat float32 array."""
+    """Load array[place : place + 16] of a flat float32 array as a vector."""
 
     def generate(context, builder, signature, arguments):
+        """Emit the LLVM load."""
         return builder.load(_address(context, builder, signature.args[0], *arguments), align=4)
 
     return lanes(array, types.intp), generate
@@ -48,9 +49,10 @@ def load(typing, array, place):
 
 @intrinsic
 def store(typing, array, place, values):
-    """array[place : place + 16] = values."""
+    """Store a vector in a flat float32 array: array[place : place + 16] = values."""
 
     def generate(context, builder, signature, arguments):
+        """Emit the LLVM store."""
         builder.store(arguments[2], _address(context, builder, signature.args[0], *arguments[:2]), align=4)
         return context.get_dummy_value()
 
@@ -58,7 +60,7 @@ def store(typing, array, place, values):
 
 
 def _spread(builder, scalar, kind=_vector):
-    """Emit a vector of the same number in all lanes."""
+    """Emit LLVM code for a vector that has the same number in all lanes."""
     empty, lane = ir.Constant(kind, ir.Undefined), ir.IntType(32)
     zeros = ir.Constant(ir.VectorType(lane, LANES), [0] * LANES)
     return builder.shuffle_vector(builder.insert_element(empty, scalar, lane(0)), empty, zeros)
@@ -71,10 +73,11 @@ def spread(typing, number):
 
 
 def _pairwise(formula):
-    """Make an operation of two vectors, lane by lane."""
+    """Make a numba function of two vectors that works lane by lane; `formula` emits the LLVM code."""
 
     @intrinsic
     def work(typing, one, other):
+        """The numba signature and the LLVM code of the operation."""
         return lanes(lanes, lanes), lambda _c, builder, _s, arguments: formula(builder, *arguments)
 
     return work
@@ -90,9 +93,10 @@ smallest = _pairwise(lambda builder, a, b: builder.select(builder.fcmp_ordered("
 
 @intrinsic
 def multiply_add(typing, one, other, sum):
-    """one * other + sum, rounded once."""
+    """Fused multiply-add: one * other + sum, rounded once."""
 
     def generate(context, builder, signature, arguments):
+        """Emit a call of the LLVM function `fma`."""
         kind = ir.FunctionType(_vector, [_vector] * 3)
         function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32")
         return builder.call(function, arguments)
@@ -102,9 +106,10 @@ def multiply_add(typing, one, other, sum):
 
 @intrinsic
 def power_of_two(typing, shifted):
-    """2^n, where n is in the low bits of each float32 number."""
+    """2^n in each lane, where the integer n is in the low bits of the float32 number of the lane."""
 
     def generate(context, builder, signature, arguments):
+        """Emit code that writes n + 127 into the exponent bits."""
         bits = builder.bitcast(arguments[0], _integers)
         bias, place = (_spread(builder, ir.IntType(32)(k), _integers) for k in (127, 23))
         return builder.bitcast(builder.shl(builder.add(bits, bias), place), _vector)
@@ -114,9 +119,10 @@ def power_of_two(typing, shifted):
 
 @intrinsic
 def total(typing, values):
-    """The sum of the sixteen lanes."""
+    """Horizontal sum: the sum of the sixteen lanes of a vector."""
 
     def generate(context, builder, signature, arguments):
+        """Emit additions of rotated copies of the vector, by 8, 4, 2 and 1 lanes."""
         sums, kind = arguments[0], ir.IntType(32)
         half = LANES // 2
         while half:

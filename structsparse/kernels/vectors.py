@@ -1,14 +1,15 @@
-"""Vectorised loops over part of an array: sums, products and soft thresholds, written in LLVM's terms.
+"""SIMD loops over a slice of an array: sums, products and soft thresholds, built from LLVM instructions.
 
-A compiled `for i in range(x.size)` takes up to 63 entries at an end one by one, which is most of the time for blocks of
-a hundred entries; and passing a slice of an array costs as much as a short loop. No vector is read under a mask: the
-processor does not prefetch past masked reads, which triples their time. Sums are float64; their order depends on the
-number of entries alone, not on where they lie or what they are part of.
+A compiled `for i in range(x.size)` processes up to 63 entries at its end one by one. For blocks of a hundred entries
+this takes most of the time. Passing a slice of an array costs as much as a short loop. No vector is read under a mask,
+because the processor does not prefetch past masked reads, which triples their time. Sums are float64. The order of a
+sum depends on the number of entries alone, so the result does not depend on where the entries lie.
 
 For blocks of at most a hundred entries and varying sizes, the ends of such loops are mispredicted branches, which take
 half of the remaining time. The functions for FEW entries process MANY vectors, or TWO, at once, including entries of
-other blocks. Sums mask these out. Factors are first spread over the entries of many blocks, each block overwriting what
-the one before left past its end, so that products need not know the blocks. This is 1.3 times as fast for blocks of 80.
+other blocks. Sums mask the entries of other blocks out. Factors are first written to the entries of many blocks. Each
+block overwrites what the block before has written past its end, so products need not know where blocks end. This is
+1.3 times as fast for blocks of 80 entries.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-LANES = {32: 16, 64: 8}  # entries in 64 bytes, by their bits
-FEW = 512  # entries: up to here squares are summed in the precision of the entries, with an error of at most 1e-6
-TWO, MANY = 2, 8  # vectors at once; up to as many are read past the entries
-AHEAD = 4096  # entries that sums prefetch in advance; the processor by itself prefetches less and stops at a page
-LONG = 512  # entries: from here on four vectors at a time; written vectors are aligned to cache lines
-TOGETHER = 4  # vectors at a time in long loops
+LANES = {32: 16, 64: 8}  # number of entries in 64 bytes, by the bits of an entry
+FEW = 512  # entries: up to so many squares are summed in the precision of the entries; error at most 1e-6
+TWO, MANY = 2, 8  # vectors processed at once; up to so many are read past the last entry
+AHEAD = 4096  # entries that sums prefetch in advance; the hardware prefetches less and stops at a page
+LONG = 512  # entries: longer loops process TOGETHER vectors at a time, and align written vectors to cache lines
+TOGETHER = 4  # vectors processed at a time in long loops
 FUSED = ("contract",)  # a product and its sum may be rounded once
 
 
 def prefetch(builder, address, writing=0):
-    """Emit a prefetch of the cache line at an address (of bytes) into all caches, to read it or to write to it."""
+    """Emit an LLVM prefetch of the cache line at a byte address into all caches, for reading or for writing."""
     flag = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [address.type, flag, flag, flag])
     name = "llvm.prefetch.p0" if getattr(address.type, "is_opaque", False) else "llvm.prefetch.p0i8"
@@ -38,7 +39,7 @@ def prefetch(builder, address, writing=0):
 
 
 class _Vectors:
-    """Part of one array as vectors of LLVM values, with constants spread over all lanes; what the loops below share."""
+    """Code generator for a slice of an array as SIMD vectors, with constants in all lanes; all loops share it."""
 
     def __init__(self, builder, element, data, size, scalars, lanes):
         self.builder, self.element, self.data, self.size = builder, element, data, size
@@ -49,7 +50,7 @@ class _Vectors:
 
     @classmethod
     def of(cls, context, builder, kind, array, start, stop, numbers):
-        """The entries start : stop of a numba array."""
+        """Make the generator for the entries start : stop of a numba array."""
         data = context.make_array(kind)(context, builder, array).data
         element = context.get_data_type(kind.dtype)
         scalars = cgutils.unpack_tuple(builder, numbers)
@@ -57,80 +58,80 @@ class _Vectors:
         return cls(builder, element, builder.gep(data, [start]), size, scalars, LANES[kind.dtype.bitwidth])
 
     def spread(self, scalar):
-        """A vector with the same number in all lanes."""
+        """Emit a vector with the same number in all lanes."""
         kind = ir.VectorType(scalar.type, self.lanes)
         empty, lane = ir.Constant(kind, ir.Undefined), ir.IntType(32)
         first = self.builder.insert_element(empty, scalar, lane(0))
         return self.builder.shuffle_vector(first, empty, ir.Constant(ir.VectorType(lane, self.lanes), [0] * self.lanes))
 
     def address(self, place):
-        """The address of the vector at an index."""
+        """Emit the address of the vector that begins at an index."""
         return self.builder.bitcast(self.builder.gep(self.data, [place]), self.vector.as_pointer())
 
     def load(self, place):
-        """Load the vector at an index."""
+        """Emit a load of the vector that begins at an index."""
         return self.builder.load(self.address(place), align=self.bits // 8)
 
     def store(self, value, place):
-        """Store a vector at an index."""
+        """Emit a store of a vector to the entries from an index on."""
         self.builder.store(value, self.address(place), align=self.bits // 8)
 
     def zeros(self, vector):
-        """A vector of zeros."""
+        """A constant vector of zeros of the given LLVM type."""
         return ir.Constant(vector, [0.0] * self.lanes)
 
     def fetch(self, place):
-        """Prefetch the cache line of an entry, which may lie past the array."""
+        """Emit a prefetch of the cache line of an entry, which may lie past the end of the array."""
         prefetch(self.builder, self.builder.bitcast(self.address(place), ir.IntType(8).as_pointer()))
 
     def total(self, wide):
-        """The sum of the lanes."""
+        """Emit the sum of the lanes of a float64 vector."""
         kind = ir.FunctionType(ir.DoubleType(), [ir.DoubleType(), self.wide])
         name = f"llvm.vector.reduce.fadd.v{self.lanes}f64"
         function = cgutils.get_or_insert_function(self.builder.module, kind, name)
         return self.builder.call(function, [ir.Constant(ir.DoubleType(), 0.0), wide], fastmath=("reassoc",))
 
     def only(self, compared, vector, number):
-        """The vector with zeros in all lanes except those whose index is ("<", ">=") `number`."""
+        """Emit the vector with zeros in all lanes except the lanes with an index ("<", ">=") `number`."""
         short = ir.IntType(32)
         lanes = ir.Constant(ir.VectorType(short, self.lanes), list(range(self.lanes)))
         number = self.spread(self.builder.trunc(number, short))
         return self.builder.select(self.builder.icmp_signed(compared, lanes, number), vector, self.zeros(self.vector))
 
     def index(self, number):
-        """A constant index."""
+        """An LLVM constant of the index type."""
         return ir.Constant(self.size.type, number)
 
     def take(self, place):
-        """Load the vector at the variable `place` and advance it."""
+        """Emit a load of the vector at the index in the variable `place`, and advance the index by one vector."""
         here = self.builder.load(place)
         self.builder.store(self.builder.add(here, self.index(self.lanes)), place)
         return self.load(here)
 
     def at_least(self, many):
-        """Whether there are at least so many entries."""
+        """Emit the test whether the slice has at least `many` entries."""
         return self.builder.icmp_signed(">=", self.size, self.index(many))
 
     def if_left(self, count):
-        """A branch taken if `count`, written in binary, has a vector of this many lanes."""
+        """Emit a branch that is taken if the binary number `count` has the bit of a vector of this many lanes."""
         part = self.builder.and_(count, self.index(self.lanes))
         return self.builder.if_then(self.builder.icmp_signed("!=", part, self.index(0)))
 
     def narrower(self):
-        """The same array with half as many lanes, a quarter, down to one."""
+        """Yield generators for the same slice with half as many lanes, a quarter as many, down to one lane."""
         lanes = self.lanes
         while (lanes := lanes // 2) > 0:
             yield _Vectors(self.builder, self.element, self.data, self.size, self.scalars, lanes)
 
     def to_line(self):
-        """The number of entries before the first cache line that begins in the array."""
+        """Emit the number of entries before the first cache line that begins in the slice."""
         address = self.builder.ptrtoint(self.data, self.size.type)
         missing = self.builder.and_(self.builder.neg(address), self.index(63))
         return self.builder.udiv(missing, self.index(self.bits // 8))
 
     @contextmanager
     def at_least_once(self, place, many):
-        """Repeat the body of the `with`, which gets `place`, every `many` entries, at least once."""
+        """Emit a loop around the body of the `with`, once per `many` entries, at least once; yields the index."""
         builder = self.builder
         body, done = (builder.append_basic_block(name) for name in ("body", "done"))
         builder.branch(body)
@@ -144,7 +145,7 @@ class _Vectors:
 
     @contextmanager
     def loop(self, place, many):
-        """Repeat the body of the `with`, which advances the variable `place`, while `many` entries lie ahead."""
+        """Emit a loop around the body of the `with` while `many` entries remain; the body advances `place`."""
         builder = self.builder
         test, body, done = (builder.append_basic_block(name) for name in ("test", "body", "done"))
         builder.branch(test)
@@ -158,13 +159,16 @@ class _Vectors:
 
 
 def _summing(formula):
-    """Make a kernel (array, start, stop, numbers): the sum of formula(builder, lanes, *numbers), a vector of float64.
+    """Make a kernel (array, start, stop, numbers) that sums formula(builder, lanes, vector, *numbers) in float64.
 
-    The last vector ends with the entries and overlaps the one before; the overlapping lanes are masked out."""
+    The last vector ends at the last entry and overlaps the vector before; overlapping lanes are masked out."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
+        """The numba signature and the code generator of the sum."""
+
         def generate(context, builder, signature, arguments):
+            """Emit the loop of the sum."""
             vectors = _Vectors.of(context, builder, signature.args[0], *arguments)
             place = cgutils.alloca_once_value(builder, vectors.index(0))
             result = cgutils.alloca_once_value(builder, ir.Constant(ir.DoubleType(), 0.0))
@@ -178,6 +182,7 @@ def _summing(formula):
                     sums = [cgutils.alloca_once_value(builder, vectors.zeros(vectors.wide)) for _ in range(TOGETHER)]
 
                     def add(slot, vector):
+                        """Emit: slot += formula(vector)."""
                         value = formula(builder, vectors, vector, *vectors.numbers)
                         builder.store(builder.fadd(builder.load(slot), value, flags=FUSED), slot)
 
@@ -202,13 +207,16 @@ def _summing(formula):
 
 
 def _summing_few(formula, together):
-    """Make a kernel like `_summing` for FEW entries, summed in their own precision, `together` vectors at once.
+    """Make a kernel like `_summing` for FEW entries: `together` vectors at once, in the precision of the entries.
 
-    It prefetches half of what it reads: over blocks of all sizes, that is about what they hold."""
+    The kernel prefetches half of what it reads: averaged over blocks of all sizes, blocks fill about half of it."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
+        """The numba signature and the code generator of the sum."""
+
         def generate(context, builder, signature, arguments):
+            """Emit the loop of the sum, with lanes past the last entry masked out."""
             vectors = _Vectors.of(context, builder, signature.args[0], *arguments)
             place = cgutils.alloca_once_value(builder, vectors.index(0))
             sums = [cgutils.alloca_once_value(builder, vectors.zeros(vectors.vector)) for _ in range(TOGETHER)]
@@ -230,11 +238,14 @@ def _summing_few(formula, together):
 
 
 def _filling(together):
-    """Make a kernel (array, start, stop, numbers) that fills these entries and some past them with a number."""
+    """Make a kernel (array, start, stop, numbers) that fills the slice, and some entries after it, with a number."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
+        """The numba signature and the code generator of the loop."""
+
         def generate(context, builder, signature, arguments):
+            """Emit the loop of stores."""
             vectors = _Vectors.of(context, builder, signature.args[0], *arguments)
             place = cgutils.alloca_once_value(builder, vectors.index(0))
             with vectors.at_least_once(place, together * vectors.lanes) as here:
@@ -248,19 +259,23 @@ def _filling(together):
 
 
 def _changing_each(formula):
-    """Make a kernel (array, start, stop, numbers, factors) like `_changing`, with a factor per entry.
+    """Make a kernel (array, start, stop, numbers, factors) like `_changing`, with one factor per entry.
 
     The factor is the last argument of the formula; factors[0] belongs to the entry at `start`."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers, factors):
+        """The numba signature and the code generator of the loop."""
+
         def generate(context, builder, signature, arguments):
+            """Emit the loop over vectors of entries and of factors."""
             *arguments, factors = arguments
             vectors = _Vectors.of(context, builder, signature.args[0], *arguments)
             data = context.make_array(signature.args[4])(context, builder, factors).data
             place = cgutils.alloca_once_value(builder, vectors.index(0))
 
             def change(lanes):
+                """Emit the formula for the next vector of entries."""
                 here = builder.load(place)
                 factor = _Vectors(builder, vectors.element, data, vectors.size, (), lanes.lanes).load(here)
                 lanes.store(formula(builder, lanes, lanes.take(place), *lanes.numbers, factor), here)
@@ -280,21 +295,26 @@ def _changing_each(formula):
 
 
 def _changing(formula):
-    """Make a kernel (array, start, stop, numbers) that replaces each entry by formula(builder, lanes, *numbers).
+    """Make a kernel (array, start, stop, numbers) that replaces each entry x by formula(builder, lanes, x, *numbers).
 
-    The last vector ends with the entries and overlaps the one before: it is read before that one is written."""
+    The last vector ends at the last entry and overlaps the vector before, so it is read before any write."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
+        """The numba signature and the code generator of the loop."""
+
         def generate(context, builder, signature, arguments):
+            """Emit the loop over vectors of entries."""
             vectors = _Vectors.of(context, builder, signature.args[0], *arguments)
             place = cgutils.alloca_once_value(builder, vectors.index(0))
 
             def change(lanes):
+                """Emit the formula for the next vector of entries."""
                 here = builder.load(place)
                 lanes.store(formula(builder, lanes, lanes.take(place), *lanes.numbers), here)
 
             def change_few(count):
+                """Emit the formula for the next `count` entries, fewer than one full vector."""
                 for lanes in vectors.narrower():
                     with lanes.if_left(count):
                         change(lanes)
@@ -326,54 +346,55 @@ def _changing(formula):
 
 
 def _least(builder, one, other):
-    """The minimum, lane by lane."""
+    """Emit the minimum of two vectors, lane by lane."""
     return builder.select(builder.fcmp_ordered("<", one, other), one, other)
 
 
 def _most(builder, one, other):
-    """The maximum, lane by lane."""
+    """Emit the maximum of two vectors, lane by lane."""
     return builder.select(builder.fcmp_ordered(">", one, other), one, other)
 
 
 def _soft(builder, vectors, x, cut):
-    """The soft threshold: x - max(-cut, min(x, cut))."""
+    """Emit the soft threshold of the lasso: x - max(-cut, min(x, cut))."""
     low = builder.fsub(vectors.zeros(vectors.vector), cut)
     return builder.fsub(x, _least(builder, _most(builder, x, low), cut))
 
 
 def _widen(builder, vectors, x):
-    """The vector in float64."""
+    """Emit the conversion of a vector to float64."""
     return builder.fpext(x, vectors.wide) if vectors.bits == 32 else x
 
 
 def _absolute(builder, vectors, x):
-    """|x| in float64."""
+    """Emit |x| in float64."""
     kind = ir.FunctionType(vectors.vector, [vectors.vector])
     name = f"llvm.fabs.v{vectors.lanes}f{vectors.bits}"
     return _widen(builder, vectors, builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [x]))
 
 
 def _square(builder, vectors, x):
-    """x^2 in float64."""
+    """Emit x^2 in float64."""
     return _few_square(builder, vectors, _widen(builder, vectors, x))
 
 
 def _few_square(builder, vectors, x):
-    """x^2 in the precision of x."""
+    """Emit x^2 in the precision of x."""
     return builder.fmul(x, x, flags=FUSED)
 
 
 def _times(builder, vectors, x, factor):
-    """x * factor; a factor of zero gives +0.0, for negative and infinite x too."""
+    """Emit x * factor; a factor of zero gives +0.0, for negative and infinite x too."""
     zeros = vectors.zeros(vectors.vector)
     product = builder.fadd(builder.fmul(x, factor, flags=FUSED), zeros, flags=FUSED)
     return builder.select(builder.fcmp_ordered("==", factor, zeros), zeros, product)
 
 
 def _after_soft(formula):
-    """The formula applied to soft(x, cut)."""
+    """Make the formula that first replaces x by its soft threshold soft(x, cut)."""
 
     def thresholded(builder, vectors, x, cut, *numbers):
+        """Emit the formula of soft(x, cut)."""
         return formula(builder, vectors, _soft(builder, vectors, x, cut), *numbers)
 
     return thresholded

@@ -1,1 +1,1 @@
-"""Kernels of solvers: quasi-Newton, FISTA, linear and overlapping problems, online sweeps."""
+"""Kernels of optimisers: quasi-Newton, FISTA, proximal Newton for linear models, and online learning."""

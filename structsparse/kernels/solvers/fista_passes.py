@@ -1,7 +1,7 @@
-"""Passes over memory of an accelerated proximal gradient step (FISTA), each fused into one loop.
+"""Vector operations of an accelerated proximal gradient step (FISTA), each fused into one pass over memory.
 
-Arrays are flat, contiguous and of one precision; `step` has one number per entry. Sums are float64, one per tile of
-STRETCH entries, so that they do not depend on the number of threads.
+All arrays of a call are flat, contiguous and of the same precision; `step` [entries] holds one step size per entry.
+Sums are float64. Each tile of STRETCH entries has its own sum, so results do not depend on the number of threads.
 """
 
 import numpy as np
@@ -10,12 +10,12 @@ from numba import njit, prange
 from structsparse.kernels.options import PARALLEL, SUMS
 
 STRETCH = 1 << 15  # entries of a tile
-ALONE = 1 << 18  # entries: up to here one thread is done before the others have started
+ALONE = 1 << 18  # entries: a single thread finishes smaller arrays before other threads have started
 
 
 @njit(**SUMS)
 def _ahead(x, before, here, point, momentum):
-    """`ahead` on one tile."""
+    """Extrapolation (`ahead`) on one tile."""
     for i in range(x.size):
         here[i] = x[i]
         x[i] += momentum * (x[i] - before[i])
@@ -24,7 +24,7 @@ def _ahead(x, before, here, point, momentum):
 
 @njit(**PARALLEL)
 def ahead(x, before, here, point, momentum):
-    """Extrapolation: here <- x; x and point <- x + momentum * (x - before)."""
+    """FISTA extrapolation: here <- x; x and point <- x + momentum * (x - before), `before` being the last iterate."""
     if x.size <= ALONE:
         _ahead(x, before, here, point, momentum)
         return
@@ -35,7 +35,7 @@ def ahead(x, before, here, point, momentum):
 
 @njit(**SUMS)
 def _down(x, point, gradient, step, scale, metric):
-    """`down` on one tile."""
+    """Gradient step (`down`) on one tile."""
     for i in range(x.size):
         metric[i] = scale * step[i]
         x[i] = point[i] - metric[i] * gradient[i]
@@ -43,7 +43,7 @@ def _down(x, point, gradient, step, scale, metric):
 
 @njit(**PARALLEL)
 def down(x, point, gradient, step, scale, metric):
-    """Gradient step: metric <- scale * step; x <- point - metric * gradient."""
+    """FISTA gradient step: metric <- scale * step; x <- point - metric * gradient."""
     if x.size <= ALONE:
         _down(x, point, gradient, step, scale, metric)
         return
@@ -54,7 +54,7 @@ def down(x, point, gradient, step, scale, metric):
 
 @njit(**SUMS)
 def _sums(x, point, here, gradient, step, sums):
-    """`sums` on one tile."""
+    """Line-search sums (`sums`) on one tile."""
     length = along = turn = 0.0
     for i in range(x.size):
         move = np.float64(x[i]) - point[i]
@@ -67,8 +67,9 @@ def _sums(x, point, here, gradient, step, sums):
 
 @njit(**PARALLEL)
 def sums(x, point, here, gradient, step):
-    """Sums for the line search, with move = x - point: sum move^2 / step, sum move * gradient, and
-    sum -move / step * (x - here)."""
+    """Sums for the line search and the restart test of FISTA, with move = x - point.
+
+    Returns [sum move^2 / step, sum move * gradient, sum -move / step * (x - here)]."""
     tiles = max(1, (x.size + STRETCH - 1) // STRETCH)
     tile_sums = np.zeros((tiles, 3))
     if x.size <= ALONE:

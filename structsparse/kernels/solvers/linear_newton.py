@@ -1,9 +1,10 @@
 """Proximal Newton for penalised linear models (`linear_problem`), by block coordinate descent.
 
-The loss is replaced by its second-order model at the scores, which is minimised block by block. Within a block the
-curvature X_g' H X_g is bounded by the diagonal of its absolute row sums; the bound is tight if the features of a block
-seldom occur in the same item, as with words. In that metric the minimiser of a block is closed-form except for one
-scalar root. `pull` is the slope of the model [items].
+The loss is replaced by a second-order model at the current scores, which is minimised block by block. Within a block
+the Hessian X_g' H X_g is bounded by the diagonal of its absolute row sums. The bound is tight if the features of a
+block seldom occur in the same item, as with words. With this bound the minimiser of a block is closed-form except for
+one scalar root. `pull` [items] is the gradient of the model with respect to the scores. A living block has a nonzero
+weight.
 """
 
 import numpy as np
@@ -24,23 +25,24 @@ from structsparse.kernels.solvers.linear_problem import (
     total_loss,
 )
 
-PASSES, SLACK = 20, 0.1  # of descent per round of Newton, at most; the share of the first gain below which they end
-DENSE_PASSES, DENSE_SLACK = 100, 1e-3  # the same for dense passes, which are cheap
-DENSE = 16  # products of a dense pass that cost as much as one entry of a sparse pass
-MEMORY = 5  # moves combined by Anderson extrapolation
-HALVINGS = 30  # of the step length, at most
-FLOOR = 1e-14  # of a curvature, relative to the largest: a smaller one is not informative
+PASSES, SLACK = 20, 0.1  # most passes of descent per Newton round; passes end below this share of the first gain
+DENSE_PASSES, DENSE_SLACK = 100, 1e-3  # the same limits for dense passes, which are cheap
+DENSE = 16  # so many products of a dense pass cost as much as one entry of a sparse pass
+MEMORY = 5  # number of moves that Anderson extrapolation combines
+HALVINGS = 30  # of the step length in a line search, at most
+FLOOR = 1e-14  # least curvature relative to the largest: smaller curvatures are rounding errors
 ENOUGH = 1e-4  # share of the predicted decrease that a step must bring (Armijo)
 ROUNDING = 1e-15  # relative increase of the objective that counts as rounding
-# The gap is of first order in the distance to the optimum, the objective of second: some rounds improve only the gap.
-STUCK = 3  # rounds without decrease of the objective before it ends
+# The duality gap is of first order in the distance to the optimum, the objective of second order. So some rounds
+# decrease the gap only.
+STUCK = 3  # the solver ends after so many rounds without a decrease of the objective
 
 
 @njit(**SERIAL)
 def solve(problem, w, scores, goal, rounds):
-    """Minimise a linear problem over all blocks to a duality gap of `goal`, with at most `rounds` rounds of Newton.
+    """Minimise a linear problem over all blocks to a duality gap of `goal`, with at most `rounds` Newton rounds.
 
-    w and scores change in place. Returns the number of passes of descent.
+    Weights w and scores change in place. Returns the number of passes of coordinate descent.
     """
     count, blocks = scores.size, np.arange(problem.cut.size)
     slope, curvature, ahead = np.empty(count), np.empty(count), np.empty(count)
@@ -72,9 +74,10 @@ def solve(problem, w, scores, goal, rounds):
 
 @njit(**SERIAL)
 def shortfall(problem, objective, slope, grad, w, blocks, curvature):
-    """The duality gap of these blocks, plus what a step along each free feature alone would gain.
+    """The duality gap of some blocks, plus the decrease that a Newton step along each unpenalised feature would bring.
 
-    By Fenchel and Young the gap is a sum of nonnegative terms, except for w * slope of the free features."""
+    By the Fenchel-Young inequality the gap is a sum of nonnegative terms, except the terms w * gradient of the
+    unpenalised features. The decrease replaces these terms."""
     scale = 1 / max(gauge(problem, grad, w, blocks), 1.0)
     gap = objective - dual_value(problem, slope, scale, grad, w, blocks)
     for g in blocks:
@@ -89,7 +92,7 @@ def shortfall(problem, objective, slope, grad, w, blocks, curvature):
 
 @njit(**SERIAL)
 def _search(problem, w, new, scores, ahead, blocks, slope, curvature, objective):
-    """Line search from w towards `new`, with halved steps; w and scores change in place. Returns the objective."""
+    """Backtracking line search from w towards `new`; w and scores change in place. Returns the new objective."""
     predicted = penalty_value(problem, new, blocks) - penalty_value(problem, w, blocks) + slope @ ahead / slope.size
     step, previous, start = 1.0, 0.0, w.copy()
     for _ in range(HALVINGS):
@@ -104,12 +107,12 @@ def _search(problem, w, new, scores, ahead, blocks, slope, curvature, objective)
     return objective
 
 
-# --- one pass
+# --- one pass of block coordinate descent
 
 
 @njit(**SERIAL)
 def curvatures(problem, curvature, blocks, bound):
-    """bound[j] <- diagonal bound of the curvature of the model within these blocks."""
+    """Diagonal bound of the Hessian: bound[j] <- bound of the curvature along feature j of the given blocks."""
     touched, largest = np.zeros(curvature.size), 0.0
     for g in blocks:
         members = problem.members[problem.bounds[g] : problem.bounds[g + 1]]
@@ -131,7 +134,7 @@ def curvatures(problem, curvature, blocks, bound):
 
 @njit(**SERIAL)
 def _touch(problem, members, touched):
-    """touched [items] += the absolute row sums of these columns."""
+    """Absolute row sums: touched [items] += sum of |X[i, j]| over the features j of a block."""
     for j in members:
         for k in range(problem.starts[j], problem.starts[j + 1]):
             touched[problem.items[k]] += abs(problem.values[k])
@@ -139,7 +142,7 @@ def _touch(problem, members, touched):
 
 @njit(**SERIAL)
 def descend(problem, blocks, w, pull, curvature, bound, buffer):
-    """One pass of block coordinate descent; returns the summed decrease of the bounds that it minimised."""
+    """One pass of block coordinate descent over columns; returns the total decrease of the bounds that it minimises."""
     values, items, starts, members, bounds, cut, reach, ridge = problem[:8]
     decrease = 0.0
     for g in blocks:
@@ -164,7 +167,7 @@ def descend(problem, blocks, w, pull, curvature, bound, buffer):
 
 @njit(**SERIAL)
 def _minimiser(aim, bound, ratio, weight):
-    """The minimiser of (bound + ratio) / 2 * v^2 - aim * v; a weight without curvature stays."""
+    """The new weight: the minimiser v of (bound + ratio) / 2 * v^2 - aim * v; a weight without curvature stays."""
     return aim / (bound + ratio) + 0.0 if bound > 0 else weight  # -0.0 + 0.0 = 0.0
 
 
@@ -172,8 +175,8 @@ def _minimiser(aim, bound, ratio, weight):
 def norm_ratio(aims, bound, members, reach):
     """reach / |v| for the minimiser v = aims / (bound + reach / |v|) of a block; infinite if v is zero.
 
-    theta = |v| is the root of |aims / (bound * theta + reach)| = 1. One over the left-hand side is increasing and
-    concave in theta, so Newton converges monotonically from any point left of the root.
+    The norm theta = |v| is the root of |aims / (bound * theta + reach)| = 1. The reciprocal of the left-hand side is
+    increasing and concave in theta, so Newton's method converges monotonically from any point left of the root.
     """
     squares, largest = 0.0, 0.0
     for c in range(aims.size):
@@ -181,7 +184,7 @@ def norm_ratio(aims, bound, members, reach):
         largest = max(largest, bound[members[c]])
     if squares <= reach * reach:
         return np.inf
-    theta = (np.sqrt(squares) - reach) / largest  # the root if all curvatures were the largest
+    theta = (np.sqrt(squares) - reach) / largest  # this is the root if all curvatures equal the largest one
     for _ in range(ROUNDS):
         squares, slope = 0.0, 0.0
         for c in range(aims.size):
@@ -198,13 +201,14 @@ def norm_ratio(aims, bound, members, reach):
 
 # --- many passes over the living blocks
 #
-# They are few and take most passes. If their features are few too, a dense pass over the second derivatives between
-# them costs less than a sparse one over their columns. Every few passes the points are extrapolated; zeros stay zero.
+# Living blocks have a nonzero weight. They are few, and most passes are over them. If their features are few too, a
+# dense pass over the Hessian of these features costs less than a sparse pass over their columns. Every few passes the
+# weights are extrapolated; zero weights stay zero.
 
 
 @njit(**SERIAL)
 def _living(problem, w, blocks):
-    """The blocks of features with a nonzero weight."""
+    """The living blocks: those among `blocks` that have a nonzero weight."""
     living, count = np.empty_like(blocks), 0
     for g in blocks:
         if np.any(w[problem.members[problem.bounds[g] : problem.bounds[g + 1]]] != 0):
@@ -215,7 +219,7 @@ def _living(problem, w, blocks):
 
 @njit(**SERIAL)
 def _is_dense(problem, living):
-    """Whether dense passes over the living blocks cost less than sparse ones."""
+    """Whether passes over the Hessian of the living blocks cost less than passes over sparse columns."""
     features, entries = features_of(problem, living), 0
     for j in features:
         entries += problem.starts[j + 1] - problem.starts[j]
@@ -224,7 +228,9 @@ def _is_dense(problem, living):
 
 @njit(**SERIAL)
 def _descend_sparse(problem, living, w, pull, start, grad, slope, curvature, bound, buffer):
-    """Sparse passes over columns; `start`, `slope` and `grad` are those of the point of the model."""
+    """Block coordinate descent over sparse columns of the living blocks; returns the number of passes.
+
+    The second-order model is taken at the weights `start`, with gradient `slope` in the scores and `grad` in w."""
     features = features_of(problem, living)
     points, pulls = np.empty((MEMORY + 1, features.size)), np.empty((MEMORY + 1, pull.size))
     other, first, stored = w.copy(), 0.0, 0
@@ -247,7 +253,7 @@ def _descend_sparse(problem, living, w, pull, start, grad, slope, curvature, bou
 
 @njit(**SERIAL)
 def _model(problem, living, features, w, pull, start, grad, slope, curvature):
-    """The value of the second-order model at w, up to a constant."""
+    """The value of the second-order model of the objective at w, up to a constant."""
     value = 0.0
     for i in range(pull.size):
         if curvature[i] > 1e-200:
@@ -260,7 +266,9 @@ def _model(problem, living, features, w, pull, start, grad, slope, curvature):
 
 @njit(**SERIAL)
 def _descend_dense(problem, living, w, pull, curvature, bound, buffer):
-    """Dense passes over second derivatives, with the slope of each feature kept up to date."""
+    """Block coordinate descent on the dense Hessian of the living features; returns the number of passes.
+
+    The gradient of the model with respect to each feature, `slope`, is kept up to date."""
     features = features_of(problem, living)
     second = second_derivatives(problem, features, curvature)
     slope, start = np.empty(features.size), w[features]
@@ -278,7 +286,7 @@ def _descend_dense(problem, living, w, pull, curvature, bound, buffer):
         points[stored], slopes[stored] = w[features], slope
         stored = (stored + 1) % (MEMORY + 1)
         mix = anderson(points) if stored == 0 else np.empty(0)
-        if mix.size > 0:  # slopes are affine: the same mix applies
+        if mix.size > 0:  # the gradient is affine in w, so the same weights combine the gradients
             point, its_slope = mix @ points[1:], mix @ slopes[1:]
             value = (w[features] - start) @ (first_slope + slope) / 2 + _norms_at(problem, living, w[features])
             if (point - start) @ (first_slope + its_slope) / 2 + _norms_at(problem, living, point) < value:
@@ -288,7 +296,7 @@ def _descend_dense(problem, living, w, pull, curvature, bound, buffer):
 
 @njit(**SERIAL)
 def second_derivatives(problem, features, curvature):
-    """The Hessian of these features, X' H X / N + ridge, accumulated item by item."""
+    """The dense Hessian of some features, X' H X / N + ridge, accumulated item by item."""
     count, size = curvature.size, features.size
     starts = np.zeros(count + 1, np.int64)
     for j in features:
@@ -317,7 +325,7 @@ def second_derivatives(problem, features, curvature):
 
 @njit(**SERIAL)
 def _dense_pass(problem, living, features, w, slope, second, bound, buffer):
-    """One pass of block coordinate descent on the Hessian; returns the summed decrease of the bounds."""
+    """One pass of block coordinate descent on the dense Hessian; returns the total decrease of the bounds."""
     decrease, a = 0.0, 0
     for g in living:
         b = a + problem.bounds[g + 1] - problem.bounds[g]
@@ -339,14 +347,14 @@ def _dense_pass(problem, living, features, w, slope, second, bound, buffer):
 
 @njit(**SUMS)
 def _add_multiple(x, factor, y):
-    """x += factor * y"""
+    """Add a multiple of a vector: x += factor * y."""
     for i in range(x.size):
         x[i] += factor * y[i]
 
 
 @njit(**SERIAL)
 def _norms_at(problem, blocks, point):
-    """The penalty without the ridge at `point`, which holds the features block after block."""
+    """The block penalty without the ridge term at `point`, which holds the weights block after block."""
     total, c = 0.0, 0
     for g in blocks:
         absolute, squares = 0.0, 0.0
@@ -360,9 +368,9 @@ def _norms_at(problem, blocks, point):
 
 @njit(**SERIAL)
 def anderson(points):
-    """Anderson extrapolation: the affine weights of points[1:] that make the mix of the moves shortest.
+    """Anderson extrapolation: coefficients of points[1:], summing to 1, that minimise the norm of the combined moves.
 
-    Empty if a move has changed which entries are zero."""
+    The result is empty if the points do not all have the same zero entries."""
     none, last = np.empty(0), points.shape[0] - 1
     for k in range(last):
         for c in range(points.shape[1]):

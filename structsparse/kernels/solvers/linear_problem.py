@@ -1,12 +1,13 @@
-"""Penalised linear models over a sparse matrix: losses, gradients, penalties, dual points. Float64, one thread.
+"""Penalised linear models over a sparse matrix: loss, gradient, penalty and dual objective. Float64, one thread.
 
-A Problem is  (1/N) sum_i loss(targets[i], f[i])  with f = X w, plus, for each block of features,
-cut * |w_block|_1 + reach * |w_block|_2, plus 1/2 sum_j ridge[j] w[j]^2. A block with reach 0 has one feature; one with
-neither cut nor reach is free. Block g has the features `members[bounds[g]:bounds[g + 1]]`, column j the entries
-`starts[j]` to `starts[j + 1]` of `values` and `items`. `chosen` lists the blocks that a kernel works on.
+The objective is  (1/N) sum_i loss(targets[i], f[i])  with scores f = X w, plus, for each block of features,
+cut * |w_block|_1 + reach * |w_block|_2, plus 1/2 sum_j ridge[j] w[j]^2. A block with reach 0 has one feature; a block
+with neither cut nor reach is unpenalised (free). Block g has the features `members[bounds[g]:bounds[g + 1]]`. Column j
+of X has the entries `starts[j]` to `starts[j + 1]` of `values` and `items`. `chosen` lists the blocks that a kernel
+works on. A block lives if one of its weights is nonzero.
 
-For speed, indices are unsigned, which saves the check for negative ones, and functions called per column take arrays,
-since a Problem is copied when it is passed.
+For speed, indices are unsigned, which saves the check for negative indices. Functions that are called once per column
+take arrays, since a LinearProblem is copied when it is passed.
 """
 
 from typing import NamedTuple
@@ -16,11 +17,11 @@ from numba import njit
 
 SERIAL = {"cache": True, "nogil": True, "error_model": "numpy"}
 SUMS = {**SERIAL, "fastmath": {"reassoc", "contract"}}
-ROUNDS = 60  # of Newton for one root, at most; a dozen is usual
+ROUNDS = 60  # iterations of Newton's method for one scalar root, at most; a dozen is usual
 
 
 class LinearProblem(NamedTuple):
-    """A linear model with its data, loss and block penalty."""
+    """A penalised linear model: sparse design matrix by columns, targets, loss and block penalty."""
 
     values: np.ndarray  # float64 [entries]
     items: np.ndarray  # int32 [entries]
@@ -31,15 +32,15 @@ class LinearProblem(NamedTuple):
     reach: np.ndarray  # float64 [blocks]
     ridge: np.ndarray  # float64 [features]
     targets: np.ndarray  # float64 [items]
-    logistic: bool  # else squared
+    logistic: bool  # logistic loss, else squared loss
 
 
-# --- the loss: log(1 + exp(-y f)) or (f - y)^2 / 2, its slope in f and its curvature
+# --- the loss log(1 + exp(-y f)) or (f - y)^2 / 2, and its first and second derivative in the score f
 
 
 @njit(**SERIAL)
 def total_loss(problem, scores, slope, curvature):
-    """The mean loss; fills slope and curvature [items]."""
+    """The mean loss; fills slope and curvature [items]: first and second derivative of the loss in each score."""
     total, targets = 0.0, problem.targets
     if problem.logistic:
         for i in range(targets.size):
@@ -59,7 +60,7 @@ def total_loss(problem, scores, slope, curvature):
 
 @njit(**SERIAL)
 def loss_conjugate(problem, slope, scale):
-    """The mean conjugate of the loss at scale * slope; infinite outside its domain."""
+    """The mean convex conjugate of the loss at the dual point scale * slope; infinite outside the domain."""
     total, targets = 0.0, problem.targets
     for i in range(targets.size):
         dual = scale * slope[i]
@@ -74,12 +75,12 @@ def loss_conjugate(problem, slope, scale):
     return total / targets.size
 
 
-# --- columns
+# --- columns of the design matrix
 
 
 @njit(**SERIAL)
 def compress(X):
-    """The nonzero entries of a dense matrix by columns: values, items, starts."""
+    """Compressed sparse columns of a dense matrix X: the arrays values, items and starts of the nonzero entries."""
     starts = np.zeros(X.shape[1] + 1, np.int32)
     for i in range(X.shape[0]):
         for j in range(X.shape[1]):
@@ -97,7 +98,7 @@ def compress(X):
 
 @njit(**SUMS)
 def dot(values, items, first, last, x):
-    """The dot product of a column, its entries first to last, with x [items]."""
+    """The dot product of a sparse column, stored in entries first : last, with a vector x [items]."""
     total = 0.0
     for k in range(np.uint64(first), np.uint64(last)):
         total += values[k] * x[np.uint64(items[k])]
@@ -106,7 +107,7 @@ def dot(values, items, first, last, x):
 
 @njit(**SERIAL)
 def add_columns(problem, w, chosen, scores):
-    """scores += X w over the chosen blocks."""
+    """Add to the scores of a linear model: scores += X w, over the features of the chosen blocks."""
     for g in chosen:
         for m in range(problem.bounds[g], problem.bounds[g + 1]):
             j = problem.members[m]
@@ -117,7 +118,7 @@ def add_columns(problem, w, chosen, scores):
 
 @njit(**SERIAL)
 def gradient(problem, slope, chosen, grad):
-    """Gradient: grad[j] <- X_j' slope / N over the chosen blocks."""
+    """Gradient of the loss in the weights: grad[j] <- X_j' slope / N, for the features of the chosen blocks."""
     values, items, starts, members, bounds = problem[:5]
     for g in chosen:
         for m in range(np.uint64(bounds[g]), np.uint64(bounds[g + 1])):
@@ -127,7 +128,7 @@ def gradient(problem, slope, chosen, grad):
 
 @njit(**SUMS)
 def block_norms(problem, norms):
-    """norms[g] <- Frobenius norm of the columns of block g."""
+    """Frobenius norms of blocks: norms[g] <- norm of the columns of block g."""
     for g in range(norms.size):
         total = 0.0
         for m in range(problem.bounds[g], problem.bounds[g + 1]):
@@ -139,7 +140,7 @@ def block_norms(problem, norms):
 
 @njit(**SERIAL)
 def restrict(problem, chosen):
-    """The chosen blocks as a smaller problem, with features in the order of the blocks; and the features."""
+    """The linear problem of the chosen blocks alone, with features in block order; and the old feature indices."""
     features = features_of(problem, chosen)
     entries = 0
     for j in features:
@@ -164,7 +165,7 @@ def restrict(problem, chosen):
 
 @njit(**SERIAL)
 def features_of(problem, chosen):
-    """The features of the chosen blocks, block after block, as indices."""
+    """The indices of the features of the chosen blocks, block after block."""
     size = 0
     for g in chosen:
         size += problem.bounds[g + 1] - problem.bounds[g]
@@ -176,12 +177,12 @@ def features_of(problem, chosen):
     return features
 
 
-# --- the penalty, and the dual point
+# --- the penalty, and the dual objective
 
 
 @njit(**SERIAL)
 def penalty_value(problem, w, chosen):
-    """The block penalty over the chosen blocks: cut, reach and ridge."""
+    """The penalty of the chosen blocks: lasso (cut), group lasso (reach) and ridge."""
     total = 0.0
     for g in chosen:
         absolute, squares = 0.0, 0.0
@@ -196,13 +197,13 @@ def penalty_value(problem, w, chosen):
 
 @njit(**SERIAL)
 def soft(x, cut):
-    """The soft threshold."""
+    """The soft threshold of x at `cut`, the prox of the lasso."""
     return x - min(max(x, -cut), cut)  # x - x gives no negative zeros
 
 
 @njit(**SERIAL)
 def _soft_norms(members, grad, ridge, w, share, cut):
-    """Norm and sum of |soft(share * (grad + ridge * w), cut)| over the members of a block."""
+    """The 2-norm and the 1-norm of soft(share * (grad + ridge * w), cut) over the features of a block."""
     squares, absolute = 0.0, 0.0
     for j in members:
         excess = abs(soft(share * (grad[j] + ridge[j] * w[j]), cut))
@@ -213,10 +214,10 @@ def _soft_norms(members, grad, ridge, w, share, cut):
 
 @njit(**SERIAL)
 def gauge(problem, grad, w, chosen):
-    """The dual norm of grad + ridge * w over the penalised of the chosen blocks.
+    """The dual norm, of the penalty cut and reach, of v = grad + ridge * w over the chosen blocks.
 
-    It is the largest root t of |soft(v_g, t * cut)| = t * reach over the blocks g. The difference of the two sides is
-    convex and decreasing in t, so Newton from the left never passes a root, and so never the largest.
+    The dual norm is the largest root t of |soft(v_g, t * cut)| = t * reach over the blocks g. The difference of the
+    two sides is convex and decreasing in t, so Newton's method from the left never passes a root.
     """
     largest, members, bounds, ridge = 0.0, problem.members, problem.bounds, problem.ridge
     for g in chosen:
@@ -237,10 +238,10 @@ def gauge(problem, grad, w, chosen):
 
 @njit(**SERIAL)
 def dual_value(problem, slope, scale, grad, w, chosen):
-    """The dual objective at scale * slope, with a good choice of the dual variables of the ridge.
+    """The dual objective at the dual point scale * slope, with a good choice of the dual variables of the ridge term.
 
-    A feature alone in its block assigns to the ridge the excess of its scaled gradient over the cut, which is optimal.
-    A larger block assigns scale * ridge * w, for which `gauge` has made the scale small enough.
+    In a block of one feature, the dual variable is the excess of the scaled gradient over the cut, which is optimal.
+    In a larger block it is scale * ridge * w; the scale from `gauge` is small enough to make this feasible.
     """
     value = -loss_conjugate(problem, slope, scale)
     for g in chosen:
@@ -258,7 +259,9 @@ def dual_value(problem, slope, scale, grad, w, chosen):
 
 @njit(**SERIAL)
 def distances(problem, grad, w, scale, norms, chosen, out):
-    """Screening: out[g] <- how far slope / N may move before block g can live; minus infinity if it lives already."""
+    """Screening: out[g] <- distance that slope / N can move while the weights of block g stay zero.
+
+    The distance is minus infinity for a free block and for a block that has a nonzero weight."""
     members, bounds, ridge = problem.members, problem.bounds, problem.ridge
     for g in chosen:
         cut, reach = problem.cut[g], problem.reach[g]

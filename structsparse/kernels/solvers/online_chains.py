@@ -1,7 +1,8 @@
-"""Online learning of taggers: one pass over sentences, each scored, compared with its best rival and learnt from.
+"""Online learning of chain taggers (perceptron, passive-aggressive): Viterbi and update, sentence by sentence.
 
-A feature's row of weights is found directly, or in a growing table through its slot. A feature without a slot has
-weight zero, and gets a slot when a sentence first changes it. One thread.
+The rival of a sentence is the best label sequence under the current weights, with a cost for wrong labels. A table of
+weights holds one row per feature, or grows: then `slots` says which row a feature has. A feature without a row has
+weight zero, and gets a row when a sentence first changes its weights. One thread.
 """
 
 from __future__ import annotations
@@ -13,32 +14,36 @@ from numba import njit
 
 from structsparse.kernels.weights.bags import PLAIN, add_row, fetch_row
 
-TOKENS_AHEAD = 2  # the rows of this many tokens later are prefetched while a token is scored
-LANES, AT_ONCE = 8, 4  # labels are padded to whole vectors; predecessors are compared four at a time
+TOKENS_AHEAD = 2  # while a token is scored, the weight rows of the token so many places later are prefetched
+LANES, AT_ONCE = 8, 4  # labels are padded to whole SIMD vectors; Viterbi compares four predecessors at a time
 
 
 class TaggedCorpus(NamedTuple):
-    """Sentences: s has the tokens begins[s] : begins[s + 1], token t the features ids[offsets[t] : offsets[t + 1]]."""
+    """A tagged corpus.
 
-    ids: np.ndarray  # int32 [occurrences]
+    Sentence s has the tokens begins[s] : begins[s + 1]. Token t has the features ids[offsets[t] : offsets[t + 1]]."""
+
+    ids: np.ndarray  # int32 [occurrences] active features
     offsets: np.ndarray  # int64 [tokens + 1]
     begins: np.ndarray  # int64 [sentences + 1]
-    gold: np.ndarray  # int64 [tokens]
+    gold: np.ndarray  # int64 [tokens] gold labels
 
 
 class FeatureRows(NamedTuple):
-    """The weights of features. If `slots` is empty, feature f has row f; else row slots[f], none if that is -1."""
+    """Emission weights, one row per feature.
+
+    Feature f has row f if `slots` is empty, else row slots[f]; -1 means that it has no row."""
 
     weights: np.ndarray  # [rows, labels]
-    past: np.ndarray  # [rows, labels] sum of changes times the number of sentences before each; empty: no mean
+    past: np.ndarray  # [rows, labels] sum of changes, each times the number of sentences before; empty: no averaging
     slots: np.ndarray  # int32 [features] or [0]
-    features: np.ndarray  # int64 [rows] or [0], the feature of each row
+    features: np.ndarray  # int64 [rows] or [0]: the feature of each row
 
 
 class LabelWeights(NamedTuple):
-    """The weights of labels and label pairs, and the sums of their changes as in `FeatureRows`."""
+    """Transition, start and end weights of a chain, and the sums of weight changes, as `past` of `FeatureRows`."""
 
-    transitions: np.ndarray  # [labels, labels] from, to
+    transitions: np.ndarray  # [labels, labels], indexed by from and to
     start: np.ndarray  # [labels]
     end: np.ndarray  # [labels]
     past_transitions: np.ndarray
@@ -47,35 +52,36 @@ class LabelWeights(NamedTuple):
 
 
 class UpdateRule(NamedTuple):
-    """An online update: its step is `rate`, or if passive-aggressive rate * min(cap, loss / squared length)."""
+    """Rule of an online update. The step size is `rate`; if `passive`, rate * min(cap, loss / squared length)."""
 
-    cost: float  # added to the score of a wrong label in the search for the rival
+    cost: float  # margin: added to the score of every wrong label in the search for the rival
     rate: float
     cap: float
-    passive: bool
-    averaging: bool  # whether sums for the mean are kept
+    passive: bool  # passive-aggressive update
+    averaging: bool  # whether sums for averaged weights are kept
 
 
 class ChainScratch(NamedTuple):
-    """Work memory for the longest sentence; `width` is the number of labels, padded to whole vectors."""
+    """Work memory of Viterbi and updates, for the longest sentence; `width` is the padded number of labels."""
 
     emissions: np.ndarray  # [longest, width]
-    scores: np.ndarray  # [longest, width] of the best path to each label
-    arrivals: np.ndarray  # [width]
+    scores: np.ndarray  # [longest, width] Viterbi scores: the best path to each label
+    arrivals: np.ndarray  # [width] best score over all predecessors
     transitions: np.ndarray  # [width, width]
-    rival: np.ndarray  # int64 [longest]
-    counts: np.ndarray  # int32 [most occurrences of a sentence, labels]
-    moving: np.ndarray  # int64 [most occurrences of a sentence], the rows that change
-    place: np.ndarray  # int32 [rows], where a row stands in `moving`; -1 before and after
-    pairs: np.ndarray  # int32 [labels, labels], 0 before and after
+    rival: np.ndarray  # int64 [longest] best label sequence
+    counts: np.ndarray  # int32 [most occurrences of a sentence, labels] gold minus rival counts
+    moving: np.ndarray  # int64 [most occurrences of a sentence]: the rows that change
+    place: np.ndarray  # int32 [rows]: the index of a row in `moving`; -1 before and after a call
+    pairs: np.ndarray  # int32 [labels, labels] gold minus rival transitions; 0 before and after a call
 
 
 @njit(**PLAIN)
 def sweep(corpus, order, done, rows, held, labels, rule, scratch, clock):
     """Learn a tagger from the sentences order[done:]; `clock` sentences have been seen before order[0].
 
-    It ends early where a growing table has no room for all features of the next sentence. Returns the number of
-    sentences done, rows held, the sum of losses, the sum of steps, and the change of the number of nonzero weights."""
+    The pass ends early if a growing table lacks room for all features of the next sentence. Returns the number of
+    sentences done, the number of rows held, the sum of losses, the sum of step sizes, and the change of the number of
+    nonzero weights."""
     scratch.transitions[:] = -np.inf
     growing = len(rows.slots) > 0
     losses, taken, living = 0.0, 0.0, 0
@@ -104,7 +110,7 @@ def sweep(corpus, order, done, rows, held, labels, rule, scratch, clock):
 
 @njit(**PLAIN)
 def _rival(corpus, first, last, rows, labels, cost, scratch):
-    """Fill scratch.rival with the best labels, each wrong one credited with `cost`; returns the loss."""
+    """Cost-augmented Viterbi: fill scratch.rival with the best labels; returns the loss of the sentence."""
     emissions, gold, rival = scratch.emissions[: last - first], corpus.gold[first:last], scratch.rival[: last - first]
     emissions[:] = 0
     if len(rows.slots) > 0:
@@ -123,7 +129,7 @@ def _rival(corpus, first, last, rows, labels, cost, scratch):
 
 @njit(**PLAIN)
 def _score(ids, offsets, first, last, weights, emissions):
-    """emissions[t] += the rows of token first + t, in a table held whole."""
+    """Emission scores: emissions[t] += the weight rows of token first + t, in a table with a row per feature."""
     width, stride = np.uint64(weights.shape[1]), np.uint64(emissions.shape[1])
     flat, out = weights.reshape(-1), emissions.reshape(-1)
     end = offsets[last]
@@ -138,7 +144,7 @@ def _score(ids, offsets, first, last, weights, emissions):
 
 @njit(**PLAIN)
 def _score_held(ids, offsets, first, last, weights, slots, emissions):
-    """emissions[t] += the rows of token first + t, in a growing table."""
+    """Emission scores: emissions[t] += the weight rows of token first + t, in a growing table."""
     width, stride = np.uint64(weights.shape[1]), np.uint64(emissions.shape[1])
     flat, out = weights.reshape(-1), emissions.reshape(-1)
     for token in range(first, last):
@@ -151,12 +157,13 @@ def _score_held(ids, offsets, first, last, weights, slots, emissions):
 
 @njit(inline="always")
 def _larger(x, y):
+    """The larger of two numbers."""
     return x if x > y else y
 
 
 @njit(**PLAIN)
 def _best(emissions, labels, scratch, path):
-    """Fill path [time] with the best labels (Viterbi); among equals the lowest label, from the last token on."""
+    """Viterbi: fill path [time] with the best labels; ties go to the lowest label, decided from the last token back."""
     count, width, arrivals = len(labels.start), emissions.shape[1], scratch.arrivals
     scores, transitions = scratch.scores[: len(path)], scratch.transitions
     for i in range(count):
@@ -191,7 +198,7 @@ def _best(emissions, labels, scratch, path):
 
 @njit(**PLAIN)
 def _total(emissions, path, labels):
-    """The score of a sequence of labels."""
+    """The score of a label sequence: emissions, transitions, start and end."""
     total = float(labels.start[path[0]]) + float(labels.end[path[-1]])
     for t in range(len(path)):
         total += float(emissions[t, path[t]])
@@ -202,7 +209,7 @@ def _total(emissions, path, labels):
 
 @njit(**PLAIN)
 def _differ(gold, rival):
-    """Whether gold and rival labels differ."""
+    """Whether the gold and the rival label sequence differ."""
     differ = False
     for t in range(len(gold)):
         differ |= gold[t] != rival[t]
@@ -211,13 +218,13 @@ def _differ(gold, rival):
 
 @njit(**PLAIN)
 def _pair_differs(gold, rival, t):
-    """Whether the label pairs at t - 1 and t differ."""
+    """Whether gold and rival differ in the pair of labels at t - 1 and t."""
     return gold[t - 1] != rival[t - 1] or gold[t] != rival[t]
 
 
 @njit(**PLAIN)
 def _add_rows(corpus, first, gold, rival, rows, held):
-    """Add a row of zeros for each feature of a wrong token that has none; returns the number of rows held."""
+    """Grow the table: add a row of zeros for each new feature at a wrong token; returns the number of rows."""
     for t in range(len(gold)):
         if gold[t] == rival[t]:
             continue
@@ -234,9 +241,9 @@ def _add_rows(corpus, first, gold, rival, rows, held):
 
 @njit(**PLAIN)
 def _length(corpus, first, gold, rival, rows, scratch):
-    """The squared length of the difference between the features of gold and rival.
+    """The squared norm of the feature vector of gold minus that of the rival, for the passive-aggressive step.
 
-    A count that goes from n to n + 1 adds 2 n + 1 to its square, one that goes to n - 1 adds 1 - 2 n."""
+    A count that goes from n to n + 1 increases the sum of squares by 2 n + 1; from n to n - 1, by 1 - 2 n."""
     counts, place_of, pairs, moving = scratch.counts, scratch.place, scratch.pairs, scratch.moving
     ids, offsets, slots, growing = corpus.ids, corpus.offsets, rows.slots, len(rows.slots) > 0
     rows_moving, total = 0, 0
@@ -269,7 +276,7 @@ def _length(corpus, first, gold, rival, rows, scratch):
 
 @njit(**PLAIN)
 def _move_rows(corpus, first, gold, rival, rows, step, late, averaging):
-    """Move the features of wrong tokens towards the gold label, away from the rival's.
+    """Update emission weights: features of wrong tokens gain `step` for the gold label and lose it for the rival label.
 
     Returns the change of the number of nonzero weights."""
     ids, offsets, slots, growing = corpus.ids, corpus.offsets, rows.slots, len(rows.slots) > 0
@@ -293,7 +300,7 @@ def _move_rows(corpus, first, gold, rival, rows, step, late, averaging):
 
 @njit(**PLAIN)
 def _move_labels(gold, rival, labels, step, late, averaging):
-    """Move the weights of labels and label pairs towards gold, away from the rival."""
+    """Update transition, start and end weights by `step`: up for gold label pairs, down for rival label pairs."""
     kind = labels.start.dtype.type
     for path, sign in ((gold, 1.0), (rival, -1.0)):
         move, past = kind(sign * step), kind(sign * late)

@@ -1,4 +1,4 @@
-"""Online learning of relations: one pass over arcs by the passive-aggressive rule, one thread."""
+"""Online learning of dependency relations: passive-aggressive updates of a classifier of arcs, on one thread."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ PLAIN = {"cache": True, "nogil": True}
 
 @njit(**PLAIN)
 def sweep(ids, offsets, gold, order, cap, weights, past, clock):
-    """Where the gold relation does not lead every rival by 1, move the weights of the arc's features by the least that
-    makes it so, or by `cap`.
+    """One pass of passive-aggressive updates, so that the gold relation of each arc leads every other relation by 1.
 
-    ids [occurrences], offsets [arcs + 1]: the features of arcs; gold [arcs]; order: the arcs to learn from; weights,
-    past [features, relations]: past sums changes times the number of arcs before each, of which `clock` came before
-    this pass. Returns the number of updates."""
+    The step is the least that gives this lead, but at most `cap`. ids [occurrences], offsets [arcs + 1]: the features
+    of arcs; gold [arcs]: gold relations; order: the arcs to learn from; weights and past [features, relations]. `past`
+    sums the weight changes, each times the number of arcs seen before. `clock` arcs were seen before this pass.
+    Returns the number of updates."""
     relations, updates = weights.shape[1], 0
     scores = np.empty(relations, np.float64)
     for arc in order:

@@ -1,7 +1,8 @@
-"""Online learning of parsers: one pass over sentences, all arcs scored, compared with the best rival tree, learnt from.
+"""Online learning of dependency parsers (perceptron, passive-aggressive): best tree and update, sentence by sentence.
 
-An arc's features are rows of a table of single weights, ids[offsets[a] : offsets[a + 1]]. The n * n arcs of a sentence
-of n words are ordered by modifier, then by head. One thread.
+The rival of a sentence is its best tree under the current weights, with a cost for wrong arcs. Each feature has one
+weight; arc a has the features ids[offsets[a] : offsets[a + 1]]. The n * n arcs of a sentence of n words are ordered by
+modifier, then by head. One thread.
 """
 
 from __future__ import annotations
@@ -15,34 +16,34 @@ from structsparse.kernels.logspace import PLAIN
 from structsparse.kernels.structures.best_trees import room, solve
 from structsparse.kernels.weights.bags import prefetcher
 
-AHEAD = 16  # rows to prefetch in advance
+AHEAD = 16  # weights to prefetch in advance
 _fetch = prefetcher(writing=1)
 
 
 class ParsedCorpus(NamedTuple):
-    """A parsed corpus: sentence s has words begins[s] : begins[s + 1] with heads `gold`, and arcs from arcs[s] on."""
+    """A parsed corpus: sentence s has words begins[s] : begins[s + 1] with gold heads, and arcs from arcs[s] on."""
 
-    ids: np.ndarray  # int32 [occurrences]
+    ids: np.ndarray  # int32 [occurrences] active features
     offsets: np.ndarray  # int64 [arcs + 1]
     begins: np.ndarray  # int64 [sentences + 1]
-    gold: np.ndarray  # int64 [words]
-    arcs: np.ndarray  # int64 [sentences + 1]
+    gold: np.ndarray  # int64 [words] gold heads
+    arcs: np.ndarray  # int64 [sentences + 1] first arc
 
 
 class TreeScratch(NamedTuple):
-    """Work memory for the difference between two trees."""
+    """Work memory for the difference between the feature counts of two trees."""
 
-    counts: np.ndarray  # int16 [rows], 0 before and after
-    moving: np.ndarray  # int32 [most features of a wrong tree and its gold one], the rows that change
-    amounts: np.ndarray  # int16, their counts
-    longest: int  # words of a sentence
+    counts: np.ndarray  # int16 [features], 0 before and after a call
+    moving: np.ndarray  # int32 [most features of a rival and a gold tree]: the features that change
+    amounts: np.ndarray  # int16: gold minus rival count of each feature in `moving`
+    longest: int  # words of the longest sentence
 
 
 @njit(**PLAIN)
 def sweep(corpus, order, weights, past, projective, single, rule, scratch, clock):
     """Learn a parser from the sentences `order`; `clock` sentences have been seen before.
 
-    Returns the sum of losses, the sum of steps, and the change of the number of nonzero weights."""
+    Returns the sum of losses, the sum of step sizes, and the change of the number of nonzero weights."""
     work, crossing, nested = room(scratch.longest + 1, projective)
     scores, tree = np.empty_like(work), np.empty(scratch.longest + 1, np.int64)
     losses, taken, living = 0.0, 0.0, 0
@@ -55,7 +56,7 @@ def sweep(corpus, order, weights, past, projective, single, rule, scratch, clock
         gold_score = tree_score(arcs, gold)
         add_cost(arcs, gold, rule.cost)
         work[:size, :size] = arcs
-        solve(work[:size, :size], projective, single, rival, crossing, nested)  # with all arcs allowed there is a tree
+        solve(work[:size, :size], projective, single, rival, crossing, nested)  # all arcs are allowed, so a tree exists
         loss = max(0.0, tree_score(arcs, rival[1:]) - gold_score)
         changed, length = _difference(corpus, first, gold, rival, scratch)
         step = rule.rate if changed > 0 else 0.0
@@ -69,7 +70,7 @@ def sweep(corpus, order, weights, past, projective, single, rule, scratch, clock
 
 @njit(**PLAIN)
 def score_arcs(ids, offsets, first, weights, scores):
-    """Fill scores [n + 1, n + 1] with the arcs from `first` on; entries that are no arcs are minus infinity."""
+    """Fill the arc scores [n + 1, n + 1] of a sentence, whose arcs begin at `first`; non-arcs get minus infinity."""
     size, arc = len(scores), first
     scores[0], begin = -np.inf, np.uint64(offsets[first])
     for m in range(1, size):
@@ -86,7 +87,7 @@ def score_arcs(ids, offsets, first, weights, scores):
 
 @njit(**PLAIN)
 def tree_score(scores, heads):
-    """The score of a tree."""
+    """The score of a dependency tree: the sum of the scores of its arcs."""
     total = 0.0
     for m in range(len(heads)):
         total += scores[m + 1, heads[m]]
@@ -95,7 +96,7 @@ def tree_score(scores, heads):
 
 @njit(**PLAIN)
 def add_cost(scores, gold, cost):
-    """Add a cost to every wrong arc."""
+    """Cost augmentation: add a cost to the score of every arc that is not gold."""
     if cost != 0:
         for m in range(len(gold)):
             gold_score = scores[m + 1, gold[m]]
@@ -105,9 +106,9 @@ def add_cost(scores, gold, cost):
 
 @njit(**PLAIN)
 def _difference(corpus, first, gold, rival, scratch):
-    """The features of the gold tree minus those of the rival, as rows in scratch.moving and counts in scratch.amounts.
+    """Feature counts of the gold tree minus the rival tree: features in scratch.moving, counts in scratch.amounts.
 
-    Returns the number of rows and their squared length."""
+    Returns the number of features with a nonzero difference, and the sum of the squared differences."""
     words, many = len(gold), 0
     counts, moving, amounts = scratch.counts, scratch.moving, scratch.amounts
     for m in range(1, words + 1):
@@ -127,7 +128,7 @@ def _difference(corpus, first, gold, rival, scratch):
     distinct, length = 0, 0.0
     for k in range(many):
         row = moving[k]
-        if counts[row] != 0:  # zero if the row was listed before
+        if counts[row] != 0:  # zero if the feature was listed before
             moving[distinct], amounts[distinct] = row, counts[row]
             length += np.float64(counts[row]) ** 2
             counts[row] = 0
@@ -137,7 +138,7 @@ def _difference(corpus, first, gold, rival, scratch):
 
 @njit(**PLAIN)
 def _move(scratch, moves, weights, past, step, late, averaging):
-    """Add step * amount to the weight of each moving row; returns the change of the number of nonzero weights."""
+    """Update weights: add step * amount for each feature in `moving`; returns the change of the nonzero count."""
     living, one = 0, weights.dtype.type(1)
     move, weighted = one * step, one * late
     for k in range(moves):

@@ -1,8 +1,9 @@
-"""Online learning of parsers with a growing table, whose features are found by hashed keys.
+"""Online learning of dependency parsers with a growing hash table of weights, whose features are hashed keys.
 
-The contributions of a token to the keys of each base (a template without its bin of direction and distance) are summed
-once per sentence. The keys of an arc are computed, and their slots prefetched, before the arc before it is scored. Keys
-are computed anew whenever they are needed, and a feature gets a row when a wrong tree first moves it. One thread.
+A base is a feature template without the bin of arc direction and distance. The contributions of each token to the keys
+of each base are summed once per sentence. The keys of an arc are computed, and their slots prefetched, before the
+previous arc is scored. Keys are computed again whenever they are needed. A feature gets a row when a wrong tree first
+changes its weight. One thread.
 """
 
 from __future__ import annotations
@@ -18,51 +19,51 @@ from structsparse.kernels.solvers.online_trees import add_cost, tree_score
 from structsparse.kernels.structures.best_trees import room, solve
 from structsparse.kernels.weights.key_table import AHEAD, fetch, fetch_row, find, first_slot, put, weigh
 
-KINDS = 5  # of summaries of the words between head and modifier
+KINDS = 5  # number of kinds of summaries of the words between head and modifier
 _ONE = np.uint64(1)
 
 
 class TemplateAtoms(NamedTuple):
-    """The atoms of a corpus, hashed attributes of tokens, and how templates combine them into keys of features."""
+    """The atoms (hashed attributes) of the tokens of a corpus, and how templates combine atoms into feature keys."""
 
-    starts: np.ndarray  # int64 [sentences + 1] where sentences begin, with their roots
-    values: np.ndarray  # uint64 [atoms, places]
+    starts: np.ndarray  # int64 [sentences + 1] where each sentence begins, its root included
+    values: np.ndarray  # uint64 [atoms, places] hash of each atom at each token or root
     parts: np.ndarray  # uint64 [places], parts of speech; [0] if no template looks at the words between
-    classes: np.ndarray  # int64, as many
-    salts: np.ndarray  # uint64 [KINDS]
-    atoms: np.ndarray  # int64, rows of values
-    bounds: np.ndarray  # int64 [bases, 3] into atoms: head, modifier
-    gaps: np.ndarray  # int64 [bases] kind of summary of the words between; KINDS: none
-    bases: np.ndarray  # int64 [templates], the base of each
-    places: np.ndarray  # uint64 [2 * BINS, templates], added to the key by direction and distance
+    classes: np.ndarray  # int64, as long as `parts`: class of each token
+    salts: np.ndarray  # uint64 [KINDS] hash salts of the summaries
+    atoms: np.ndarray  # int64, rows of `values`
+    bounds: np.ndarray  # int64 [bases, 3]: offsets into `atoms` of the head atoms and the modifier atoms of a base
+    gaps: np.ndarray  # int64 [bases] kind of summary of the words between; KINDS means none
+    bases: np.ndarray  # int64 [templates]: the base of each template
+    places: np.ndarray  # uint64 [2 * BINS, templates]: added to the key, by arc direction and distance
 
 
 class KeyedRows(NamedTuple):
-    """The features held by a growing table, and room for more."""
+    """The features of a growing table, by row, with room for more rows."""
 
-    keys: np.ndarray  # uint64 [room]
-    templates: np.ndarray  # int32 [room]
-    past: np.ndarray  # float32 [room] sum of changes times the number of sentences before each; empty: no mean
+    keys: np.ndarray  # uint64 [room] feature keys
+    templates: np.ndarray  # int32 [room] template of each feature
+    past: np.ndarray  # float32 [room] sum of changes, each times the number of sentences before; empty: no averaging
 
 
 class PartialKeys(NamedTuple):
-    """Partial keys of one sentence, with room for the longest."""
+    """Partial feature keys of the tokens of one sentence, with room for the longest sentence."""
 
-    heads: np.ndarray  # uint64 [tokens, bases]
-    modifiers: np.ndarray  # uint64 [tokens, bases]
-    between: np.ndarray  # uint64 [KINDS + 1, arcs], the last 0
-    bases: np.ndarray  # uint64 [bases], the partial keys of one arc
-    keys: np.ndarray  # uint64 [2, templates], the keys of the previous arc and of this one
+    heads: np.ndarray  # uint64 [tokens, bases], each token as a head
+    modifiers: np.ndarray  # uint64 [tokens, bases], each token as a modifier
+    between: np.ndarray  # uint64 [KINDS + 1, arcs] summaries of the words between; the last row is 0
+    bases: np.ndarray  # uint64 [bases]: the partial keys of one arc
+    keys: np.ndarray  # uint64 [2, templates]: the keys of the previous and of the current arc
 
 
 class TreeDifference(NamedTuple):
-    """The difference in features between two trees: a hash table of their keys and counts."""
+    """The feature counts of one tree minus another: a hash table from feature keys to counts."""
 
-    keys: np.ndarray  # uint64 [a power of two]
-    counts: np.ndarray  # int32, as many
-    templates: np.ndarray  # int32, -1 where a cell is empty, as all are before and after
-    used: np.ndarray  # int64 [most features], the cells in use
-    shift: np.uint64  # leaves the bits of a key that say where its first cell is
+    keys: np.ndarray  # uint64 [cells], a power of two
+    counts: np.ndarray  # int32 [cells]
+    templates: np.ndarray  # int32 [cells]; -1 where a cell is empty; all cells are empty before and after an update
+    used: np.ndarray  # int64 [most features]: the cells in use
+    shift: np.uint64  # key >> shift is the index of the first cell of the key
 
 
 @njit(**PLAIN)
@@ -78,7 +79,7 @@ def partial_keys_for(atoms, longest):
 
 @njit(**PLAIN)
 def difference_for(templates, longest):
-    """An empty table for the difference between two trees of at most `longest` words."""
+    """An empty hash table for the feature difference between two trees of at most `longest` words."""
     most, bits = 2 * longest * templates, 4
     while (1 << bits) < 2 * most:
         bits += 1
@@ -89,7 +90,7 @@ def difference_for(templates, longest):
 
 @njit(**PLAIN)
 def sum_atoms(says, sentence, sums):
-    """Sum the partial keys of each token of a sentence as head and as modifier, and of the words between two tokens."""
+    """Sum atoms into partial keys: for each token as head and as modifier, and for the words between two tokens."""
     root, tokens = says.starts[sentence], says.starts[sentence + 1] - says.starts[sentence]
     for b in range(len(says.gaps)):
         for end, sums_of_tokens in ((0, sums.heads), (1, sums.modifiers)):
@@ -106,7 +107,7 @@ def sum_atoms(says, sentence, sums):
 
 @njit(**PLAIN)
 def _keys_of(says, sums, head, modifier, tokens, keys):
-    """Compute keys [templates] of an arc."""
+    """Compute the feature keys [templates] of an arc from head to modifier."""
     bases, heads, modifiers = sums.bases, sums.heads[head], sums.modifiers[modifier]
     for b in range(len(bases)):
         bases[b] = heads[b] + modifiers[b]
@@ -121,7 +122,7 @@ def _keys_of(says, sums, head, modifier, tokens, keys):
 
 @njit(**PLAIN)
 def _weigh_all(slots, keys):
-    """The score of an arc: the sum of the weights of its keys."""
+    """The score of an arc: the sum of the weights of its feature keys."""
     total = 0.0
     for k in range(len(keys)):
         total += weigh(slots, keys[k])
@@ -130,7 +131,7 @@ def _weigh_all(slots, keys):
 
 @njit(**PLAIN)
 def score_sentence(says, sentence, sums, slots, nothing, scores):
-    """Fill scores [n + 1, n + 1] of a sentence; entries that are no arcs get `nothing`."""
+    """Fill the arc scores [n + 1, n + 1] of a sentence; entries that are not arcs get `nothing`."""
     sum_atoms(says, sentence, sums)
     tokens, before, turn = len(scores), (0, 0), 0
     scores[0] = nothing
@@ -152,7 +153,7 @@ def score_sentence(says, sentence, sums, slots, nothing, scores):
 
 @njit(**PLAIN)
 def score(says, sentences, slots, scores):
-    """Fill scores [batch, size, size] of sentences; entries that are no arcs get 0."""
+    """Fill the arc scores [batch, size, size] of sentences; entries that are not arcs get 0."""
     sums = partial_keys_for(says, scores.shape[1] - 1)
     scores[:] = 0
     for b in range(len(sentences)):
@@ -164,9 +165,10 @@ def score(says, sentences, slots, scores):
 def sweep(says, gold, order, done, slots, rows, held, most, open, trees, rule, moves, longest, clock):
     """Learn a parser with a growing table from the sentences order[done:]; `clock` sentences have been seen before.
 
-    It ends early where the table has no room (`most` rows in all) for the features that the next sentence may add.
-    trees: projective, single root; open: whether features may be added. Returns the number of sentences done, rows
-    held, the sum of losses, the sum of steps, and the change of the number of nonzero weights."""
+    The pass ends early if the table (`most` rows in all) lacks room for the features that the next sentence may add.
+    `trees` is (projective, single root); `open` says whether features may be added. Returns the number of sentences
+    done, the number of rows held, the sum of losses, the sum of step sizes, and the change of the number of nonzero
+    weights."""
     projective, single = trees
     sums, (work, crossing, nested) = partial_keys_for(says, longest), room(longest + 1, projective)
     scores, tree = np.empty_like(work), np.empty(longest + 1, np.int64)
@@ -201,9 +203,9 @@ def sweep(says, gold, order, done, slots, rows, held, most, open, trees, rule, m
 
 @njit(**PLAIN)
 def _difference(says, sums, gold, rival, moves):
-    """Fill `moves` with the features of the gold tree minus those of the rival.
+    """Fill `moves` with the feature counts of the gold tree minus the rival tree.
 
-    Returns the number of cells in use, some of them with a count of 0."""
+    Returns the number of cells in use; some of these cells may have a count of 0."""
     used, mask, keys = 0, np.uint64(len(moves.keys) - 1), sums.keys[0]
     for m in range(1, len(rival)):
         if gold[m - 1] == rival[m]:
@@ -223,7 +225,7 @@ def _difference(says, sums, gold, rival, moves):
 
 @njit(**PLAIN)
 def _drop_unknown(moves, used, slots, rows):
-    """Set the counts of features without a row to 0: a closed table has no others."""
+    """Set the counts of features without a row to 0, as a closed table adds no features."""
     for place in moves.used[:used]:
         if not find(slots, rows.keys, moves.keys[place])[1]:
             moves.counts[place] = 0
@@ -231,8 +233,9 @@ def _drop_unknown(moves, used, slots, rows):
 
 @njit(**PLAIN)
 def _move(moves, used, slots, rows, held, step, late, averaging):
-    """Apply and empty `moves` in a growing table; returns the rows held and the change of the number of nonzero
-    weights."""
+    """Update a growing table by the counts in `moves`, and empty `moves`.
+
+    Returns the number of rows held, and the change of the number of nonzero weights."""
     living = 0
     for u in range(used):
         if u + AHEAD < used:

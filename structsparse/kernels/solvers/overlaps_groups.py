@@ -1,6 +1,7 @@
-"""Overlapping groups of rows: norms, curvatures, the duals of dead groups, the copies of ADMM. Float64.
+"""Overlapping group lasso on rows of weights: group norms, curvatures, duals of zero groups, ADMM steps. Float64.
 
-Row j lies in the groups `groups[starts[j]:starts[j + 1]]`, and group g has the penalty reach[g] * ||W_g||.
+Row j of W lies in the groups `groups[starts[j]:starts[j + 1]]`, and group g has the penalty reach[g] * ||W_g||. A dead
+group is a group whose rows are held at zero; a living group is not.
 """
 
 from typing import NamedTuple
@@ -10,24 +11,24 @@ from numba import njit
 
 from structsparse.kernels.solvers.linear_problem import SERIAL
 
-LOOK, SURE = 10, 0.01  # `hold` checks its duality gap every LOOK rounds; the relative gap that it accepts
-MUCH = 0.3  # share of the largest residual; a smaller one may vanish once the large ones do
+LOOK, SURE = 10, 0.01  # `hold` checks the duality gap every LOOK rounds, and accepts a relative gap of SURE
+MUCH = 0.3  # share of the largest residual: smaller residuals may vanish once groups with large residuals live
 
 
 class RowGroups(NamedTuple):
-    """Overlapping groups of rows: the groups of each row, and the strength of each group."""
+    """Overlapping groups of rows: the groups of each row, and the penalty strength of each group."""
 
     starts: np.ndarray  # int64 [rows + 1]
-    groups: np.ndarray  # int32 [copies]
+    groups: np.ndarray  # int32 [copies], one copy of a row per group that has it
     reach: np.ndarray  # float64 [groups]
 
 
-# --- norms and pulls
+# --- group norms and curvatures
 
 
 @njit(**SERIAL)
 def group_squares(sets, W, out):
-    """Squared norms of overlapping groups: out[g] <- ||W_g||^2"""
+    """Squared norms of overlapping groups: out[g] <- ||W_g||^2."""
     out[:] = 0
     for j in range(W.shape[0]):
         total = 0.0
@@ -40,7 +41,7 @@ def group_squares(sets, W, out):
 
 @njit(**SERIAL)
 def pulls(sets, factors, rows, squares, out):
-    """Ridge-like pull of groups: out[j] <- squares[j] + sum of factors over the groups of row j, for `rows`."""
+    """Ridge-like curvature of the group penalty: out[j] <- squares[j] + sum of factors over the groups of row j."""
     for j in rows:
         total = squares[j]
         for a in range(np.uint64(sets.starts[j]), np.uint64(sets.starts[j + 1])):
@@ -50,7 +51,7 @@ def pulls(sets, factors, rows, squares, out):
 
 @njit(**SERIAL)
 def awake(W, G, cut, allowed):
-    """The allowed rows that are not zero, or that the gradient would move away from zero under the lasso alone."""
+    """Active rows: allowed rows that are nonzero, or that the gradient G would move from zero under the lasso alone."""
     rows, size = np.empty(W.shape[0], np.int64), 0
     for j in range(W.shape[0]):
         if allowed[j]:
@@ -64,7 +65,7 @@ def awake(W, G, cut, allowed):
 
 @njit(**SERIAL)
 def rows_outside(sets, dead, allowed):
-    """allowed[j] <- whether row j lies in no dead group."""
+    """Rows outside dead groups: allowed[j] <- whether row j lies in no dead group."""
     for j in range(allowed.size):
         allowed[j] = True
         for a in range(sets.starts[j], sets.starts[j + 1]):
@@ -78,7 +79,7 @@ def rows_outside(sets, dead, allowed):
 
 @njit(**SERIAL)
 def _largest(sizes, rows):
-    """The largest absolute size over some rows."""
+    """The largest |sizes[j]| over the given rows j."""
     largest = 0.0
     for j in rows:
         largest = max(largest, abs(sizes[j]))
@@ -87,9 +88,10 @@ def _largest(sizes, rows):
 
 @njit(**SERIAL)
 def _gap_is_small(sets, starts, rows, duals, sizes):
-    """Whether the duality gap of `hold` is small: its minimum is then nearly 1/2 |v|^2, v being the residual sizes.
+    """Whether the duality gap of the problem in `hold` is small. Its minimum is then nearly 1/2 |v|^2.
 
-    The dual value at v is  sum_j v_j (v_j + sum_g xi_gj)  -  sum_g reach_g ||v_g||  -  1/2 |v|^2.
+    Here v, `sizes`, is the vector of residuals. The dual value at v is
+    sum_j v_j (v_j + sum_g xi_gj)  -  sum_g reach_g ||v_g||  -  1/2 |v|^2.
     """
     squares, slack = 0.0, 0.0
     for j in range(sizes.size):
@@ -107,13 +109,12 @@ def _gap_is_small(sets, starts, rows, duals, sizes):
 
 @njit(**SERIAL)
 def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
-    """Duals xi of dead groups that balance sizes [rows], the norms of the gradients of their rows; sizes becomes the
-    residual.
+    """Dual vectors xi of dead groups that best balance sizes [rows], the gradient norms of the rows.
 
-    min 1/2 sum_j (sizes_j - sum_g xi_gj)^2  with  ||xi_g|| <= reach_g, by block coordinate descent over groups, from
-    xi_gj = factors[g] * guess[j]. It ends when no residual is above the tolerance, when a round changes nothing, or
-    when the duality gap is small (`_gap_is_small`), as where a group is wrongly dead. Returns for each group whether
-    its bound is active with a residual near the largest: these should live first.
+    Solves  min 1/2 sum_j (sizes_j - sum_g xi_gj)^2  with  ||xi_g|| <= reach_g, by block coordinate descent over groups,
+    from xi_gj = factors[g] * guess[j]; `sizes` becomes the residual. The descent ends when no residual is above the
+    tolerance, when a round changes nothing, or when the duality gap is small (`_gap_is_small`). Returns for each group
+    whether it should live first: its bound is active and its residual is near the largest.
     """
     counts = np.zeros(dead.size + 1, np.int64)
     for j in range(sizes.size):
@@ -166,15 +167,17 @@ def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
     return living
 
 
-# --- copies (ADMM)
+# --- ADMM, with one copy of a row per group that has it
 
 
 @njit(**SERIAL)
 def move_copies(sets, order, bounds, W, copies, duals, rho, over, sums, moved):
     """ADMM step of the copies v and scaled duals u of all groups: v <- group prox of (M w - u),  u <- u + v - M w.
 
-    Group g has the rows order[bounds[g]:bounds[g + 1]]. sums[j] <- sum over the copies of v + u, moved[j] <- of the
-    change of v. `over` relaxes M w. Returns ||v - M w||^2, ||v||^2, ||M w||^2 and the number of zero groups.
+    M w holds one copy of row j of W per group of row j. Group g has the rows order[bounds[g]:bounds[g + 1]]. sums[j] <-
+    sum of v + u over the copies of row j; moved[j] <- sum of the changes of v. `over` is the over-relaxation of M w.
+
+    Returns ||v - M w||^2, ||v||^2, ||M w||^2 and the number of zero groups.
     """
     outputs = W.shape[1]
     sums[:], moved[:] = 0, 0

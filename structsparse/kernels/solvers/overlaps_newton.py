@@ -1,6 +1,6 @@
-"""Newton steps on the living entries of a linear model under overlapping groups, by conjugate gradients. Float64.
+"""Newton steps on the nonzero weights of a linear model under overlapping group lasso, by conjugate gradients.
 
-The norms of living groups are smooth, so their second derivatives are exact.
+The norm of a group with a nonzero weight is smooth, so the Hessian of the penalty is exact. Float64.
 """
 
 import numpy as np
@@ -21,9 +21,9 @@ from structsparse.kernels.solvers.overlaps_problem import (
 
 @njit(**SERIAL)
 def true_penalty(sets, W, rows, cut, squares, norms, eps=0.0):
-    """The penalty of W, whose rows outside `rows` are zero; norms[g] <- ||W_g||.
+    """The overlapping group penalty of W, whose rows outside `rows` are zero; norms[g] <- ||W_g||.
 
-    With eps, each norm is smoothed to sqrt(||W_g||^2 + eps^2) - eps."""
+    With eps > 0, each norm is smoothed to sqrt(||W_g||^2 + eps^2) - eps."""
     norms[:] = 0
     total = 0.0
     for j in rows:
@@ -44,7 +44,7 @@ def true_penalty(sets, W, rows, cut, squares, norms, eps=0.0):
 
 @njit(**SERIAL)
 def _curve(data, sets, W, entries, norms, ridge, bend, moves_bias, d, d_bias, out, ahead, mean, along):
-    """Hessian-vector product: out <- second derivative of loss and living norms times d; returns its bias part."""
+    """Hessian-vector product: out <- Hessian of loss and group norms, times d; returns the bias part of the product."""
     outputs, count = ahead.shape
     ahead[:], mean[:], along[:] = 0, 0, 0
     for c in range(d.size):
@@ -78,8 +78,10 @@ def _curve(data, sets, W, entries, norms, ridge, bend, moves_bias, d, d_bias, ou
 
 @njit(**SERIAL)
 def _direction(data, sets, W, entries, start, start_bias, norms, ridge, bend, item_bends, moves_bias, rounds, accuracy):
-    """The Newton direction for the negative gradient `start` [entries], by conjugate gradients preconditioned by the
-    diagonal of the Hessian; `item_bends` is the curvature of each item. Returns it with its bias part."""
+    """The Newton direction for the negative gradient `start` [entries], by preconditioned conjugate gradients.
+
+    The preconditioner is the diagonal of the Hessian. `item_bends` [outputs, items] holds the second derivative of the
+    loss of each item. Returns the direction of the weights and the direction of the biases."""
     size, (outputs, count) = start.size, item_bends.shape
     scale, scale_bias = np.empty(size), np.ones(outputs)
     for c in range(size):
@@ -119,9 +121,10 @@ def polish(
 ):
     """One Newton step by conjugate gradients on the nonzero entries of `rows`; no entry changes its sign.
 
-    `accuracy` bounds the residual of conjugate gradients, relative to the first. `ridge` [rows] holds squares and the
-    sum of reach / norm over the groups of a row, `norms` [groups] the norms; with eps each norm is
-    sqrt(||W_g||^2 + eps^2). F, slope and bend are updated. Nothing changes if no step length lowers the objective.
+    `accuracy` bounds the residual of conjugate gradients, relative to the first residual. `ridge` [rows] holds
+    `squares` plus the sum of reach / norm over the groups of a row. `norms` [groups] holds the group norms; with eps
+    each norm is sqrt(||W_g||^2 + eps^2). Scores F and the loss derivatives slope and bend are updated.
+    Nothing changes if no step length lowers the objective.
     """
     outputs, count = F.shape
     entries, size = np.empty((rows.size * outputs, 2), np.int64), 0

@@ -1,8 +1,10 @@
-"""Linear models with rows of weights: losses, gradients, and proximal Newton under lasso and squares. Float64.
+"""Linear models with several outputs: losses, gradients, and proximal Newton under lasso and ridge. Float64.
 
 The loss is a mean over items of scores F = (X W)' + bias, [outputs, items]; W is [rows, outputs]. Row j of W belongs to
-column j of X, the entries `starts[j]` to `starts[j + 1]` of `values` and `items`. Softmax alone couples outputs: the
-second derivative of an item is diag(p) - p p', for other losses diag(bend). Overlapping groups: `overlaps_groups`.
+column j of X, stored in the entries `starts[j]` to `starts[j + 1]` of `values` and `items`. `slope` and `bend`
+[outputs, items] hold the first and second derivative of the loss of each item with respect to the scores. Softmax
+couples the outputs of an item: the second derivative is diag(p) - p p', and `bend` holds the probabilities p. For the
+other losses it is diag(bend). The module `overlaps_groups` has the kernels of the overlapping groups.
 """
 
 from typing import NamedTuple
@@ -13,20 +15,20 @@ from numba import njit
 from structsparse.kernels.solvers.linear_problem import SERIAL, dot, soft
 
 LOGISTIC, SQUARED, HINGE, SOFTMAX = 0, 1, 2, 3
-HALVINGS = 40  # of the step length, at most
+HALVINGS = 40  # of the step length in a line search, at most
 ENOUGH = 1e-4  # share of the predicted decrease that a step must bring (Armijo)
 ROUNDING = 4e-15  # relative increase of the objective that counts as rounding
-FLOOR = 1e-14  # of a curvature, relative to the largest: a smaller one is not informative
+FLOOR = 1e-14  # least curvature relative to the largest: smaller curvatures are rounding errors
 
 
 class LinearData(NamedTuple):
-    """A sparse matrix by columns, targets, and the kind of loss."""
+    """The data of a linear model: sparse design matrix by columns, targets, and the kind of loss."""
 
     values: np.ndarray  # float64 [entries]
     items: np.ndarray  # int32 [entries]
     starts: np.ndarray  # int32 [rows + 1]
-    targets: np.ndarray  # float64 [items]: signs, numbers, or codes of classes
-    kind: int  # of loss
+    targets: np.ndarray  # float64 [items]: signs, numbers, or class indices
+    kind: int  # kind of loss: LOGISTIC, SQUARED, HINGE or SOFTMAX
 
 
 # --- losses
@@ -34,8 +36,9 @@ class LinearData(NamedTuple):
 
 @njit(**SERIAL)
 def losses(data, F, slope, bend):
-    """The mean loss of items with several outputs; fills slope and bend [outputs, items], the curvature or, for
-    softmax, p."""
+    """The mean loss of items with several outputs, from scores F [outputs, items].
+
+    Fills slope and bend [outputs, items]: first and second derivative of the loss in F; for softmax, bend <- p."""
     outputs, count = F.shape
     if data.kind == SOFTMAX:
         return _softmax(data.targets, F, slope, bend)
@@ -62,7 +65,7 @@ def losses(data, F, slope, bend):
 
 @njit(**SERIAL)
 def _softmax(targets, F, slope, bend):
-    """`losses` of softmax; bend <- p."""
+    """The mean softmax loss; slope <- derivative of the loss in F, bend <- probabilities p."""
     outputs, count = F.shape
     total = 0.0
     for i in range(count):
@@ -86,7 +89,7 @@ def _softmax(targets, F, slope, bend):
 
 @njit(**SERIAL)
 def conjugates(data, slope, scale):
-    """The mean conjugate of the loss at scale * slope; infinite outside its domain."""
+    """The mean convex conjugate of the loss at the dual point scale * slope; infinite outside the domain."""
     outputs, count = slope.shape
     total = 0.0
     for k in range(outputs):
@@ -113,12 +116,12 @@ def conjugates(data, slope, scale):
     return total / count
 
 
-# --- columns
+# --- columns of the design matrix
 
 
 @njit(**SERIAL)
 def gradient(data, slope, G):
-    """Gradient by rows and outputs: G[j, k] <- X_j' slope_k / items"""
+    """Gradient of the loss with respect to the weights: G[j, k] <- X_j' slope_k / number of items."""
     for k in range(slope.shape[0]):
         output_slope = slope[k]
         for j in range(G.shape[0]):
@@ -127,7 +130,7 @@ def gradient(data, slope, G):
 
 @njit(**SERIAL)
 def scores(data, W, bias, F):
-    """Scores of all items and outputs: F <- (X W)' + bias"""
+    """Scores of all items and outputs of a linear model: F <- (X W)' + bias."""
     for k in range(F.shape[0]):
         F[k] = bias[k]
         for j in range(W.shape[0]):
@@ -136,7 +139,7 @@ def scores(data, W, bias, F):
 
 @njit(**SERIAL)
 def add_column(data, j, weight, x):
-    """x [items] += weight * column j"""
+    """Add a multiple of a sparse column: x [items] += weight * column j."""
     if weight != 0:
         for a in range(np.uint64(data.starts[j]), np.uint64(data.starts[j + 1])):
             x[np.uint64(data.items[a])] += data.values[a] * weight
@@ -144,7 +147,7 @@ def add_column(data, j, weight, x):
 
 @njit(**SERIAL)
 def _coupled_dot(values, items, first, last, p, e, mean):
-    """The dot product of a column with p * (e - mean)."""
+    """Softmax coupling: the dot product of a sparse column with p * (e - mean), all of these [items]."""
     total = 0.0
     for a in range(np.uint64(first), np.uint64(last)):
         i = np.uint64(items[a])
@@ -154,7 +157,7 @@ def _coupled_dot(values, items, first, last, p, e, mean):
 
 @njit(**SERIAL)
 def bend_of(data, j, bends):
-    """The second derivative of the loss along an entry of row j; `bends` [items] holds those of the items."""
+    """The second derivative of the mean loss in one weight of row j; `bends` [items]: second derivative per item."""
     total = 0.0
     for a in range(np.uint64(data.starts[j]), np.uint64(data.starts[j + 1])):
         total += data.values[a] * data.values[a] * bends[np.uint64(data.items[a])]
@@ -163,7 +166,7 @@ def bend_of(data, j, bends):
 
 @njit(**SERIAL)
 def own_bends(data, bend):
-    """The second derivative of each item along each output by itself."""
+    """The diagonal second derivative of the loss of each item in each output: p (1 - p) for softmax, else bend."""
     return bend * (1 - bend) if data.kind == SOFTMAX else bend
 
 
@@ -172,12 +175,12 @@ def own_bends(data, bend):
 
 @njit(**SERIAL)
 def newton(data, W, bias, F, slope, bend, G, cut, ridge, centre, rows, moves_bias, passes, slack):
-    """W, bias and F move towards the minimum of  loss + cut * |W|_1 + sum_j ridge[j] / 2 * |W_j - centre_j|^2
-    over these rows, by coordinate descent on the second-order model of the loss and a line search.
+    """One proximal Newton step on  loss + cut * |W|_1 + sum_j ridge[j] / 2 * |W_j - centre_j|^2  over the given rows.
 
-    slope, bend and G are those of the loss at W; slope and bend are updated. Zero entries that the gradient leaves at
-    zero are skipped. Returns the mean loss at the end and the largest violation at the start: the least absolute
-    subgradient of a visited entry.
+    Coordinate descent on the second-order model of the loss gives a direction; a line search moves W, bias and F along
+    it. slope, bend and G are derivatives of the loss at W; slope and bend are updated. Zero weights that the gradient
+    leaves at zero are skipped. Returns the new mean loss, and the largest violation of optimality at the start. The
+    violation of a weight is the least absolute value of its subgradients.
     """
     outputs, count = F.shape
     entries, size = np.empty((rows.size * outputs, 2), np.int64), 0
@@ -225,9 +228,10 @@ def newton(data, W, bias, F, slope, bend, G, cut, ridge, centre, rows, moves_bia
 
 @njit(**SERIAL)
 def _coordinate(data, j, w, ridge, centre, cut, slope, curvature, bend, ahead, pull, mean):
-    """Move one entry to its minimum; `pull` is bend * ahead, under softmax p * (ahead - mean) is used instead.
+    """Coordinate step: minimise the second-order model over one weight; returns the change of the weight.
 
-    Returns the change."""
+    `ahead` [items] is the change of the scores so far, `pull` is bend * ahead.
+    Softmax uses p * (ahead - mean) instead of `pull`."""
     first, last = data.starts[j], data.starts[j + 1]
     if data.kind == SOFTMAX:
         total = _coupled_dot(data.values, data.items, first, last, bend, ahead, mean)
@@ -249,7 +253,7 @@ def _coordinate(data, j, w, ridge, centre, cut, slope, curvature, bend, ahead, p
 
 @njit(**SERIAL)
 def _move_bias(data, slope, bend, bends, ahead, pull, mean, bias_change, k):
-    """Move the bias of output k to its minimum; returns the absolute slope."""
+    """Minimise the second-order model over the bias of output k; returns the absolute derivative in the bias before."""
     total, curvature = 0.0, 0.0
     for i in range(ahead.size):
         total += slope[i] + (bend[i] * (ahead[i] - mean[i]) if data.kind == SOFTMAX else pull[i])
@@ -269,7 +273,7 @@ def _move_bias(data, slope, bend, bends, ahead, pull, mean, bias_change, k):
 
 @njit(**SERIAL)
 def _search(data, W, bias, F, slope, bend, G, cut, ridge, centre, entries, change, bias_change, ahead):
-    """Line search along the change, with halved steps; returns the mean loss at the end."""
+    """Backtracking line search along the change of weights and biases; returns the mean loss at the end."""
     start, loss_change, objective, predicted = F.copy(), 0.0, 0.0, 0.0
     for k in range(F.shape[0]):
         predicted += bias_change[k] * slope[k].sum() / F.shape[1]

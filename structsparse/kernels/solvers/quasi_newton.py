@@ -8,7 +8,7 @@ from structsparse.kernels.options import SERIAL, SUMS
 
 @njit(**SUMS)
 def dot(x, y):
-    """The dot product in float64, without a copy of the vectors."""
+    """The dot product of two vectors, summed in float64 without a float64 copy of the vectors."""
     total = 0.0
     for k in range(x.size):
         total += np.float64(x[k]) * np.float64(y[k])
@@ -17,16 +17,17 @@ def dot(x, y):
 
 @njit(**SERIAL)
 def _add(x, y, factor):
-    """x += factor * y"""
+    """Add a multiple of a vector: x += factor * y."""
     for k in range(x.size):
         x[k] += factor * y[k]
 
 
 @njit(**SERIAL)
 def merge(old, kept, new, places, of_old, of_new):
-    """Merge two ascending index sets, the kept old places and all new ones, into `places` [old + new].
+    """Merge two ascending index sets, the kept old indices and all new indices, into `places` [old + new].
 
-    of_old and of_new say where each stands in the union, -1 for an old place not kept. Returns its size."""
+    of_old and of_new get the position of each old and new index in the union; -1 for an old index that is not kept.
+    Returns the size of the union."""
     i = j = size = 0
     while i < old.size or j < new.size:
         place = new[j] if i == old.size or (j < new.size and new[j] < old[i]) else old[i]
@@ -46,11 +47,13 @@ def merge(old, kept, new, places, of_old, of_new):
 
 @njit(**SERIAL)
 def coordinate_descent(V, W, gradient, base, Q, R, diagonal, cut, ridge, sweeps, tolerance):
-    """V <- argmin  <gradient, V - W> + 1/2 (V - W)' B (V - W) + sum cut |V| + ridge / 2 V^2,  B = diag(base) - Q R'.
+    """Coordinate descent on the quasi-Newton model plus lasso and ridge; returns the number of sweeps.
+
+    V <- argmin  <gradient, V - W> + 1/2 (V - W)' B (V - W) + sum cut |V| + ridge / 2 V^2,  B = diag(base) - Q R'.
 
     All float64: V, W, gradient, base, cut, ridge [entries]; Q, R [entries, columns], R = Q M with a symmetric M;
-    diagonal [entries] of B, positive. V starts at W or nearer the solution. It ends after `sweeps` sweeps, or when no
-    entry lowers the model by more than `tolerance` times the best decrease in the first. Returns the sweeps made."""
+    diagonal [entries] of B, positive. V starts at W or nearer the solution. The descent ends after `sweeps` sweeps, or
+    when no entry decreases the model by more than `tolerance` times the largest decrease in the first sweep."""
     product = np.zeros(Q.shape[1])  # Q' (V - W)
     for j in range(V.size):
         if V[j] != W[j]:

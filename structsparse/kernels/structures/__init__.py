@@ -1,1 +1,1 @@
-"""Kernels of structures: chains, dependency trees, trees of contexts."""
+"""Kernels of structured models: linear chains, dependency trees, context trees of language models."""

@@ -1,11 +1,12 @@
-"""The best and the k best dependency trees of a batch, projective or not.
+"""The best and the k best dependency trees of a batch of sentences, projective or not.
 
 Sentences are distributed over threads.
 
-The k best are found by branching (Lawler 1972). The trees other than the best one are partitioned into n sets: those of
-set m have the heads of the best tree for the tokens before m and another head for m. The best tree of every set is
-computed, the best of all sets is the next tree, and its set is partitioned in the same way. A pool keeps as many trees
-as are still needed. A set is skipped if even the best head of each token cannot beat the last tree of the pool.
+The k best trees are found by branching (Lawler 1972). Trees other than the best are partitioned into n sets. The
+trees of set m have the heads of the best tree for the tokens before m, and another head for m. The best tree of every
+set is computed. The best of these trees is the next tree, and its set is partitioned in the same way. A pool keeps as
+many trees as are still needed. A set is skipped if its upper bound, the sum of the scores of the best heads, does
+not exceed the score of the worst tree in the pool.
 """
 
 import numpy as np
@@ -21,14 +22,14 @@ from structsparse.kernels.structures.eisner import room as nested_room
 
 @njit(**PLAIN)
 def room(size, projective):
-    """Work memory of `solve` for up to size - 1 tokens: a matrix, and that of either algorithm."""
+    """Work memory of `solve` for up to size - 1 tokens: a score matrix, and memory of Chu-Liu-Edmonds and of Eisner."""
     crossing, nested = (0, size) if projective else (size, 0)
     return np.empty((size, size)), crossing_room(crossing), nested_room(nested)
 
 
 @njit(**PLAIN)
 def solve(work, projective, single, heads, crossing, nested):
-    """Fill heads [n + 1] with the best tree of the scores in `work`; returns whether there is one."""
+    """Fill heads [n + 1] with the best dependency tree for the scores in `work`; returns whether a tree exists."""
     if projective:
         return best_nested(work, single, heads, nested)
     return best_crossing(work, single, heads, crossing)
@@ -36,7 +37,7 @@ def solve(work, projective, single, heads, crossing, nested):
 
 @njit(**PLAIN)
 def _best_chunk(sentences, scores, lengths, projective, single, heads, exists):
-    """`best` for some sentences of the batch."""
+    """The best dependency trees (`best`) of some sentences of the batch."""
     work, crossing, nested = room(scores.shape[1], projective)
     tree = np.empty(scores.shape[1], np.int64)
     for b in sentences:
@@ -51,7 +52,7 @@ def _best_chunk(sentences, scores, lengths, projective, single, heads, exists):
 
 @njit(parallel=True, **PLAIN)
 def best(scores, lengths, projective, single, heads, exists):
-    """Fill heads [batch, n] with the best trees, 0 beyond the length; exists [batch] says whether there is one."""
+    """Fill heads [batch, n] with the best trees, 0 beyond the length; exists [batch]: whether a tree exists."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:  # starting threads would cost more than it saves
         _best_chunk(range(len(lengths)), scores, lengths, projective, single, heads, exists)
@@ -60,13 +61,14 @@ def best(scores, lengths, projective, single, heads, exists):
         _best_chunk(range(c, len(lengths), chunks), scores, lengths, projective, single, heads, exists)
 
 
-# --- the k best
+# --- the k best trees
 
 
 @njit(**PLAIN)
 def _restrict(scores, tree, place, barred, work):
-    """work = the scores of a set: tokens before `place` are fixed to the heads of the tree, `place` must not take a
-    barred head."""
+    """Restrict the scores to a set of trees: work = scores, with minus infinity for forbidden arcs.
+
+    Tokens before `place` keep the heads of `tree`; token `place` must not have a barred head."""
     work[:] = scores
     for m in range(1, place):
         work[m] = -np.inf
@@ -78,7 +80,7 @@ def _restrict(scores, tree, place, barred, work):
 
 @njit(**PLAIN)
 def _tree_score(scores, tree):
-    """The score of a tree."""
+    """The score of a dependency tree: the sum of the scores of its arcs."""
     total = 0.0
     for m in range(1, len(tree)):
         total += scores[m, tree[m]]
@@ -87,7 +89,7 @@ def _tree_score(scores, tree):
 
 @njit(**PLAIN)
 def _bounds(scores):
-    """Upper bounds [n + 2] of the score of the tokens from m on: each with its best head."""
+    """Upper bounds [n + 2] of tree scores: entry m sums, over the tokens from m on, the score of the best head."""
     size = len(scores)
     bounds = np.zeros(size + 1)
     for m in range(size - 1, 0, -1):
@@ -100,7 +102,7 @@ def _bounds(scores):
 
 @njit(**PLAIN)
 def _bound(row, place, barred):
-    """The score of the best head of a token that is not barred."""
+    """The highest score in `row` of a head of token `place` that is not barred."""
     best = -np.inf
     for h in range(len(row)):
         best = row[h] if h != place and not barred[h] and row[h] > best else best
@@ -109,7 +111,7 @@ def _bound(row, place, barred):
 
 @njit(**PLAIN)
 def _add_to_pool(tree, total, place, barred, count, needed, pool):
-    """Add the best tree of a set to the pool; a full pool drops its worst tree. Returns the size of the pool."""
+    """Add the best tree of a set to the pool; a full pool drops the worst tree. Returns the size of the pool."""
     trees, totals, places, bars = pool
     slot = count
     if count == needed:
@@ -122,7 +124,7 @@ def _add_to_pool(tree, total, place, barred, count, needed, pool):
 
 @njit(**PLAIN)
 def _partition(scores, bounds, first, parent, barred, count, needed, projective, single, rooms, pool):
-    """Partition the set of a tree whose heads from `first` on are free; returns the size of the pool."""
+    """Lawler partition: split the set of tree `parent`, whose heads from `first` on are free; returns the pool size."""
     work, crossing, nested = rooms
     tree, fixed = np.empty(len(parent), np.int64), _tree_score(scores, parent[:first])
     for place in range(first, len(parent)):
@@ -139,7 +141,7 @@ def _partition(scores, bounds, first, parent, barred, count, needed, projective,
 
 @njit(**PLAIN)
 def _best_k(scores, projective, single, rooms, pool, heads, totals):
-    """Fill heads [k, n] and totals [k] of one sentence; the pool holds the best trees of the sets still needed."""
+    """The k best trees of one sentence: fill heads [k, n] and totals [k]; the pool holds the best tree of each set."""
     work, crossing, nested = rooms
     trees, pool_totals, places, bars = pool
     size, bounds = len(scores), _bounds(scores)
@@ -168,7 +170,7 @@ def _best_k(scores, projective, single, rooms, pool, heads, totals):
 
 @njit(**PLAIN)
 def _best_k_chunk(sentences, scores, lengths, projective, single, heads, totals):
-    """`best_k` for some sentences of the batch."""
+    """The k best trees (`best_k`) of some sentences of the batch."""
     size, k = scores.shape[1], totals.shape[1]
     work, crossing, nested = room(size, projective)
     pool = np.empty((k, size), np.int64), np.empty(k), np.empty(k, np.int64), np.empty((k, size), np.bool_)
@@ -182,7 +184,9 @@ def _best_k_chunk(sentences, scores, lengths, projective, single, heads, totals)
 
 @njit(parallel=True, **PLAIN)
 def best_k(scores, lengths, projective, single, heads, totals):
-    """Fill heads [batch, k, n] with the k best trees and totals [batch, k], minus infinity if there are fewer."""
+    """Fill heads [batch, k, n] with the k best trees and totals [batch, k] with their scores.
+
+    If a sentence has fewer than k trees, the remaining totals are minus infinity."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:
         _best_k_chunk(range(len(lengths)), scores, lengths, projective, single, heads, totals)

@@ -1,4 +1,4 @@
-"""Linear-chain recursions: forward, backward, Viterbi and the k best paths; parallel over sentences.
+"""Linear-chain recursions: forward-backward, Viterbi and the k best paths; parallel over sentences.
 
 The recursions run in float64 probabilities, each step scaled to sum to one. A sentence whose scores could leave the
 range of float64 unnoticed is computed again in log-space, which is slower and right for any scores. The fast recursions
@@ -7,14 +7,14 @@ are safe because
 * allowed transition, start and end scores spread over at most REACH each, and emissions lie within REACH of the
   emission of label 0: one step shrinks an entry, relative to the largest, by exp(3 * REACH) at most;
 * forward, without forbidden transitions, the earlier steps contribute at most REACH: no entry is below
-  exp(-3 * REACH) = 1e-261 of the largest. With forbidden ones entries may shrink step by step: a positive one below
-  TRACE sends the sentence to log-space before the next step could lose it;
-* a sum below FLOOR, zero or NaN does so as well;
-* backward, under sums above FLOOR, what underflows has less than 1e-28 of the probability.
+  exp(-3 * REACH) = 1e-261 of the largest. With forbidden transitions entries may shrink step by step. A positive
+  entry below TRACE sends the sentence to log-space before the next step could lose it;
+* a sum below FLOOR, zero or NaN sends the sentence to log-space as well;
+* backward, if sums are above FLOOR, terms that underflow have less than 1e-28 of the probability.
 
-Sentences are distributed over chunks, whose number depends on the batch alone, and chunks are summed in order: results
-do not depend on the number of threads. `width` is the number of labels, padded by forbidden labels to fill vector
-registers.
+Sentences are distributed over chunks. The number of chunks depends on the batch alone, and chunks are summed in order,
+so results do not depend on the number of threads. `width` is the number of labels, padded by forbidden labels to fill
+vector registers.
 """
 
 import math
@@ -26,7 +26,7 @@ from structsparse.kernels.logspace import EXACT, PLAIN, SUMS, exp, exp_below, lo
 
 REACH, TRACE, FLOOR = 200.0, 1e-40, 1e-280
 LANES = 8
-MOST_CHUNKS, LEAST_SENTENCES = 64, 8  # a smaller chunk is not worth a thread
+MOST_CHUNKS, LEAST_SENTENCES = 64, 8  # most chunks; fewest sentences of a chunk that are worth a thread
 
 
 # --- scores shared by all sentences
@@ -34,7 +34,7 @@ MOST_CHUNKS, LEAST_SENTENCES = 64, 8  # a smaller chunk is not worth a thread
 
 @njit(**PLAIN)
 def _widen(transitions, start, end):
-    """Transitions, start and end scores padded to `width` labels."""
+    """Transition, start and end scores padded to `width` labels; the added labels are forbidden."""
     labels = len(start)
     width = (labels + LANES - 1) // LANES * LANES
     steps, ends = np.full((width, width), -np.inf), np.full((2, width), -np.inf)
@@ -47,7 +47,7 @@ def _widen(transitions, start, end):
 
 @njit(**PLAIN)
 def _exponentials(scores):
-    """exp(scores - peak), the peak, and whether all allowed scores lie within REACH of each other."""
+    """exp(scores - peak), the largest score (peak), and whether all allowed scores lie within REACH of each other."""
     flat, tame = scores.reshape(scores.size), True
     peak, lowest = -np.inf, np.inf
     for score in flat:
@@ -55,7 +55,7 @@ def _exponentials(scores):
             peak, lowest = max(peak, score), min(lowest, score)
     out = np.empty(flat.size)
     for k in range(flat.size):
-        # this form makes NaN, infinity and the lack of allowed scores untame
+        # this comparison is also false for NaN, infinite scores, and if no score is allowed
         tame &= peak > -np.inf and (flat[k] == -np.inf or flat[k] - lowest <= REACH)
         out[k] = math.exp(flat[k] - peak)
     return out.reshape(scores.shape), peak, tame
@@ -63,10 +63,10 @@ def _exponentials(scores):
 
 @njit(**PLAIN)
 def _tables(shared, labels):
-    """Exponentials of the shared scores, each table divided by its largest entry.
+    """Exponentials of transition, start and end scores, each table divided by its largest entry.
 
-    Returns steps from -> to and to -> from [width, width], start and end [width]; the logarithms of the divisors of a
-    step and of both ends; whether any step is forbidden; whether all spreads are within REACH.
+    Returns transitions from -> to and to -> from [width, width], start and end [width]; the logarithm of the divisor of
+    a transition, and of both ends; whether any transition is forbidden; whether all spreads are within REACH.
     """
     step, step_peak, step_tame = _exponentials(shared[0])
     first, first_peak, first_tame = _exponentials(shared[1])
@@ -81,7 +81,7 @@ def _tables(shared, labels):
 
 @njit(**SUMS)
 def _dots(matrix, vector, out):  # [width, width], [width] -> [width]
-    """out = matrix @ vector, eight rows at a time, so that eight independent sums are in flight."""
+    """Matrix-vector product out = matrix @ vector, eight rows at a time, as eight independent sums."""
     for i in range(0, len(vector), LANES):
         r0, r1, r2, r3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
         r4, r5, r6, r7 = matrix[i + 4], matrix[i + 5], matrix[i + 6], matrix[i + 7]
@@ -111,7 +111,7 @@ def _dot(xs, ys):
 
 @njit(**SUMS)
 def _normalise(row):
-    """Scale a row to sum to one; returns its sum."""
+    """Scale a row so that it sums to one; returns the sum before."""
     total = 0.0
     for j in range(len(row)):
         total += row[j]
@@ -123,7 +123,7 @@ def _normalise(row):
 
 @njit(**SUMS)
 def _sunk(row):
-    """Whether a positive entry of a normalised row is below TRACE."""
+    """Whether a normalised row has a positive entry below TRACE, which the next step could lose."""
     count = 0
     for j in range(len(row)):
         count += (row[j] > 0.0) & (row[j] < TRACE)
@@ -132,7 +132,9 @@ def _sunk(row):
 
 @njit(**SUMS)
 def _lift(emissions, lifted):  # [time, labels] -> [time, width]
-    """lifted = exp(emissions - emission of label 0); returns the sum of the latter, NaN if one is outside REACH."""
+    """Exponentials of emissions: lifted = exp(emissions - emission of label 0).
+
+    Returns the sum of the emissions of label 0 over the tokens, or NaN if an emission is outside REACH."""
     base, out_of_reach = 0.0, 0
     for t in range(len(emissions)):
         row, lifted_row = emissions[t], lifted[t]
@@ -150,7 +152,7 @@ def _lift(emissions, lifted):  # [time, labels] -> [time, width]
 
 @njit(**SUMS)
 def _forward(emissions, tables, lifted, alphas):
-    """Scaled forward recursion: fill alphas [time, width], rows summing to one; returns log Z, NaN if out of range."""
+    """Scaled forward recursion: fill alphas [time, width], rows summing to one; returns log Z or NaN."""
     _, step_back, first, last, step_peak, ends_peak, forbids, tame = tables
     if not tame:
         return np.nan
@@ -173,7 +175,7 @@ def _forward(emissions, tables, lifted, alphas):
 
 @njit(**SUMS)
 def _outer_sum(lefts, rights, sums):  # [time, width], [time, width] -> [width, width]
-    """sums = lefts^T @ rights, the expected steps, eight time steps at a time."""
+    """Expected transitions before weighting: sums = lefts^T @ rights, eight time steps at a time."""
     sums[:] = 0.0
     full = len(lefts) // 8 * 8
     for t in range(0, full, 8):
@@ -197,9 +199,9 @@ def _outer_sum(lefts, rights, sums):  # [time, width], [time, width] -> [width, 
 
 @njit(**SUMS)
 def _backward(emissions, tables, weight, alphas, lifted, nodes, edges):
-    """Scaled backward recursion: fill nodes [time, labels] and edges [width, width] with weighted expected counts.
+    """Scaled backward recursion: weighted expected counts of labels and transitions of one sentence.
 
-    Returns False if out of range; `lifted` is overwritten.
+    Fills nodes [time, labels] and edges [width, width]; `lifted` is overwritten. Returns False if a sum is below FLOOR.
     """
     step, last = tables[0], tables[3]
     _lift(emissions, lifted)
@@ -232,12 +234,12 @@ def _backward(emissions, tables, weight, alphas, lifted, nodes, edges):
     return True
 
 
-# --- one sentence in log-space: any scores, minus infinity and NaN included
+# --- one sentence in log-space, for any scores, including minus infinity and NaN
 
 
 @njit(**EXACT)
 def _log_forward(emissions, shared, lifted, alphas):
-    """Forward recursion in log-space: fill alphas [time, width] with logarithms; returns log Z."""
+    """Forward recursion in log-space: fill alphas [time, width] with logarithms of prefix sums; returns log Z."""
     steps, start, end = shared
     peaks = lifted[0]
     for t in range(len(emissions)):
@@ -253,11 +255,11 @@ def _log_forward(emissions, shared, lifted, alphas):
 
 @njit(**EXACT)
 def _log_backward(emissions, shared, weight, alphas, nodes, edges):
-    """Backward recursion in log-space, from the alphas of `_log_forward`; fills the same as `_backward`."""
+    """Backward recursion in log-space, from the alphas of `_log_forward`; fills nodes and edges as `_backward` does."""
     steps, _, end = shared
     total = log_total(alphas[-1], end)
     edges[:] = 0.0
-    if total == -np.inf:  # no sequence is allowed: no gradient
+    if total == -np.inf:  # no sequence is allowed, so the gradient is zero
         nodes[:] = 0.0
         return
     back, beta = steps.T.copy(), end.copy()
@@ -283,13 +285,13 @@ def _log_backward(emissions, shared, weight, alphas, nodes, edges):
 
 @njit(**PLAIN)
 def chunk_count(sentences):
-    """The number of chunks that a batch is split into."""
+    """The number of chunks into which a batch of sentences is split, for threads."""
     return max(1, min(MOST_CHUNKS, sentences // LEAST_SENTENCES))
 
 
 @njit(**PLAIN)
 def _forward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_logs, totals):
-    """`forward` for some sentences of the batch."""
+    """Forward recursion (`forward`) of some sentences of the batch, in log-space where necessary."""
     lifted = np.empty(alphas.shape[1:])
     for b in sentences:
         size = lengths[b]
@@ -302,8 +304,9 @@ def _forward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_log
 
 @njit(parallel=True, **PLAIN)
 def forward(emissions, lengths, transitions, start, end, alphas, in_logs, totals):
-    """Forward recursion of a batch: fill totals [batch] with log Z; alphas [batch, time, width] and in_logs [batch]
-    are for `backward`."""
+    """Forward recursion of a batch of linear chains: fill totals [batch] with log Z.
+
+    Also fills alphas [batch, time, width] and in_logs [batch] (whether alphas are logarithms) for `backward`."""
     shared = _widen(transitions, start, end)
     tables = _tables(shared, len(start))
     chunks = chunk_count(len(lengths))
@@ -317,7 +320,7 @@ def forward(emissions, lengths, transitions, start, end, alphas, in_logs, totals
 
 @njit(**PLAIN)
 def _backward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_logs, weights, nodes, steps, ends):
-    """`backward` for some sentences of the batch."""
+    """Backward recursion (`backward`) of some sentences of the batch, in log-space where necessary."""
     lifted = np.empty(alphas.shape[1:])
     edges = np.empty(shared[0].shape)
     labels = len(steps)
@@ -341,8 +344,9 @@ def _backward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_lo
 def backward(emissions, lengths, transitions, start, end, alphas, in_logs, weights, nodes, steps, ends):
     """Backward recursion of a batch of linear chains: the gradient of sum_b weights[b] log Z_b.
 
-    Fills nodes [batch, time, labels], zero beyond the length; adds to steps [chunks, labels, labels] and to
-    ends [chunks, 2, labels], whose sums over the chunks belong to the transitions, the start and the end.
+    Fills nodes [batch, time, labels], the gradient in the emissions, zero beyond the length. Adds to
+    steps [chunks, labels, labels] and ends [chunks, 2, labels]; their sums over chunks are the gradient in the
+    transitions, and in the start and end scores.
     """
     shared = _widen(transitions, start, end)
     tables = _tables(shared, len(start))
@@ -358,7 +362,7 @@ def backward(emissions, lengths, transitions, start, end, alphas, in_logs, weigh
 
 @njit(**PLAIN)
 def _best(emissions, transitions, start, end, scores, arrivals, origins, path):
-    """Viterbi on one linear chain: fill path [time] with the best labels; among equals the lowest."""
+    """Viterbi on one linear chain: fill path [time] with the best labels; ties go to the lowest label."""
     for j in range(len(end)):
         scores[j] = start[j] + emissions[0, j]
     for t in range(1, len(emissions)):
@@ -386,7 +390,7 @@ def _best(emissions, transitions, start, end, scores, arrivals, origins, path):
 
 @njit(**PLAIN)
 def _best_chunk(sentences, emissions, lengths, transitions, start, end, paths):
-    """`best` for some sentences of the batch."""
+    """Viterbi (`best`) on some sentences of the batch."""
     scores, arrivals = np.empty(len(start)), np.empty(len(start))
     origins = np.empty(emissions.shape[1:], np.int64)
     for b in sentences:
@@ -413,10 +417,10 @@ def best(emissions, lengths, transitions, start, end, paths):
 
 @njit(**PLAIN)
 def _merge(before, steps, heads, scores, origins):
-    """Merge sorted lists: scores [ranks] get the highest of before[i, rank] + steps[i], in descending order.
+    """Merge sorted lists of path scores: scores [ranks] = highest of before[i, rank] + steps[i], in descending order.
 
-    origins [ranks]: where each comes from, i * ranks + rank, -1 if nothing allowed is left. Each row of before
-    [labels, ranks] is descending; among equals the lowest label goes first, then the lowest rank."""
+    origins [ranks]: the source i * ranks + rank of each score, -1 if no allowed path is left. Each row of before
+    [labels, ranks] is descending; ties go to the lowest label, then to the lowest rank."""
     labels, ranks = before.shape
     heads[:] = 0
     for rank in range(ranks):
@@ -432,7 +436,7 @@ def _merge(before, steps, heads, scores, origins):
 
 @njit(**PLAIN)
 def _best_k(emissions, back, start, end, before, after, heads, origins, paths, totals):
-    """The k best paths of one chain: paths [ranks, time], totals [ranks]; back is transitions to -> from."""
+    """The k best paths of one chain: fill paths [ranks, time] and totals [ranks]; `back` is transitions to -> from."""
     time, ranks = len(emissions), len(totals)
     before[:] = -np.inf
     for j in range(len(end)):
@@ -456,7 +460,7 @@ def _best_k(emissions, back, start, end, before, after, heads, origins, paths, t
 
 @njit(**PLAIN)
 def _best_k_chunk(sentences, emissions, lengths, back, start, end, paths, totals):
-    """`best_k` for some sentences of the batch."""
+    """The k best paths (`best_k`) of some sentences of the batch."""
     labels, ranks = len(end), totals.shape[1]
     before, after = np.empty((labels, ranks)), np.empty((labels, ranks))
     heads, origins = np.empty(labels, np.int64), np.empty((emissions.shape[1], labels, ranks), np.int32)
@@ -469,9 +473,10 @@ def _best_k_chunk(sentences, emissions, lengths, back, start, end, paths, totals
 
 @njit(parallel=True, **PLAIN)
 def best_k(emissions, lengths, transitions, start, end, paths, totals):
-    """Fill paths [batch, ranks, time] with the k best label sequences, 0 beyond the length, and totals [batch, ranks].
+    """The k best label sequences of a batch of chains: fill paths [batch, ranks, time] and totals [batch, ranks].
 
-    If there are fewer sequences than ranks, the remaining totals are minus infinity and their paths 0."""
+    Paths are 0 beyond the length. If there are fewer sequences than ranks, the remaining totals are minus infinity and
+    the remaining paths are 0."""
     back = transitions.T.copy()
     chunks = chunk_count(len(lengths))
     if chunks == 1:

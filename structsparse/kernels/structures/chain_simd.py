@@ -1,13 +1,13 @@
-"""CRF loss and gradient of many sentences in SIMD: 16 sentences of similar length side by side.
+"""CRF loss and gradient with SIMD vectors: 16 sentences of similar length are processed side by side.
 
-All arithmetic runs across the sentences, so a step of the recursions fills the vector registers whatever the number of
-labels, and only the ends of the shorter sentences of 16 are padded. Probabilities are float32, each step scaled to sum
-to one. If transitions and the emissions of each token spread over at most REACH, no entry of a step is below
-exp(-2 * REACH) of the largest, which float32 represents at full precision. Sentences beyond that are reported and left
-to the kernels of `chain`. Totals are summed in float64.
+Each SIMD vector holds one number per sentence. So a step of the recursions fills the vector registers, whatever the
+number of labels. Only the ends of the shorter sentences of a group are padded. Probabilities are float32, and each
+step is scaled to sum to one. If transitions and the emissions of each token spread over at most REACH, no entry of a
+step is below exp(-2 * REACH) of the largest, which float32 represents at full precision. Sentences with larger spreads
+are reported and left to the kernels of `chain`. Totals are summed in float64.
 
-Groups of 16 are distributed over chunks, whose number depends on the batch alone, and chunks are summed in order:
-results do not depend on the number of threads.
+Groups of 16 are distributed over chunks. The number of chunks depends on the batch alone, and chunks are summed in
+order, so results do not depend on the number of threads.
 """
 
 import math
@@ -39,13 +39,13 @@ _DEEP = 8  # scales multiplied before a logarithm is taken: exp(-8 * 2 * REACH) 
 _one, _zero = np.float32(1.0), np.float32(0.0)
 _TO_BINARY = np.float32(1.4426950408889634)  # 1 / log 2
 _LOG_2, _LOG_2_REST = np.float32(0.693359375), np.float32(-2.12194440e-4)  # log 2 in two parts
-_ROUNDER = np.float32(1.5 * 2.0**23)  # adding it leaves the rounded integer in the low bits
+_ROUNDER = np.float32(1.5 * 2.0**23)  # x + _ROUNDER has the rounded integer x in its low bits
 _TAYLOR = tuple(np.float32(1.0 / math.factorial(k)) for k in range(7, -1, -1))
 
 
 @njit(**PLAIN)
 def _exp(flat, place):
-    """Replace flat[place : place + LANES], numbers from -87 to 0, by their exp, to a few units in the last place."""
+    """Exponentials of flat[place : place + LANES], in place; entries from -87 to 0."""
     x, rounder = load(flat, place), spread(_ROUNDER)
     shifted = multiply_add(x, spread(_TO_BINARY), rounder)
     power = subtract(shifted, rounder)
@@ -62,10 +62,10 @@ def _exp(flat, place):
 
 @njit(**PLAIN)
 def _tables(transitions, start, end):
-    """Exponentials of transitions, starts and ends in float32, each table divided by its largest entry.
+    """Exponentials of transition, start and end scores in float32, each table divided by its largest entry.
 
-    Returns steps to <- from and from <- to [width, width], start and end [width]; the logarithms of the divisors of a
-    step and of both ends; whether all scores lie within REACH."""
+    Returns transitions to <- from and from <- to [width, width], start and end [width]; the logarithm of the divisor of
+    a transition, and of both ends; whether all scores lie within REACH."""
     labels = len(start)
     width = (labels + 7) // 8 * 8  # the padding stays zero
     step, back = np.zeros((width, width), np.float32), np.zeros((width, width), np.float32)
@@ -81,7 +81,7 @@ def _tables(transitions, start, end):
 
 @njit(**PLAIN)
 def _near(scores, peak):
-    """Whether all scores lie within REACH of the peak; false for NaN."""
+    """Whether all scores lie within REACH of the largest score (peak); false for NaN."""
     return peak < np.inf and peak - scores.min() <= REACH
 
 
@@ -90,7 +90,9 @@ def _near(scores, peak):
 
 @njit(**PLAIN)
 def _lift(flat, labels, begins, lengths, t, weights, peaks):
-    """weights [labels, LANES] = exp(emission - peak), ones beyond the end; peaks [LANES] = largest of each token.
+    """Exponentials of the emissions at time t: weights [labels, LANES] = exp(emission - peak), ones beyond the end.
+
+    peaks [LANES] = the largest emission of the token of each sentence.
 
     Returns whether the emissions of every token lie within REACH."""
     for lane in range(LANES):
@@ -118,8 +120,9 @@ def _lift(flat, labels, begins, lengths, t, weights, peaks):
 
 @njit(**PLAIN)
 def _mix(matrix, values, labels, out):
-    """One step of a recursion: out = matrix @ values for each lane; matrix [width, width], values and out [width,
-    LANES]."""
+    """One step of a chain recursion: out = matrix @ values for each lane.
+
+    matrix [width, width], values and out [width, LANES]."""
     width = len(matrix)
     for j in range(0, width, 8):
         s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = spread(_zero)
@@ -146,7 +149,7 @@ def _mix(matrix, values, labels, out):
 
 @njit(**PLAIN)
 def _product(left, right, labels, out, sums):
-    """out = left * right, entry by entry; sums [LANES] = its sum over the labels."""
+    """Entrywise product: out = left * right; sums [LANES] = sum of the product over the labels."""
     sums_of_labels = spread(_zero)
     for j in range(labels):
         value = multiply(load(left, j * LANES), load(right, j * LANES))
@@ -157,7 +160,7 @@ def _product(left, right, labels, out, sums):
 
 @njit(**PLAIN)
 def _divide(values, labels, sums):
-    """values /= sums, for each lane."""
+    """Normalise each lane: values /= sums."""
     factor = divide(spread(_one), load(sums, 0))
     for j in range(labels):
         store(values, j * LANES, multiply(load(values, j * LANES), factor))
@@ -202,9 +205,10 @@ def _forward(flat, labels, begins, lengths, shared, lifted, alphas, totals):
 
 @njit(**PLAIN)
 def _backward(flat, labels, begins, lengths, shared, lifted, alphas, rights):
-    """Backward recursion: fill flat with the probability of each label at each token, and rights
-    [time, width * LANES] so that step[i, j] * sum over times and lanes of alphas[t, i] * rights[t, j] is the expected
-    number of steps i -> j."""
+    """Backward recursion of 16 sentences: fill flat with the probability of each label at each token.
+
+    Also fills rights [time, width * LANES]. The expected number of transitions i -> j is step[i, j] times the sum,
+    over times and lanes, of alphas[t, i] * rights[t, j]."""
     step = shared[1]
     beta, node = np.zeros(len(step) * LANES, np.float32), np.empty(len(step) * LANES, np.float32)
     sums = np.empty(LANES, np.float32)
@@ -231,13 +235,13 @@ def _backward(flat, labels, begins, lengths, shared, lifted, alphas, rights):
         _product(alphas[t - 1], beta, labels, node, sums)
         for lane in range(LANES):
             if t >= lengths[lane]:
-                sums[lane] = np.inf  # no step there
+                sums[lane] = np.inf  # this sentence has no transition at t
         _divide(right, labels, sums)
 
 
 @njit(**PLAIN)
 def _outer_sum(lefts, rights, time, width, sums):  # [time, width * LANES] twice -> [width, width]
-    """sums[i, j] = the sum over times and lanes of lefts[t, i] * rights[t, j]."""
+    """Expected transitions before weighting: sums[i, j] = sum over times and lanes of lefts[t, i] * rights[t, j]."""
     for i in range(0, width, 4):
         for j in range(0, width, 4):
             s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = spread(_zero)
@@ -283,7 +287,7 @@ def _outer_sum(lefts, rights, time, width, sums):  # [time, width * LANES] twice
 
 @njit(**PLAIN)
 def _gold(emissions, begin, gold, transitions, start, end, nodes, steps, ends, with_gradient):
-    """The score of the gold labels of one sentence; subtracts their counts from the gradient."""
+    """The score of the gold labels of one sentence; subtracts the gold counts from the gradient."""
     last = len(gold) - 1
     total = start[gold[0]] + end[gold[last]]
     for t in range(len(gold)):
@@ -303,7 +307,7 @@ def _gold(emissions, begin, gold, transitions, start, end, nodes, steps, ends, w
 
 @njit(**PLAIN)
 def _chunk(groups, order, emissions, begins, lengths, gold, scores, shared, losses, nodes, steps, ends, with_gradient):
-    """`crf` for some groups of 16 sentences."""
+    """CRF losses and gradient (`crf`) of some groups of 16 sentences."""
     labels, width, longest = emissions.shape[1], len(shared[0]), lengths[order[0]]
     transitions, start, end = scores
     flat, gradient = emissions.reshape(emissions.size), nodes.reshape(nodes.size)
@@ -336,17 +340,19 @@ def _chunk(groups, order, emissions, begins, lengths, gold, scores, shared, loss
 
 
 def chunk_count(sentences):
-    """The number of chunks that the sentences are split into."""
+    """The number of chunks into which the sentences are split, for threads."""
     return max(1, min(MOST_CHUNKS, sentences // (8 * LANES)))
 
 
 @njit(parallel=True, **PLAIN)
 def crf(order, emissions, begins, lengths, gold, transitions, start, end, losses, nodes, steps, ends, with_gradient):
-    """CRF losses [sentences] = log Z - score(gold), NaN for a sentence out of range; with `with_gradient`, the gradient
-    of their sum: fills nodes [tokens, labels], adds to steps [chunks, labels, labels] and ends [chunks, 2, labels].
+    """CRF losses [sentences] = log Z - score(gold), NaN for a sentence out of range; optionally the gradient.
 
-    order: the sentences by descending length; emissions float32 [tokens, labels], of sentence b from begins[b] on;
-    gold int64 [sentences, time]; transitions, start and end in float64."""
+    With `with_gradient`, fills nodes [tokens, labels] and adds to steps [chunks, labels, labels] and
+    ends [chunks, 2, labels]: the gradient of the summed losses.
+
+    order: the sentences by descending length; emissions float32 [tokens, labels], the rows of sentence b from begins[b]
+    on; gold int64 [sentences, time]; transitions, start and end in float64."""
     chunks, groups = len(steps), (len(order) + LANES - 1) // LANES
     scores, shared = (transitions, start, end), _tables(transitions, start, end)
     if not shared[-1]:

@@ -1,17 +1,18 @@
-"""Chu-Liu-Edmonds: the best dependency tree whose arcs may cross.
+"""Chu-Liu-Edmonds algorithm: the best non-projective dependency tree, whose arcs may cross.
 
 The matrix of scores is dense, and the time grows with n^2.
 
-A path is grown from a token to its best head, and so on (Gabow, Galil, Spencer and Tarjan 1986). If it reaches the
-root, or a node linked to the root before, all of it is linked. If it meets itself, the cycle is contracted to one node,
-whose arcs are the best of its members', minus the score of the member's own arc in the cycle. At the end the cycles are
-expanded from the last one made to the first: each loses the arc of the member at which the arc from outside enters.
+A path is grown from a token to its best head, then to the best head of that head, and so on (Gabow, Galil, Spencer and
+Tarjan 1986). If the path reaches the root, or a node linked to the root before, all nodes of the path are linked. If
+the path meets itself, the cycle is contracted to one node. The score of an arc into this node is the best score of an
+arc into a member, minus the score of the arc of that member within the cycle. At the end the cycles are expanded, from
+the last to the first. Each cycle loses the arc of the member at which the arc from outside enters.
 
-With a single root, arcs from the root have rank 1, all others rank 0, and a lower rank precedes any score: the tree has
-as few arcs from the root as possible, and is the best of these trees. Ranks are integers that are subtracted beside the
-scores: an infinite penalty that costs no precision.
+With a single root, arcs from the root have rank 1, all others rank 0, and a lower rank precedes any score. So the tree
+has as few arcs from the root as possible, and is the best of these trees. Ranks are integers that are subtracted beside
+the scores: they act as an infinite penalty that costs no precision.
 
-Among equal arcs the one from the lowest node is taken.
+Among arcs with equal scores, the arc from the lowest node is taken.
 """
 
 from typing import NamedTuple
@@ -25,13 +26,14 @@ FRESH, ON_PATH, LINKED, MERGED, IN_CYCLE = range(5)
 
 
 class Contractions(NamedTuple):
-    """Work memory of contractions. A node is at a place, a cycle at that of its first member; names are unique over
-    both."""
+    """Work memory of cycle contractions.
 
-    ranks: np.ndarray  # [n + 1, n + 1] of the best arc between two nodes
-    arcs: np.ndarray  # [n + 1, n + 1] which arc of tokens that is: modifier * (n + 1) + head
+    A token has its own place; a cycle has the place of its first member. Names are unique over tokens and cycles."""
+
+    ranks: np.ndarray  # [n + 1, n + 1] rank of the best arc between two nodes
+    arcs: np.ndarray  # [n + 1, n + 1] the best arc between two nodes, as arc of tokens: modifier * (n + 1) + head
     state: np.ndarray  # [n + 1] state of the node at a place
-    path: np.ndarray  # [n + 1] places
+    path: np.ndarray  # [n + 1] places of the nodes on the path
     names: np.ndarray  # [n + 1] name of the node at a place
     above: np.ndarray  # [names] the cycle that a node became part of
     enters: np.ndarray  # [names] the arc that enters a node
@@ -39,7 +41,7 @@ class Contractions(NamedTuple):
 
 @njit(**PLAIN)
 def room(size):
-    """Work memory of contractions for up to size - 1 tokens."""
+    """Work memory of Chu-Liu-Edmonds for up to size - 1 tokens."""
     ranks, arcs = np.empty((size, size), np.int64), np.empty((size, size), np.int64)
     state, path, names = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
     return Contractions(ranks, arcs, state, path, names, np.empty(2 * size, np.int64), np.empty(2 * size, np.int64))
@@ -47,7 +49,7 @@ def room(size):
 
 @njit(**PLAIN)
 def _start(size, single, space):
-    """Initialise the work memory: every token is a node of its own."""
+    """Initialise the work memory: every token is a separate node, and only the root is linked."""
     for m in range(size):
         for h in range(size):
             space.ranks[m, h] = 1 if single and h == 0 else 0
@@ -75,7 +77,7 @@ def _best_head(v, size, scores, ranks, state):
 
 @njit(**PLAIN)
 def _take(to, at, scores, ranks, arcs):
-    """Replace the arc at place `to` by that at place `at`, if that is better."""
+    """Replace the arc at index pair `to` by the arc at index pair `at`, if the latter is better."""
     if not scores[at] > -np.inf:
         return
     better = ranks[at] < ranks[to] or (ranks[at] == ranks[to] and scores[at] > scores[to])
@@ -85,7 +87,7 @@ def _take(to, at, scores, ranks, arcs):
 
 @njit(**PLAIN)
 def _contract(cycle, name, size, scores, space):
-    """Contract a cycle of nodes, each followed by its head, into the first of them."""
+    """Contract a cycle of nodes, each followed by its head, into its first node."""
     ranks, arcs, state, r = space.ranks, space.arcs, space.state, cycle[0]
     for v in cycle:
         state[v] = IN_CYCLE
@@ -108,9 +110,9 @@ def _contract(cycle, name, size, scores, space):
 
 @njit(**PLAIN)
 def _grow(start, name, size, scores, space):
-    """Grow a path from `start` until it is linked to the root.
+    """Grow a path of best heads from `start` until the path is linked to the root.
 
-    Returns the name for the next cycle, -1 if there is no path."""
+    Returns the name for the next cycle, or -1 if no path to the root exists."""
     state, path = space.state, space.path
     path[0], count = start, 1
     state[start] = ON_PATH
@@ -137,9 +139,9 @@ def _grow(start, name, size, scores, space):
 
 @njit(**PLAIN)
 def best(scores, single, heads, space):
-    """Fill heads [n + 1] with the best tree of scores [n + 1, n + 1], which are overwritten.
+    """Fill heads [n + 1] with the best dependency tree for scores [n + 1, n + 1], which are overwritten.
 
-    Returns whether there is a tree."""
+    Returns whether a tree exists."""
     size = len(heads)
     enters, name = space.enters, size
     _start(size, single, space)

@@ -1,29 +1,33 @@
 """Softmax loss of a language model over a tree of contexts, and its gradient; parallel over subtrees.
 
-Entries e are (context, word) pairs; S[e], the score of the word after the context, is S[above[e]] + d[e] with the
-increment d = features * weights (+ base for the first V, which are all words after the empty context). The mass of a
-context follows from that of the context above it,
+The tree has one node n per context; the context above n is a shorter context, a suffix of n. An entry e is a (context,
+word) pair. above[e] is the entry of the same word in the nearest context above. The score of the word after the context
+is S[e] = S[above[e]] + d[e], with the increment d = features * weights. The first V entries are all words after the
+empty context; the increments of these entries also include `base`. The mass Z of a context, the sum of exp S over all
+words, follows from the mass of the context above,
 
     Z[n] = Z[above n] + sum over the entries e of n of (exp S[e] - exp S[above e]),
 
-so a pass costs the number of entries, whatever the number of words. With ends N[n] (targets whose deepest context
-is n) and M[e] (targets whose deepest entry is e)
+so the time of a pass grows with the number of entries, not with the number of words. Let N[n] be the number of targets
+whose deepest context is n, and M[e] the number of targets whose deepest entry is e. Then
 
     loss = sum_n N[n] log Z[n] - sum_e M[e] S[e] = sum_n N[n] log Z[n] - sum_e C[e] d[e]
 
-where C[e], `below`, is M summed over e and all below it. In its gradient, c[n], the sum of N / Z over n and all below
-it, is the weight of all targets that see an entry of n: dloss/dS[e] = c[n] exp S[e] - sum over the entries e' right
-below e of c[n'] exp S[e] - M[e].
+where C[e], `below`, is M summed over e and all entries below e. In the gradient of the loss, the weight of all targets
+that see an entry of n is c[n], the sum of N / Z over n and all nodes below n:
 
-The fast algorithm keeps exp S relative to the best word of the empty context, as a product along the path. It reports
-failure if one of these exceeds MOST, or if a context has less than WORTH of the mass of one above it: the difference
-would then lose more than twelve bits, and so would the gradient. `contexts_stable` then takes over. Either way Z is
-right to about 2^12 units in the last place, and the gradient to as much of the number of targets, for any finite
-scores.
+    dloss/dS[e] = c[n] exp S[e] - sum over the entries e' right below e of c[n'] exp S[e] - M[e]
+
+The fast algorithm keeps exp S relative to the best word of the empty context, as a product along the path. The
+algorithm reports failure if an exp S exceeds MOST, or if a context has less than WORTH of the mass of a context above
+it. The difference would then lose more than twelve bits, and so would the gradient. `contexts_stable` then takes over.
+In both cases, for any finite scores, Z is right to about 2^12 units in the last place. The error of the gradient is as
+small relative to the number of targets.
 
 Nodes are processed in runs (`plan`): whole subtrees with about TILE entries together, level by level, so that repeated
-look-ups stay in the CPU cache. Parts of the runs go to threads. They share only the empty context, whose gradient each
-part sums separately. Parts depend on the tree alone, so results do not depend on the number of threads.
+look-ups stay in the CPU cache. Each thread processes some parts, which consist of runs. Parts share only the empty
+context; each part sums the gradient of the empty context separately. Parts depend on the tree alone, so results do not
+depend on the number of threads.
 """
 
 import math
@@ -33,11 +37,11 @@ from numba import njit, prange
 
 from structsparse.kernels.logspace import EXACT, PLAIN, SUMS, exp
 
-TILE = 1 << 15  # entries of a tile, which fit a second-level CPU cache
-PARTS, PART = 8, 1 << 17  # parts, at most; entries of a part, at least
-STEEP, MOST = 300.0, 1e150  # largest increment and exp S of the fast algorithm
-WORTH = 2.0**-12  # least share of the mass above
-FULL = 1e140  # largest product of masses before its logarithm is taken
+TILE = 1 << 15  # entries of a tile, which fit in a second-level CPU cache
+PARTS, PART = 8, 1 << 17  # most parts; fewest entries of a part
+STEEP, MOST = 300.0, 1e150  # largest increment and largest exp S of the fast algorithm
+WORTH = 2.0**-12  # least mass of a context, relative to the contexts above it
+FULL = 1e140  # largest product of masses before the logarithm of the product is taken
 
 
 # --- the order of nodes
@@ -45,11 +49,12 @@ FULL = 1e140  # largest product of masses before its logarithm is taken
 
 @njit(**PLAIN)
 def plan(above, starts):
-    """Plan the order of nodes: runs int64 [runs, 2] of nodes from : to, without node 0, and the first run of each part,
-    int64 [parts + 1]."""
+    """Plan the order in which the nodes of a context tree are processed.
+
+    Returns runs int64 [runs, 2] of nodes from : to, without node 0; and the first run of each part [parts + 1]."""
     nodes = len(above)
     sizes, tile = np.zeros(nodes, np.int64), np.zeros(nodes, np.int32)
-    top = np.empty(nodes, np.int32)  # the context of one word that a context lies below
+    top = np.empty(nodes, np.int32)  # the one-word context at the top of the subtree of each context
     for n in range(1, nodes):
         top[n] = n if above[n] == 0 else top[above[n]]
         sizes[top[n]] += starts[n + 1] - starts[n]
@@ -85,7 +90,7 @@ def plan(above, starts):
 
 @njit(**PLAIN)
 def _by_tile(tile, tiles):
-    """All nodes except 0 ordered by tile, ascending within it; and where each tile begins."""
+    """All nodes except 0, sorted by tile, ascending within a tile; and the offset of each tile."""
     offsets = np.zeros(tiles + 1, np.int64)
     for n in range(1, len(tile)):
         offsets[tile[n] + 1] += 1
@@ -100,7 +105,7 @@ def _by_tile(tile, tiles):
 
 @njit(**PLAIN)
 def add_upwards(values, above):
-    """Sum over subtrees: values[above] += values, from the last on."""
+    """Sum values over subtrees: values[above[k]] += values[k], from the last k to the first."""
     for k in range(len(values) - 1, -1, -1):
         if above[k] >= 0:
             values[above[k]] += values[k]
@@ -111,7 +116,7 @@ def add_upwards(values, above):
 
 @njit(**EXACT)
 def _exponentials(weights, features, out):
-    """out = exp(features * weights); returns the number of increments above STEEP."""
+    """Exponentials of increments: out = exp(features * weights); returns the number of increments above STEEP."""
     steep = 0
     if features.size == 0:
         for e in range(out.size):
@@ -128,7 +133,7 @@ def _exponentials(weights, features, out):
 
 @njit(**SUMS)
 def _gain(weights, features, below):
-    """The part of the loss linear in the increments: sum_e below[e] * d[e]"""
+    """The part of the loss that is linear in the increments d: sum_e below[e] * d[e]."""
     total = 0.0
     if features.size == 0:
         for e in range(below.size):
@@ -141,8 +146,9 @@ def _gain(weights, features, below):
 
 @njit(**EXACT)
 def _root(weights, features, base, below, exps, masses):
-    """exps of the empty context relative to its best word; returns the shift, the gain, and the number of scores too
-    low."""
+    """Exponentials and mass of the empty context, relative to the best word.
+
+    Returns the shift (highest score), the loss part linear in the increments, and how many scores are too low."""
     words = below.size
     shift, gain = -np.inf, 0.0
     for e in range(words):
@@ -162,7 +168,7 @@ def _root(weights, features, base, below, exps, masses):
 
 @njit(**EXACT)
 def increment(weights, features, base, e):
-    """The increment of entry e: features * weights + base."""
+    """The score increment of entry e: features * weights, plus base for words after the empty context."""
     d = np.float64(weights[e])
     if features.size > 0:
         d *= np.float64(features[e])
@@ -173,9 +179,9 @@ def increment(weights, features, base, e):
 
 @njit(**EXACT)
 def _multiply(a, b, node, above, exps, masses):
-    """Compute exps of entries a : b and their gains to the masses of their nodes; returns how many are out of range.
+    """Compute exp S of entries a : b, and the change of mass of each node; returns the number of entries out of range.
 
-    Along the entries: a loop over the few entries of each node would often end in a mispredicted branch."""
+    The loop runs over entries: a loop over the few entries of each node would often end in a mispredicted branch."""
     wild, last, gained = 0, -1, 0.0
     for e in range(a, b):
         n, x = node[e], exps[above[e]]
@@ -190,7 +196,7 @@ def _multiply(a, b, node, above, exps, masses):
 
 @njit(**EXACT)
 def _gather(begin, end, above, node_ends, masses):
-    """Compute the masses of nodes begin : end; returns their sum of N log Z, and the number that is out of range."""
+    """Compute the masses Z of nodes begin : end; returns the sum of N log Z, and the number of masses out of range."""
     total, product, wild = 0.0, 1.0, 0
     for n in range(begin, end):
         p = above[n]
@@ -210,7 +216,7 @@ def _gather(begin, end, above, node_ends, masses):
 
 @njit(**PLAIN)
 def _forward_part(first, last, runs, tree, weights, features, below, node_ends, exps, masses):
-    """`forward` for some runs; returns their loss and the number of values out of range."""
+    """The loss (`forward`) of some runs of nodes; also returns the number of values out of range."""
     node_above, starts, above, node = tree
     loss, wild = 0.0, 0
     for r in range(first, last):
@@ -229,8 +235,8 @@ def _forward_part(first, last, runs, tree, weights, features, below, node_ends, 
 def forward(runs, parts, tree, weights, features, base, below, node_ends, total, words, exps, masses):
     """The language-model loss over a tree of contexts, and whether all values are in the range of the fast algorithm.
 
-    `tree` is (above of nodes, starts, above and node of entries); `total` the number of targets. Fills exps [entries]
-    and masses [nodes, 2] (Z, and the largest on its path) for `backward`."""
+    `tree` is (above of nodes, starts of entries of nodes, above of entries, node of entries); `total` is the number of
+    targets. Fills exps [entries] and masses [nodes, 2] (Z, and the largest Z on the path) for `backward`."""
     shift, gain, steep = _root(weights, features, base, below[:words], exps, masses)
     loss = total * shift + node_ends[0] * math.log(masses[0, 0]) - gain
     count = len(parts) - 1
@@ -247,7 +253,7 @@ def forward(runs, parts, tree, weights, features, base, below, node_ends, total,
 
 @njit(**EXACT)
 def _climb(begin, end, above, shares, place):
-    """Add the shares of nodes begin : end to those above them; that of node 0 is shares[place]."""
+    """Add the shares of nodes begin : end to the shares of the nodes above; shares[place] is the share of node 0."""
     for n in range(end - 1, begin - 1, -1):
         p = above[n]
         shares[p if p > 0 else place] += shares[n]
@@ -255,10 +261,10 @@ def _climb(begin, end, above, shares, place):
 
 @njit(**EXACT)
 def _spread(a, b, words, node, above, exps, shares, slopes, root, first):
-    """Add the slopes of entries a : b to those of the entries above them.
+    """Add the slopes (gradient in the scores) of entries a : b to the slopes of the entries above.
 
-    The slopes of the entries of node 0 begin at `own`; that of any other entry e is at first + e, without its own
-    share."""
+    The slopes of the entries of node 0 begin at `root`; the slope of another entry e is at first + e, without the
+    share of the node of e."""
     for e in range(b - 1, a - 1, -1):
         q = above[e]
         slopes[q + (root if q < words else first)] += slopes[first + e] + shares[node[e]] * (exps[e] - exps[q])
@@ -266,7 +272,7 @@ def _spread(a, b, words, node, above, exps, shares, slopes, root, first):
 
 @njit(**EXACT)
 def _finish(node, exps, shares, slopes, below, features, scale, out):
-    """The gradient of the loss with respect to the weights of some entries, from slopes and shares."""
+    """Gradient of the loss with respect to the weights of some entries, from slopes and shares."""
     if features.size == 0:
         for e in range(out.size):
             out[e] = scale * (slopes[e] + shares[node[e]] * exps[e] - below[e])
@@ -277,7 +283,7 @@ def _finish(node, exps, shares, slopes, below, features, scale, out):
 
 @njit(**SUMS)
 def _divide(counts, masses, out):
-    """Targets per mass: out = counts / masses[:, 0]"""
+    """Shares of nodes: out = counts / masses[:, 0], the number of targets divided by Z."""
     for n in range(out.size):
         out[n] = counts[n] / masses[n, 0]
 
@@ -286,7 +292,7 @@ def _divide(counts, masses, out):
 def _backward_part(
     part, parts, runs, tree, features, below, node_ends, scale, exps, masses, shares, slopes, words, out
 ):
-    """`backward` for the runs of one part."""
+    """Gradient (`backward`) of the weights of one part of the context tree."""
     node_above, starts, above, node = tree
     count = len(parts) - 1
     root, first, place = part * words, (count - 1) * words, len(node_above) + part
@@ -306,8 +312,9 @@ def _backward_part(
 
 @njit(parallel=True, **PLAIN)
 def backward(runs, parts, tree, features, below, node_ends, scale, exps, masses, shares, slopes, words, out):
-    """Gradient: out [entries] = scale * dloss/dweights. shares [nodes + parts] and slopes [entries + (parts - 1) * V]
-    are work memory."""
+    """Gradient of the language-model loss: out [entries] = scale * dloss/dweights.
+
+    shares [nodes + parts] and slopes [entries + (parts - 1) * V] are work memory."""
     count = len(parts) - 1
     if count == 1:
         _backward_part(
@@ -324,7 +331,7 @@ def backward(runs, parts, tree, features, below, node_ends, scale, exps, masses,
 
 @njit(**PLAIN)
 def _finish_root(count, features, below, share, scale, exps, shares, slopes, words, out):
-    """The gradient of the entries of the empty context, summed over the parts."""
+    """Gradient with respect to the weights of the empty context, summed over the parts."""
     nodes = len(shares) - count
     for k in range(count):
         share += shares[nodes + k]

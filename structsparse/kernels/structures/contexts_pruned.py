@@ -1,6 +1,7 @@
-"""Scores, normalisers and proposals of pruned language models: tries of the contexts with nonzero weights.
+"""Pruned language models, as tries of contexts with nonzero weights: scores, normalisers, sampling proposals.
 
-The entries of a context are those of starts[node] : starts[node + 1], sorted by word; node 0 has all words.
+An entry is a (context, word) pair. Node `node` of the trie is a context and has the entries
+starts[node] : starts[node + 1], sorted by word; node 0 is the empty context and has all words.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from numba import njit
 from structsparse.kernels.features.suffixes import search
 
 PLAIN = {"cache": True, "nogil": True}
-_MOST = 1e150  # largest relative change of a mass
-_WORTH = 2.0**-12  # least share of the mass above at which a difference is precise
+_MOST = 1e150  # largest change of a normaliser, relative to the normaliser above
+_WORTH = 2.0**-12  # least share of the normaliser above at which the difference is precise
 
 
 @njit(**PLAIN)
 def entries_above(above, starts, entry_word, entry_above):
-    """Find the entry above each entry: that of the same word after the nearest context above that has one.
+    """Find the entry above each entry: the same word after the nearest shorter context that has an entry for the word.
 
-    above [nodes]; entries of node 0 have none above: -1."""
+    above [nodes]; entries of node 0 have no entry above, so they get -1."""
     for entry in range(starts[1]):
         entry_above[entry] = -1
     for node in range(1, len(above)):
@@ -33,7 +34,7 @@ def entries_above(above, starts, entry_word, entry_above):
 
 @njit(**PLAIN)
 def spread(explicit, same, entry_above, values):
-    """Fill inherited values: values [entries] = that of the entry above if `same`, else the next of `explicit`."""
+    """Fill inherited values: values [entries] = value of the entry above if `same`, else the next of `explicit`."""
     taken = 0
     for entry in range(len(values)):
         if same[entry]:
@@ -53,7 +54,7 @@ def score(increments, entry_above, scores):
 
 @njit(**PLAIN)
 def scores_after(node, above, starts, entry_word, scores, words):
-    """words [V] = the score of every word after a context."""
+    """Scores after a context: words [V] = the score of every word after the context of `node`."""
     words[:] = scores[: starts[1]]
     depth, place = 0, node
     while place > 0:
@@ -70,11 +71,11 @@ def scores_after(node, above, starts, entry_word, scores, words):
 def normalise(scores, above, starts, entry_word, entry_above, log_z):
     """Normalisers of a pruned model: log_z [nodes] = log of the sum of exp(score) over all words.
 
-    Z of a context is that of the context above plus the change by its own entries. If that would leave too small a
-    share of the largest Z on the path, or the change is too large, Z is summed over all words instead."""
+    Z of a context is Z of the context above plus the change by the entries of the context. Z is summed over all words
+    instead if the change is too large, or if Z has too small a share of the largest Z on the path."""
     words, shares = np.empty(starts[1]), np.ones(len(above))
     for node in range(len(above)):
-        change = 0.0  # relative to Z above
+        change = 0.0  # of Z, relative to Z of the context above
         if node > 0:
             over = log_z[above[node]]
             for entry in range(starts[node], starts[node + 1]):
@@ -90,10 +91,11 @@ def normalise(scores, above, starts, entry_word, entry_above, log_z):
 
 @njit(**PLAIN)
 def propose(scores, above, starts, entry_above, shift, cooling, bound, gain, gains):
-    """Proposal masses for sampling, the mass of an entry being exp((score - shift) * cooling).
+    """Proposal masses for sampling words; the mass of an entry is exp((score - shift) * cooling).
 
-    gain [entries]: the nonnegative increase of mass over the entry above, as running sums within a node; gains [nodes]:
-    their totals; bound [entries]: the sum of increases of an entry and those above it, at least its mass."""
+    gain [entries]: running sums, within a node, of the nonnegative increase of mass over the entry above. gains
+    [nodes]: the total increase of each node. bound [entries]: the sum of the increases of an entry and of all entries
+    above, an upper bound of the mass."""
     for node in range(len(above)):
         total = 0.0
         for entry in range(starts[node], starts[node + 1]):

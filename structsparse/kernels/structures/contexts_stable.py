@@ -1,9 +1,9 @@
-"""Numerically stable softmax loss over a tree of contexts, for any finite scores; twin of the fast `contexts`.
+"""Numerically stable softmax loss of a language model over a tree of contexts, for any finite scores.
 
-Scores S are kept instead of their exponentials, and every context has a shift, by default that of the context above it.
-If a context has less than WORTH of the mass of one above it, or more than MOST, its mass is summed anew over all words,
-with their best score as the shift. The gradient of the targets below it then goes to these words and not further up.
-Each new sum costs V operations.
+This is the slow counterpart of `contexts`. Scores S are kept instead of exponentials. Every context has a shift, by
+default the shift of the context above. If a mass is less than WORTH of the mass of a context above, or more than
+MOST, the mass is summed directly over all words, with the best score as the shift. The gradient of the targets below
+this context then goes to these words and not further up. Each direct sum costs V operations.
 """
 
 import math
@@ -17,7 +17,7 @@ from structsparse.kernels.structures.contexts import MOST, WORTH, add_upwards, i
 
 @njit(**EXACT)
 def path_sums(weights, features, base, above, out):
-    """out [entries] = S, the sums of increments along the path."""
+    """Scores of entries: out [entries] = S, the sums of score increments along the path from the empty context."""
     for e in range(out.size):
         d = increment(weights, features, base, e)
         out[e] = d if above[e] < 0 else out[above[e]] + d
@@ -25,8 +25,9 @@ def path_sums(weights, features, base, above, out):
 
 @njit(**PLAIN)
 def deepest_entries(n, tree, entry_word, path, out):
-    """out [V] = the deepest entry of each word on the path to node n; path: work memory, as long as there are
-    levels."""
+    """Deepest entries: out [V] = the deepest entry of each word on the path to node n.
+
+    path [levels] is work memory."""
     node_above, starts = tree[0], tree[1]
     for e in range(out.size):
         out[e] = e
@@ -69,7 +70,7 @@ def masses(S, tree, entry_word, levels, words, masses, shifts, anew):
 
 @njit(**SUMS)
 def loss(S, node_ends, entry_ends, masses, shifts):
-    """The language-model loss from stable normalisers: sum N log Z - sum M S"""
+    """The language-model loss from stable normalisers: sum_n N[n] log Z[n] - sum_e M[e] S[e]."""
     loss = 0.0
     for n in range(len(node_ends)):
         if node_ends[n] != 0.0:

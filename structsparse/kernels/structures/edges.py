@@ -1,13 +1,13 @@
-"""Recursions of chains over observed label pairs with scores per token: forward, backward, Viterbi.
+"""Chain recursions over listed label pairs, with a score per token and label pair: forward-backward and Viterbi.
 
-A step is a pair of neighbouring labels. Only listed steps are allowed; those to the same label are adjacent in the
-list. Sums are in log-space, as every score needs an exponential of its own anyway. Forward stores, for each step, its
-share in the probability of its second label. Backward distributes the probabilities by these shares, without
-exponentials, so no score is too large for it. Parallel over sentences.
+A step is a pair of neighbouring labels. Only listed steps are allowed; steps to the same label are adjacent in the
+list. Sums are in log-space, as scores differ between tokens and every score needs an exponential anyway. Forward stores
+the share of each step in the probability of the second label of the step. Backward distributes the probabilities by
+these shares, without exponentials, so scores of any size are allowed. Parallel over sentences.
 
-Arrays: emissions [batch, time, labels]; edges [tokens, steps], sentences end to end, of which a sentence's first row is
-ignored; begins, lengths [batch]; origins, targets [steps]; arrivals [labels + 1], the steps to label j are
-arrivals[j] : arrivals[j + 1]; shared: transitions [steps], start and end [labels] in float64.
+Arrays: emissions [batch, time, labels]; edges [tokens, steps], sentences end to end, where the first row of each
+sentence is ignored; begins, lengths [batch]; origins, targets [steps]; arrivals [labels + 1]: label j is the target of
+the steps arrivals[j] : arrivals[j + 1]; shared: transitions [steps], start and end [labels] in float64.
 """
 
 import numpy as np
@@ -19,8 +19,9 @@ from structsparse.kernels.structures.chain import chunk_count
 
 @njit(**EXACT)
 def _arrive(alpha, edge, transitions, step_list, work, out):
-    """One forward step: work = the share of each step in its target, out = log of the sums over the steps to a
-    label."""
+    """One step of the forward recursion: out [labels] = log of the sum over the steps to each label.
+
+    work [steps] = the share of each step in the sum of its target label."""
     origins, targets, arrivals = step_list
     peaks, sums = out, np.zeros(len(out))
     for k in range(len(work)):
@@ -36,14 +37,14 @@ def _arrive(alpha, edge, transitions, step_list, work, out):
         for k in range(arrivals[j], arrivals[j + 1]):
             sums[j] += work[k]
         out[j] = peaks[j] + np.log(sums[j])
-        sums[j] = 1.0 / sums[j] if sums[j] != 0.0 else 0.0  # no step arrives: no shares
+        sums[j] = 1.0 / sums[j] if sums[j] != 0.0 else 0.0  # no step to label j is possible: all shares are 0
     for k in range(len(work)):
         work[k] *= sums[targets[k]]
 
 
 @njit(**EXACT)
 def _forward(emissions, edges, shared, step_list, shares, last):
-    """Forward recursion over listed label pairs: fill shares [time, steps] and last [labels]; returns log Z."""
+    """Forward recursion of one chain: fill shares [time, steps] and last [labels], final marginals; returns log Z."""
     transitions, start, end = shared
     labels = len(start)
     alpha, arrived, work = np.empty(labels), np.empty(labels), np.empty(len(transitions))
@@ -70,7 +71,7 @@ def _forward(emissions, edges, shared, step_list, shares, last):
 
 @njit(**PLAIN)
 def _forward_chunk(sentences, emissions, edges, begins, lengths, shared, step_list, shares, last, totals):
-    """`forward` for some sentences of the batch."""
+    """Forward recursion over listed label pairs (`forward`) of some sentences of the batch."""
     for b in sentences:
         size, tokens = lengths[b], slice(begins[b], begins[b] + lengths[b])
         totals[b] = _forward(emissions[b, :size], edges[tokens], shared, step_list, shares[tokens], last[b])
@@ -78,8 +79,9 @@ def _forward_chunk(sentences, emissions, edges, begins, lengths, shared, step_li
 
 @njit(parallel=True, **PLAIN)
 def forward(emissions, edges, begins, lengths, shared, step_list, shares, last, totals):
-    """Forward recursion of a batch: fill totals [batch] with log Z; shares [tokens, steps] and last [batch, labels] are
-    for `backward`."""
+    """Forward recursion over listed label pairs: fill totals [batch] with log Z.
+
+    Also fills shares [tokens, steps] and last [batch, labels] for `backward`."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:
         _forward_chunk(range(len(lengths)), emissions, edges, begins, lengths, shared, step_list, shares, last, totals)
@@ -91,7 +93,9 @@ def forward(emissions, edges, begins, lengths, shared, step_list, shares, last, 
 
 @njit(**EXACT)
 def _backward(weight, step_list, shares, last, nodes, taken, steps, ends):
-    """Backward recursion: fill nodes [time, labels] and taken [time, steps]; add to steps [steps], ends [2, labels]."""
+    """Backward recursion of one chain: weighted expected counts of labels and label pairs.
+
+    Fills nodes [time, labels] and taken [time, steps]; adds to steps [steps] and ends [2, labels]."""
     origins, targets, _ = step_list
     node, before = weight * last, np.empty(len(last))
     for j in range(len(node)):
@@ -101,7 +105,7 @@ def _backward(weight, step_list, shares, last, nodes, taken, steps, ends):
         for j in range(len(node)):
             nodes[t, j], before[j] = node[j], 0.0
         for k in range(len(share)):
-            count = share[k] * node[targets[k]]  # zero at the first token, as its shares are
+            count = share[k] * node[targets[k]]  # zero at the first token, where all shares are zero
             before[origins[k]] += count
             steps[k] += count
             take[k] = count
@@ -113,7 +117,7 @@ def _backward(weight, step_list, shares, last, nodes, taken, steps, ends):
 
 @njit(**PLAIN)
 def _backward_chunk(sentences, begins, lengths, weights, step_list, shares, last, nodes, taken, steps, ends):
-    """`backward` for some sentences of the batch."""
+    """Backward recursion over listed label pairs (`backward`) of some sentences of the batch."""
     for b in sentences:
         size, tokens = lengths[b], slice(begins[b], begins[b] + lengths[b])
         nodes[b, size:] = 0.0
@@ -124,8 +128,9 @@ def _backward_chunk(sentences, begins, lengths, weights, step_list, shares, last
 def backward(begins, lengths, weights, step_list, shares, last, nodes, taken, steps, ends):
     """Backward recursion over listed label pairs: the gradient of sum_b weights[b] log Z_b.
 
-    Fills nodes [batch, time, labels], zero beyond the length, and taken [tokens, steps]; adds to steps [chunks, steps]
-    and ends [chunks, 2, labels], whose sums over the chunks belong to the transitions, the start and the end."""
+    Fills the gradient in the emissions, nodes [batch, time, labels], zero beyond the length, and in the edges,
+    taken [tokens, steps]. Adds to steps [chunks, steps] and ends [chunks, 2, labels]. The sums over chunks are the
+    gradient in the transitions, and in the start and end scores."""
     chunks = len(steps)
     if chunks == 1:
         sentences = range(len(lengths))
@@ -138,7 +143,7 @@ def backward(begins, lengths, weights, step_list, shares, last, nodes, taken, st
 
 @njit(**PLAIN)
 def _best(emissions, edges, shared, step_list, path):
-    """Viterbi over listed label pairs: fill path [time] with the best labels; among equals the lowest."""
+    """Viterbi over listed label pairs: fill path [time] with the best labels; ties go to the lowest label."""
     transitions, start, end = shared
     sources, _, arrivals = step_list
     labels = len(start)
@@ -167,7 +172,7 @@ def _best(emissions, edges, shared, step_list, path):
 
 @njit(**PLAIN)
 def _best_chunk(sentences, emissions, edges, begins, lengths, shared, step_list, paths):
-    """`best` for some sentences of the batch."""
+    """Viterbi over listed label pairs (`best`) on some sentences of the batch."""
     for b in sentences:
         size, tokens = lengths[b], slice(begins[b], begins[b] + lengths[b])
         _best(emissions[b, :size], edges[tokens], shared, step_list, paths[b, :size])

@@ -1,20 +1,20 @@
 """Eisner's algorithm for projective dependency trees: sums, marginals and the best tree.
 
-Positions are 0 (root) to n. A span i..j is *complete* if one of its ends heads all the rest, and *joined* if an arc
-links its ends:
+Positions are 0 (root) to n. A span i..j is *complete* if one end is the ancestor of all other positions of the span,
+and *joined* if an arc links both ends:
 
     gap[i, j]      = sum over k in i..j-1 of right[i, k] * left[k + 1, j]
     arc i -> j     = gap[i, j] * weight[j, i],  arc j -> i  = gap[i, j] * weight[i, j]
     right[i, j]    = sum over k in i+1..j of (arc i -> k) * right[k, j]          headed by i
     left[i, j]     = sum over k in i..j-1 of left[i, k] * (arc j -> k)           headed by j
 
-Every tree has exactly one derivation. With a single root, the root's first arc must be its last: gap[0, j] has k = 0
-alone. The loop over left ends i descends and, for each of them, k ascends: a complete chart entry [i, k] is added to
-all [i, j] that it is part of at once, along rows, so that no loop is a reduction.
+Every tree has exactly one derivation. With a single root, the root has one arc only, so gap[0, j] is the term with
+k = 0 alone. The loop over left ends i descends and, for each i, k ascends. A finished chart entry [i, k] is added at
+once to all entries [i, j] that it is part of. This runs along rows, so the compiler can vectorise it.
 
-Sums are in float64 weights, those of a token divided by the largest. An underflow loses less than 1e-307, in fewer than
-7^n trees: it is negligible beside a total of FLOOR * 7^n or more. A sentence with a smaller total gets NaN and is left
-to log-space, which is slower and right for any scores.
+Sums are in float64 weights; the weights of the heads of a token are divided by the largest. An underflow loses less
+than 1e-307, in fewer than 7^n trees, which is negligible if the total is FLOOR * 7^n or more. A sentence with a smaller
+total gets NaN and is left to log-space, which is slower and right for any scores.
 """
 
 import math
@@ -33,14 +33,14 @@ FLOOR, MOST_TREES = 1e-280, 7.0  # also bounds the gradients of log Z with respe
 
 @njit(**SUMS)
 def _add(factor, terms, k, sums, i, low):
-    """sums[i, j] += factor * terms[k, j] from j = low on; slicing the rows first would take longer."""
+    """Add a row to a chart: sums[i, j] += factor * terms[k, j] for j >= low; slicing rows first would take longer."""
     for j in range(low, sums.shape[1]):
         sums[i, j] += factor * terms[k, j]
 
 
 @njit(**SUMS)
 def _add_back(factor, terms, k, by_terms, by_sums, i, low):
-    """The gradient of `_add`: adds to that with respect to the terms, returns that with respect to the factor."""
+    """Backpropagation through `_add`: adds to the gradient in the terms, and returns the gradient in the factor."""
     total = 0.0
     for j in range(low, by_sums.shape[1]):
         by_terms[k, j] += factor * by_sums[i, j]
@@ -50,8 +50,7 @@ def _add_back(factor, terms, k, by_terms, by_sums, i, low):
 
 @njit(**PLAIN)
 def _inside(n, weights, single, charts):
-    """Inside recursion of projective trees: fill the charts [5, n + 1, n + 1]; returns the total weight of all
-    trees."""
+    """Inside recursion of projective trees: fill charts [5, n + 1, n + 1]; returns the total weight of all trees."""
     right, left, rightward, leftward, gap = charts
     charts[:] = 0.0
     for i in range(n, -1, -1):
@@ -72,7 +71,7 @@ def _inside(n, weights, single, charts):
 
 @njit(**PLAIN)
 def _outside(n, weights, single, charts, gradients, marginals):
-    """Outside recursion: fill marginals [n + 1, n + 1] by the steps of `_inside` in reverse, as gradients of log Z."""
+    """Outside recursion: fill arc marginals [n + 1, n + 1], gradients of log Z, by backpropagation of `_inside`."""
     right, left, rightward, leftward, _ = charts
     by_right, by_left, by_rightward, by_leftward, by_gap = gradients
     gradients[:] = 0.0
@@ -95,7 +94,7 @@ def _outside(n, weights, single, charts, gradients, marginals):
 
 @njit(**PLAIN)
 def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, marginals):
-    """`sums` for some sentences of the batch."""
+    """Log-partition functions and marginals (`sums`) of some sentences of the batch."""
     space = np.empty((1 + 2 * CHARTS) * scores.shape[1] ** 2)
     for b in sentences:
         n = lengths[b]
@@ -110,8 +109,9 @@ def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, margi
 
 @njit(parallel=True, **PLAIN)
 def sums(scores, lengths, single, with_marginals, totals, marginals):
-    """Fill totals [batch] with log Z, NaN if it must be computed in log-space; with `with_marginals` also the marginals
-    [batch, n + 1, n + 1], zero before."""
+    """Sums over projective trees: fill totals [batch] with log Z; NaN if log Z must be computed in log-space.
+
+    With `with_marginals`, also fills the arc marginals [batch, n + 1, n + 1], which are zero before."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:  # starting threads would cost more than it saves
         _sum_chunk(range(len(lengths)), scores, lengths, single, with_marginals, totals, marginals)
@@ -131,7 +131,7 @@ def room(size):
 
 @njit(**PLAIN)
 def _raise(score, terms, k, highest, i, low):
-    """highest[i, j] = max(highest[i, j], score + terms[k, j]) from j = low on."""
+    """Maximum in a chart row: highest[i, j] = max(highest[i, j], score + terms[k, j]) for j >= low."""
     for j in range(low, highest.shape[1]):
         total = score + terms[k, j]
         highest[i, j] = total if total > highest[i, j] else highest[i, j]
@@ -139,9 +139,9 @@ def _raise(score, terms, k, highest, i, low):
 
 @njit(**PLAIN)
 def best(scores, single, heads, space):
-    """Fill heads [n + 1] with the best projective tree of scores [n + 1, n + 1]; returns whether there is one.
+    """Fill heads [n + 1] with the best projective tree for scores [n + 1, n + 1]; returns whether a tree exists.
 
-    Among equals the earliest split is taken."""
+    Among splits with equal scores, the earliest is taken."""
     n = len(heads) - 1
     charts = space[0][: CHARTS * (n + 1) ** 2].reshape(CHARTS, n + 1, n + 1)
     right, left, rightward, leftward, gap = charts
@@ -167,7 +167,7 @@ def best(scores, single, heads, space):
 
 @njit(**PLAIN)
 def _first(highest, xs, i, ys, j, low, shift):
-    """The first k from `low` on where xs[i, k] + ys[k + shift, j] is the highest."""
+    """The split point of a span: the first k >= low with xs[i, k] + ys[k + shift, j] equal to `highest`."""
     k = low
     while xs[i, k] + ys[k + shift, j] != highest:
         k += 1
@@ -176,7 +176,7 @@ def _first(highest, xs, i, ys, j, low, shift):
 
 @njit(**PLAIN)
 def _backtrack(n, charts, spans, heads):
-    """Backtracking: read the heads off the charts, from the whole span to its parts."""
+    """Backtracking: read the heads of the best tree from the charts, from the whole span to smaller spans."""
     right, left, rightward, leftward, gap = charts
     heads[0], count = 0, 1
     spans[0] = RIGHT, 0, n

@@ -1,22 +1,23 @@
 """Matrix-tree theorem: sums over all dependency trees of a sentence by an elimination without subtraction.
 
-The total weight of the trees is a determinant, and a determinant of this kind is the product of the pivots of an
+The total weight of the trees is a determinant. A determinant of this kind is the product of the pivots of an
 elimination that only adds, multiplies and divides nonnegative numbers. When token e is eliminated, every token that
 could take e as its head takes the possible heads of e instead, in proportion to their weights. Nothing is subtracted,
 so nothing cancels: every pivot is right to almost its last digit, however close to singular the matrix is. Ordinary
 factorisations cancel: with scores of scale 50 they keep no digit of the marginals.
 
-The marginals of a token k are its weights times the probability that a random walk from the head, by those shares, ends
-at the root before it visits k (Wilson). They need an elimination in which k is the last token. So half of the tokens
-are eliminated and the other half is treated recursively, and vice versa. For all n tokens this costs about four
-eliminations.
+The share of a head is its weight divided by the weights of all heads of the token. A random walk steps from a token to
+a head of the token, with the shares as probabilities. The marginal of an arc h -> k is proportional to the weight of
+the arc times the probability that the walk from h reaches the root before k (Wilson). This needs an elimination in
+which k is the last token. So half of the tokens are eliminated and the other half is treated recursively, and vice
+versa. For all n tokens this costs about four eliminations.
 
-With a single root, arcs from the root count as infinitely small: only the trees with the fewest of them remain. As long
-as a token has another head, the shares leave the root out. The first token that has none `closes` the sum: it is the
-one below the root, and all others must reach it.
+With a single root, arcs from the root count as infinitely small, so only trees with the fewest arcs from the root
+remain. As long as a token has another head, the shares leave the root out. The first token with no other head `closes`
+the sum: this token is below the root, and all other tokens must reach it.
 
-Arithmetic is on float64 weights, those of a token divided by the largest. A sentence in which a product could underflow
-gets NaN and is left to log-space, which is slower and right for any scores.
+Arithmetic is on float64 weights; the weights of the heads of a token are divided by the largest. A sentence in which a
+product could underflow gets NaN and is left to log-space, which is slower and right for any scores.
 """
 
 import math
@@ -32,23 +33,23 @@ TRACE, FLOOR, REACH = 1e-300, 1e-280, 690.0  # smallest product, smallest sum, l
 
 
 class Elimination(NamedTuple):
-    """Work memory of an elimination of n tokens; depth counts how often they were halved."""
+    """Work memory of an elimination of n tokens; depth counts how often the set of tokens was halved."""
 
-    tables: np.ndarray  # [depth, n, n] weights of the heads of each token, without the root; kept at depth 0
-    exits: np.ndarray  # [depth, n] weights of the root
-    steps: np.ndarray  # [n, n] shares of the heads of the tokens removed so far, in order
-    outs: np.ndarray  # [n] shares of the root
-    removed: np.ndarray  # [n, 3] the token, and the range of tokens that remained
-    reach: np.ndarray  # [n] probability that a walk from a token ends at the root
+    tables: np.ndarray  # [depth, n, n] weights of the heads of each token, without the root; depth 0 stays unchanged
+    exits: np.ndarray  # [depth, n] weights of the root as head
+    steps: np.ndarray  # [n, n] shares of the heads of the tokens eliminated so far, in order
+    outs: np.ndarray  # [n] shares of the root as head
+    removed: np.ndarray  # [n, 3] each eliminated token, and the range of tokens that remained
+    reach: np.ndarray  # [n] probability that a random walk from a token ends at the root
     tasks: np.ndarray  # [depth + 1, 6] a stack of ranges still to be halved, see `_sum`
 
 
 @njit(**PLAIN)
 def load(scores, single, table, exits):
-    """Compute the weights of the heads of each token [n, n] and of the root [n] from scores.
+    """Compute arc weights from scores: the weights of the heads of each token [n, n], and of the root as head [n].
 
-    Returns the logarithm of their divisors, NaN if weights are more than REACH apart. With a single root the weights of
-    the root have one scale of their own, as exactly one is used."""
+    Returns the logarithm of the divisors of the weights, NaN if scores are more than REACH apart. With a single root,
+    the weights of the root have a separate divisor, as a tree has exactly one arc from the root."""
     n = len(exits)
     scale, tame, top = 0.0, True, -np.inf
     for m in range(n):
@@ -71,10 +72,10 @@ def load(scores, single, table, exits):
 
 @njit(**SUMS)
 def _remove(e, low, high, table, exits, step, opened):
-    """Eliminate token e; low..high remain. Returns the pivot and the share of the root.
+    """Eliminate token e; tokens low..high remain. Returns the pivot and the share of the root as head of e.
 
-    Fills step[low:high] with the shares of the heads. A pivot of zero means that there is no tree, NaN that a product
-    could underflow."""
+    Fills step[low:high] with the shares of the heads of e. A pivot of zero means that no tree exists; NaN means that a
+    product could underflow."""
     total = 0.0 if opened else exits[e]
     for h in range(low, high):
         total += table[e, h]
@@ -82,7 +83,7 @@ def _remove(e, low, high, table, exits, step, opened):
         if not opened or exits[e] == 0.0:
             return 0.0, 0.0
         total = exits[e]
-        exits[low:high] = 0.0  # another arc from the root would be a second
+        exits[low:high] = 0.0  # a second arc from the root is not allowed
     out = exits[e] / total
     least, thinnest = out if out > 0.0 else np.inf, np.inf
     for h in range(low, high):
@@ -102,8 +103,7 @@ def _remove(e, low, high, table, exits, step, opened):
 
 @njit(**SUMS)
 def _expect(k, done, closer, memory, row):
-    """Fill row [n + 1] with the marginals of the heads of token k, the last one left; returns whether all is in
-    range."""
+    """Fill row [n + 1] with the head marginals of token k, the last remaining token; returns False if out of range."""
     reach = memory.reach
     reach[k] = 0.0
     for d in range(done - 1, -1, -1):
@@ -124,7 +124,9 @@ def _expect(k, done, closer, memory, row):
 
 @njit(**PLAIN)
 def _halve(low, high, second, depth, done, closer, single, memory):
-    """Eliminate the second or the first half of low..high; returns the log of the product of pivots, and the closer."""
+    """Eliminate the second or the first half of tokens low..high.
+
+    Returns the log of the product of pivots, and the closer: the step that eliminated the token below a single root."""
     table, exits = memory.tables[depth + 1], memory.exits[depth + 1]
     table[low:high, low:high] = memory.tables[depth, low:high, low:high]
     exits[low:high] = memory.exits[depth, low:high]
@@ -145,7 +147,7 @@ def _halve(low, high, second, depth, done, closer, single, memory):
 
 @njit(**PLAIN)
 def _finish(k, depth, done, closer, with_marginals, memory, marginals):
-    """The log of the pivot of token k, the last one left, NaN if out of range; fills its marginals."""
+    """The log of the last pivot, that of the one remaining token k, or NaN; fills the head marginals of token k."""
     last = memory.exits[depth, k]
     if with_marginals and last > 0.0 and not _expect(k, done, closer, memory, marginals[k]):
         return np.nan
@@ -154,8 +156,9 @@ def _finish(k, depth, done, closer, with_marginals, memory, marginals):
 
 @njit(**PLAIN)
 def _sum(n, single, with_marginals, memory, marginals):
-    """The log of the total weight of the trees; fills marginals [n, n + 1], a row when its token is the last one
-    left."""
+    """The log of the total weight of all dependency trees; optionally fills the marginals [n, n + 1] of the heads.
+
+    The row of a token is filled when it is the last remaining token."""
     if n == 1:
         return _finish(0, 0, 0, -1, with_marginals, memory, marginals)
     tasks = memory.tasks
@@ -188,13 +191,13 @@ def _sum(n, single, with_marginals, memory, marginals):
 
 @njit(**PLAIN)
 def _depths(n):
-    """The number of tables that halving n tokens needs."""
+    """The number of weight tables that repeated halving of n tokens needs."""
     return 2 + int(np.ceil(np.log2(max(n, 1))))
 
 
 @njit(**PLAIN)
 def _memory_for(n, space):
-    """Work memory for n tokens, in contiguous pieces of a flat array, for vectorisation."""
+    """Work memory of an elimination of n tokens, in contiguous slices of a flat array, for vectorisation."""
     depths = _depths(n)
     steps, end = depths * n * n, (depths + 1) * n * n
     tables, exits = space[:steps].reshape(depths, n, n), np.empty((depths, n))
@@ -204,7 +207,7 @@ def _memory_for(n, space):
 
 @njit(**PLAIN)
 def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, marginals):
-    """`sums` for some sentences of the batch."""
+    """Log-partition functions and marginals (`sums`) of some sentences of the batch."""
     longest = scores.shape[1] - 1
     space = np.empty((_depths(longest) + 1) * longest**2)
     for b in sentences:
@@ -215,13 +218,14 @@ def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, margi
         if not np.isnan(totals[b]):
             totals[b] += _sum(n, single, with_marginals, memory, rows)
         if with_marginals and not totals[b] > -np.inf:
-            rows[:] = 0.0  # no tree: no marginals
+            rows[:] = 0.0  # no tree exists, so marginals are zero
 
 
 @njit(parallel=True, **PLAIN)
 def sums(scores, lengths, single, with_marginals, totals, marginals):
-    """Fill totals [batch] with log Z, NaN if it must be computed in log-space; with `with_marginals` also the marginals
-    [batch, n + 1, n + 1], zero before."""
+    """Sums over all dependency trees: fill totals [batch] with log Z; NaN if log Z must be computed in log-space.
+
+    With `with_marginals`, also fills the arc marginals [batch, n + 1, n + 1], which are zero before."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:  # starting threads would cost more than it saves
         _sum_chunk(range(len(lengths)), scores, lengths, single, with_marginals, totals, marginals)

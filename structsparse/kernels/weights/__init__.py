@@ -1,1 +1,1 @@
-"""Kernels of tables of weights: bags of rows, scaled rows, observed pairs, hash tables."""
+"""Kernels of weight tables: sums and updates of rows, scaled groups, observed (feature, label) pairs, hash tables."""

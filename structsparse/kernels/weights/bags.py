@@ -1,11 +1,12 @@
-"""Kernels of bags of rows: sums of table rows per token, and row updates from bag gradients.
+"""Kernels of a weight table with a bag of rows per token: sums of rows, and SGD and AdaGrad updates of rows.
 
-The gradient of a weight table is X'R: R holds one residual row per token, X says which table rows each token
-touched. It is applied without being formed. Rows lie scattered in memory, so the cost is cache misses: while a token
-is processed, the rows at the same place of a token some `AHEAD` occurrences later are prefetched.
+The bag of a token is the set of table rows of its active features. The gradient of the table is X'R: R holds one
+residual row per token, and X says which table rows are in the bag of each token. The gradient is applied without being
+formed. Rows lie scattered in memory, so the cost is cache misses. While a token is processed, rows of a token about
+`AHEAD` occurrences later are prefetched.
 
-Each thread owns a range of rows and goes over all tokens, so no two threads write the same row and the result does not
-depend on the number of threads. The rows of a token ascend (templates own ascending blocks).
+Each thread owns a range of rows and goes over all tokens. So no two threads write the same row, and the result does not
+depend on the number of threads. The rows of a token ascend, as each feature template has a block of rows.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from numba.extending import intrinsic
 from structsparse.kernels.vectors import prefetch
 
 AHEAD = 96  # occurrences to prefetch in advance
-ROWS_AHEAD = 32  # rows to prefetch in advance, where each row comes once
+ROWS_AHEAD = 32  # rows to prefetch in advance in AdaGrad, where each row occurs once
 PLAIN = {"cache": True, "nogil": True}
 
 
-# --- LLVM instructions that numba lacks: prefetching, and arithmetic on a row of any width
+# --- LLVM instructions that numba lacks: prefetch, and SIMD arithmetic on a row of any width
 
 
 def prefetcher(writing: int):
@@ -32,8 +33,10 @@ def prefetcher(writing: int):
 
     @intrinsic
     def fetch(typingctx, array, place):
+        """The numba signature and the code generator of the prefetch."""
 
         def generate(context, builder, signature, arguments):
+            """Emit the prefetch of array[place]."""
             data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
             prefetch(builder, builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer()), writing)
             return context.get_dummy_value()
@@ -44,11 +47,11 @@ def prefetcher(writing: int):
 
 
 def _row_fetcher(fetch):
-    """Make a function that prefetches a row."""
+    """Make a function that prefetches a row of a flat table, from a function that prefetches an entry."""
 
     @njit(inline="always")
     def fetch_row(flat, start, width):
-        """Prefetch the first two cache lines of a row, and its last: the processor itself prefetches those between."""
+        """Prefetch the first two cache lines and the last cache line of a row; the hardware fetches those between."""
         fetch(flat, start)
         fetch(flat, start + np.uint64(64 // flat.itemsize))
         fetch(flat, start + width - np.uint64(1))
@@ -57,12 +60,14 @@ def _row_fetcher(fetch):
 
 
 def _lanes(formula, count: int):
-    """Apply a formula to `count` neighbouring entries of each array at once; its results replace those of the first
-    arrays."""
+    """Make a SIMD operation on `count` consecutive entries of each array; results go to the first arrays."""
 
     @intrinsic
     def work(typingctx, arrays, starts, done, numbers):
+        """The numba signature and the code generator of the operation."""
+
         def generate(context, builder, signature, arguments):
+            """Emit loads, the formula, and stores of its results."""
             kinds = signature.args[0]
             vector = ir.VectorType(context.get_data_type(kinds[0].dtype), count)
             size = kinds[0].dtype.bitwidth // 8
@@ -84,20 +89,21 @@ def _lanes(formula, count: int):
 
 
 def _spread(builder, scalar, vector):
-    """A vector with the same number in all lanes."""
+    """Emit an LLVM vector with the same number in all lanes."""
     empty, lane = ir.Constant(vector, ir.Undefined), ir.IntType(32)
     first = builder.insert_element(empty, scalar, lane(0))
     return builder.shuffle_vector(first, empty, ir.Constant(ir.VectorType(lane, vector.count), [0] * vector.count))
 
 
 def on_rows(formula):
-    """Compile a formula for whole rows, passed as flat arrays and the start of the row in each.
+    """Make a function that applies a formula to whole rows: flat arrays, and the start of a row in each array.
 
-    A compiler processes rows of 22 labels as a vector of 16, then one by one; here it is 16, 4 and 2."""
+    For 22 labels a compiler makes a vector of 16, then single entries; here there are vectors of 16, 4 and 2."""
     sixteen, eight, four, two, one = (_lanes(formula, count) for count in (16, 8, 4, 2, 1))
 
     @njit(inline="always")
     def work(width, arrays, starts, numbers):
+        """Apply the formula to rows of `width` entries, in vectors of 16, 8, 4, 2 and 1."""
         done = np.uint64(0)
         while done + np.uint64(16) <= width:
             sixteen(arrays, starts, done, numbers)
@@ -118,7 +124,7 @@ def on_rows(formula):
 
 
 def _root(builder, vector):
-    """The square root, lane by lane."""
+    """Emit the square root of a vector, lane by lane."""
     bits = 32 if isinstance(vector.type.element, ir.FloatType) else 64
     kind = ir.FunctionType(vector.type, [vector.type])
     name = f"llvm.sqrt.v{vector.type.count}f{bits}"
@@ -126,7 +132,7 @@ def _root(builder, vector):
 
 
 def _adagrad(build, weight, history, gradient, rate, eps):
-    """The AdaGrad step of an entry: its new weight and sum of squares."""
+    """Emit the AdaGrad step of a vector of weights: the new weights and the new sums of squared gradients."""
     history = build.fadd(history, build.fmul(gradient, gradient))
     step = build.fdiv(build.fmul(rate, gradient), build.fadd(_root(build, history), eps))
     return build.fsub(weight, step), history
@@ -136,20 +142,20 @@ _fetch_entry_to_write = prefetcher(writing=1)
 fetch_row, fetch_row_to_write = _row_fetcher(prefetcher(writing=0)), _row_fetcher(_fetch_entry_to_write)
 _copy_row = on_rows(lambda build, to, row: [row])
 add_row = on_rows(lambda build, to, row: [build.fadd(to, row)])
-# One row after the other: a sum must not change by a bit when rows of zeros are left out, as artifacts do.
+# Rows are added one after the other, so that the sum stays bitwise equal if rows of zeros are left out.
 _add_two_rows = on_rows(lambda build, to, row, other: [build.fadd(build.fadd(to, row), other)])
 subtract_row = on_rows(lambda build, to, row, rate: [build.fsub(to, build.fmul(rate, row))])
 _adagrad_row = on_rows(_adagrad)
 
 
-# --- sums and updates
+# --- sums of rows, and updates
 
 
 @njit(**PLAIN)
 def prefetch_distance(offsets, token):
-    """The number of occurrences between a row and the one to prefetch meanwhile.
+    """The number of occurrences between the row of an occurrence and the row to prefetch at the same time.
 
-    That one stands at the same place of its token, so it belongs to the same template and to the same thread."""
+    Both rows stand at the same place of their tokens, so they belong to the same feature template and thread."""
     last = len(offsets) - 1
     tokens = 1 + AHEAD * last // (offsets[last] + 1)
     return offsets[min(token + tokens, last)] - offsets[token]
@@ -157,7 +163,7 @@ def prefetch_distance(offsets, token):
 
 @njit(parallel=True, **PLAIN)
 def total(ids, offsets, table, sums, threads):
-    """Sums of bags: sums[token] += the rows of the token.
+    """Sums of bags of rows: sums[token] += the table rows of the token.
 
     ids [occurrences], offsets [tokens + 1], table [rows, labels], sums [tokens, labels]"""
     width = np.uint64(table.shape[1])
@@ -167,7 +173,7 @@ def total(ids, offsets, table, sums, threads):
         for token in range(tokens * thread // threads, tokens * (thread + 1) // threads):
             ahead, end, here = prefetch_distance(offsets, token), offsets[token + 1], np.uint64(token) * width
             place = offsets[token]
-            while place + 1 < end:  # two at once: sums are read and written half as often
+            while place + 1 < end:  # two rows at once, so that sums are read and written half as often
                 left, right = np.uint64(ids[place]) * width, np.uint64(ids[place + 1]) * width
                 if place + ahead + 1 < last:
                     fetch_row(flat, np.uint64(ids[place + ahead]) * width, width)
@@ -179,7 +185,7 @@ def total(ids, offsets, table, sums, threads):
 
 
 def owners(ids: np.ndarray) -> np.ndarray:
-    """Ranges of rows with about equally many occurrences, one for each thread: int64 [threads + 1]."""
+    """Bounds [threads + 1] of the range of table rows of each thread, each with about equally many occurrences."""
     threads = numba.get_num_threads()
     bounds = np.zeros(threads + 1, np.int64)
     bounds[threads] = np.iinfo(np.int32).max
@@ -191,7 +197,7 @@ def owners(ids: np.ndarray) -> np.ndarray:
 
 @njit(parallel=True, **PLAIN)
 def subtract(ids, offsets, residuals, table, rate, bounds):
-    """SGD step of a table: table[row] -= rate * sum of the residuals of the tokens that touched it.
+    """SGD step of a weight table: table[row] -= rate * sum of the residuals of the tokens whose bag has the row.
 
     ids [occurrences], offsets [tokens + 1], residuals [tokens, labels], table [rows, labels]"""
     width = np.uint64(table.shape[1])
@@ -214,9 +220,9 @@ def subtract(ids, offsets, residuals, table, rate, bounds):
 
 @njit(**PLAIN)
 def gather(ids, offsets, residuals, low, high, slot, rows, sources, sums):
-    """Collect the touched rows of [low, high) and the source of each one's gradient; returns their number.
+    """Gather the gradient of the touched rows in [low, high); returns the number of touched rows.
 
-    sources [touched]: the token, if only one touched the row; else -1 - k, where sums[k] is the sum of several"""
+    sources [touched]: the token, if a single token touched the row; else -1 - k, where sums[k] is the gradient"""
     width = np.uint64(residuals.shape[1])
     sum_flat, residual_flat = sums.reshape(-1), residuals.reshape(-1)
     last, touched, repeated = len(ids), 0, 0
@@ -246,7 +252,7 @@ def gather(ids, offsets, residuals, low, high, slot, rows, sources, sums):
 
 @njit(**PLAIN)
 def _adagrad_rows(rows, sources, sums, residuals, slot, table, squares, rate, eps):
-    """AdaGrad steps of the rows that `gather` has collected."""
+    """AdaGrad steps of the touched rows, whose gradients `gather` has collected; resets `slot` to -1."""
     width = np.uint64(table.shape[1])
     weights, history = table.reshape(-1), squares.reshape(-1)
     sum_flat, residual_flat = sums.reshape(-1), residuals.reshape(-1)
@@ -268,10 +274,10 @@ def _adagrad_rows(rows, sources, sums, residuals, slot, table, squares, rate, ep
 
 @njit(parallel=True, **PLAIN)
 def adagrad(ids, offsets, residuals, table, squares, rate, eps, bounds, slot):
-    """AdaGrad step of a table: squares += gradient^2; table -= rate * gradient / (sqrt(squares) + eps), on touched rows
-    only.
+    """AdaGrad step of a weight table, on touched rows only.
 
-    slot: int32 [rows], the number of a row among the touched ones; all -1 before and after."""
+    squares += gradient^2; table -= rate * gradient / (sqrt(squares) + eps).
+    slot: int32 [rows], the index of a row among the touched rows; all -1 before and after a call."""
     for thread in prange(len(bounds) - 1):
         low, high = bounds[thread], bounds[thread + 1]
         most = 0

@@ -1,7 +1,7 @@
-"""Kernels of tables of observed (feature, label) pairs: finding the pairs, sums and gradients.
+"""Kernels of sparse weight tables with one weight per observed (feature, label) pair: pairs, sums, gradients.
 
-The pairs of a row (feature) lie end to end: those of row r are offsets[r] : offsets[r + 1], int64 [rows + 1], and
-labels [pairs] holds their labels.
+A row is a feature. Row r has the pairs offsets[r] : offsets[r + 1], with offsets int64 [rows + 1]. labels [pairs] holds
+the label of each pair. A living row has a nonzero weight.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from numba import njit
 from structsparse.kernels.weights.bags import PLAIN, add_row, fetch_row
 
 AHEAD = 48  # occurrences to prefetch in advance
-FREQUENT = 32  # occurrences from which on a row is summed token by token, its sum staying in the CPU cache
+FREQUENT = 32  # rows with so many occurrences are summed token by token, as their sums stay in the CPU cache
 WORD = 64  # labels in one bit mask
 
 
-# --- finding the observed pairs
+# --- search for the observed pairs
 
 
 @njit(**PLAIN)
 def mark(ids, offsets, gold, seen):
-    """Set bit `label` of seen [rows, words] (uint64) for every row that is active at a token with that label."""
+    """Mark pairs: set bit `label` of seen [rows, words] (uint64) for each row active at a token with the label."""
     for token in range(len(gold)):
         word, bit = gold[token] // WORD, np.uint64(1) << np.uint64(gold[token] % WORD)
         for place in range(offsets[token], offsets[token + 1]):
@@ -30,7 +30,7 @@ def mark(ids, offsets, gold, seen):
 
 @njit(**PLAIN)
 def count(seen, counts):
-    """Count the observed labels of each row: counts [rows] += their number."""
+    """Count the observed labels: counts [rows] += number of labels observed with each row."""
     for row in range(len(seen)):
         for word in range(seen.shape[1]):
             bits = seen[row, word]
@@ -41,7 +41,7 @@ def count(seen, counts):
 
 @njit(**PLAIN)
 def spell(seen, labels):
-    """Write the labels of each row, ascending, row after row: labels [pairs]."""
+    """List the observed labels: labels [pairs] = the labels of each row, ascending, row after row."""
     place = 0
     for row in range(len(seen)):
         for word in range(seen.shape[1]):
@@ -51,14 +51,14 @@ def spell(seen, labels):
                     place += 1
 
 
-# --- the tokens of each row
+# --- the tokens at which each row is active
 
 
 @njit(**PLAIN)
 def by_row(ids, offsets, counts, starts, tokens):
-    """Invert the bags: tokens[starts[row] : starts[row + 1]] are those at which the row is active, ascending.
+    """Invert the bags: tokens[starts[row] : starts[row + 1]] = tokens at which the row is active, ascending.
 
-    counts [rows]: the number of tokens of each row; 0 skips the row."""
+    counts [rows]: the number of tokens of each row; a row with 0 is skipped."""
     starts[0] = 0
     for row in range(len(counts)):
         starts[row + 1] = starts[row] + counts[row]
@@ -71,12 +71,12 @@ def by_row(ids, offsets, counts, starts, tokens):
                 end[row] += 1
 
 
-# --- sums: living rows are laid out as a dense table first, so that rows are added as vectors
+# --- sums: rows with a nonzero weight are copied to a dense table first, so that rows are added as SIMD vectors
 
 
 @njit(**PLAIN)
 def number_living(values, offsets, numbers):
-    """Number the rows with a nonzero weight from 1 on: numbers [rows], 0 for the others; returns how many there are."""
+    """Number the living rows, which have a nonzero weight: numbers [rows], from 1 on, else 0; returns the highest."""
     living = 0
     for row in range(len(numbers)):
         lives = False
@@ -89,7 +89,7 @@ def number_living(values, offsets, numbers):
 
 @njit(**PLAIN)
 def lay_out(values, offsets, labels, numbers, table):
-    """Copy the weights of the living rows to table [living + 1, labels], zero before."""
+    """Copy the weights of the living rows to a dense table [living + 1, labels], which is zero before."""
     for row in range(len(numbers)):
         if numbers[row]:
             for place in range(offsets[row], offsets[row + 1]):
@@ -98,7 +98,7 @@ def lay_out(values, offsets, labels, numbers, table):
 
 @njit(**PLAIN)
 def total(ids, offsets, numbers, table, sums):
-    """sums [tokens, labels] += the rows of the table made by `lay_out`, in the ascending order of a token's rows."""
+    """Sums of bags: sums [tokens, labels] += rows of the dense table of `lay_out`, ascending for each token."""
     width = np.uint64(table.shape[1])
     flat, out = table.reshape(-1), sums.reshape(-1)
     for token in range(len(offsets) - 1):
@@ -109,12 +109,12 @@ def total(ids, offsets, numbers, table, sums):
                 add_row(width, (out, flat), (here, np.uint64(number) * width), ())
 
 
-# --- the gradient: residuals [tokens, labels] summed over the tokens of each row, then picked at its labels
+# --- the gradient: residuals [tokens, labels] summed over the tokens of each row, then read at the labels of the row
 
 
 @njit(**PLAIN)
 def gradient_of_tokens(ids, offsets, residuals, pair_offsets, labels, gradient):
-    """gradient [pairs] += the residuals, token after token: for a few sentences."""
+    """Gradient of pair weights, for a few sentences: gradient [pairs] += residuals, token after token."""
     for token in range(len(offsets) - 1):
         residual = residuals[token]
         for k in range(offsets[token], offsets[token + 1]):
@@ -124,9 +124,9 @@ def gradient_of_tokens(ids, offsets, residuals, pair_offsets, labels, gradient):
 
 @njit(**PLAIN)
 def gradient_of_frequent(ids, offsets, rows, residuals, pair_offsets, labels, gradient):
-    """gradient [pairs] of the frequent rows `rows`, token after token: their sums stay in the CPU cache.
+    """Gradient of pair weights for the frequent rows, token after token; sums of frequent rows stay in the CPU cache.
 
-    ids[offsets[token] : offsets[token + 1]]: the frequent rows active at a token, as places in `rows`"""
+    ids[offsets[token] : offsets[token + 1]]: the frequent rows active at a token, as indices into `rows`."""
     width = np.uint64(residuals.shape[1])
     table = np.zeros((len(rows), residuals.shape[1]), residuals.dtype)
     flat, sums = residuals.reshape(-1), table.reshape(-1)
@@ -141,7 +141,7 @@ def gradient_of_frequent(ids, offsets, rows, residuals, pair_offsets, labels, gr
 
 @njit(**PLAIN)
 def gradient_of_rare(starts, tokens, residuals, pair_offsets, labels, gradient):
-    """gradient [pairs] of the rare rows, row after row, with the tokens of each from `by_row`."""
+    """Gradient of pair weights for the rare rows, row after row; `by_row` gives the tokens of each row."""
     width = np.uint64(residuals.shape[1])
     flat, sums = residuals.reshape(-1), np.empty(residuals.shape[1], residuals.dtype)
     last = len(tokens)

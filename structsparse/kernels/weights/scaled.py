@@ -1,12 +1,14 @@
-"""Kernels of tables with a factor per group, whose group lasso costs the number of groups.
+"""Kernels of weight tables stored with one factor per group of rows, so that a group lasso prox costs O(groups).
 
-The row block g of a table W stands for factors[g] * W, and its squared norm `squares[g]` is kept up to date. Shrinking
-a group is then two multiplications, whatever its size.
+Group g is a block of consecutive rows of a table W and has the weights factors[g] * W[rows of g]. The squared norm
+`squares[g]` of the weights is kept up to date. So the shrinkage of a group takes two multiplications, whatever the size
+of the group.
 
-A step lists the rows it touches in `touched[rows[g]:]`; `counts[g]` says how many are listed. When the group dies,
-these are set to zero. Once as many are listed as the group has rows, all of them count as touched, so zeroing costs no
-more than touching did. `doubt[g]` bounds the rounding error of `squares[g]`; if it gets too large, the norm is computed
-anew. Threads own whole groups, so the result does not depend on the number of threads.
+A step lists the rows that it touches in `touched[rows[g]:]`; `counts[g]` is the number of listed rows. When the prox
+sets a group to zero, the listed rows are set to zero. If the list is as long as the group, all rows of the group count
+as touched, so zeroing costs no more than touching. `doubt[g]` bounds the rounding error of `squares[g]`; if the bound
+gets too large, the norm is computed from the rows. Each thread has whole groups, so the result does not depend on the
+number of threads.
 """
 
 from __future__ import annotations
@@ -25,20 +27,20 @@ from structsparse.kernels.weights.bags import (
     subtract_row,
 )
 
-WALK = 8  # groups to try one by one before a binary search
-SMALL = 2.0**-60  # a factor to multiply into the rows, long before 1 / factor overflows in float32
+WALK = 8  # so many groups are tried one by one before a binary search
+SMALL = 2.0**-60  # smaller factors are multiplied into the rows, long before 1 / factor overflows in float32
 DOUBT = 1e-10  # allowed relative rounding error of a squared norm: thousands of steps at worst
 EPS = 2.0**-52
 PLAIN = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
 def _scaled_sum(build, to, row, factor):
-    """to + factor * row"""
+    """Emit LLVM code for: to + factor * row."""
     return [build.fadd(to, build.fmul(factor, row))]
 
 
 def _two_scaled_sums(build, to, row, other, factor, next_factor):
-    """to + factor * row + next_factor * other"""
+    """Emit LLVM code for: to + factor * row + next_factor * other."""
     return [build.fadd(build.fadd(to, build.fmul(factor, row)), build.fmul(next_factor, other))]
 
 
@@ -48,7 +50,7 @@ _add_two_scaled_rows = on_rows(_two_scaled_sums)
 
 @njit(**PLAIN)
 def _group(rows, group, row):
-    """The group of a row, searched from `group` on."""
+    """The index of the group of a row; the search begins at `group`."""
     if row >= rows[group]:
         for _ in range(WALK):
             if row < rows[group + 1]:
@@ -89,15 +91,15 @@ def total(ids, offsets, table, factors, rows, sums, threads):
 
 
 def owners(ids: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Ranges of whole groups with about equally many occurrences, one for each thread: int64 [threads + 1] rows."""
+    """Row bounds [threads + 1] of the groups of each thread, with about equally many occurrences per thread."""
     bounds = bags.owners(ids)
     bounds[1:-1] = rows[np.searchsorted(rows[:-1], bounds[1:-1]).clip(max=len(rows) - 2)]
     return bounds
 
 
-@njit(inline="always")  # a call would pass a dozen arrays for each row
+@njit(inline="always")  # inlined, as a call would pass a dozen arrays for each row
 def _change_row(flat, steps, start, source, width, rate, group, row, factors, squares, doubt, rows, touched, counts):
-    """W[row] -= rate / factor * residual; updates the squared norm and the touched rows of the group."""
+    """Update one row: W[row] -= rate / factor * residual; also updates the norm and touched rows of the group."""
     factor = factors[group]
     begin, end = np.intp(start), np.intp(start + width)
     before = vectors.square_sum(flat, begin, end, ())
@@ -114,7 +116,8 @@ def _change_row(flat, steps, start, source, width, rate, group, row, factors, sq
 def subtract(ids, offsets, residuals, table, rate, factors, squares, doubt, rows, touched, counts, bounds):
     """SGD step of a scaled table: factors * W -= rate * X'R, on the touched rows only.
 
-    ids [occurrences], offsets [tokens + 1], residuals [tokens, labels], table [rows, labels]; the rest as above"""
+    ids [occurrences], offsets [tokens + 1], residuals R [tokens, labels], table W [rows, labels]; the other arguments
+    are described at the head of this file."""
     width = np.uint64(table.shape[1])
     flat, steps = table.reshape(-1), residuals.reshape(-1)
     last = len(ids)
@@ -141,9 +144,10 @@ def subtract(ids, offsets, residuals, table, rate, factors, squares, doubt, rows
 def adagrad(
     ids, offsets, residuals, table, history, lr, eps, factors, squares, doubt, rows, touched, counts, bounds, slot
 ):
-    """history[g] += |gradient of g|^2; factors * W -= lr * gradient / (sqrt(history[g]) + eps), on the touched rows.
+    """AdaGrad step of a scaled table, with one step size per group, on the touched rows only.
 
-    slot: int32 [rows], all -1 before and after."""
+    history[g] += |gradient of g|^2; factors * W -= lr * gradient / (sqrt(history[g]) + eps).
+    slot: int32 [rows], all -1 before and after a call."""
     width = np.uint64(table.shape[1])
     flat, residual_flat = table.reshape(-1), residuals.reshape(-1)
     for thread in prange(len(bounds) - 1):
@@ -176,7 +180,7 @@ def adagrad(
 
 @njit(**PLAIN)
 def shrink(table, thresholds, factors, squares, doubt, rows, touched, counts):
-    """The prox of the group lasso, with threshold thresholds[g] for group g."""
+    """Group lasso prox of a scaled table: shrink the norm of group g by thresholds[g], or set the group to zero."""
     flat, width = table.reshape(-1), table.shape[1]
     for g in range(thresholds.size):
         threshold = thresholds[g]
@@ -199,14 +203,14 @@ def shrink(table, thresholds, factors, squares, doubt, rows, touched, counts):
 
 @njit(**PLAIN)
 def measure(flat, width, g, factors, squares, doubt, rows):
-    """Compute the squared norm of group g from its rows."""
+    """Compute the squared norm squares[g] of group g from the rows of the group."""
     total = vectors.square_sum(flat, rows[g] * width, rows[g + 1] * width, ())
     squares[g], doubt[g] = factors[g] * factors[g] * total, 0.0
 
 
 @njit(**PLAIN)
 def fold(flat, width, g, factors, squares, doubt, rows):
-    """Multiply the factor of group g into its rows, after which it is 1."""
+    """Multiply the factor of group g into the rows of the group, and set the factor to 1."""
     if factors[g] != 1:
         vectors.multiply(flat, rows[g] * width, rows[g + 1] * width, (flat.dtype.type(factors[g]),))
         factors[g] = 1.0
@@ -215,7 +219,7 @@ def fold(flat, width, g, factors, squares, doubt, rows):
 
 @njit(**PLAIN)
 def fold_all(table, factors, squares, doubt, rows):
-    """Multiply all factors into the rows."""
+    """Multiply the factors of all groups into the rows, and set the factors to 1."""
     for g in range(factors.size):
         fold(table.reshape(-1), table.shape[1], g, factors, squares, doubt, rows)
 
