@@ -11,7 +11,7 @@ class ColumnStream:
     """The sentences of a column file or pipe as an iterator, each as soon as the empty line after it arrives.
 
     Columns and comments are parsed as by `read_columns`. The sentences before an error are yielded before the error is
-    raised. From the first bytes that are not UTF-8, all text is read as Latin-1; earlier sentences stay as they are."""
+    raised. From the first piece that is not UTF-8 on, text is read as Latin-1; earlier sentences stay as they are."""
 
     def __init__(
         self,

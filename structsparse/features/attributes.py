@@ -15,7 +15,7 @@ _RUNS = re.compile(r"(.)\1+")
 
 
 def shape(word: str) -> str:
-    """Word shape: each character becomes A, a, 0 or itself; runs of A or a become one letter, runs of digits 0+.
+    """Word shape: letters become A or a, digits 0; a run of one character becomes that character, a run of digits 0+.
 
     `Confidence` -> `Aa` and `2,664,098` -> `0,0+,0+`, as in Martins et al. (2011)."""
     types = "".join("A" if c.isupper() else "a" if c.isalpha() else "0" if c.isdigit() else c for c in word)
@@ -54,6 +54,7 @@ def _affix(size: int, first: bool) -> Callable[[str], str]:
     """The function that returns the first or last `size` characters of a word, or = and the word if it is shorter."""
 
     def affix(word: str) -> str:
+        """The prefix or suffix of a word."""
         if len(word) < size:
             return "=" + word
         return word[:size] if first else word[-size:]

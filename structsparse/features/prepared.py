@@ -29,6 +29,7 @@ def indexed(
     notes: list[str] = []
 
     def make() -> dict[str, np.ndarray]:
+        """Compute the arrays of the cache entry from the corpus."""
         return _as_arrays(*_made(parts, templates, min_count, kind, options))
 
     if len(templates) * sum(kind.places(sentences) for sentences in parts.values()) < WORTH:

@@ -59,6 +59,7 @@ def sentences(shape, layout: WordLayout, parameter: str = "the table", weights: 
     train, bounds = layout.train, layout.train.sentences()
 
     def name(unit: int) -> str:
+        """The name of a sentence: its number and its document."""
         document = _document_at(train, bounds[unit])
         before = np.searchsorted(bounds, train.offsets[document])
         return f"sentence {unit - before + 1} of {train.names[document]}"
@@ -99,6 +100,7 @@ def constituents(
     first = train.offsets[owner]
 
     def name(unit: int) -> str:
+        """The name of a constituent: its document and its words."""
         codes = train.tokens[first[unit] + begins[unit] : first[unit] + ends[unit]]
         return f"phrase of {train.names[owner[unit]]}: " + " ".join(train.words[c] for c in codes.tolist())
 
