@@ -17,7 +17,7 @@ _GZIP = b"\x1f\x8b"  # the first bytes of gzipped data
 
 
 def name_of(source: Source) -> str:
-    """The name of a file or stream, for messages."""
+    """The name of a corpus file or byte stream, for messages."""
     if isinstance(source, str | os.PathLike):
         return str(source)
     try:
@@ -27,12 +27,12 @@ def name_of(source: Source) -> str:
 
 
 def damaged(name: str) -> UserError:
-    """The error for gzipped data that cannot be decompressed."""
+    """The error for gzipped corpus data that cannot be decompressed."""
     return UserError(f"{name}: the compressed file is cut short or damaged")
 
 
 def read_bytes(path: Path, expected: str) -> bytes:
-    """All bytes of a file; errors name what was `expected`."""
+    """All bytes of a corpus file; error messages name the kind of file that was `expected`."""
     if path.is_dir():
         raise UserError(f"{path}: is a directory, expected {expected}")
     try:
@@ -44,7 +44,7 @@ def read_bytes(path: Path, expected: str) -> bytes:
 
 
 def read_gunzipped(path: Path, expected: str) -> bytes:
-    """All bytes of a file, decompressed if it is gzipped."""
+    """All bytes of a corpus file, decompressed if the file is gzipped."""
     data = read_bytes(path, expected)
     if not data.startswith(_GZIP):
         return data
@@ -55,11 +55,11 @@ def read_gunzipped(path: Path, expected: str) -> bytes:
 
 
 def chunks(source: Source, expected: str) -> Iterator[bytes]:
-    """The bytes of a file or pipe in chunks, each as soon as it arrives."""
+    """The bytes of a corpus file or pipe in chunks; each chunk is handed on as soon as it arrives."""
     if not isinstance(source, str | os.PathLike):
         try:
             read = source.read1  # returns what has arrived
-        except AttributeError:  # an unbuffered stream does so anyway
+        except AttributeError:  # an unbuffered stream has no read1, and its read returns what has arrived
             read = source.read
         while data := read(_CHUNK):
             yield data
@@ -77,7 +77,7 @@ def chunks(source: Source, expected: str) -> Iterator[bytes]:
 
 
 def gunzipped(name: str, data: Iterable[bytes]) -> Iterator[bytes]:
-    """Chunks, decompressed if the first bytes say that they are gzipped."""
+    """Chunks of bytes, decompressed if the first two bytes are those of gzipped data."""
     data = iter(data)
     start = b""
     while len(start) < len(_GZIP) and (chunk := next(data, b"")):
@@ -102,7 +102,7 @@ def gunzipped(name: str, data: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def whole_lines(data: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """The same bytes, cut after ends of lines; with each piece, whether it is the last."""
+    """Chunks of bytes cut anew into pieces of whole lines, each with whether it is the last piece."""
     begun: list[bytes] = []
     for chunk in data:
         end = chunk.rfind(b"\n") + 1

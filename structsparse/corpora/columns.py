@@ -25,7 +25,7 @@ class Column:
 
     @classmethod
     def from_strings(cls, strings: Iterable[str]) -> "Column":
-        """The column of these strings, one for each token."""
+        """The column of a list of strings, one string for each token."""
         strings = list(strings)
         values = list(dict.fromkeys(strings))
         code_of = {value: code for code, value in enumerate(values)}
@@ -43,7 +43,7 @@ class Column:
         return Column(self.values, self.codes[tokens])
 
     def without_unused(self) -> "Column":
-        """The same column, without the values that no token has."""
+        """The same column without the values (strings) that no token has; the codes are renumbered."""
         used = np.zeros(len(self.values), bool)
         used[self.codes] = True
         if used.all():
@@ -52,7 +52,7 @@ class Column:
         return Column([self.values[k] for k in np.flatnonzero(used).tolist()], codes[self.codes])
 
     def recoded(self, values: Sequence[str]) -> "Column":
-        """The same column with the codes that `values` gives to strings; other strings get the codes that follow."""
+        """The same column, in which string `values[k]` has the code k; strings not in `values` get the codes after."""
         merged = list(dict.fromkeys([*values, *self.values]))
         code_of = {value: code for code, value in enumerate(merged)}
         codes = np.fromiter(map(code_of.__getitem__, self.values), np.int32, len(self.values))
@@ -65,8 +65,8 @@ class Sentences:
 
     columns: dict[str, Column]
     offsets: np.ndarray  # int64 [sentences + 1]
-    source: str  # the file they come from, for messages
-    notes: tuple[str, ...] = ()  # for the user, about the reading
+    source: str  # the file that the sentences come from, for messages
+    notes: tuple[str, ...] = ()  # notes for the user about the reading of the file
 
     def __post_init__(self) -> None:
         for name, column in self.columns.items():
@@ -78,7 +78,7 @@ class Sentences:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens."""
+        """The number of tokens of all sentences."""
         return int(self.offsets[-1])
 
     @property
@@ -87,19 +87,19 @@ class Sentences:
         return np.diff(self.offsets)
 
     def select(self, indices) -> "Sentences":
-        """These sentences in this order (positions, a slice or a mask), their columns with the same codes."""
+        """The sentences at `indices` (positions, a slice or a mask), in that order; all columns keep their codes."""
         tokens, offsets = self._tokens_of(np.arange(len(self))[indices])
         columns = {name: column.take(tokens) for name, column in self.columns.items()}
         return replace(self, columns=columns, offsets=offsets)
 
     def _tokens_of(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The positions of all tokens of these sentences, and the offsets of the sentences among them."""
+        """The positions of all tokens of the chosen sentences, and the offsets of the sentences among these tokens."""
         lengths = self.lengths[chosen]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         return np.repeat(self.offsets[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1]), offsets
 
     def with_column(self, name: str, column: Column) -> "Sentences":
-        """The same sentences with a column added, or replaced if there is one of this name."""
+        """The same sentences with one more column, which replaces an existing column of the same name."""
         return replace(self, columns={**self.columns, name: column})
 
 
@@ -113,11 +113,14 @@ def read_columns(
     comments: str = "auto",
     optional: frozenset[str] = frozenset(),
 ) -> Sentences:
-    """Read a file of `len(names)` columns; None ignores a column, `optional` ones at the end may be missing.
+    """Read a column file into sentences.
+
+    The file has `len(names)` columns. A column whose name is None is ignored; `optional` columns at the end may be
+    missing.
 
     Columns are separated by tabs in a line that has a tab, else by runs of spaces. Empty and -DOCSTART- lines
-    end a sentence. Lines that begin with "#" are comments "always" or "never"; with "auto" they are if they do not
-    look like tokens: another number of columns, or no tabs where the tokens have tabs.
+    end a sentence. Lines that begin with "#" are comments "always" or "never". With "auto", such a line is a comment
+    if it does not look like a token: another number of columns, or no tabs where the tokens have tabs.
     """
     name = name_of(source)
     data = read_bytes(Path(source), EXPECTED) if isinstance(source, str | os.PathLike) else source.read()
@@ -131,36 +134,40 @@ def read_columns(
 def write_columns(
     stream: BinaryIO, sentences: Sentences, names: Sequence[str] | None = None, tabs: bool = False
 ) -> None:
-    """Write these columns, or all, in UTF-8; separated by tabs on request or if a value has a space, else by spaces."""
+    """Write sentences as a column file in UTF-8: the columns `names`, or all columns.
+
+    Columns are separated by tabs on request or if a value has a space, else by spaces."""
     lines, _ = token_lines([sentences.columns[name] for name in (sentences.columns if names is None else names)], tabs)
     for start, stop in pairwise(sentences.offsets.tolist()):
         stream.write("\n".join([*lines[start:stop], "", ""]).encode())
 
 
 def token_lines(columns: Sequence[Column], tabs: bool = False) -> tuple[list[str], str]:
-    """The line of every token, and the separator: a tab on request or if a value has a space, else a space."""
+    """The line of every token in a column file, and the separator of columns.
+
+    The separator is a tab on request or if a value has a space, else a space."""
     spaced = any(" " in value for column in columns for value in column.values)
     separator = "\t" if tabs or spaced else " "
     return list(map(separator.join, zip(*(column.strings() for column in columns), strict=True))), separator
 
 
 class LineReader:
-    """Parser of column lines: takes lines as they come and gives the sentences that are complete."""
+    """Parser of a column file: `take` parses lines as they arrive, `complete` returns the sentences that have ended."""
 
     def __init__(self, name: str, names: Sequence[str | None], comments: str, optional: Iterable[str]):
         self.name, self.names, self.comments = name, tuple(names), comments
         self.widths = _widths(self.names, frozenset(optional))
         if comments not in ("auto", "always", "never"):
             raise UserError(f"comments={comments!r} is unknown, expected auto, always or never")
-        self.width, self.tabbed, self.first = 0, False, 0  # columns, tabs and line number of the first token
+        self.width, self.tabbed, self.first = 0, False, 0  # of the first token: columns, tabs, line number
         self.waiting: list[str] = []  # lines before the first token
-        self.fields: list[str] = []  # of all tokens since the last `complete`, token after token
+        self.fields: list[str] = []  # columns of all tokens since the last `complete`, token after token
         self.ends: list[int] = []  # the length of `fields` at the end of each sentence
-        self.number = 0  # of the last line taken
+        self.number = 0  # number of the last line parsed
         self.skipped = {"comment": 0, DOCUMENT_START: 0}
 
     def take(self, lines: list[str]) -> None:
-        """Parse further column lines, or keep them until the first token shows how tokens look."""
+        """Parse further lines of a column file; lines wait until a first token shows the number of columns."""
         if self.width == 0:
             lines, self.waiting = [*self.waiting, *lines], []
             first = self._first_token(lines)
@@ -171,7 +178,7 @@ class LineReader:
         self._take(lines)
 
     def end(self) -> None:
-        """End the input of columns: the last sentence needs no empty line; a file without a sentence is refused."""
+        """End a column file: the last sentence needs no empty line; a file without a sentence is refused."""
         if self.width == 0:
             lines, self.waiting = self.waiting, []
             first = self._first_doubtful_token(lines)
@@ -182,7 +189,7 @@ class LineReader:
         self._end_sentence()
 
     def complete(self) -> Sentences:
-        """The sentences of columns that have been completed since the last call."""
+        """The sentences of a column file that have ended since the last call."""
         size = self.ends[-1] if self.ends else 0
         fields, offsets = self.fields[:size], np.array([0, *self.ends], dtype=np.int64) // max(self.width, 1)
         self.fields, self.ends = self.fields[size:], []
@@ -199,7 +206,7 @@ class LineReader:
         return [f"{count} {kind} line{'s' if count > 1 else ''} skipped" for kind, count in counts]
 
     def _take(self, lines: list[str]) -> None:
-        """Parse column lines, once the form of tokens is known."""
+        """Parse lines of a column file, once the number of columns of a token is known."""
         width, row = self.width, self.fields
         for line in lines:
             self.number += 1
@@ -218,12 +225,12 @@ class LineReader:
                 self._end_sentence()
 
     def _end_sentence(self) -> None:
-        """Complete the sentence of columns that has begun, if it has tokens."""
+        """End the current sentence of a column file, if the sentence has tokens."""
         if len(self.fields) > (self.ends[-1] if self.ends else 0):
             self.ends.append(len(self.fields))
 
     def _first_token(self, lines: list[str]) -> tuple[int, bool, int] | None:
-        """Number of columns, whether it has tabs, and line number of the first line that is certainly a token."""
+        """The first line that is certainly a token: its number of columns, whether it has tabs, and its line number."""
         for number, line in enumerate(lines, 1):
             fields = _split(line)
             if not fields or fields[0] == DOCUMENT_START or (line[0] == "#" and self.comments != "never"):
@@ -234,7 +241,9 @@ class LineReader:
         return None
 
     def _first_doubtful_token(self, lines: list[str]) -> tuple[int, bool, int] | None:
-        """The same of the first line with "#" that may be a token; used if no line is certainly one."""
+        """The first line that begins with "#" and may be a token: number of columns, whether it has tabs, line number.
+
+        Used for a column file in which no line is certainly a token."""
         for number, line in enumerate(lines, 1):
             fields = _split(line)
             if self.comments == "auto" and line.startswith("#") and len(fields) in self.widths:
@@ -242,13 +251,13 @@ class LineReader:
         return None
 
     def _is_comment(self, line: str, fields: list[str]) -> bool:
-        """Whether a column line is a comment, by the rule for comments."""
+        """Whether a line of a column file is a comment, by the option `comments`."""
         if self.comments == "never" or not line.startswith("#"):
             return False
         return self.comments == "always" or len(fields) != self.width or ("\t" in line) != self.tabbed
 
     def _checked(self, fields: list[str], number: int) -> list[str]:
-        """The columns of a token, if they are as many as those of the first token and none is empty."""
+        """The columns of a token; refused if their number differs from the first token or a named column is empty."""
         if len(fields) != self.width:
             as_before = f"{self.width} as on line {self.first} ({_listed(self.names[: self.width])})"
             raise self._wrong_width(fields, number, self._expected() if len(self.widths) == 1 else as_before)
@@ -259,17 +268,17 @@ class LineReader:
         return fields
 
     def _wrong_width(self, fields: list[str], number: int, expected: str) -> UserError:
-        """The error for a line with another number of columns."""
+        """The error for a line of a column file with a wrong number of columns."""
         columns = f"{len(fields)} column{'s' if len(fields) != 1 else ''}"
         return UserError(f"{self.name}, line {number}: {columns}, expected {expected}")
 
     def _expected(self) -> str:
-        """Numbers and names of columns, for messages."""
+        """The numbers of columns that a file may have and the names of these columns, for messages."""
         return f"{' or '.join(map(str, self.widths))} ({_listed(self.names)})"
 
 
 def _widths(names: tuple[str | None, ...], optional: frozenset[str]) -> list[int]:
-    """The numbers of columns that a file may have, ascending; impossible names are refused."""
+    """The numbers of columns that a column file may have, ascending; invalid column names are refused."""
     used = [name for name in names if name is not None]
     if not used or len(set(used)) != len(used):
         raise UserError(f"column names ({_listed(names)}) must be distinct, and at least one must not be ignored")
@@ -285,7 +294,7 @@ def _widths(names: tuple[str | None, ...], optional: frozenset[str]) -> list[int
 
 
 def _decoded(data: bytes) -> tuple[str, list[str]]:
-    """The text of a column file without a byte order mark, and a note if it is not UTF-8."""
+    """The text of a column file without a byte order mark, and a note if the file is not UTF-8."""
     try:
         return data.decode().removeprefix("\ufeff"), []
     except UnicodeDecodeError as error:
@@ -295,12 +304,12 @@ def _decoded(data: bytes) -> tuple[str, list[str]]:
 
 
 def _split(line: str) -> list[str]:
-    """The columns of a line, none for an empty one; white space other than spaces and tabs is part of a word."""
+    """The columns of a line, an empty list for an empty line; only spaces and tabs separate columns."""
     if not line.strip(" \t"):
         return []
     return line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
 
 
 def _listed(names: Sequence[str | None]) -> str:
-    """Names of columns for messages, - for ignored ones."""
+    """The names of columns for messages, with - for ignored columns."""
     return " ".join("-" if name is None else name for name in names)

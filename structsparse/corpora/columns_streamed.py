@@ -8,10 +8,10 @@ from structsparse.corpora.columns import EXPECTED, LineReader, Sentences
 
 
 class ColumnStream:
-    """The sentences of a column file or pipe, a few at a time, each as soon as its empty line arrives.
+    """The sentences of a column file or pipe as an iterator, each as soon as the empty line after it arrives.
 
-    Columns and comments are those of `read_columns`. An error is raised after the sentences before it. Text that is not
-    UTF-8 is read as Latin-1 from there on, since earlier sentences have been handed out already."""
+    Columns and comments are parsed as by `read_columns`. The sentences before an error are yielded before the error is
+    raised. From the first piece that is not UTF-8 on, text is read as Latin-1; earlier sentences stay as they are."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class ColumnStream:
         self.source = source
         self.name = name_of(source)
         self._reader = LineReader(self.name, names, comments, optional)
-        self._decoding: list[str] = []  # a note, if the text is not UTF-8
+        self._decoding: list[str] = []  # at most one note: the text is not UTF-8
 
     @property
     def notes(self) -> list[str]:
@@ -51,7 +51,7 @@ class ColumnStream:
                 raise failure
 
     def _lines(self) -> Iterator[tuple[list[str], bool]]:
-        """Whole lines of the column stream, as many as have arrived, and whether they are the last."""
+        """The whole lines of the column stream that have arrived, and whether they are its last lines."""
         number = 1
         for data, last in whole_lines(chunks(self.source, EXPECTED)):
             text = self._decoded(data, number)
@@ -60,7 +60,7 @@ class ColumnStream:
             yield ([*lines[:-1], lines[-1].removesuffix("\r")], True) if last else (lines[:-1], False)
 
     def _decoded(self, data: bytes, number: int) -> str:
-        """The text of lines of the column stream from line `number` on, without a byte order mark."""
+        """The text of a piece of the column stream that begins at line `number`, without a byte order mark."""
         data = data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data
         if self._decoding:
             return data.decode("latin-1")

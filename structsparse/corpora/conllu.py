@@ -1,9 +1,10 @@
 """CoNLL-U and CoNLL-X treebank files: ten columns between tabs, a word a line, an empty line after a sentence.
 
-Words are numbered from 1 on. In CoNLL-U a line 3-4 is the token that words 3 and 4 are written as, and a line 5.1 is an
-empty node: a word that the sentence omits and that only its graph `deps` mentions. These lines and comments are kept
-for writing but are not tokens here. Comments followed by an empty line belong to the next sentence. In CoNLL-X the last
-two columns are another head and its relation, in a projective tree.
+Words are numbered from 1 on. In CoNLL-U a line 3-4 is a multiword token: the spelling of words 3 and 4 together. A line
+5.1 is an empty node: a word that the sentence omits and that only the graph in column `deps` mentions. Multiword
+tokens, empty nodes and comments are kept for writing but are not tokens here. Comments followed by an empty line belong
+to the next sentence. In CoNLL-X the last two columns are a second head of the word, in a projective tree, and the
+relation of the word to it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from structsparse.corpora.treebank import COLUMNS, UNKNOWN, Treebank
 
 FIELDS = "id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc"
 ID, HEAD, DEPREL, DEPS, MISC = (FIELDS.index(name) for name in ("id", "head", "deprel", "deps", "misc"))
-_TREEBANK_FIELDS = [FIELDS.index("form" if name == "word" else name) for name in COLUMNS]  # that a treebank keeps
+# positions in FIELDS of the fields that a treebank keeps
+_TREEBANK_FIELDS = [FIELDS.index("form" if name == "word" else name) for name in COLUMNS]
 _NUMBER = r"[1-9]\d{0,8}"
 _MULTIWORD = re.compile(rf"({_NUMBER})-({_NUMBER})", re.ASCII)
 _EMPTY = re.compile(rf"(0|{_NUMBER})\.({_NUMBER})", re.ASCII)
@@ -32,7 +34,7 @@ _EXPECTED = "a file of CoNLL-U"
 
 
 def read_treebank(source: Source, *, heads: bool = True) -> Treebank:
-    """All sentences of a CoNLL-U file, plain or gzipped. Without `heads` the column of heads is ignored."""
+    """The treebank of a CoNLL-U file, plain or gzipped. Without `heads` the column of heads is ignored."""
     stream = TreebankStream(source, heads=heads)
     for lines in stream.lines():
         stream.reader.take(lines)
@@ -41,9 +43,9 @@ def read_treebank(source: Source, *, heads: bool = True) -> Treebank:
 
 
 class TreebankStream:
-    """The sentences of a CoNLL-U file or pipe, a few at a time, each as soon as its empty line arrives.
+    """The sentences of a CoNLL-U file or pipe as an iterator, each as soon as the empty line after it arrives.
 
-    An error is raised after the sentences before it."""
+    The sentences before an error are yielded before the error is raised."""
 
     def __init__(self, source: Source, *, heads: bool = True):
         self.source = source
@@ -52,7 +54,7 @@ class TreebankStream:
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the user about the CoNLL-U read so far."""
+        """Notes for the user about the CoNLL-U sentences read so far."""
         return self.reader.notes()
 
     def __iter__(self) -> Iterator[Treebank]:
@@ -74,8 +76,8 @@ class TreebankStream:
             raise failure
 
     def lines(self) -> Iterator[list[str]]:
-        """Whole lines of CoNLL-U, as many as have arrived at a time."""
-        number = 0  # of lines before
+        """Lists of the whole lines of CoNLL-U that have arrived."""
+        number = 0  # of lines before the current piece
         for data, last in whole_lines(gunzipped(self.name, chunks(self.source, _EXPECTED))):
             data = data.removeprefix(b"\xef\xbb\xbf") if number == 0 else data
             valid = _valid_utf8(data)
@@ -88,22 +90,21 @@ class TreebankStream:
 
 
 class TreeReader:
-    """Parser of CoNLL-U lines: takes lines as they come and gives the sentences that are complete."""
+    """Parser of CoNLL-U: `take` parses lines as they arrive, `complete` returns the sentences that have ended."""
 
     def __init__(self, name: str, heads: bool = True):
         self.name, self.with_heads = name, heads
-        self.number = 0  # of the last line taken
-        self.sentences = 0  # completed so far
-        self.many_roots = 0  # of them, those with several roots
-        self.trailing_comments = 0  # after the last sentence
-        # the sentence that has begun
-        self._block: list[str] = []  # its lines
-        self._words: list[list[str]] = []  # its words, as fields
-        self._numbers: list[int] = []  # the line number of each word
-        self._other_tokens = 0  # its multiword tokens and empty nodes
-        self._last = 0  # line number of its last word, multiword token or empty node
-        self._multiword_end = 0  # the last word of its last multiword token
-        self._empty_nodes = 0  # after its last word
+        self.number = 0  # number of the last line parsed
+        self.sentences = 0  # sentences that have ended so far
+        self.many_roots = 0  # ended sentences whose tree has several roots
+        self.trailing_comments = 0  # comments after the last sentence
+        self._block: list[str] = []  # lines of the current sentence
+        self._words: list[list[str]] = []  # words of the current sentence, each as its ten fields
+        self._numbers: list[int] = []  # line number of each word of the current sentence
+        self._other_tokens = 0  # multiword tokens and empty nodes of the current sentence
+        self._last = 0  # line number of the last word, multiword token or empty node of the current sentence
+        self._multiword_end = 0  # number of the last word of the last multiword token of the current sentence
+        self._empty_nodes = 0  # empty nodes after the last word of the current sentence
         self._clear()
 
     def take(self, lines: list[str]) -> None:
@@ -123,7 +124,7 @@ class TreeReader:
                 self._end_sentence()
 
     def end(self) -> None:
-        """End the input of CoNLL-U: the last sentence needs no empty line; a file without a sentence is refused."""
+        """End a CoNLL-U file: the last sentence needs no empty line; a file without a sentence is refused."""
         if self._words or self._other_tokens:
             self._end_sentence()
         self.trailing_comments = len(self._block)
@@ -131,7 +132,7 @@ class TreeReader:
             raise UserError(f"{self.name}: no sentence in it, expected lines of {len(FIELDS)} columns ({_listed()})")
 
     def complete(self) -> Treebank:
-        """The treebank of the sentences that have been completed since the last call."""
+        """The treebank of the CoNLL-U sentences that have ended since the last call."""
         width = len(COLUMNS)
         columns = {name: Column.from_strings(self._fields[k::width]) for k, name in enumerate(COLUMNS)}
         treebank = Treebank(
@@ -147,7 +148,7 @@ class TreeReader:
         return treebank
 
     def notes(self) -> list[str]:
-        """Notes for the user: trees with several roots, comments that are left out."""
+        """Notes for the user: the numbers of trees with several roots and of comments that are left out."""
         notes = []
         if self.many_roots:
             notes.append(f"{self.many_roots:,} of {self.sentences:,} trees have several roots, where CoNLL-U has one")
@@ -157,15 +158,15 @@ class TreeReader:
         return notes
 
     def _clear(self) -> None:
-        """Forget the trees that have been handed out."""
-        self._fields: list[str] = []  # the fields of all tokens that a treebank keeps, token after token
-        self._heads: list[int] = []  # [tokens]
-        self._lines: list[int] = []  # [tokens]
-        self._ends: list[int] = []  # [sentences]
-        self._blocks: list[str] = []  # [sentences]
+        """Forget the sentences that `complete` has returned."""
+        self._fields: list[str] = []  # the fields that a treebank keeps, token after token
+        self._heads: list[int] = []  # [tokens], number of the head of each word
+        self._lines: list[int] = []  # [tokens], line number of each word
+        self._ends: list[int] = []  # [sentences], position after the last token of each sentence
+        self._blocks: list[str] = []  # [sentences], all lines of each sentence
 
     def _add(self, fields: list[str]) -> None:
-        """Add a word, multiword token or empty node to the sentence that has begun."""
+        """Add a word, multiword token or empty node to the current CoNLL-U sentence."""
         words = len(self._words)
         if fields[ID] == str(words + 1):
             self._words.append(fields)
@@ -187,7 +188,7 @@ class TreeReader:
             raise self._error(f"id {fields[ID]!r}, expected {words + 1}")
 
     def _end_sentence(self) -> None:
-        """Complete the sentence of CoNLL-U that has begun, and check its tree."""
+        """End the current CoNLL-U sentence, and check its dependency tree."""
         count = len(self._words)
         if self._multiword_end > count or not count:
             expected = f"word {self._multiword_end} of a multiword token" if self._multiword_end else "a word in it"
@@ -205,7 +206,7 @@ class TreeReader:
         self._other_tokens = self._multiword_end = self._empty_nodes = 0
 
     def _checked_heads(self) -> list[int]:
-        """The heads of the sentence, if they form a tree, or several trees."""
+        """The heads of the words of the current sentence; refused if they do not form one or several trees."""
         count, heads = len(self._words), []
         for word, (fields, line) in enumerate(zip(self._words, self._numbers, strict=True), 1):
             text = fields[HEAD]
@@ -225,7 +226,7 @@ class TreeReader:
         return heads
 
     def _malformed(self, fields: list[str]) -> UserError:
-        """The error for a CoNLL-U line without ten columns, or with an empty one."""
+        """The error for a CoNLL-U line that does not have ten columns or that has an empty column."""
         if len(fields) != len(FIELDS):
             columns = f"{len(fields)} column{'s' if len(fields) != 1 else ''} between tabs"
             return self._error(f"{columns}, expected {len(FIELDS)} ({_listed()})")
@@ -233,15 +234,16 @@ class TreeReader:
         return self._error(f"column {empty + 1} ({FIELDS[empty]}) is empty, expected a value, or _ for none")
 
     def _error(self, problem: str, line: int | None = None) -> UserError:
-        """An error that names the CoNLL-U file and line; by default the line that is being read."""
+        """An error that names the CoNLL-U file and a line, by default the line that is being parsed."""
         return UserError(f"{self.name}, line {line or self.number}: {problem}")
 
 
 def cycle_of(heads: list[int]) -> list[int]:
-    """A cycle of heads: words that each have the next as head, the last the first; empty if all words lead to a root.
+    """A cycle among the heads of a sentence, as a list of words; empty if every word descends from a root.
 
-    Heads are positions from 1 on, 0 is the root."""
-    visited_from = [0] * (len(heads) + 1)  # the word where the walk began that reached a word first
+    Each word of the list has the next word as head, and the last word has the first. `heads` are positions from 1 on,
+    0 for a root."""
+    visited_from = [0] * (len(heads) + 1)  # for each word, the start of the first walk that reached the word
     visited_from[0] = -1
     for start in range(1, len(heads) + 1):
         word = start
@@ -257,7 +259,7 @@ def cycle_of(heads: list[int]) -> list[int]:
 
 
 def _valid_utf8(data: bytes) -> int:
-    """The number of bytes of CoNLL-U before the first line that is not UTF-8."""
+    """The number of bytes before the first CoNLL-U line that is not UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError as error:
@@ -280,11 +282,11 @@ def write_treebank(
     labels: Column | None = None,
     remarks: Sequence[str] | None = None,
 ) -> None:
-    """Write sentences as they were read, or with predicted heads [tokens], relations (`labels`, _ without them), and a
-    remark NAME=VALUE [tokens] that is added to `misc`.
+    """Write a treebank as CoNLL-U: the sentences as they were read, or with predicted `heads` [tokens].
 
-    With other heads, columns that describe the old tree become _: `deps` of words and empty nodes, and in CoNLL-X both
-    columns of the projective tree. Lines stay lines, so that input and output can be compared side by side.
+    Predicted heads come with relations (`labels`; None: _) and with a remark NAME=VALUE for each token, which is added
+    to `misc`. Columns that describe the old tree then become _: `deps` of words and empty nodes, and in CoNLL-X both
+    columns of the projective tree. Each line read becomes one line, so that input and output can be compared.
     """
     if heads is None:
         stream.write("".join(f"{block}\n\n" for block in treebank.blocks).encode())
@@ -301,7 +303,7 @@ def write_treebank(
 
 
 def _with_arc(line: str, arcs: Iterator[tuple[str, str, str]]) -> str:
-    """The line of a word with the next of these arcs; other lines without their graph."""
+    """A CoNLL-U line with the next arc (head, relation, remark) if the line is a word; the column `deps` becomes _."""
     if line.startswith("#"):
         return line
     fields = line.split("\t")

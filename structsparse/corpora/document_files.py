@@ -31,19 +31,19 @@ class RawDocuments:
     labels: list[str] = field(default_factory=list)
 
     def add(self, name: str, text: str, label: str) -> None:
-        """Append a document to those read so far."""
+        """Append a document with its name, text and label."""
         self.names.append(name)
         self.texts.append(text)
         self.labels.append(label)
 
     @classmethod
     def concatenated(cls, parts: Iterable[RawDocuments]) -> RawDocuments:
-        """The raw documents of several parts, one after the other."""
+        """The raw documents of several collections, one collection after the other."""
         columns = ((part.names, part.texts, part.labels) for part in parts)
         return cls(*(list(chain(*column)) for column in zip(*columns, strict=True)))
 
     def only(self, labels: Sequence[str]) -> RawDocuments:
-        """The raw documents with one of these labels."""
+        """The raw documents whose label is in `labels`."""
         chosen = [k for k, label in enumerate(self.labels) if label in labels]
         return RawDocuments(*([column[k] for k in chosen] for column in (self.names, self.texts, self.labels)))
 
@@ -64,7 +64,9 @@ def documents(
     split: int,
     unlabelled: str | None,
 ) -> DocumentSplits:
-    """Documents of your own files (data=documents); dev and test without a file are drawn from train."""
+    """Labelled documents of the user's own files (data=documents).
+
+    Missing dev and test parts are random shares of train."""
     reading = DocumentReading(tokens, lower, language)
     paths = {part: path for part, path in zip(PARTS, (train, dev, test), strict=True) if path is not None}
     raw = {part: read(find_path(path), text, label) for part, path in paths.items()}
@@ -78,7 +80,9 @@ def documents(
 
 
 def read(path: Path, text: str = "text", label: str = "label") -> RawDocuments:
-    """Documents of a folder of folders named after their labels, or of a table with columns of texts and labels."""
+    """Read labelled documents from a table, or from a folder that has a folder of documents for each label.
+
+    A table has a column of texts named `text` and a column of labels named `label`."""
     raw = RawDocuments()
     if path.is_dir():
         for name, content, kind in _folder(path):
@@ -102,12 +106,12 @@ def content_of(path: Path) -> str:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The document files of a folder, sorted by name, without hidden ones."""
+    """The document files of a folder, sorted by name; hidden files are left out."""
     return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
 
 
 def texts_of(path: Path) -> tuple[str, ...]:
-    """Texts without labels: one file, or all files of a folder and its subfolders, a text each."""
+    """Texts without labels: the text of a file, or of each file in a folder and in its subfolders."""
     if not path.is_dir():
         return (content_of(path),)
     files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
@@ -127,7 +131,7 @@ def _folder(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _separator(path: Path) -> str:
-    """The separator of columns in a table of documents, by the suffix of its file; empty for JSON lines."""
+    """The separator of columns in a table of documents, by the suffix of the file; empty for JSON lines."""
     suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     if suffix.lower() not in SEPARATORS:
         endings = ", ".join(SEPARATORS)
@@ -136,7 +140,7 @@ def _separator(path: Path) -> str:
 
 
 def _rows(path: Path, separator: str, columns: tuple[str, str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a table of documents: the line where each begins, and the columns of text and label."""
+    """The rows of a table of documents: the line number where each row begins, and the row's text and label."""
     content = content_of(path)
     rows = _separated(path, content, separator) if separator else _json_lines(path, content)
     for line, row in rows:
@@ -226,7 +230,7 @@ def assembled(
 
 
 def _classes(train: RawDocuments, requested: Sequence[str] | None) -> tuple[str, ...]:
-    """The names of the classes of documents in their order, at least two."""
+    """The names of the classes of documents, at least two: sorted labels of train, or the classes requested."""
     present = set(train.labels)
     if requested is None:
         names = sorted(present, key=int if all(_is_integer(name) for name in present) else None)
@@ -277,6 +281,6 @@ def _position(name: str) -> str:
 
 
 def _listed(names: Mapping[str, object] | Sequence[str]) -> str:
-    """Names of classes or columns for a message, at most ten of them."""
+    """At most ten names of classes or columns, for messages."""
     names = list(names)
     return ", ".join(names[:10]) + (f", ... ({len(names)})" if len(names) > 10 else "")

@@ -1,8 +1,8 @@
 """Labelled documents for text categorization: texts, their tokens as integer codes, sentences and phrases.
 
-A corpus is tokenized once. All its parts share one list of word types, so that a code means the same in each;
-`features.words` decides which word types are features. The position of each token in its text is kept, so that reports
-can mark tokens in the text itself.
+A corpus is tokenized once. Train, dev and test share one list of word types, so that a code means the same word in
+each. `features.words` decides which word types are features. The position of each token in the text of its document is
+kept, so that reports can mark tokens in the text.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ TOKENS = {"words": re.compile(r"\w+"), "letters": re.compile(r"[a-zA-Z]\w*"), "s
 class DocumentReading:
     """Tokenization of documents.
 
-    tokens: `words` are runs of letters, digits and underscores; `letters` are the same, from their first letter of a to
-    z on; `spaces` are runs of anything but white space."""
+    tokens: `words` are runs of letters, digits and underscores; `letters` are such runs from the first letter a to z
+    on; `spaces` are runs of anything but white space."""
 
     tokens: str = "words"
     lower: bool = True
-    language: str = "en"  # of the rules for sentences
+    language: str = "en"  # language whose sentence-splitting rules are used
 
     def __post_init__(self):
         if self.tokens not in TOKENS:
@@ -40,7 +40,7 @@ class DocumentReading:
 
 @dataclass(frozen=True, eq=False)
 class Constituents:
-    """Phrases of documents, sorted by document; in each document a phrase comes before those inside it."""
+    """Constituents (phrases) of the parse trees of documents, by document; a phrase precedes the phrases inside it."""
 
     document: np.ndarray  # int32 [constituents]
     begin: np.ndarray  # int32 [constituents], the first token, counted within the document
@@ -53,7 +53,7 @@ class Constituents:
         return len(self.document)
 
     def select(self, indices: np.ndarray, documents: int) -> Constituents:
-        """The phrases of the documents at these positions, in this order; `documents`: how many there are in all."""
+        """The phrases of the documents at `indices`, in that order; `documents` is the number of documents before."""
         bounds = np.searchsorted(self.document, np.arange(documents + 1))
         sizes = np.diff(bounds)[indices]
         rows = ranges(bounds[:-1][indices], sizes)
@@ -66,18 +66,18 @@ class Constituents:
 class Documents:
     """Labelled documents, one part of a corpus: document `k` has the tokens `offsets[k]` to `offsets[k + 1]`."""
 
-    names: list[str]  # a file, or file:line
-    texts: list[str]  # as they were read, with upper case letters
+    names: list[str]  # file, or file:line, that each document was read from
+    texts: list[str]  # as read from the files, not lowercased
     words: tuple[str, ...]  # all word types of all parts of the corpus, in alphabetical order
     tokens: np.ndarray  # int32 [tokens], codes into words
-    begins: np.ndarray  # int32 [tokens], where each token begins in its text
-    ends: np.ndarray  # int32 [tokens]
+    begins: np.ndarray  # int32 [tokens], position of the first character of each token in the document's text
+    ends: np.ndarray  # int32 [tokens], position after the last character of each token
     offsets: np.ndarray  # int64 [documents + 1]
     labels: np.ndarray  # int64 [documents], codes into classes; float64 if there are no classes
     classes: tuple[str, ...] | None = None  # None: labels are numbers
     constituents: Constituents | None = None
     sentence_offsets: np.ndarray | None = None  # int64 [sentences + 1] into the tokens; None: a splitter finds them
-    language: str = "en"  # of the rules of that splitter
+    language: str = "en"  # language whose sentence-splitting rules are used
 
     def __len__(self) -> int:
         return len(self.names)
@@ -88,26 +88,27 @@ class Documents:
         return np.diff(self.offsets)
 
     def sentences(self) -> np.ndarray:
-        """Sentence boundaries among the tokens of documents, of the corpus or by a splitter: int64 [sentences + 1].
+        """Offsets of the sentences among the tokens of all documents: int64 [sentences + 1].
 
-        No sentence is empty, none goes beyond its document."""
+        The boundaries are those of the corpus, else those of a sentence splitter. No sentence is empty, and no
+        sentence extends over two documents."""
         return self._sentences
 
     @cached_property
     def _sentences(self) -> np.ndarray:
-        """Sentence boundaries among the tokens of documents, computed once."""
+        """Offsets of the sentences among the tokens of all documents, computed once: int64 [sentences + 1]"""
         begins = self._split() if self.sentence_offsets is None else self.sentence_offsets
         return np.union1d(begins, np.append(self.offsets, 0)).astype(np.int64)
 
     def _split(self) -> np.ndarray:
-        """The first token of each sentence of documents that the splitter finds: int64 [sentences]"""
+        """The first token of each sentence that the sentence splitter finds in the documents: int64 [sentences]"""
         places = sentence_begins(self.texts, self.language)
         bounds = zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), places, strict=True)
         firsts = [low + np.searchsorted(self.begins[low:high], begun) for low, high, begun in bounds]
         return np.concatenate([np.zeros(0, np.int64), *firsts])
 
     def select(self, indices: Sequence[int] | np.ndarray) -> Documents:
-        """The documents at these positions, in this order."""
+        """The documents at `indices`, in that order."""
         indices = np.asarray(indices, np.int64)
         sizes = self.lengths[indices]
         rows = ranges(self.offsets[:-1][indices], sizes)
@@ -131,12 +132,12 @@ class Documents:
         )
 
     def describe(self) -> str:
-        """Numbers of documents, words, constituents and labels."""
+        """A line for the user: numbers of documents, words and constituents, and the distribution of labels."""
         trees = "" if self.constituents is None else f", {len(self.constituents):,} constituents"
         return f"{len(self):,} documents, {len(self.tokens):,} words{trees}, {self._labels()}"
 
     def _labels(self) -> str:
-        """The classes of documents with their counts, or the range of their numbers."""
+        """For the user: the number of documents in each class, or the range and mean of numeric labels."""
         if self.classes is None:
             if not len(self):
                 return "no numbers"
@@ -153,24 +154,24 @@ class DocumentSplits:
     train: Documents
     dev: Documents
     test: Documents
-    truth: tuple[str, ...] = ()  # of a planted corpus: names of the word groups that decide
-    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of a planted corpus: all its word groups by name
-    reading: DocumentReading = field(default_factory=DocumentReading)  # how new texts are to be read
-    unlabelled: tuple[str, ...] = ()  # further texts, from which word clusters are learnt too
+    truth: tuple[str, ...] = ()  # names of the word groups that determine the labels of a planted corpus
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # all word groups of a planted corpus by name
+    reading: DocumentReading = field(default_factory=DocumentReading)  # tokenization of this corpus and of new texts
+    unlabelled: tuple[str, ...] = ()  # texts without labels, for word clusters
     notes: tuple[str, ...] = ()
 
     @property
     def parts(self) -> dict[str, Documents]:
-        """The parts of a corpus of documents by name."""
+        """The documents of train, dev and test by the name of the part."""
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes, None if labels are numbers."""
+        """The names of the classes of documents; None if labels are numbers."""
         return self.train.classes
 
     def describe(self) -> list[str]:
-        """Descriptions of the parts of documents, the size of the vocabulary, and notes: a line each."""
+        """Lines for the user: a description of train, dev and test, the size of the vocabulary, and notes."""
         types = len(np.unique(self.train.tokens))
         size = f"vocabulary: {types:,} different words in train, {len(self.train.words):,} in all"
         return [*(f"{part}: {documents.describe()}" for part, documents in self.parts.items()), size, *self.notes]
@@ -186,7 +187,7 @@ def tokenize(
     classes: tuple[str, ...] | None,
     reading: DocumentReading | None = None,
 ) -> Documents:
-    """Documents of these texts, their tokens coded by all their word types."""
+    """Tokenize texts into documents, with tokens as codes into the sorted word types of all texts."""
     reading = DocumentReading() if reading is None else reading
     finditer, places, sizes = TOKENS[reading.tokens].finditer, [], []
     tokens: list[str] = []
@@ -218,11 +219,11 @@ def from_tokens(
     classes: tuple[str, ...] | None,
     lower: bool = True,
 ) -> Documents:
-    """Documents that are given as tokens: the text of each is its tokens with spaces between them."""
+    """Documents from lists of tokens; the text of a document is its tokens, joined by spaces."""
     words, codes = coded_tokens([token for document in tokens for token in document], lower)
     offsets = np.concatenate([[0], np.cumsum(np.array([len(document) for document in tokens], np.int64))])
     sizes = np.array([len(token) for document in tokens for token in document], np.int32)
-    ends = np.cumsum(sizes + 1) - 1  # as if all documents were one text
+    ends = np.cumsum(sizes + 1) - 1  # positions as if all documents were one text
     first = np.repeat(np.concatenate([[0], ends + 1])[offsets[:-1]], np.diff(offsets))
     return Documents(
         names=list(names),
@@ -251,7 +252,7 @@ def coded_tokens(tokens: Iterable[str], lower: bool) -> tuple[tuple[str, ...], n
 
 
 class RunningText(NamedTuple):
-    """Sequences of words that follow each other in texts."""
+    """Sequences of words that follow each other in texts, from which word clusters are learnt."""
 
     words: tuple[str, ...]
     tokens: np.ndarray  # codes into words
@@ -269,7 +270,7 @@ def running_text(train: Documents, unlabelled: Sequence[str], reading: DocumentR
     code_of = {train.words[code]: code for code in np.unique(train.tokens).tolist()}
     codes = np.array([code_of.get(word, -1) for word in more.words], np.int64)[more.tokens]
     in_train = codes >= 0
-    sequence = np.cumsum(~in_train) + np.repeat(np.arange(len(more)), more.lengths)  # ascends wherever one ends
+    sequence = np.cumsum(~in_train) + np.repeat(np.arange(len(more)), more.lengths)  # ascends wherever a sequence ends
     sizes = np.unique(sequence[in_train], return_counts=True)[1]
     offsets = np.concatenate([train.offsets, train.offsets[-1] + np.cumsum(sizes)])
     tokens = np.concatenate([train.tokens, codes[in_train].astype(train.tokens.dtype)])

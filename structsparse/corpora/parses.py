@@ -1,7 +1,8 @@
-"""Parse trees of documents from files: bracketed trees, or CoNLL-U with the phrases that its dependencies imply.
+"""Parse trees of documents from files: bracketed trees, or CoNLL-U with the phrases that the dependencies imply.
 
-A parser has its own tokens. Its trees are aligned with documents by letters and digits alone: those of all leaves
-together must be those of all texts. A token of a document belongs to the leaf that holds its first letter.
+The tokens of a parser may differ from the tokens of the documents. Trees are therefore aligned with documents by
+letters and digits alone, which must be the same in all leaves as in all texts. A token of a document belongs to the
+leaf that holds the first letter of the token.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 class Tree(NamedTuple):
     """Parse tree of a sentence: its leaves and constituents."""
 
-    line: int  # where it begins in the file
-    leaves: list[str]  # as in a text: ( for -LRB-
+    line: int  # line of the file where the tree begins
+    leaves: list[str]  # words as in a text: ( for -LRB-
     spans: list[tuple[int, int, str]]  # of each constituent the first leaf, the leaf after the last, and its label
 
 
@@ -51,7 +52,7 @@ class Trees:
 
 
 def concatenated(trees: Iterable[Tree]) -> Trees:
-    """The constituents of these parse trees over their concatenated leaves."""
+    """The constituents of several parse trees, as ranges of the concatenated leaves of all trees."""
     leaves, lines, offsets, spans, labels = [], [], [0], [], []
     for tree in trees:
         before = len(leaves)
@@ -68,7 +69,7 @@ def concatenated(trees: Iterable[Tree]) -> Trees:
 
 
 def with_parses(documents: Documents, path: Path) -> Documents:
-    """Documents with constituents and sentences from a file of parse trees over all of them, in their order."""
+    """Documents with constituents and sentences from a file that has the parse trees of all documents in order."""
     trees = concatenated(read_trees(path))
     alignment = _Alignment.of(documents, trees, path)
     has_tokens, _, begin, _ = alignment.tokens_of(trees.offsets[:-1], trees.offsets[1:])
@@ -95,9 +96,9 @@ class _Alignment:
     documents: Documents
     trees: Trees
     path: Path
-    leaves: np.ndarray  # int64 [leaves + 1], letters before each leaf
-    tokens: np.ndarray  # int64 [tokens], letters before each token
-    texts: np.ndarray  # int64 [documents + 1], letters before each text
+    leaves: np.ndarray  # int64 [leaves + 1], letters and digits before each leaf
+    tokens: np.ndarray  # int64 [tokens], letters and digits before each token
+    texts: np.ndarray  # int64 [documents + 1], letters and digits before each text
 
     @classmethod
     def of(cls, documents: Documents, trees: Trees, path: Path) -> _Alignment:
@@ -113,7 +114,7 @@ class _Alignment:
         return alignment
 
     def tokens_of(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, ...]:
-        """For ranges of leaves: whether they have a token, their document, their first token, the token after."""
+        """For each range of leaves: whether it has a token, the document, the first token, the token after the last."""
         first, last = self.leaves[begin], self.leaves[end]
         owner = np.searchsorted(self.texts[1:-1], first, side="right")
         beyond = (last > first) & (last > self.texts[owner + 1])
@@ -129,7 +130,7 @@ class _Alignment:
         return (last > first) & (high > low), owner, low, high
 
     def _check(self, leaves: str, letters: str) -> None:
-        """Refuse trees over another text, with the place where the letters begin to differ."""
+        """Refuse parse trees over another text; the error shows where the letters begin to differ."""
         if leaves == letters:
             return
         both = min(len(leaves), len(letters))
@@ -161,7 +162,7 @@ def _code_points(text: str) -> np.ndarray:
 
 
 def _excerpt(letters: str, place: int) -> str:
-    """Twenty letters of leaves or texts from a place on, for messages."""
+    """Twenty letters from position `place` on, for messages."""
     return repr(letters[place : place + 20]) if place < len(letters) else "nothing more"
 
 
@@ -185,7 +186,7 @@ def _text(path: Path) -> str:
 
 
 def bracketed(path: Path, text: str | None = None) -> Iterator[Tree]:
-    """Bracketed parse trees (label (label word) ...), each on one line or on several."""
+    """Read bracketed parse trees (label (label word) ...), each on one line or on several lines."""
     text = _text(path) if text is None else text
     line, counted = 1, 0  # the line of the character at `counted`
     first, leaves, spans, open_, empty = 1, [], [], [], False
@@ -218,12 +219,12 @@ def bracketed(path: Path, text: str | None = None) -> Iterator[Tree]:
 
 
 def unescaped(word: str) -> str:
-    """A leaf of a parse tree as its text has it: ( for -LRB-, / for \\/."""
+    """A leaf of a bracketed parse tree as the word of the text: ( for -LRB-, / for \\/."""
     return _BRACKETS.get(word) or word.replace("\\/", "/").replace("\\*", "*")
 
 
 def dependencies(path: Path, text: str | None = None) -> Iterator[Tree]:
-    """Parse trees of a CoNLL-U file: the constituent of a word is the range of leaves of the word and its descendants.
+    """Read parse trees from CoNLL-U: the constituent of a word is the range of leaves of the word and its descendants.
 
     Longer constituents come first. A multiword token is one leaf; empty nodes are left out."""
     reader = TreeReader(str(path))
@@ -238,8 +239,8 @@ def dependencies(path: Path, text: str | None = None) -> Iterator[Tree]:
 
 
 def _leaves(block: str) -> tuple[list[str], list[int]]:
-    """The leaves of a sentence in CoNLL-U, and the leaf that each word is or is a part of."""
-    leaves, leaf_of, multiword_end = [], [], 0  # the last word of the last multiword token
+    """The leaves of a sentence in CoNLL-U, and the number of the leaf that contains each word."""
+    leaves, leaf_of, multiword_end = [], [], 0  # number of the last word of the last multiword token
     for line in block.split("\n"):
         if line.startswith("#"):
             continue

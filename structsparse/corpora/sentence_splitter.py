@@ -11,12 +11,12 @@ from structsparse.base.errors import UserError
 
 
 def can_split() -> bool:
-    """Whether sentencex is installed."""
+    """Whether the sentence splitter sentencex is installed."""
     return find_spec("sentencex") is not None
 
 
 def sentence_begins(texts: Sequence[str], language: str = "en") -> list[np.ndarray]:
-    """Where the sentences of each text begin, in characters: int64 [sentences] each."""
+    """The position of the first character of each sentence, for each text: a list of int64 [sentences]."""
     try:
         from sentencex import get_sentence_boundaries
     except ImportError:

@@ -12,7 +12,7 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Sentences
 
 PARTS = "train", "dev", "test"
-Items = TypeVar("Items")  # has a length and `select`: documents, sentences, trees
+Items = TypeVar("Items")  # Documents, Sentences or Treebank: has a length and `select`
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,19 @@ class SentenceSplits:
     train: Sentences
     dev: Sentences
     test: Sentences
-    scheme: str = "auto"  # of the tags: iob1, iob2, iobes; auto: detected
-    stray: str = "repair"  # what to do with a tag outside its scheme: repair or refuse
-    truth: tuple[str, ...] = ()  # of a planted corpus: the templates that matter
+    scheme: str = "auto"  # scheme of the tags: iob1, iob2, iobes; auto: detected
+    stray: str = "repair"  # what to do with a tag that breaks the scheme: repair or refuse
+    truth: tuple[str, ...] = ()  # the feature templates with nonzero weights in the model of a planted corpus
     joined: bool = False  # whether the dev sentences are among those of train
 
     @property
     def parts(self) -> dict[str, Sentences]:
-        """The parts of a tagging corpus by name."""
+        """The sentences of train, dev and test by the name of the part."""
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
 
 def hold_out(sentences: Sentences, share: float, seed: int) -> tuple[Sentences, Sentences]:
-    """Split off a random share of the sentences: (the rest, the share), both in their old order."""
+    """Split off a random share of the sentences: (the rest, the share), both in the order of the corpus."""
     if not 0 < share < 1:
         raise UserError(f"data.held_out is {share}; without a dev file it must lie between 0 and 1")
     count = round(share * len(sentences))
@@ -49,7 +49,9 @@ def hold_out(sentences: Sentences, share: float, seed: int) -> tuple[Sentences, 
 
 
 def completed(parts: Mapping[str, Items], held_out: float, seed: int, kind: str) -> dict[str, Items]:
-    """Train, dev and test splits; missing dev and test are random shares of train. `kind` names the items."""
+    """Train, dev and test splits; missing dev and test parts are random shares of train.
+
+    `kind` is the noun for the items in messages."""
     missing = [part for part in PARTS if part not in parts]
     if not missing:
         return dict(parts)
@@ -63,7 +65,7 @@ def completed(parts: Mapping[str, Items], held_out: float, seed: int, kind: str)
 
 
 def drawn(items: Items, sizes: Mapping[str, int], seed: int, kind: str = "documents") -> dict[str, Items]:
-    """Random splits: parts of these sizes, and the rest as `train`; the items of each in their old order."""
+    """Random splits of a part: parts of the given sizes and the rest as `train`, each in the order of the corpus."""
     if not all(sizes.values()) or sum(sizes.values()) >= len(items):
         asked = " and ".join(f"{size} for {part}" for part, size in sizes.items())
         raise UserError(

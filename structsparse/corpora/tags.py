@@ -1,7 +1,8 @@
 """Span tags: conversion between the schemes iob1, iob2 and iobes, and the spans that tags encode.
 
-Tags are read as by `conlleval.pl`, with S for a span of one token: every sequence, however broken, has exactly one set
-of spans. A tag is stray if these spans, written in the scheme that the tags claim to follow, have another tag there.
+Tags are read as by `conlleval.pl`, with S for a span of one token: every sequence of tags, even an invalid one, has
+exactly one set of spans. A tag is stray if it differs from the tag that results when these spans are written in the
+scheme of the corpus.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import numpy as np
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
 
-SCHEMES = ("iob2", "iob1", "iobes")  # `detect_scheme` chooses the first in a tie
+SCHEMES = ("iob2", "iob1", "iobes")  # in a tie, `detect_scheme` chooses the earlier one
 PREFIXES = "OBIES"
 OUTSIDE, BEGIN, INSIDE, END, SINGLE = range(5)
 CLOSES = np.array([True, False, False, True, True])  # prefixes after which a span cannot go on
@@ -36,18 +37,18 @@ class _SplitTags(NamedTuple):
 
 
 def span_types(names: Sequence[str]) -> list[str]:
-    """The span types of these tags, in order of first appearance."""
+    """The span types (PER, LOC, ...) of a list of tags, in order of first appearance."""
     return _split_all(names).types
 
 
 def spans(codes: np.ndarray, offsets: np.ndarray, names: Sequence[str]) -> Spans:
-    """The spans of tags by the rules of `conlleval.pl`; none crosses the end of a sentence."""
+    """The spans that coded tags encode by the rules of `conlleval.pl`; no span crosses the end of a sentence."""
     table, codes = _split_all(names), np.asarray(codes)
     return _spans(table.prefix[codes], table.type[codes], np.asarray(offsets))
 
 
 def detect_scheme(sentences: Sentences, name: str = "tag") -> str:
-    """The scheme in which the fewest tags are stray; iob2 in a tie (if there are no spans, say)."""
+    """The tag scheme in which the fewest tags are stray; iob2 in a tie, for example if there are no spans."""
     prefix, kind, _ = _read(sentences, name)
     read_spans = _spans(prefix, kind, sentences.offsets)
     strays = [np.count_nonzero(prefix != _write(read_spans, sentences.offsets, scheme)) for scheme in SCHEMES]
@@ -57,7 +58,8 @@ def detect_scheme(sentences: Sentences, name: str = "tag") -> str:
 def convert(sentences: Sentences, name: str, source: str, target: str, stray: str = "repair") -> tuple[Column, int]:
     """The tags of column `name` in another scheme, and the number of tags that were stray in the source scheme.
 
-    stray="repair" replaces stray tags by those of their spans; "refuse" raises an error that names the first one.
+    stray="repair" replaces each stray tag by the tag that its span has in the scheme; "refuse" raises an error that
+    names the first stray tag.
     """
     _check("scheme", source, SCHEMES)
     _check("scheme", target, SCHEMES)
@@ -87,12 +89,12 @@ def _read(sentences: Sentences, name: str) -> _SplitTags:
         tokens = np.flatnonzero(column.codes == code) if _split(value) is None else ()
         if len(tokens):
             raise UserError(f"{_position(sentences, tokens[0])}: {_malformed(name, value)}")
-    table = _split_all([value if _split(value) else "O" for value in column.values])  # no token has a malformed one
+    table = _split_all([value if _split(value) else "O" for value in column.values])  # no token has a malformed value
     return _SplitTags(table.prefix[column.codes], table.type[column.codes], table.types)
 
 
 def _split_all(names: Sequence[str]) -> _SplitTags:
-    """Prefix and type of each of these tags; a malformed tag is refused."""
+    """Prefix and type of each tag of a list; a malformed tag is refused."""
     prefix, kind, code_of = [], [], {}
     for name in names:
         parts = _split(name)
@@ -117,7 +119,7 @@ def _malformed(name: str, tag: str) -> str:
 
 
 def _spans(prefix: np.ndarray, kind: np.ndarray, offsets: np.ndarray) -> Spans:
-    """The spans of tags that are given by prefix and type: [tokens] each"""
+    """The spans that tags encode; `prefix` and `kind` are int64 [tokens], the prefix and type of each tag."""
     before, kind_before = np.roll(prefix, 1), np.roll(kind, 1)
     before[_first_tokens(offsets)] = OUTSIDE
     inside = prefix != OUTSIDE
@@ -129,7 +131,7 @@ def _spans(prefix: np.ndarray, kind: np.ndarray, offsets: np.ndarray) -> Spans:
 
 
 def _write(spans: Spans, offsets: np.ndarray, scheme: str) -> np.ndarray:
-    """The prefix of every token when these spans are written in a scheme: int64 [tokens]"""
+    """The tag prefix of every token when spans are written in a scheme: int64 [tokens]"""
     start, end, kind = spans
     change = np.zeros(offsets[-1] + 1, dtype=np.int64)
     change[start] += 1
@@ -147,7 +149,7 @@ def _write(spans: Spans, offsets: np.ndarray, scheme: str) -> np.ndarray:
 
 
 def _column(prefix: np.ndarray, kind: np.ndarray, types: list[str]) -> Column:
-    """The column of tags with these prefixes and types, its values in order of first appearance."""
+    """The column of tags made of `prefix` and `kind` [tokens], with the tags in order of first appearance."""
     keys = kind * len(PREFIXES) + prefix
     _, first, codes = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -163,7 +165,7 @@ def _tag(prefix: int, kind: int, types: list[str]) -> str:
 
 
 def _first_tokens(offsets: np.ndarray) -> np.ndarray:
-    """The positions of the first tokens of sentences, which a tag before cannot reach."""
+    """The positions of the first tokens of sentences; no span continues into them."""
     return offsets[:-1][np.diff(offsets) > 0]
 
 

@@ -1,7 +1,7 @@
-"""Text of language models as one long array of word codes, sentence after sentence, and its vocabulary.
+"""Text of language models as one array of word codes, sentence after sentence, and the vocabulary of the codes.
 
-A file is read once, as a stream: every new word gets a provisional code, so that memory holds four bytes a word besides
-the vocabulary. Codes by frequency replace the provisional ones at the end.
+A file is read once, as a stream, and every new word gets a provisional code. Memory holds the vocabulary and four bytes
+for each word of the text. At the end, codes by frequency replace the provisional codes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MOST = np.iinfo(np.int32).max
 class Vocabulary:
     """The words that a language model can predict.
 
-    They are sorted by falling frequency in training, then by first appearance; `</s>` is the last, `<unk>` always one
-    of them. Code len(vocabulary) stands for `<s>`, which appears in contexts only."""
+    Words are sorted by falling frequency in training, then by first appearance. `</s>` is the last word; `<unk>` is
+    always in the vocabulary. Code len(vocabulary) stands for `<s>`, which appears in contexts only."""
 
     words: tuple[str, ...]
 
@@ -60,7 +60,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class EncodedText:
-    """Sentences in the codes of a vocabulary, each as `<s>`, its words and `</s>`."""
+    """A text in the codes of a vocabulary: each sentence is `<s>`, the words and `</s>`."""
 
     vocabulary: Vocabulary
     codes: np.ndarray  # int32 [positions]
@@ -75,7 +75,7 @@ class EncodedText:
 
     @cached_property
     def targets(self) -> np.ndarray:
-        """The positions that are predicted, all but those of `<s>`: int64 [tokens]"""
+        """The positions of the words to predict, which are all words but `<s>`: int64 [tokens]"""
         return np.flatnonzero(self.codes != self.vocabulary.start)
 
     @property
@@ -85,11 +85,11 @@ class EncodedText:
 
     @property
     def unknowns(self) -> int:
-        """The number of words outside the vocabulary."""
+        """The number of words of an encoded text that are outside the vocabulary."""
         return int((~self.known).sum())
 
     def describe(self) -> str:
-        """Numbers of sentences, words and unknown words of an encoded text."""
+        """A line for the user: numbers of sentences, words and unknown words of an encoded text."""
         words = len(self.targets) - self.sentences
         share = f", {self.unknowns:,} of them unknown ({self.unknowns / words:.2%})" if self.unknowns else ""
         return f"{self.source}: {self.sentences:,} sentences, {words:,} words{share}"
@@ -103,7 +103,7 @@ class ProvisionalText:
         keep = ~ends
         keep[1:] |= ends[1:] & ~ends[:-1]  # drop ends of empty sentences
         self.source, self.words, self.codes = source, words, codes[keep]
-        self.ends = np.flatnonzero(self.codes == 0) + 1  # [sentences]
+        self.ends = np.flatnonzero(self.codes == 0) + 1  # [sentences], the position after each sentence
 
     @property
     def tokens(self) -> int:
@@ -116,13 +116,13 @@ class ProvisionalText:
         return ProvisionalText(f"{self.source} ({name})", self.words, self.codes[first:last])
 
     def until(self, words: int, begin: int = 0) -> int:
-        """The first sentence after `words` words from sentence `begin` on, or the number of sentences."""
+        """The least `end` for which sentences `begin` to `end` - 1 have at least `words` words; else all sentences."""
         before = self.ends - np.arange(1, len(self.ends) + 1)  # words up to the end of each sentence
         start = int(before[begin - 1]) if begin else 0
         return min(int(np.searchsorted(before, start + words)) + 1, len(self.ends))
 
     def vocabulary(self, min_count: int = 1) -> Vocabulary:
-        """The vocabulary of the words that occur at least `min_count` times, and `<unk>` for the others."""
+        """The vocabulary of the words that occur at least `min_count` times; `<unk>` replaces all other words."""
         if min_count < 1:
             raise UserError(f"data.min_count is {min_count}, expected at least 1")
         words = [*self.words] if UNKNOWN in self.words else [*self.words, UNKNOWN]
@@ -137,7 +137,7 @@ class ProvisionalText:
         return Vocabulary((*(words[k] for k in order.tolist()), END))
 
     def text(self, vocabulary: Vocabulary) -> EncodedText:
-        """The same text in the codes of a vocabulary, with the starts of sentences."""
+        """The provisional text in the codes of a vocabulary, with `<s>` before each sentence."""
         code_of = vocabulary.codes
         code = np.array([vocabulary.end, *(code_of.get(word, -1) for word in self.words)], np.int32)
         sentences = len(self.ends)
@@ -156,24 +156,24 @@ class ProvisionalText:
 def encode(
     sentences: Iterable[Sequence[str]], vocabulary: Vocabulary | None = None, source: str = "text"
 ) -> EncodedText:
-    """Sentences of words in the codes of a vocabulary; None: their own vocabulary."""
+    """Encode lists of words in the codes of a vocabulary; None: the vocabulary of these lists."""
     pieces = ((list(sentence), True) for sentence in sentences)
     coded = code_pieces(source, pieces, TextReading())
     return coded.text(coded.vocabulary() if vocabulary is None else vocabulary)
 
 
 def read_text(path: str | os.PathLike, vocabulary: Vocabulary, reading: TextReading | None = None) -> EncodedText:
-    """A text file, plain or gzipped, in the codes of a vocabulary."""
+    """Read a text file, plain or gzipped, in the codes of a vocabulary."""
     return read_coded(path, TextReading() if reading is None else reading).text(vocabulary)
 
 
 def read_coded(path: str | os.PathLike, reading: TextReading) -> ProvisionalText:
-    """A text file, plain or gzipped, in provisional codes."""
+    """Read a text file, plain or gzipped, in provisional codes."""
     return coded_lines(str(path), lines_of_text(Path(path)), reading)
 
 
 def coded_lines(source: str, lines: Iterable[tuple[str, bool]], reading: TextReading) -> ProvisionalText:
-    """Lines in provisional codes: pieces of lines, each with whether its line ends there."""
+    """Lines of text in provisional codes; `lines` are pieces of lines, each with whether the line ends there."""
     coded = code_pieces(source, sentences_of(lines, reading), reading)
     if not len(coded.ends):
         raise UserError(f"{source}: has no words, expected text")
@@ -181,7 +181,7 @@ def coded_lines(source: str, lines: Iterable[tuple[str, bool]], reading: TextRea
 
 
 class _CodeOf(dict):
-    """Provisional code by token; a new token gets the code of the word that replaces it."""
+    """Mapping from tokens to provisional codes of words; a new token gets the code of the word that replaces it."""
 
     def __init__(self, word: Callable[[str], str], numbers: dict[str, int]):
         super().__init__()
@@ -195,7 +195,7 @@ class _CodeOf(dict):
 
 
 def code_pieces(source: str, pieces: Iterable[tuple[list[str], bool]], reading: TextReading) -> ProvisionalText:
-    """Sentences in provisional codes: pieces of sentences, each with whether its sentence ends there."""
+    """Sentences in provisional codes; `pieces` are lists of tokens, each with whether the sentence ends there."""
     numbers: dict[str, int] = {}
     inside = _CodeOf(lambda token: reading.word(token, True), numbers)
     first = _CodeOf(lambda token: reading.word(token, False), numbers)

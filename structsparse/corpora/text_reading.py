@@ -1,7 +1,7 @@
 """Reading of plain text for language models: files to lines, lines to sentences, sentences to tokens.
 
-Lines may be longer than memory: they are read in pieces, and a sentence or paragraph is handed on in pieces too.
-`<s>` and `</s>` in a text are marks: a sentence begins or ends there. `<unk>` is a word.
+A line may be longer than memory: lines, sentences and paragraphs are therefore read in pieces. `<s>` and `</s>` in a
+text mark the beginning and the end of a sentence. `<unk>` is a word.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from structsparse.corpora.byte_streams import damaged
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 NUMBER, PROPER_NOUN = "#n", "<proper_noun>"
 _PIECE = 1 << 20  # bytes of a line that are read at once: a line may be as long as the file
-_PARAGRAPH = 1 << 16  # characters of a paragraph from which on its complete sentences are handed on
+_PARAGRAPH = 1 << 16  # characters: the complete sentences of a longer paragraph are yielded before the paragraph ends
 
 _RESERVED = frozenset([START, END, UNKNOWN, NUMBER, PROPER_NOUN])
 _IS_NUMBER = re.compile(r"[-+]?[$£€]?\d[\d.,:/]*(?:st|nd|rd|th|s|%)?")
@@ -41,7 +41,7 @@ _NO_END = re.compile(rf"(?<![^\s\"'“‘(\[.-])(?:{_ABBREVIATIONS.replace('.', 
 
 @dataclass(frozen=True)
 class TextReading:
-    """Rules by which text becomes sentences and words.
+    """Rules by which text for a language model becomes sentences and words.
 
     sentences: `lines` (one a line) or `text` (running text: paragraphs between empty lines, sentences by punctuation);
     tokens: `spaces` or `words` (words, numbers and punctuation apart). `classes` replaces numbers by `#n` and
@@ -64,14 +64,16 @@ class TextReading:
         return text.split() if self.tokens == "spaces" else _TOKEN.findall(text)
 
     def opening(self, tokens: Sequence[str]) -> int:
-        """The number of tokens up to the first word of a sentence, which may be capitalised; 0 if that is no matter."""
+        """The number of tokens up to the first word of a sentence, whose capital does not make it a proper noun.
+
+        0 if proper nouns are not replaced."""
         if not self.classes:
             return 0
         words = (k for k, token in enumerate(tokens, 1) if token != START and any(map(str.isalnum, token)))
         return next(words, 0)
 
     def word(self, token: str, inside: bool) -> str:
-        """The word that a token is replaced by; `inside`: it comes after the opening of its sentence."""
+        """The word that replaces a token; `inside` says that the token comes after the first word of the sentence."""
         if token in _RESERVED:
             return token
         if self.classes and _IS_NUMBER.fullmatch(token):
@@ -91,9 +93,9 @@ def _check(name: str, value: object, choices: Sequence) -> None:
 
 
 def sentences_of(lines: Iterable[tuple[str, bool]], reading: TextReading) -> Iterator[tuple[list[str], bool]]:
-    """The tokens of sentences in pieces, each with whether its sentence ends there.
+    """The tokens of sentences in pieces, each piece with whether the sentence ends there.
 
-    `lines` are pieces of lines, each with whether its line ends there."""
+    `lines` are pieces of lines, each with whether the line ends there."""
     if reading.sentences == "lines":
         for line, ends in lines:
             yield reading.split(line), ends
@@ -134,7 +136,7 @@ def _split_sentences(paragraph: str) -> list[str]:
 
 
 def lines_of_text(path: Path) -> Iterator[tuple[str, bool]]:
-    """The lines of a text file, very long ones in pieces cut at spaces, each with whether its line ends there."""
+    """The lines of a text file, very long lines in pieces cut at spaces; with each piece, whether the line ends."""
     number, rest = 1, b""
     for data in _pieces(path):
         ends = data.endswith(b"\n")
@@ -157,7 +159,7 @@ def decoded(path: Path, number: int, data: bytes) -> str:
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
-    """The lines of a text file as bytes, plain or gzipped; very long ones in pieces."""
+    """The lines of a text file, plain or gzipped, as bytes; very long lines come in pieces."""
     if path.is_dir():
         raise UserError(f"{path}: is a directory, expected a file of text")
     try:

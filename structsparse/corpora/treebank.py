@@ -13,17 +13,17 @@ from structsparse.corpora.columns import Sentences
 
 COLUMNS = "word", "lemma", "upos", "xpos", "deprel"  # attributes expect the form under the name `word`
 UNKNOWN = -1  # the head of a word whose head was not read
-RULES = "upos", "characters"  # for what counts as punctuation
+RULES = "upos", "characters"  # rules for which tokens are punctuation
 PUNCTUATION = "PUNCT"  # the part of speech in Universal Dependencies
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Treebank(Sentences):
-    """Sentences with a dependency tree each, and all that is needed to write them as they were read."""
+    """Sentences with their dependency trees, and with the lines of the file, so that they can be written unchanged."""
 
     heads: np.ndarray  # int32 [tokens], positions in the sentence from 1 on; 0: a root, UNKNOWN: not read
     lines: np.ndarray  # int32 [tokens], line numbers in the file
-    blocks: tuple[str, ...]  # [sentences], all lines of each, with comments, multiword tokens and empty nodes
+    blocks: tuple[str, ...]  # [sentences], all lines of each sentence, with comments, multiword tokens and empty nodes
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -33,7 +33,7 @@ class Treebank(Sentences):
                 raise ValueError(f"{size} {name}, the sentences need {expected}")
 
     def select(self, indices) -> Treebank:
-        """These sentences in this order (positions, a slice or a mask), with the same codes."""
+        """The sentences and trees at `indices` (positions, slice or mask), in that order; columns keep their codes."""
         chosen = np.arange(len(self))[indices]
         tokens, offsets = self._tokens_of(chosen)
         return replace(
@@ -50,7 +50,7 @@ class Treebank(Sentences):
         return per_sentence(self.heads == 0, self.offsets)
 
     def describe(self) -> str:
-        """Sizes, share of non-projective trees and arcs, relations, trees with several roots."""
+        """A line for the user: sizes of the treebank, shares of non-projective trees and arcs, numbers of relations."""
         sizes = f"{len(self):,} sentences, {self.tokens:,} tokens"
         if not self.tokens or (self.heads == UNKNOWN).any():
             return f"{sizes}, no trees"
@@ -62,15 +62,15 @@ class Treebank(Sentences):
 
 
 def per_sentence(mask: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The number of tokens of each sentence where the mask is true: bool [tokens] to int64 [sentences]"""
+    """The number of tokens of each sentence for which a mask is true: bool [tokens] to int64 [sentences]"""
     before = np.concatenate([[0], np.cumsum(mask)])
     return before[offsets[1:]] - before[offsets[:-1]]
 
 
 def nonprojective(heads: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Whether the arc to each word is non-projective: a word between its ends does not descend from its head.
+    """Whether the arc to each word is non-projective: some word between head and word does not descend from the head.
 
-    Arcs from the root are projective. The heads must form trees.  [tokens], [sentences + 1] to bool [tokens]"""
+    Arcs from the root are projective. The heads must form trees. [tokens], [sentences + 1] to bool [tokens]"""
     first = np.repeat(offsets[:-1], np.diff(offsets))
     above = np.where(heads > 0, first + heads - 1, -1)  # the head as a position among all tokens
     arcs = np.flatnonzero(heads > 0)
@@ -91,10 +91,10 @@ def nonprojective(heads: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def punctuation(treebank: Sentences, rule: str) -> np.ndarray:
-    """Which tokens are punctuation: bool [tokens].
+    """Which tokens of a treebank are punctuation: bool [tokens].
 
-    By the rule `upos`, tokens with the part of speech PUNCT; by `characters`, as in the shared tasks of 2006 and 2007,
-    tokens all of whose characters are punctuation in Unicode."""
+    By the rule `upos`, these are tokens with the part of speech PUNCT. By `characters`, as in the shared tasks of 2006
+    and 2007, these are tokens in which every character is punctuation in Unicode."""
     if rule == "upos":
         column = treebank.columns["upos"]
         return np.array([value == PUNCTUATION for value in column.values], bool)[column.codes]
@@ -105,7 +105,7 @@ def punctuation(treebank: Sentences, rule: str) -> np.ndarray:
 
 
 def punctuation_rule(treebank: Sentences) -> str:
-    """The rule for punctuation that fits a treebank: `upos` if it uses the part of speech PUNCT, else `characters`."""
+    """The rule for punctuation that fits a treebank: `upos` if some token has the tag PUNCT, else `characters`."""
     column = treebank.columns["upos"]
     used = PUNCTUATION in column.values and (column.codes == column.values.index(PUNCTUATION)).any()
     return "upos" if used else "characters"

@@ -1,1 +1,1 @@
-"""Columns to rows of a weight table: attributes, templates, the index of what was seen."""
+"""Features of tokens, arcs and documents: attributes, templates, words, and the index from features to weight rows."""

@@ -1,4 +1,4 @@
-"""Attributes of tokens: functions of the word (shape, case, affixes), or columns of the corpus as they are."""
+"""Attributes of tokens: functions of the word (shape, case, affixes), or columns of the corpus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RUNS = re.compile(r"(.)\1+")
 
 
 def shape(word: str) -> str:
-    """Shape of a word: characters become their types, repeated types one, repeated digits a mark.
+    """Word shape: letters become A or a, digits 0; a run of one character becomes that character, a run of digits 0+.
 
     `Confidence` -> `Aa` and `2,664,098` -> `0,0+,0+`, as in Martins et al. (2011)."""
     types = "".join("A" if c.isupper() else "a" if c.isalpha() else "0" if c.isdigit() else c for c in word)
@@ -51,9 +51,10 @@ def punctuation(word: str) -> str:
 
 
 def _affix(size: int, first: bool) -> Callable[[str], str]:
-    """A function for the first or last `size` characters; shorter words get a mark, so that they are no affix."""
+    """The function that returns the first or last `size` characters of a word, or = and the word if it is shorter."""
 
     def affix(word: str) -> str:
+        """The prefix or suffix of a word."""
         if len(word) < size:
             return "=" + word
         return word[:size] if first else word[-size:]
@@ -73,7 +74,7 @@ OF_WORD: dict[str, Callable[[str], str]] = {
 
 
 def attribute(sentences: Sentences, name: str) -> Column:
-    """An attribute of all tokens as a column. Functions are evaluated once for each distinct word."""
+    """An attribute of all tokens as a column of codes. Functions are evaluated once for each distinct word."""
     if name in sentences.columns:
         return sentences.columns[name]
     if name not in OF_WORD or "word" not in sentences.columns:
@@ -88,7 +89,7 @@ def attribute(sentences: Sentences, name: str) -> Column:
 
 
 def numbers(sentences: Sentences, names: Sequence[str]) -> np.ndarray:
-    """Numeric attributes as an array: float32 [tokens, names]"""
+    """Numeric attributes of all tokens (features.dense): float32 [tokens, names]"""
     result = np.empty((sentences.tokens, len(names)), np.float32)
     for k, name in enumerate(names):
         column = attribute(sentences, name)
@@ -106,7 +107,7 @@ def numbers(sentences: Sentences, names: Sequence[str]) -> np.ndarray:
 
 
 def codes(sentences: Sentences, vocabularies: Mapping[str, Mapping[str, int]]) -> np.ndarray:
-    """Attributes as codes of given vocabularies, 0 for unknown values: int64 [tokens, attributes]"""
+    """Attributes of all tokens as codes by the given vocabularies, 0 for unknown values: int64 [tokens, attributes]"""
     result = np.empty((sentences.tokens, len(vocabularies)), np.int64)
     for k, (name, vocabulary) in enumerate(vocabularies.items()):
         column = attribute(sentences, name)

@@ -1,7 +1,7 @@
-"""Filters of templates: feature selection before training, each template judged by itself.
+"""Filters of feature templates: feature selection before training, where each template is scored independently.
 
-A filter takes the candidates, which a task makes of its training part. It returns the templates that it keeps, in
-their old order, and notes for the user.
+A filter takes the candidate templates with the features of the training part. It returns the templates to keep, in
+the order of the candidates, and notes for the user.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ Filtered = tuple[list, list[str]]  # templates, notes
 
 
 class Candidates(Protocol):
-    """Templates to choose from, with the features that they have in training."""
+    """Feature templates to choose from, with the feature of each template at each place (token or arc) in training."""
 
     templates: Sequence
 
     @property
     def gold(self) -> np.ndarray:
-        """Code of what is to be predicted at each place (the label of a token, whether an arc is gold): int [places]"""
+        """The gold code at each place (the label of a token, whether an arc is gold): int [places]"""
 
     def features(self) -> Iterator[np.ndarray]:
-        """Code of the feature at each place, for one template after another: int [places]"""
+        """For one template after another, the code of the feature at each place: int [places]"""
 
 
 def all_of(candidates: Candidates) -> Filtered:
-    """All templates."""
+    """The filter that keeps all feature templates."""
     return list(candidates.templates), []
 
 
 def keeps_all(filter: Callable) -> bool:
-    """Whether a filter of templates is `all_of`, perhaps as a partial."""
+    """Whether a filter of templates is `all_of` or a partial of it."""
     return (filter.func if isinstance(filter, partial) else filter) is all_of
 
 
 def at_random(candidates: Candidates, count: int, seed: int) -> Filtered:
-    """`count` templates drawn at random, every choice equally likely."""
+    """The filter that keeps `count` feature templates, drawn at random with equal probability."""
     templates = candidates.templates
     check_count(count, len(templates), seed)
     chosen = np.random.default_rng(seed).permutation(len(templates))[:count]
@@ -51,7 +51,9 @@ def at_random(candidates: Candidates, count: int, seed: int) -> Filtered:
 
 
 def by_gain(candidates: Candidates, count: int, over_chance: bool, seed: int) -> Filtered:
-    """The `count` templates of the largest information gain; `over_chance` subtracts the gain about shuffled labels."""
+    """The filter that keeps the `count` templates with the largest information gain about the gold codes.
+
+    `over_chance` subtracts the information gain about shuffled gold codes."""
     templates = candidates.templates
     check_count(count, len(templates), seed)
     shuffled = np.random.default_rng(seed).permutation(candidates.gold) if over_chance else None
@@ -66,8 +68,8 @@ def by_gain(candidates: Candidates, count: int, over_chance: bool, seed: int) ->
 def gains(candidates: Candidates, shuffled: np.ndarray | None = None) -> np.ndarray:
     """Information gain of each template: mutual information of its feature and the gold code, in bits, [templates]
 
-    Equation 16 of Martins et al. (2011). A template whose features are all different predicts every label of training
-    and none elsewhere; the gain about `shuffled` labels, which is subtracted, shows it."""
+    Equation 16 of Martins et al. (2011). A template whose features are all different has the largest gain in training,
+    but does not generalize. It has the same gain about `shuffled` gold codes, which is subtracted if given."""
     gold, result = candidates.gold, []
     for codes in candidates.features():
         chance = 0.0 if shuffled is None else mutual_information(codes, shuffled)
@@ -76,12 +78,12 @@ def gains(candidates: Candidates, shuffled: np.ndarray | None = None) -> np.ndar
 
 
 def in_order(templates: Sequence, chosen: np.ndarray) -> list:
-    """The chosen templates [count], in their old order."""
+    """The chosen feature templates [count], in the order of the candidates."""
     return [templates[k] for k in np.sort(chosen)]
 
 
 def check_count(count: int, available: int, seed: int) -> None:
-    """Refuse a count that is not between 1 and the templates available, and a negative seed."""
+    """Refuse a count that is not from 1 to the number of templates available, and a negative seed."""
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UserError(f"filter.seed is {seed}; expected a whole number of at least 0")
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= available:

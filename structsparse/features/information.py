@@ -1,4 +1,4 @@
-"""Mutual information of two sequences of codes."""
+"""Mutual information of two sequences of codes, such as features and labels."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 
 
 def mutual_information(a: np.ndarray, b: np.ndarray) -> float:
-    """sum P(a, b) log2 (P(a, b) / (P(a) P(b))) of two sequences of codes, from their counts; never below 0."""
+    """Mutual information sum P(a, b) log2 (P(a, b) / (P(a) P(b))) of two sequences of codes, in bits; never below 0."""
     values = np.uint64(int(b.max()) + 1)
-    pair = a.astype(np.uint64) * values + b.astype(np.uint64)  # keys fill all 64 bits: for them this is another hash
+    pair = a.astype(np.uint64) * values + b.astype(np.uint64)  # for 64-bit keys, a hash of the pair
     return max(0.0, _entropy(a) + _entropy(b) - _entropy(pair))
 
 

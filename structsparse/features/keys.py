@@ -1,9 +1,9 @@
 """Index from features to rows of a weight table, by 64-bit keys, and the bags of rows that are active at each token.
 
-A feature is a template with values filled in. No string is made of it. Each attribute value has a 64-bit hash, and a
-template combines the hashes of its atoms into one 64-bit key. The keys of a template are a sorted array. Its rows are
-contiguous, by falling frequency, then by first appearance. Loops over tokens are compiled
-(`kernels/features/keys.py`); for the largest corpora most of the time goes into numpy's sort.
+A feature is a template with values filled in. No string is made for a feature. Each attribute value has a 64-bit hash,
+and a template combines the hashes of its atoms into one 64-bit key. The keys of a template are a sorted array. The rows
+of a template are contiguous, by falling frequency, then by first appearance. Loops over tokens are compiled
+(`kernels/features/keys.py`); for the largest corpora numpy's sort takes most of the time.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ def _digest(text: str) -> bytes:
 
 
 def hashes(texts: Iterable[str]) -> np.ndarray:
-    """The 64-bit hashes of these texts: uint64 [texts]"""
+    """The 64-bit hashes of attribute values (strings): uint64 [texts]"""
     return np.frombuffer(b"".join(map(_digest, texts)), "<u8").astype(np.uint64)
 
 
 @dataclass(frozen=True)
 class Bags:
-    """Bags of active rows: those of place (token or arc) t are `ids[offsets[t] : offsets[t + 1]]`, by template."""
+    """Bags of active weight rows: place t (token or arc) has rows `ids[offsets[t] : offsets[t + 1]]`, by template."""
 
     ids: np.ndarray  # int32 [occurrences]
     offsets: np.ndarray  # int64 [places + 1]
 
     def renumber(self, new_row: np.ndarray) -> Bags:
-        """The bags with new row numbers; rows with the number -1 are dropped.
+        """The bags with new row numbers; rows whose new number is -1 are dropped.
 
-        Bags may fill most of the memory, so no temporary array of their size is made."""
+        Bags may fill most of the memory, so that no temporary array of the size of the bags is made."""
         offsets = np.empty_like(self.offsets)
         kernels.kept_offsets(self.ids, self.offsets, new_row, offsets)
         ids = np.empty(offsets[-1], np.int32)
@@ -63,15 +63,15 @@ class Bags:
 
 @dataclass(frozen=True)
 class FeatureIndex(ABC):
-    """Index from features to rows of a weight table: template k owns the rows `offsets[k]` to `offsets[k + 1]`.
+    """Index from features to rows of a weight table: template k has the rows `offsets[k]` to `offsets[k + 1]`.
 
-    A task derives a class that hashes its own templates, of tokens or of arcs."""
+    Tasks derive classes that compute the keys of token templates or of arc templates."""
 
     templates: tuple
     offsets: np.ndarray  # int64 [templates + 1]
     keys: np.ndarray  # uint64 [rows], ascending within each template
     rows: np.ndarray  # int32 [rows], the row of each key
-    lengths: np.ndarray | None = None  # int64 [templates], the number of high bits that count; None: all
+    lengths: np.ndarray | None = None  # int64 [templates], the number of high bits of keys that are compared; None: all
 
     @classmethod
     def collect(
@@ -111,25 +111,25 @@ class FeatureIndex(ABC):
     @staticmethod
     @abstractmethod
     def places(sentences: Sentences) -> int:
-        """The number of places (tokens or arcs) of these sentences; every template has one feature at each."""
+        """The number of places (tokens or arcs) of sentences; every template has one feature at each place."""
 
     @staticmethod
     @abstractmethod
     def columns_of(template) -> set[str]:
-        """The attributes that a template reads."""
+        """The names of the attributes that a feature template reads."""
 
     @classmethod
     @abstractmethod
     def fit(cls, sentences: Sentences, templates: Sequence, min_count: int = 1) -> Self:
-        """The index of all features of these sentences that occur at least `min_count` times."""
+        """Collect the index of all features that occur at least `min_count` times in the sentences."""
 
     @abstractmethod
     def bags(self, sentences: Sentences) -> Bags:
-        """The active rows at each place; features without a row are dropped."""
+        """The active weight rows at each place of sentences; features without a row are dropped."""
 
     @classmethod
     def code_files(cls) -> tuple[Path, ...]:
-        """The source files that decide which features there are; the key of cached features depends on their text."""
+        """The source files that determine which features exist; the cache key of features includes their text."""
         return tuple(Path(file) for file in (__file__, attributes.__file__, kernels.__file__))
 
     def __len__(self) -> int:
@@ -137,12 +137,12 @@ class FeatureIndex(ABC):
 
     @property
     def names(self) -> list[str]:
-        """The names of the templates."""
+        """The names of the feature templates."""
         return [template.name for template in self.templates]
 
     @cached_property
     def lookup(self) -> tuple[np.ndarray, ...]:
-        """The arrays for `kernels.look_up`: keys and rows by template, and directories of the keys' high bits."""
+        """The arrays for `kernels.look_up`: keys and rows by template, tables from high bits of keys to positions."""
         blocks = [self.keys[begin:end] for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
         bits = np.array([max(1, len(block).bit_length()) for block in blocks], np.int64)
         directories = [kernels.directory(block, size) for block, size in zip(blocks, bits, strict=True)]
@@ -151,12 +151,12 @@ class FeatureIndex(ABC):
 
     @property
     def masks(self) -> np.ndarray:
-        """The bits of a key that count: uint64 [templates]"""
+        """The bit masks of the bits of a key that are compared: uint64 [templates]"""
         lengths = np.full(len(self.templates), WORD) if self.lengths is None else self.lengths
         return np.array([_mask(length) for length in lengths.tolist()], np.uint64)
 
     def keep(self, alive: np.ndarray) -> tuple[Self, np.ndarray]:
-        """The index of the living rows, renumbered, and the new number of every old row (-1 for dead ones)."""
+        """The feature index of the living rows, renumbered, and the new number of every old row (-1 for dead rows)."""
         new_row = np.cumsum(alive, dtype=np.int32)
         new_row[alive] -= 1
         new_row[~alive] = -1
@@ -169,16 +169,17 @@ class FeatureIndex(ABC):
         return smaller, new_row
 
     def only(self, alive: np.ndarray) -> Self:
-        """The index of the living rows, with their old numbers."""
+        """The feature index of the living rows, which keep their numbers."""
         living = alive[self.rows]
         offsets = np.r_[0, np.cumsum(living)][self.offsets]
         return replace(self, offsets=offsets, keys=self.keys[living], rows=self.rows[living])
 
     def shortened(self, guard: int, occurring: Callable[[int], np.ndarray] | None = None) -> Self:
-        """The index with keys of as few bits as possible.
+        """The feature index with keys of as few bits as possible.
 
-        They still tell all rows apart, and an unknown feature is mistaken for a known one once in 2^guard. That
-        holds for the unknown features of a text too, if `occurring(k)` gives the keys of template k at its places."""
+        The shorter keys are distinct for all rows, and an unknown feature has the key of a known feature once in
+        2^guard. If `occurring(k)` gives the keys of template k at the places of a text, this bound also holds for the
+        unknown features of that text."""
         keys = self.keys.copy()
         lengths = np.full(len(self.templates), WORD) if self.lengths is None else self.lengths.copy()
         for k, (begin, end) in enumerate(zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)):
@@ -200,9 +201,9 @@ def _mask(length: int) -> np.uint64:
 
 
 def _shortest(keys: np.ndarray, length: int, most: int, unknown: tuple[np.ndarray, np.ndarray, int] | None) -> int:
-    """The fewest bits, from `length` to `most`, that tell these keys apart.
+    """The smallest number of high bits, from `length` to `most`, for which the keys stay distinct.
 
-    unknown: other keys, their counts, and how many of their occurrences may be mistaken for one of the keys."""
+    unknown: keys of unknown features, their counts, and how many of these occurrences may equal a shortened key."""
     while length < most:
         mask = _mask(length)
         short = keys & mask

@@ -1,9 +1,9 @@
-"""Overlapping groups of words: rows of a classifier's table that a penalty switches off together.
+"""Overlapping groups of words: rows of a classifier's table that a group penalty sets to zero together.
 
-The source of a group (a sentence, phrase, topic, cluster, ...) is a unit: a span of a sequence of words. A group has
-each word of its unit once; words that are not features are left out. Units of a single word make no group, because a
-lasso beside the groups already covers them. Groups of the same words are merged and their weights added, which is the
-same penalty.
+A group is made from a unit: the words of a sentence, phrase, topic, cluster, ... A group contains each word of the unit
+once; words that are not features are left out. Units of a single word make no group, because an additional lasso
+penalty already covers single words. Groups of the same words are merged and their weights added, which leaves the
+penalty the same.
 
 `weights` of each group before merging:
 
@@ -11,8 +11,8 @@ same penalty.
     sqrt_size    sqrt(entries of the table)
     overlap      1 / (mean over the words of the group of the number of groups that have the word)
 
-`permute` makes the control: random groups of the same number, sizes and overlaps. A permutation of the training words
-(`seed`) replaces each word, `frequency`: by a word in as many documents of training, `all`: by any word.
+`permute` makes random control groups with the same number, sizes and overlaps. A random permutation of the training
+words (`seed`) replaces each word: `frequency` by a word of the same document frequency, `all` by any word.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from structsparse.groups.layouts import over
 from structsparse.kernels.features import word_groups as kernels
 
 WEIGHTS, PERMUTATIONS = ("one", "sqrt_size", "overlap"), ("none", "frequency", "all")
-NEUTRAL = 2  # of the sentiments from 0 to 4
-MOST_LISTED = 5  # words in a message
+NEUTRAL = 2  # the neutral sentiment of the sentiments from 0 to 4
+MOST_LISTED = 5  # largest number of words listed in a message
 
 
 class Units(NamedTuple):
     """The units that groups of words are made from: unit k has the words codes[begins[k] : ends[k]]."""
 
-    codes: np.ndarray  # of word types of the corpus; -1: not in the corpus
-    begins: np.ndarray
-    ends: np.ndarray
-    noun: str
-    name: Callable[[int], str]  # of a unit by number
-    factor: np.ndarray | float = 1.0  # on the weights
+    codes: np.ndarray  # codes of word types of the corpus; -1: not in the corpus
+    begins: np.ndarray  # [units], positions in `codes`
+    ends: np.ndarray  # [units], positions in `codes`
+    noun: str  # the kind of units, for messages
+    name: Callable[[int], str]  # the name of a unit by number
+    factor: np.ndarray | float = 1.0  # factors of the group weights
 
 
 @over("words", makes=Cover)
@@ -59,6 +59,7 @@ def sentences(shape, layout: WordLayout, parameter: str = "the table", weights: 
     train, bounds = layout.train, layout.train.sentences()
 
     def name(unit: int) -> str:
+        """The name of a sentence: its number and its document."""
         document = _document_at(train, bounds[unit])
         before = np.searchsorted(bounds, train.offsets[document])
         return f"sentence {unit - before + 1} of {train.names[document]}"
@@ -86,7 +87,9 @@ def constituents(
     neutral: bool = False,
     **control,
 ) -> Cover:
-    """A group of words for each constituent of the training parse trees; `neutral`: only of neutral sentiment."""
+    """A group of words for each constituent of the training parse trees.
+
+    `neutral` chooses only the constituents of neutral sentiment."""
     train, phrases = layout.train, layout.train.constituents
     if phrases is None:
         raise UserError("groups=constituents needs documents with parse trees; these have none")
@@ -97,6 +100,7 @@ def constituents(
     first = train.offsets[owner]
 
     def name(unit: int) -> str:
+        """The name of a constituent: its document and its words."""
         codes = train.tokens[first[unit] + begins[unit] : first[unit] + ends[unit]]
         return f"phrase of {train.names[owner[unit]]}: " + " ".join(train.words[c] for c in codes.tolist())
 
@@ -109,7 +113,7 @@ def topics(
     shape, layout: WordLayout, parameter: str = "the table", weights: str = "sqrt_size", topics: int = 1000,
     top: int = 10, iterations: int = 100, topic_seed: int = 0, cache: int = 0, **control,
 ) -> Cover:  # fmt: skip
-    """A group of words for each topic of the training documents: its most probable words."""
+    """A group of words for each topic of the training documents: the most probable words of the topic."""
     result = lda(layout.train, topics, top, iterations, topic_seed, cache)
     ends = np.cumsum(result.sizes)
     units = Units(result.codes, ends - result.sizes, ends, "topics", result.name)
@@ -143,7 +147,7 @@ def ward(
 
 
 def _below(tree: WordTree, largest: int | None) -> Units:
-    """The words below each node of a cluster tree, of nodes with at most `largest` words."""
+    """The units of a cluster tree: the words below each node that has at most `largest` words."""
     nodes = np.flatnonzero(tree.sizes <= (len(tree.words) if largest is None else largest))
     bounds = tree.begins[nodes], tree.ends[nodes]
     return Units(tree.order, *bounds, "clusters", lambda unit: tree.name(int(nodes[unit])))
@@ -155,7 +159,8 @@ def words_file(
 ) -> Cover:
     """Groups of words from a JSON or YAML file.
 
-    The file has {name: [words]}, or {groups: {name: [words]}, weights: {name: number}}; its weights replace `weights`.
+    The file has {name: [words]}, or {groups: {name: [words]}, weights: {name: number}}. Weights in the file replace
+    `weights`.
     Words that are not features are left out with a warning."""
     path = Path(path)
     content = files.read(path)
@@ -212,9 +217,9 @@ def combined(
     shape, layout: WordLayout, parameter: str = "the table", parts: Mapping[str, Mapping | float] | None = None,
     **options,
 ) -> Cover:  # fmt: skip
-    """Groups of words of several kinds together, with the options of all kinds.
+    """Groups of words of several kinds together, in one penalty; `options` apply to all kinds.
 
-    parts: {kind: factor on its weights, or {factor: ..., options of the kind}}"""
+    parts: {kind: factor of the group weights of this kind, or {factor: ..., options of this kind}}"""
     if not parts:
         raise UserError(f"groups.parts is empty; expected one or more of {', '.join(KINDS)}")
     covers, factors = [], []
@@ -237,10 +242,10 @@ def combined(
 
 
 def extra_columns(cover: Cover) -> tuple[list[str], sparse.csr_array]:
-    """Groups of words as extra features of documents: their names, and the share of each word, float64 [words, groups].
+    """Groups of words as extra features of documents: names, and the factor of each word, float64 [words, groups].
 
-    A feature is the sum of its words divided by the root of their number: a direction of length 1, as each word is, so
-    that penalties treat both alike."""
+    An extra feature is the sum of the group's words divided by the square root of their number. It is thus a direction
+    of length 1, as each single word is, so that penalties treat groups and words alike."""
     sizes = cover.offsets.diff().numpy()
     values = np.repeat(1 / np.sqrt(sizes), sizes)
     arrays, shape = (values, cover.members.numpy(), cover.offsets.numpy()), (len(cover), len(cover.atoms))
@@ -253,7 +258,7 @@ def _cover(
 ) -> Cover:  # fmt: skip
     """Make the groups of words of all units with at least two words.
 
-    `source` of the result is the group that each unit became (-1: none), `notes` tells what was left out."""
+    In the result, `source` has the group of each unit (-1: none), and `notes` tells what was left out."""
     for key, value, choices in (("weights", weights, WEIGHTS), ("permute", permute, PERMUTATIONS)):
         if value not in choices:
             raise UserError(f"groups.{key} is {value!r}, expected one of {', '.join(choices)}")
@@ -285,12 +290,12 @@ def _cover(
 
 
 def _factor(factor: np.ndarray | float, units: np.ndarray) -> np.ndarray | float:
-    """The factors on the weights of these units."""
+    """The factors of the group weights for some units."""
     return factor[units] if isinstance(factor, np.ndarray) else factor
 
 
 def _weights(rule: str, members: np.ndarray, offsets: np.ndarray, table: int, columns: int) -> np.ndarray:
-    """The weights of groups of words by one of the WEIGHTS: float64 [groups]"""
+    """The penalty weights of groups of words by one of the rules WEIGHTS: float64 [groups]"""
     sizes = np.diff(offsets)
     if rule == "one":
         return np.ones(len(sizes))
@@ -301,7 +306,7 @@ def _weights(rule: str, members: np.ndarray, offsets: np.ndarray, table: int, co
 
 
 def _select(members: np.ndarray, offsets: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Members and offsets of a selection of groups, in this order."""
+    """The members and offsets of selected groups of words, in the order of the selection."""
     sizes = np.diff(offsets)[groups]
     selected = _offsets(sizes)
     return members[np.repeat(offsets[:-1][groups] - selected[:-1], sizes) + np.arange(selected[-1])], selected
@@ -313,7 +318,7 @@ def _offsets(sizes: np.ndarray) -> np.ndarray:
 
 
 def permutation(layout: WordLayout, kind: str, seed: int) -> np.ndarray:
-    """The random word that replaces each word in the control groups: int32 [rows]
+    """The permutation of words for random control groups, the row that replaces each row: int32 [rows]
 
     Words that are not in training, and extra features, replace themselves."""
     place = np.arange(len(layout.words), dtype=np.int32)
@@ -321,7 +326,7 @@ def permutation(layout: WordLayout, kind: str, seed: int) -> np.ndarray:
         return place
     words = np.flatnonzero(layout.counts[: len(place) - layout.extra] > 0)
     drawn = words[np.random.default_rng(seed).permutation(len(words))]
-    if kind == "frequency":  # both by frequency; ties by number in one, random in the other
+    if kind == "frequency":  # both sorted by document frequency; ties by number in `words`, at random in `drawn`
         words = words[np.argsort(layout.documents[words], kind="stable")]
         drawn = drawn[np.argsort(layout.documents[drawn], kind="stable")]
     place[words] = drawn
@@ -329,12 +334,12 @@ def permutation(layout: WordLayout, kind: str, seed: int) -> np.ndarray:
 
 
 def _document_at(documents, token: int) -> int:
-    """The document that has a token."""
+    """The number of the document that contains a token."""
     return int(np.searchsorted(documents.offsets, token, side="right")) - 1
 
 
 class UnitNames(Sequence):
-    """The names of groups of words by their first unit, spelt on demand."""
+    """The names of groups of words, each after the first unit of the group, spelt when asked for."""
 
     def __init__(self, name: Callable[[int], str], units: np.ndarray, merged: np.ndarray):
         self.name, self.units, self.merged = name, units, merged

@@ -1,4 +1,4 @@
-"""Bags of words: which words are the features of documents, and the values of the features.
+"""Bags of words: the choice of words as features of documents, and the values of these features.
 
 Each row of a classifier's table stands for a word. The words are those of train (or of all parts, as in some papers);
 weightings such as tf-idf are estimated on train alone.
@@ -23,13 +23,13 @@ WEIGHTINGS, VOCABULARIES = ("counts", "log", "tfidf"), ("train", "all")
 
 @dataclass(frozen=True, eq=False)
 class WordLayout(TableLayout):
-    """Layout of a classifier's table: a row for each word, then one for each feature made of a group of words."""
+    """Layout of a classifier's weight table: a row for each word, then a row for each feature that sums over words."""
 
     kind = "words"
 
-    words: tuple[str, ...]  # [rows], the last `extra` of them names of groups of words
+    words: tuple[str, ...]  # [rows], the last `extra` entries are names of groups of words
     train: Documents
-    row_of: np.ndarray  # int32 [word types of the corpus], the row of each, -1 if it is not a feature
+    row_of: np.ndarray  # int32 [word types of the corpus], the row of each word type, -1 for none
     counts: np.ndarray  # int64 [rows], occurrences in train
     documents: np.ndarray  # int64 [rows], documents of train with the word
     classes: tuple[str, ...] | None
@@ -42,23 +42,23 @@ class WordLayout(TableLayout):
         return len(self.words)
 
     def named_rows(self) -> Mapping[str, Sequence[int]]:
-        """The row of each word."""
+        """The rows of the classifier's table by word."""
         return {word: (row,) for row, word in enumerate(self.words)}
 
     def frequency(self, name: str) -> Tensor | None:
-        """How often each row occurs in training: `counts` of tokens or `documents` that have it, float64 [rows]."""
+        """The frequency of each row's word in training, in tokens (`counts`) or in `documents`: float64 [rows]"""
         columns = {"counts": self.counts, "documents": self.documents}
         return torch.from_numpy(columns[name]).double() if name in columns else None
 
     @property
     def plain(self) -> int:
-        """The number of rows that are single words."""
+        """The number of rows that stand for single words."""
         return len(self.words) - self.extra
 
 
 @dataclass(frozen=True, eq=False)
 class Weighting:
-    """The weighting of word counts: from a count c to the value of a feature.
+    """The weighting of word counts, which turns a count c into the value of a feature.
 
     counts: c; log: log(1 + c); tfidf: c (1 + log((1 + N) / (1 + documents))), with N documents in train, as in
     scikit-learn. `normalize` then scales each document to l2 norm 1."""
@@ -68,7 +68,7 @@ class Weighting:
     factors: np.ndarray  # float64 [rows], ones except for tfidf
 
     def __call__(self, counts: sparse.csr_array) -> sparse.csr_array:
-        """The values of features from their counts: float64 [documents, rows]"""
+        """The feature values from the counts of words: float64 [documents, rows]"""
         values = counts.astype(np.float64)
         if self.kind == "log":
             np.log1p(values.data, out=values.data)
@@ -87,10 +87,10 @@ class Bag:
 
     layout: WordLayout
     weighting: Weighting
-    members: sparse.csr_array | None = None  # [words, extra]: the words that each extra feature sums over
+    members: sparse.csr_array | None = None  # [words, extra]: factors of the words in each extra feature
 
     def matrix(self, documents: Documents) -> sparse.csr_array:
-        """The feature values of documents: float64 [documents, rows]; other words are ignored"""
+        """The feature values of documents: float64 [documents, rows]; words that are not features are ignored"""
         counts = self.count(documents)
         if self.members is not None:
             counts = sparse.hstack([counts, counts @ self.members], format="csr")
@@ -102,7 +102,7 @@ class Bag:
 
 
 def rows_of(documents: Documents, layout: WordLayout) -> np.ndarray:
-    """The row of each word type of documents, -1 if it is not a feature: int32 [word types]"""
+    """The row of each word type of documents, -1 for words that are not features: int32 [word types]"""
     if documents.words is layout.train.words:
         return layout.row_of
     rows = {word: row for row, word in enumerate(layout.words[: layout.plain])}
@@ -138,7 +138,7 @@ def bag(
     chosen = np.zeros(types, bool)
     for part in parts:
         chosen[part.tokens] = True
-    chosen &= frequency >= (min_count if min_count > 1 else 0)  # 1: includes words of dev and test
+    chosen &= frequency >= (min_count if min_count > 1 else 0)  # min_count=1 keeps words that train lacks
     codes = np.flatnonzero(chosen)
     if not len(codes):
         raise UserError(f"no word is in {min_count} documents of train; lower features.min_count")
@@ -162,7 +162,7 @@ def bag(
 
 
 def extended(bag: Bag, names: Sequence[str], members: sparse.sparray) -> Bag:
-    """A bag of words with extra features, each the sum of the counts of some words: members [words, features]"""
+    """A bag of words with extra features, each a weighted sum of word counts: members [words, features]"""
     layout = bag.layout
     members = sparse.csr_array(members)
     if members.shape != (layout.plain, len(names)) or layout.extra:
@@ -184,6 +184,6 @@ def extended(bag: Bag, names: Sequence[str], members: sparse.sparray) -> Bag:
 
 
 def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
-    """Check an option that has a fixed set of values."""
+    """Refuse an option of bags of words that is not one of the choices."""
     if value not in choices:
         raise UserError(f"{key} is {value!r}, expected one of {', '.join(choices)}")

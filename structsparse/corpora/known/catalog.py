@@ -1,4 +1,4 @@
-"""Catalog of the corpora that are known by name: files, checksums and public homes."""
+"""Catalog of the corpora that are known by name: files, checksums and download addresses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from structsparse.base.errors import UserError
 
 
 def locate(name: str, urls: Sequence[str] | None = None) -> dict[str, Path]:
-    """The files of a known corpus by split (train, dev, test); `urls` replace its public homes."""
+    """The files of a known corpus by split (train, dev, test); `urls` replace the download addresses of the catalog."""
     if name not in KNOWN:
         raise UserError(f"corpus {name!r} is unknown, expected one of {', '.join(KNOWN)}")
     corpus = KNOWN[name] if urls is None else replace(KNOWN[name], urls=tuple(urls))
@@ -24,7 +24,8 @@ def _file(name_and_checksum: str) -> KnownFile:
 
 
 _CONLL2002 = (
-    # The home serves Spanish without parts of speech, which the checksum refuses; the copy (last) has them.
+    # clips.uantwerpen.be serves the Spanish files without parts of speech, which the checksum refuses. The copy on
+    # GitHub has parts of speech.
     "https://www.clips.uantwerpen.be/conll2002/ner/data/{file}",
     "https://www.clips.uantwerpen.be/conll2002/ner/data/{file}.gz",
     "https://raw.githubusercontent.com/teropa/nlp/master/resources/corpora/conll2002/{file}",

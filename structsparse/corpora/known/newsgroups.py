@@ -1,4 +1,4 @@
-"""20 newsgroups, sorted by date: one of four pairs of related groups, or all groups."""
+"""The corpus 20 newsgroups, split by date: one of four pairs of related groups, or all groups."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from structsparse.corpora.documents import DocumentReading, DocumentSplits
 from structsparse.corpora.known.catalog import NEWSGROUPS
 from structsparse.corpora.splits import drawn
 
-PAIRS = {  # the two groups, and the number of posts of train that are dev, as in Yogatama (2015)
+PAIRS = {  # the two groups, and the number of train posts that become dev, as in Yogatama (2015)
     "science": (("sci.med", "sci.space"), 235),
     "sports": (("rec.sport.baseball", "rec.sport.hockey"), 239),
     "religion": (("alt.atheism", "soc.religion.christian"), 209),
     "computer": (("comp.sys.ibm.pc.hardware", "comp.sys.mac.hardware"), 239),
 }
-DEV_SHARE = 0.2  # of train, for all groups
+DEV_SHARE = 0.2  # share of train that becomes dev for pair=all
 REMOVABLE = "headers", "quotes", "footers"
 _QUOTE = re.compile(r"writes in|writes:|wrote:|says:|said:|^In article|^Quoted from|^\||^>")
 
@@ -32,7 +32,7 @@ def newsgroups(
     split: int,
     others: bool = False,
 ) -> DocumentSplits:
-    """Posts of a pair of newsgroups, or of all (data=newsgroups); dev is a random part of train.
+    """The posts of a pair of newsgroups, or of all newsgroups (data=newsgroups); dev is a random part of train.
 
     `others` adds the training posts of all other groups as texts without labels."""
     if pair not in (*PAIRS, "all"):
@@ -55,10 +55,10 @@ def newsgroups(
 
 
 def stripped(post: str, remove: Sequence[str]) -> str:
-    """A newsgroup post without its headers, quotes or footer.
+    """A newsgroup post without headers, quotes or footer.
 
-    Headers end at the first empty line. Quotes are lines that quote or say who is quoted. The footer is what follows
-    the last line that is empty or all dashes."""
+    Headers end at the first empty line. Quotes are lines that quote or that say who is quoted. The footer is the text
+    from the last line that is empty or all dashes."""
     if "headers" in remove:
         post = post.partition("\n\n")[2]
     if "quotes" in remove:
@@ -76,7 +76,7 @@ def _groups(root: Path) -> tuple[str, ...]:
 
 
 def _posts(folder: Path, groups: Sequence[str], remove: Sequence[str]) -> RawDocuments:
-    """The posts of these newsgroups in a folder, each labelled by its group."""
+    """The posts of some newsgroups in a folder; the label of a post is the name of the newsgroup."""
     raw = RawDocuments()
     for group in groups:
         if not (folder / group).is_dir():

@@ -14,7 +14,7 @@ from structsparse.corpora.parses import Trees, bracketed, concatenated
 from structsparse.corpora.splits import drawn
 
 VALUES = "very negative", "negative", "neutral", "positive", "very positive"
-TASKS = {  # class or number by the sentiment of the sentence (-1: left out), and names of the classes
+TASKS = {  # for each sentiment 0 to 4 the class or number (-1: left out), and the names of the classes
     "binary": ((0, 0, -1, 1, 1), ("negative", "positive")),
     "fine": ((0, 1, 2, 3, 4), VALUES),
     "numbers": ((0, 1, 2, 3, 4), None),
@@ -22,9 +22,9 @@ TASKS = {  # class or number by the sentiment of the sentence (-1: left out), an
 
 
 def sentiment(labels: str, lower: bool, split: int | None = None) -> DocumentSplits:
-    """The sentiment treebank (data=sentiment): a sentence is a document with tokens and constituents of its own.
+    """The Stanford sentiment treebank (data=sentiment); each sentence is a document with its constituents.
 
-    `split` redraws dev, in its old size, from train and dev with this seed."""
+    With the seed `split`, dev is drawn again from train and dev together, with the same size as before."""
     if labels not in TASKS:
         raise UserError(f"data.labels is {labels!r}, expected one of {', '.join(TASKS)}")
     paths = [*locate("sst").values()]
@@ -52,13 +52,13 @@ def sentiment(labels: str, lower: bool, split: int | None = None) -> DocumentSpl
 
 
 def _sentences(trees: Trees) -> list[list[str]]:
-    """The leaves of each sentiment tree."""
+    """The leaves (words) of each sentiment tree."""
     offsets = trees.offsets.tolist()
     return [trees.leaves[begin:end] for begin, end in zip(offsets[:-1], offsets[1:], strict=True)]
 
 
 def _constituents(documents: Documents, files: Sequence[Trees]) -> Constituents:
-    """The constituents of all film reviews with their sentiments."""
+    """The constituents of all sentences of film reviews with the sentiment of each."""
     before = np.concatenate([[0], np.cumsum([len(trees.leaves) for trees in files])])  # leaves before each file
     begin = np.concatenate([trees.begin + first for trees, first in zip(files, before[:-1], strict=True)])
     end = np.concatenate([trees.end + first for trees, first in zip(files, before[:-1], strict=True)])

@@ -1,4 +1,4 @@
-"""Tagging corpora in train, dev and test: known by name, your own column files, or planted."""
+"""Tagging corpora in train, dev and test: corpora known by name, the user's own column files, or planted sentences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from structsparse.corpora.splits import SentenceSplits, hold_out
 
 
 def planted(seed: int, train: int, dev: int, test: int) -> SentenceSplits:
-    """Planted sentences (data=planted): drawn from a model in which only some templates matter."""
+    """Planted tagging sentences (data=planted), drawn from a model in which only some templates have weights."""
     corpus = planted_tagging(seed=seed, train=train, dev=dev, test=test)
     truth = tuple(corpus.templates)
     return SentenceSplits("planted", corpus.train, corpus.dev, corpus.test, scheme="iob2", truth=truth)
@@ -52,10 +52,10 @@ def files(
     join_dev: bool = False,
     name: str = "files",
 ) -> SentenceSplits:
-    """A tagging corpus of your own column files (data=files).
+    """A tagging corpus of the user's own column files (data=files).
 
-    Without a dev file a share of the training sentences is held out. `join_dev` trains on the dev sentences too, for a
-    last run after all choices have been made."""
+    Without a dev file, a share of the training sentences is held out as dev. `join_dev` adds the dev sentences to
+    train, for a last run after all choices have been made."""
     parts = {
         part: read_columns(Path(path), list(columns), comments=comments)
         for part, path in (("train", train), ("dev", dev), ("test", test))

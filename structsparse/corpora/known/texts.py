@@ -1,4 +1,4 @@
-"""Texts for language models in train, dev and test: your own files, a corpus known by name, or parts of one."""
+"""Texts for language models in train, dev and test: the user's files, a corpus known by name, or parts of a corpus."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from structsparse.corpora.known.catalog import locate
 from structsparse.corpora.text import EncodedText, ProvisionalText, Vocabulary, coded_lines, read_coded
 from structsparse.corpora.text_reading import TextReading
 
-TUNE = "tune"  # the part to choose strengths and weights by
+TUNE = "tune"  # the part of a corpus on which penalty strengths and group weights are chosen
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class TextSplits:
     train: EncodedText
     dev: EncodedText
     test: EncodedText
-    reading: TextReading = field(default_factory=TextReading)  # how new texts are to be read
+    reading: TextReading = field(default_factory=TextReading)  # reading rules of this corpus and of new texts
     notes: tuple[str, ...] = ()
 
     @property
     def parts(self) -> dict[str, EncodedText]:
-        """The texts of a corpus by part."""
+        """The encoded texts of train, dev and test by the name of the part."""
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
     @property
@@ -38,7 +38,7 @@ class TextSplits:
         return self.train.vocabulary
 
     def describe(self) -> list[str]:
-        """Descriptions of the texts, the size of the vocabulary, and notes: a line each."""
+        """Lines for the user: a description of train, dev and test, the size of the vocabulary, and notes."""
         size = f"vocabulary: {len(self.vocabulary):,} words that can be predicted, </s> and <unk> among them"
         return [*(f"{part}: {text.describe()}" for part, text in self.parts.items()), size, *self.notes]
 
@@ -56,7 +56,9 @@ def files(
     held_out: float,
     name: str = "text",
 ) -> TextSplits:
-    """Your own text files, plain or gzipped (data=text); without train, the language reference of Python.
+    """A text corpus of the user's own files, plain or gzipped (data=text).
+
+    Without a train file, the train text is the language reference of Python.
 
     Missing dev and test texts are held out from the end of train, dev before test."""
     reading = TextReading(sentences, tokens, lower, classes)
@@ -106,7 +108,7 @@ def parts_of(name: str, part: int | str, parts: int, words: Sequence[int], tune_
 
 
 def _language_reference(reading: TextReading) -> ProvisionalText:
-    """The language reference that every CPython carries: about 110,000 words."""
+    """The language reference of Python as a text; every CPython contains this text of about 110,000 words."""
     source = f"language reference of Python {platform.python_version()}"
     lines = (line for topic in sorted(topics) for line in (*topics[topic].splitlines(), ""))
     return coded_lines(source, ((line, True) for line in lines), reading)
@@ -115,7 +117,7 @@ def _language_reference(reading: TextReading) -> ProvisionalText:
 def _hold_out(
     text: ProvisionalText, share: float, missing: Sequence[str], sentences: str
 ) -> dict[str, ProvisionalText]:
-    """Train text, and for each missing part a share of the words from its end, split between sentences."""
+    """Split a text between sentences: each missing part gets a share of the words from the end, train gets the rest."""
     if not missing:
         return {"train": text}
     if not 0 < share * len(missing) < 1:
@@ -136,6 +138,6 @@ def _hold_out(
 def _splits(
     name: str, parts: dict[str, ProvisionalText], reading: TextReading, min_count: int, notes: tuple[str, ...] = ()
 ) -> TextSplits:
-    """Texts of a corpus for language models in the vocabulary of train."""
+    """The corpus for language models of these texts, encoded in the vocabulary of train."""
     vocabulary = parts["train"].vocabulary(min_count)
     return TextSplits(name, *(parts[part].text(vocabulary) for part in ("train", "dev", "test")), reading, notes)

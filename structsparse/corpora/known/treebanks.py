@@ -1,4 +1,4 @@
-"""Treebanks in train, dev and test: of Universal Dependencies by name, your own files, or planted."""
+"""Treebanks in train, dev and test: Universal Dependencies by name, the user's own files, or planted trees."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from structsparse.corpora.planted.trees import KINDS, planted_treebank
 from structsparse.corpora.splits import PARTS, SentenceSplits, completed
 from structsparse.corpora.treebank import Treebank, punctuation, punctuation_rule
 
-FOLDER = "ud"  # below STRUCTSPARSE_DATA and below the cache
+FOLDER = "ud"  # folder of the treebanks in STRUCTSPARSE_DATA and in the cache
 _NAME = re.compile(r"[a-z]+_[a-z0-9]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TreebankSplits(SentenceSplits):
-    """A corpus of treebanks: train, dev and test. Taggers can be trained on their columns too."""
+    """A treebank corpus: train, dev and test. Taggers can also be trained on its columns."""
 
-    rule: str  # for what counts as punctuation: upos or characters
-    decides: tuple[str, ...] = ()  # of a planted corpus: the kinds of features of arcs that matter
+    rule: str  # rule for which tokens are punctuation: upos or characters
+    decides: tuple[str, ...] = ()  # the kinds of arc features with nonzero weights in the model of a planted treebank
     notes: tuple[str, ...] = ()
 
     def punctuation(self, part: str) -> np.ndarray:
-        """Which tokens of a part of the treebank are punctuation, for scores without it: bool [tokens]"""
+        """Which tokens of a part of the treebank are punctuation, for scores without punctuation: bool [tokens]"""
         return punctuation(self.parts[part], self.rule)
 
     def describe(self) -> list[str]:
-        """Descriptions and notes of the treebanks, uninformative columns, unseen relations: a line each."""
+        """Lines for the user: descriptions and notes of train, dev and test, constant columns, unseen relations."""
         lines = [f"{part}: {treebank.describe()}" for part, treebank in self.parts.items()]
         lines += [f"{part}: {note}" for part, treebank in self.parts.items() for note in treebank.notes]
         return [*lines, *_constant_columns(self.train), *_unseen_relations(self), *self.notes]
@@ -49,7 +49,7 @@ def ud(treebank: str, punctuation: str) -> TreebankSplits:
 
 
 def planted(seed: int, train: int, dev: int, test: int, nonprojective: float) -> TreebankSplits:
-    """Planted trees (data=planted_treebank): drawn from a model in which only some features of arcs matter."""
+    """Planted trees (data=planted_treebank), drawn from a model in which only some kinds of arc features count."""
     corpus = planted_treebank(seed, train, dev, test, nonprojective)
     parts = {"train": corpus.train, "dev": corpus.dev, "test": corpus.test}
     return assembled("planted_treebank", parts, "upos", decides=KINDS)
@@ -58,7 +58,9 @@ def planted(seed: int, train: int, dev: int, test: int, nonprojective: float) ->
 def files(
     train: str, dev: str | None, test: str | None, held_out: float, split: int, punctuation: str, name: str = "treebank"
 ) -> TreebankSplits:
-    """Your own files of CoNLL-U or CoNLL-X (data=treebank); dev and test without a file are drawn from train."""
+    """A treebank of the user's own CoNLL-U or CoNLL-X files (data=treebank).
+
+    Missing dev and test parts are random shares of train."""
     paths = {part: path for part, path in zip(PARTS, (train, dev, test), strict=True) if path is not None}
     parts = {part: read_treebank(find_path(path)) for part, path in paths.items()}
     return assembled(name, completed(parts, held_out, split, "sentences"), punctuation)
@@ -67,7 +69,7 @@ def files(
 def assembled(
     name: str, parts: Mapping[str, Treebank], rule: str, decides: tuple[str, ...] = (), notes: tuple[str, ...] = ()
 ) -> TreebankSplits:
-    """The parts of a treebank corpus with a rule for punctuation, which `auto` takes from train."""
+    """The treebank corpus of these parts, with a rule for punctuation; `auto` chooses the rule that fits train."""
     rule = punctuation_rule(parts["train"]) if rule == "auto" else rule
     share = np.mean(punctuation(parts["train"], rule))
     definition = "tokens with the part of speech PUNCT" if rule == "upos" else "tokens of nothing but punctuation"
@@ -76,7 +78,7 @@ def assembled(
 
 
 def _constant_columns(train: Treebank) -> list[str]:
-    """Notes about columns of a treebank with one value throughout train."""
+    """Notes for the user about treebank columns that have the same value for every token of train."""
     notes = []
     for name, column in train.columns.items():
         codes = np.unique(column.codes)
@@ -86,7 +88,7 @@ def _constant_columns(train: Treebank) -> list[str]:
 
 
 def _unseen_relations(corpus: TreebankSplits) -> list[str]:
-    """Notes about relations of dev and test that train lacks: no parser predicts them."""
+    """Notes for the user about dependency relations of dev and test that train lacks; no parser predicts these."""
     in_train, notes = _relations(corpus.train), []
     for part in PARTS[1:]:
         unseen = {name: count for name, count in _relations(corpus.parts[part]).items() if name not in in_train}

@@ -1,13 +1,14 @@
 """Planted documents: drawn from a seeded model in which only some groups of words decide the label.
 
-A group of words shares its stem. Each sentence is about one group: many of its words are of that group, the others are
-common words and words of any group. A few groups decide, the same number for each class (for numbers: up and down); the
-others are silent. A share of the sentences is about deciding groups, mostly about those of the document's class:
+The words of a group share a stem. Each sentence is about one group: many words of the sentence are from that group, the
+rest are common words and words of any group. A few groups are deciding groups: each of them has one class (or, for
+numeric labels, one sign) that it speaks for, and each class has the same number of them. All other groups are silent.
+A share DECIDING_SHARE of the sentences is about deciding groups, mostly about those of the document's class:
 
-    p(group g | class k)  ~  loud  if g decides for k,   1 - loud  shared by the other deciding groups.
+    p(group g | class k)  ~  LOUD  if g decides for k,   1 - LOUD  shared by the other deciding groups.
 
-A label that is a number is the sum of the effects of a document's deciding sentences, and noise. A single word is rare
-and has the effect of its group, so a learner that knows the groups needs fewer documents.
+A numeric label is the sum of the effects (1 or -1) of the document's deciding sentences, plus noise. A single word is
+rare and has the effect of its group, so that a learner that knows the groups needs fewer documents.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.documents import DocumentSplits, tokenize
 
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
-COMMON = 100  # words of no group
-DECIDING_SHARE = 0.4  # of the sentences
-LOUD = 0.95  # of the deciding sentences of a document, for its own class
-OF_GROUP, OF_ANY = 0.4, 0.1  # shares of the words of a sentence; the others are common
+COMMON = 100  # number of words that belong to no group
+DECIDING_SHARE = 0.4  # share of the sentences that are about a deciding group
+LOUD = 0.95  # share of a document's deciding sentences that are about groups of the document's class
+OF_GROUP, OF_ANY = 0.4, 0.1  # shares of a sentence's words from its group and from any group; the rest are common
 SENTENCES, LENGTH = 8, 8  # average sentences of a document and words of a sentence; both are at least 1
 EXPONENT = 0.5  # the k-th word of a group has the relative frequency k ** -EXPONENT
-NOISE = 0.5  # standard deviation, of numbers; an effect is 1 or -1
+NOISE = 0.5  # standard deviation of the noise of numeric labels
 
 
 def planted_documents(
@@ -35,13 +36,13 @@ def planted_documents(
 ) -> DocumentSplits:
     """Planted documents (data=planted_documents) with `groups` groups of `size` words.
 
-    `deciding` groups decide for each class; with classes=0 labels are numbers."""
+    Each class has `deciding` deciding groups; with classes=0 labels are numbers."""
     _check(classes, groups, size, deciding)
     words_seed, topics_seed, texts_seed, numbers_seed = np.random.SeedSequence(seed).spawn(4)
     stems, words = _words(np.random.default_rng(words_seed), groups, size)
     documents = train + dev + test
     rng = np.random.default_rng(topics_seed)
-    kinds = max(classes, 2)  # for numbers: up and down
+    kinds = max(classes, 2)  # classes; for numeric labels the two signs
     decides = rng.permutation(groups)[: kinds * deciding].reshape(kinds, deciding)  # [kinds, deciding]
     sizes = 1 + rng.poisson(SENTENCES - 1, documents)  # [documents]
     kind, topic, speaks = _topics(rng, sizes, decides, groups, classes == 0)
@@ -82,7 +83,7 @@ def _check(classes: int, groups: int, size: int, deciding: int) -> None:
 
 
 def _words(rng: np.random.Generator, groups: int, size: int) -> tuple[list[str], list[str]]:
-    """The stems of the planted word groups, and all words: common ones, then group after group."""
+    """The stems of the planted word groups, and all words: first the common words, then the words of each group."""
     syllables = [c + v for c in CONSONANTS for v in VOWELS]
     endings = [v + c for v in VOWELS for c in CONSONANTS]
     stems = [syllables[k // len(syllables)] + syllables[k % len(syllables)]
@@ -97,9 +98,9 @@ def _words(rng: np.random.Generator, groups: int, size: int) -> tuple[list[str],
 def _topics(
     rng: np.random.Generator, sizes: np.ndarray, decides: np.ndarray, groups: int, mixed: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The kind (class) of each planted document; the word group of each sentence; the kind that this group decides for.
+    """The class of each planted document, the word group of each sentence, and the class that the group decides for.
 
-    The last is -1 for silent groups. `mixed`: kinds are drawn for sentences, not for documents."""
+    The class of a silent group is -1. `mixed` draws a class for each sentence instead of one for each document."""
     kinds, deciding = decides.shape
     silent = np.setdiff1d(np.arange(groups), decides)
     kind = rng.integers(kinds, size=len(sizes))
@@ -134,6 +135,6 @@ def _texts(
 
 
 def _ranked(rng: np.random.Generator, words: int, draws: int) -> np.ndarray:
-    """Random word numbers for planted documents, the first the most frequent: int64 [draws]"""
+    """Random word numbers for planted documents, where smaller numbers are more frequent: int64 [draws]"""
     mass = np.cumsum(np.arange(1, words + 1) ** -EXPONENT)
     return np.minimum(np.searchsorted(mass, rng.random(draws) * mass[-1], side="right"), words - 1)

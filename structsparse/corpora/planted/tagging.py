@@ -6,10 +6,11 @@ from a linear-chain conditional random field,
 
     p(tags | words, pos)  ~  exp( sum_t transition(tag_t-1, tag_t) + sum_k weight_k(value_k(t), tag_t) )
 
-with one table of weights for each planted template `k`: some values speak for O or for a type, the others are
-silent. The tables are balanced: among stems that share three letters (`prefix3`), endings that share two
-(`suffix2`), and pairs of parts of speech that share one (`pos[0]`, `pos[-1]`), equally many speak for each. So a
-coarser template has nothing to say, and a finer one (`suffix4`, `shape`, `word`) nothing to add.
+with one table of weights for each planted template `k`. Some values of the template have weights in favour of O or of
+a span type; all other values have weight zero. The tables are balanced: among stems that share three letters
+(`prefix3`), endings that share two (`suffix2`), and pairs of parts of speech that share one (`pos[0]`, `pos[-1]`),
+equally many favour each type. Coarser templates are therefore uninformative, and finer templates (`suffix4`, `shape`,
+`word`) add no information.
 """
 
 from collections.abc import Mapping
@@ -22,16 +23,16 @@ from structsparse.corpora.columns import Column, Sentences
 from structsparse.corpora.tags import convert
 
 LABELS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
-KINDS = np.array([0, 1, 1, 2, 2])  # 0 for O, then the type.  [labels]
-TO_OUTSIDE, TO_INSIDE = 8.0, 4.0  # weights of transitions to O and to I; to B it is 0
+KINDS = np.array([0, 1, 1, 2, 2])  # [labels], 0 for O, 1 and 2 for the span types
+TO_OUTSIDE, TO_INSIDE = 8.0, 4.0  # weights of transitions to O and to I; transitions to B have weight 0
 STRENGTHS = {"prefix4[0]": 16.0, "suffix3[0]": 13.0, "suffix3[-1]": 11.0, "case[0]": 17.0, "pos[-1..0]": 11.0}
 
 LETTERS = "bcdfghjklmnpqrstvwxz"  # the last letters of the stems, and the first of the endings, of a family
-FAMILY_KINDS = (0, 0, 0, 1, 2)  # what five random members of a family speak for
+FAMILY_KINDS = (0, 0, 0, 1, 2)  # kinds (O or span type) that five random members of a family favour
 STEM_FAMILIES = tuple(a + b + c for a in "bdgklmnprst" for b in "aeio" for c in "lmnrs")
-FAMILIES_USED = 10  # random ones, with Zipf frequencies
+FAMILIES_USED = 10  # number of random stem families in the language, with Zipf frequencies
 ENDING_FAMILIES = ("en", "es", "is")
-MARKS = {"K": 0.025, "-": 0.1, "7": 0.1}  # between stem and ending, with their probabilities
+MARKS = {"K": 0.025, "-": 0.1, "7": 0.1}  # characters between stem and ending, with their probabilities
 POS = ("ADJ", "ADV", "DET", "NOUN", "NUM", "PREP", "PRON", "VERB")
 STEP_MASS = (
     0.05,
@@ -43,21 +44,21 @@ STEP_MASS = (
     0.07,
     0.05,
 )  # probabilities of 0 to 7 steps around the circle
-STEP_KINDS = {3: 0, 5: 1, 7: 2}  # the kinds that three of these steps speak for
-SHORTEST, MEAN_LENGTH = 3, 18  # of a sentence
+STEP_KINDS = {3: 0, 5: 1, 7: 2}  # the kinds that three of these steps favour
+SHORTEST, MEAN_LENGTH = 3, 18  # numbers of tokens of a sentence
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Weights of one planted template: for each value that speaks and each label."""
+    """Weights of one planted feature template: for each value with nonzero weights and each label."""
 
-    values: tuple[tuple[str, ...], ...]  # as in the sentence, an n-gram from left to right
+    values: tuple[tuple[str, ...], ...]  # each value as an n-gram from left to right
     weights: np.ndarray  # [values, labels]
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """The planted model of the tags, before noise."""
+    """The conditional random field that planted tags are drawn from, before noise."""
 
     labels: tuple[str, ...]  # the first is O, the label before every sentence
     transitions: np.ndarray  # [labels before, labels]
@@ -75,7 +76,7 @@ class PlantedTagging:
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """The planted templates, which alone matter."""
+        """The planted feature templates: those with nonzero weights in the true model."""
         return tuple(self.truth.tables)
 
 
@@ -85,8 +86,8 @@ class _Language:
 
     stems: tuple[str, ...]  # by family
     endings: tuple[str, ...]  # by family
-    circle: tuple[str, ...]  # parts of speech
-    ending_mass: np.ndarray  # probabilities of the families of endings.  [pos, families]
+    circle: tuple[str, ...]  # parts of speech in the order of the circle
+    ending_mass: np.ndarray  # [pos, families], probabilities of the families of endings given the part of speech
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +126,7 @@ def planted_tagging(
 
 
 def _sentences(strings: dict[str, list[str]], offsets: np.ndarray, source: str) -> Sentences:
-    """The planted tagged tokens between these offsets, as if they were read from a file of their own."""
+    """The planted tagged sentences between the given offsets as the corpus `source`, with stray tags repaired."""
     first, last = offsets[[0, -1]]
     columns = {name: Column.from_strings(column[first:last]) for name, column in strings.items()}
     sentences = Sentences(columns, offsets - first, source)
@@ -143,7 +144,7 @@ def _draw_language(rng: np.random.Generator) -> _Language:
 
 
 def _draw_truth(rng: np.random.Generator, language: _Language) -> Truth:
-    """A random model of tags: for each planted template the values that speak, and their weights."""
+    """A random model of planted tags: for each planted template the values with nonzero weights, and these weights."""
     circle = language.circle
     steps = {
         (before, circle[(k + step) % len(circle)]): kind
@@ -167,7 +168,7 @@ def _draw_truth(rng: np.random.Generator, language: _Language) -> Truth:
 
 
 def _draw_speakers(rng: np.random.Generator, members: tuple[str, ...]) -> dict[tuple[str, ...], int]:
-    """Random stems or endings that speak for tags, equally many of each family, and the kind that each speaks for."""
+    """Random stems or endings with nonzero weights, equally many of each family, and the kind that each favours."""
     speakers = {}
     for first in range(0, len(members), len(LETTERS)):
         chosen = first + rng.permutation(len(LETTERS))[: len(FAMILY_KINDS)]
@@ -196,13 +197,13 @@ def _draw(rng: np.random.Generator, mass: np.ndarray) -> np.ndarray:
 
 
 def _emissions(truth: Truth, language: _Language, text: _SentenceCodes) -> np.ndarray:
-    """Scores of all planted labels at all tokens, without transitions.  [sentences, time, labels]"""
+    """Scores of planted labels at each token, without transition scores: float64 [sentences, time, labels]"""
     pairs = [(before, pos) for before in language.circle for pos in language.circle]
     pair = len(POS) * np.roll(text.pos, 1, axis=1) + text.pos
     ending_before = np.roll(text.ending, 1, axis=1)
     pair[:, :1] = ending_before[:, :1] = -1  # before the first token
     capital = text.marks[list(MARKS).index("K")]
-    readings = {  # the values of each template, and the code of each token's value, -1 for silence
+    readings = {  # the values of each template, and the code of each token's value, -1 for none
         "prefix4[0]": ([(stem,) for stem in language.stems], text.stem),
         "suffix3[0]": ([(ending,) for ending in language.endings], text.ending),
         "suffix3[-1]": ([(ending,) for ending in language.endings], ending_before),
@@ -212,14 +213,14 @@ def _emissions(truth: Truth, language: _Language, text: _SentenceCodes) -> np.nd
     scores = np.zeros((*text.pos.shape, len(LABELS)))
     for template, (values, codes) in readings.items():
         table = truth.tables[template]
-        weights = np.zeros((len(values) + 1, len(LABELS)))  # the last row, code -1, is silence
+        weights = np.zeros((len(values) + 1, len(LABELS)))  # the last row, code -1, stays zero
         weights[[values.index(value) for value in table.values]] = table.weights
         scores += weights[codes]
     return scores
 
 
 def _draw_tags(rng: np.random.Generator, truth: Truth, emissions: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Planted labels drawn exactly: forward sums over all labels before, then draws from the last token to the first.
+    """Draw planted labels exactly from the conditional random field by forward filtering, backward sampling.
 
     [sentences, time, labels] and [sentences, time] to [sentences, time]
     """

@@ -1,4 +1,4 @@
-"""Planted trees: sentences drawn from a seeded model in which only some kinds of features of arcs matter.
+"""Planted trees: sentences and trees drawn from a seeded model in which only some kinds of arc features have weights.
 
 A word is a lemma and an ending. The lemma determines the part of speech, the ending determines `xpos`. Parts of speech
 follow a Markov chain. The trees of a sentence have one root and the probabilities
@@ -6,12 +6,12 @@ follow a Markov chain. The trees of a sentence have one root and the probabiliti
     p(tree | sentence)  ~  exp( sum over its arcs from h to m of
         direction[upos_h, upos_m, left or right of h] + valency[lemma_h, upos_m] + distance[|h - m|] )
 
-where the root stands at 0, before the first word, and has a part of speech of its own and no lemma. Trees are drawn
-exactly, so that no other kind of feature carries information. The tables are balanced: what speaks for an arc to the
-left speaks against one to the right; lemmas come in equally frequent pairs with opposite preferences. So neither
+where the root stands at 0, before the first word, and has a special part of speech and no lemma. Trees are drawn
+exactly, so that no other kind of feature carries information. The tables are balanced: the weights of arcs to the left
+and to the right are opposite, and lemmas come in equally frequent pairs with opposite weights. Therefore neither
 `upos_h & upos_m` nor `upos_h & upos_m & distance` is informative. Word forms, `xpos`, neighbours and the words between
-do not matter. The effect of distance is chosen so that a given share of the arcs is non-projective. The relation of a
-word follows from its part of speech, that of its head, and the direction.
+have no weights. The effect of distance is chosen so that a given share of the arcs is non-projective. The relation of a
+word is determined by the parts of speech of the word and of its head, and by the direction of the arc.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.conllu import TreeReader
 from structsparse.corpora.treebank import Treebank, nonprojective
 
-KINDS = ("upos[h] & upos[m] & direction", "lemma[h] & upos[m]", "distance")  # kinds of features that matter
+KINDS = ("upos[h] & upos[m] & direction", "lemma[h] & upos[m]", "distance")  # arc features with weights
 UPOS = ("ADJ", "ADP", "ADV", "DET", "NOUN", "PROPN", "PUNCT", "VERB")
 MARKS = ",.;:!?"  # the lemmas of punctuation
 PAIR_MASS = (3, 2, 1)  # relative frequencies of the pairs of lemmas of a part of speech
-LEMMAS = 2 * len(PAIR_MASS)  # of a part of speech
+LEMMAS = 2 * len(PAIR_MASS)  # number of lemmas of each part of speech
 ENDINGS = ("", "n", "sta")
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 RELATIONS = ("acl", "amod", "case", "dep", "nsubj", "obj", "obl")
 BINS = (1, 2, 3, 4, 5, 6, 11)  # the smallest distance of each bin
-STRENGTH = 3.0  # of directions and valencies, times 0.5 to 1.5
-ROOT_SPREAD = 3.0  # standard deviation of the weights of roots
-MOST = 7.0  # largest effect of distance: beyond it, inverses lose too many digits
-SHORTEST, MEAN_LENGTH = 4, 12  # of a sentence
-PILOT = 400  # sentences from which the effect of distance is chosen
-CHUNK = 1000  # sentences drawn at once
+STRENGTH = 3.0  # scale of the weights of directions and valencies, which are this times 0.5 to 1.5
+ROOT_SPREAD = 3.0  # standard deviation of the weights of arcs from the root
+MOST = 7.0  # largest effect of distance: with a larger one, matrix inverses lose too many digits
+SHORTEST, MEAN_LENGTH = 4, 12  # numbers of words of a sentence
+PILOT = 400  # number of sentences from which the effect of distance is chosen
+CHUNK = 1000  # number of sentences whose trees are drawn at once
 LEFT, RIGHT = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """The planted model of trees. Lemmas are numbered part of speech by part of speech, LEMMAS of each."""
+    """The model that planted trees are drawn from. Lemmas are numbered by part of speech, LEMMAS for each."""
 
     lemmas: tuple[str, ...]
-    root: np.ndarray  # [upos of the root's word]
-    direction: np.ndarray  # [upos of the head, upos, LEFT or RIGHT of the head]
-    valency: np.ndarray  # [lemma of the head, upos]
-    distance: np.ndarray  # [bins]
-    relations: np.ndarray  # codes into RELATIONS.  [upos of the head, upos, LEFT or RIGHT of the head]
+    root: np.ndarray  # [upos], weight of the arc from the root to a word
+    direction: np.ndarray  # [upos of the head, upos, LEFT or RIGHT of the head], weights
+    valency: np.ndarray  # [lemma of the head, upos], weights
+    distance: np.ndarray  # [bins], weights
+    relations: np.ndarray  # [upos of the head, upos, LEFT or RIGHT of the head], codes into RELATIONS
 
 
 @dataclass(frozen=True, eq=False)
 class PlantedTreebank:
-    """A planted treebank and its model."""
+    """A planted treebank (train, dev and test) and the model that its trees were drawn from."""
 
     train: Treebank
     dev: Treebank
@@ -107,7 +107,7 @@ def planted_treebank(
 
 
 def _spell(rng: np.random.Generator) -> tuple[str, ...]:
-    """All lemmas for planted trees, part of speech by part of speech."""
+    """Random spellings of all lemmas for planted trees, by part of speech."""
     syllables = [a + b for a, b in product(CONSONANTS, VOWELS)]
     stems = [a + b for a, b in product(syllables, syllables)]
     chosen = iter(rng.permutation(len(stems))[: len(UPOS) * LEMMAS].tolist())
@@ -115,7 +115,7 @@ def _spell(rng: np.random.Generator) -> tuple[str, ...]:
 
 
 def _draw_truth(rng: np.random.Generator, lemmas: tuple[str, ...]) -> Truth:
-    """A random model of trees in which distance has no effect yet."""
+    """A random model of planted trees in which distance has no effect yet."""
     pos, pairs = len(UPOS), len(PAIR_MASS)
     right, first = (
         STRENGTH * rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.5, shape)
@@ -132,7 +132,7 @@ def _draw_truth(rng: np.random.Generator, lemmas: tuple[str, ...]) -> Truth:
 
 
 def _choose_distance(truth: Truth, text: _SentenceCodes, nonprojective_share: float, seed: int) -> Truth:
-    """The model with the effect of distance that gives this share of non-projective arcs, by bisection."""
+    """The model of planted trees with the effect of distance for a share of non-projective arcs, by bisection."""
 
     def share(effect: float) -> tuple[float, Truth]:
         """The share of non-projective arcs under an effect of distance, and the model."""
@@ -170,7 +170,7 @@ def _draw_text(rng: np.random.Generator, chain: np.ndarray, sentences: int) -> _
 
 
 def draw_trees(rng: np.random.Generator, truth: Truth, text: _SentenceCodes) -> np.ndarray:
-    """A random tree for each sentence, as heads from 1 on, 0 for the root: int64 [sentences, time]"""
+    """Draw a random dependency tree for each sentence: heads from 1 on, 0 for the root, int64 [sentences, time]"""
     heads = np.zeros(text.inside.shape, dtype=np.int64)
     for begin in range(0, len(heads), CHUNK):
         part = text.part(begin, begin + CHUNK)
@@ -181,9 +181,9 @@ def draw_trees(rng: np.random.Generator, truth: Truth, text: _SentenceCodes) -> 
 def _arc_weights(truth: Truth, text: _SentenceCodes) -> tuple[np.ndarray, np.ndarray]:
     """Weights of arcs between words [sentences, head, word] and from the root [sentences, word].
 
-    They are exp(score), relative to the best arc to each word; 0 outside of the sentence."""
+    The weight of an arc is exp(score), divided by that of the best arc to the word; 0 outside of the sentence."""
     place = np.arange(text.inside.shape[1])
-    side = np.where(place > place[:, None], RIGHT, LEFT)  # of the head.  [head, word]
+    side = np.where(place > place[:, None], RIGHT, LEFT)  # [head, word], the side of the head on which the word is
     upos = text.upos
     scores = truth.direction[upos[:, :, None], upos[:, None, :], side]
     scores = scores + truth.valency[text.lemma[:, :, None], upos[:, None, :]]
@@ -202,17 +202,18 @@ def distance_bin(distance: np.ndarray) -> np.ndarray:
 
 
 def _draw_heads(rng: np.random.Generator, arcs: np.ndarray, roots: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Random trees with one root, drawn exactly: the root, then the head of each word given those before.
+    """Draw random trees with one root exactly: the root, then the head of each word given the heads drawn before.
 
-    By the matrix-tree theorem the weights of all trees with a root sum to the determinant of a Laplacian, and its
-    inverse gives the probabilities. [sentences, head, word], [sentences, word], [sentences, time] to [sentences, time]
+    By the matrix-tree theorem, the weights of all trees with a root sum to the determinant of a Laplacian matrix. The
+    inverse of the matrix gives the probabilities of arcs.
+    [sentences, head, word], [sentences, word], [sentences, time] to [sentences, time]
     """
     sentences, time = np.arange(len(inside)), inside.shape[1]
     laplacian = -arcs  # [sentences, head, word]
     laplacian[:, range(time), range(time)] = np.where(inside, arcs.sum(axis=1), 1)
     rooted = laplacian.copy()
     rooted[:, 0] = roots
-    root = _draw(rng, roots * np.linalg.inv(rooted)[:, :, 0])  # Koo et al. (2007): its probability
+    root = _draw(rng, roots * np.linalg.inv(rooted)[:, :, 0])  # probability of each root, Koo et al. (2007)
     laplacian[sentences, root], laplacian[sentences, :, root] = 0, 0
     laplacian[sentences, root, root] = 1
     inverse, heads = np.linalg.inv(laplacian), np.zeros(inside.shape, dtype=np.int64)
@@ -231,7 +232,7 @@ def _draw_heads(rng: np.random.Generator, arcs: np.ndarray, roots: np.ndarray, i
 
 
 def _is(codes: np.ndarray, count: int) -> np.ndarray:
-    """One-hot rows for heads: bool [rows, count]"""
+    """One-hot rows for the codes of heads: bool [rows, count]"""
     return codes[:, None] == np.arange(count)
 
 
@@ -259,7 +260,7 @@ def _written(truth: Truth, text: _SentenceCodes, heads: np.ndarray) -> Sequence[
 
 
 def _read(source: str, lines: Sequence[str]) -> Treebank:
-    """The planted treebank of these lines of CoNLL-U."""
+    """The planted treebank that lines of CoNLL-U describe."""
     reader = TreeReader(source)
     reader.take(lines)
     reader.end()

@@ -1,1 +1,1 @@
-"""Clusters and topics of the words of the training documents, made without labels."""
+"""Word clusters and topics, learnt from the training documents without labels."""

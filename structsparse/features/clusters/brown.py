@@ -1,9 +1,9 @@
 """Brown clustering (Brown et al. 1992): a binary tree of word classes, from the bigrams of a text.
 
-With the window of Liang (2005): the most frequent words start as classes of their own. Each further word joins them as
-a class, and the pair of classes is merged whose merge loses the least average mutual information of neighbouring
-classes. In the end the remaining classes are merged to one, which makes the tree. Nothing is approximated beyond that
-window: each merge is the cheapest of all pairs (kernels/features/brown.py).
+The algorithm is the windowed one of Liang (2005). Each of the most frequent words starts as a class. Each further word
+is added as a class, and then one pair of classes is merged: the pair whose merge loses the least average mutual
+information of neighbouring classes. At the end the remaining classes are merged to one, which makes the tree. The
+window is the only approximation: each merge is the best of all pairs (kernels/features/brown.py).
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ NAMED = 3  # words in the name of a class
 
 @dataclass(frozen=True)
 class WordTree:
-    """A binary tree of word classes. Nodes are classes 0 .. classes - 1, then one for each merge; the last is the root.
+    """A binary tree of word classes.
 
-    The words below a node stand side by side: order[begins[node] : ends[node]]."""
+    Nodes 0 .. classes - 1 are classes; then comes one node for each merge, the root last. The words below a node are
+    order[begins[node] : ends[node]]."""
 
     words: tuple[str, ...]  # by code
     frequency: np.ndarray  # int64 [words], occurrences of each code in the text
-    leaf: np.ndarray  # int32 [words], the class of each code, -1 for those not in the text
+    leaf: np.ndarray  # int32 [words], the class of each code, -1 for words that are not in the text
     children: np.ndarray  # int32 [classes - 1, 2], the nodes below each merge; the first has bit 0
     losses: np.ndarray  # float64 [classes - 1], average mutual information lost by each merge, in nats
 
     @property
     def classes(self) -> int:
-        """The number of word classes, the leaves."""
+        """The number of word classes, which are the leaves of the tree."""
         return len(self.children) + 1
 
     @property
     def nodes(self) -> int:
-        """The number of leaves and merges."""
+        """The number of nodes of the word tree: leaves and merges."""
         return len(self.children) + self.classes
 
     @cached_property
@@ -54,7 +55,7 @@ class WordTree:
 
     @cached_property
     def begins(self) -> np.ndarray:
-        """The place in `order` of the first word below each node: int64 [nodes]"""
+        """The position in `order` of the first word below each node: int64 [nodes]"""
         begins = np.zeros(self.nodes, np.int64)
         for k in range(len(self.children) - 1, -1, -1):
             left, right = self.children[k]
@@ -64,7 +65,7 @@ class WordTree:
 
     @property
     def ends(self) -> np.ndarray:
-        """The place in `order` after the last word below each node: int64 [nodes]"""
+        """The position in `order` after the last word below each node: int64 [nodes]"""
         return self.begins + self.sizes
 
     @cached_property
@@ -75,7 +76,7 @@ class WordTree:
 
     @cached_property
     def bits(self) -> list[str]:
-        """The path from the root to each node, as bits."""
+        """The path from the root of the word tree to each node, as a string of bits."""
         bits = [""] * self.nodes
         for k in range(len(self.children) - 1, -1, -1):
             left, right = self.children[k].tolist()
@@ -87,7 +88,7 @@ class WordTree:
         return self.order[self.begins[node] : self.begins[node] + self.sizes[node]]
 
     def name(self, node: int) -> str:
-        """The name of a node: `cluster 0110: monday tuesday sunday ... (9 words)`"""
+        """The name of a node of the word tree: `cluster 0110: monday tuesday sunday ... (9 words)`"""
         codes = self.codes(node)
         most = codes[np.lexsort((codes, -self.frequency[codes]))][:NAMED]
         rest = f" ... ({len(codes)} words)" if len(codes) > NAMED else ""
@@ -95,7 +96,7 @@ class WordTree:
 
 
 def brown_tree(documents, classes: int = 5000, megabytes: int = 0) -> WordTree:
-    """The Brown clusters of the words of documents; bigrams do not cross documents.
+    """The tree of Brown clusters of the words of documents; bigrams do not cross documents.
 
     Words are ranked by frequency, ties by code. With fewer words than classes, each word is a class. `megabytes` limits
     the cache of results."""
@@ -111,7 +112,7 @@ def brown_tree(documents, classes: int = 5000, megabytes: int = 0) -> WordTree:
 
 
 def _cluster(tokens: np.ndarray, offsets: np.ndarray, classes: int) -> dict[str, np.ndarray]:
-    """Arrays of a Brown tree: leaf [codes], children [2 (classes - 1)] and losses [classes - 1]"""
+    """Cluster words by Brown's method: arrays leaf [codes], children [2 (classes - 1)] and losses [classes - 1]"""
     frequency = np.bincount(tokens)
     ranked = np.argsort(-frequency, kind="stable")[: np.count_nonzero(frequency)]
     rank = np.full(len(frequency), -1, np.int64)
@@ -127,9 +128,9 @@ def _cluster(tokens: np.ndarray, offsets: np.ndarray, classes: int) -> dict[str,
 
 
 def bigrams(ranks: np.ndarray, offsets: np.ndarray, words: int) -> tuple:
-    """Bigram counts of documents: how often each word comes first and second [2, words], then its neighbours.
+    """Bigram counts of documents: how often each word comes first and second [2, words], and neighbours of each word.
 
-    Neighbours are (offsets, words, counts) of the words after each word, and of those before it."""
+    Neighbours are (offsets, words, counts) of the words after each word, and the same of the words before each word."""
     inside = np.ones(len(ranks), bool)
     inside[np.asarray(offsets[1:-1])[np.asarray(offsets[1:-1]) < len(ranks)]] = False  # first words of documents
     second = np.flatnonzero(inside[1:]) + 1
@@ -153,7 +154,7 @@ def _logarithms(most: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _tree(merges: np.ndarray, words: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """The tree that Brown merges make: the class of each rank, and the children of each merge of two classes.
+    """The word tree of the merges of Brown clustering: the class of each rank, and the children of each merge.
 
     Classes are numbered by their most frequent words."""
     above = np.arange(words)

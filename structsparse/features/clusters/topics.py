@@ -19,8 +19,8 @@ class Topics:
     """The most probable words of each topic, in order of probability."""
 
     words: tuple[str, ...]
-    codes: np.ndarray  # int32, topic after topic
-    sizes: np.ndarray  # int64 [topics], words of each topic; fewer than requested if it has no more
+    codes: np.ndarray  # int32, codes of the words, topic after topic
+    sizes: np.ndarray  # int64 [topics], number of words of each topic; fewer than requested if the topic has fewer
 
     def name(self, topic: int) -> str:
         """The name of a topic: `topic 17: space orbit launch ...`"""
@@ -33,10 +33,10 @@ class Topics:
 def lda(
     documents, topics: int = 1000, top: int = 10, iterations: int = 100, seed: int = 0, megabytes: int = 0
 ) -> Topics:
-    """The topics of documents, each with its `top` most probable words, after some iterations of the Gibbs sampler.
+    """The topics of documents by Gibbs sampling, each with at most `top` most probable words.
 
-    The same seed gives the same topics. Words that were never drawn for a topic are not in it. `megabytes` limits the
-    cache of results."""
+    The same seed gives the same topics. A topic has no words that were never drawn for the topic. `megabytes` limits
+    the cache of results."""
     options = {"topics": topics, "top": top, "iterations": iterations}
     for name, number in options.items():
         if type(number) is not int or number < 1:
@@ -52,7 +52,7 @@ def lda(
 
 
 def _tomotopy():
-    """The package tomotopy; an error that says how to install it."""
+    """Import the package tomotopy; the error for a missing package says how to install it."""
     try:
         import tomotopy
     except ImportError as error:
@@ -61,9 +61,9 @@ def _tomotopy():
 
 
 def _sampled(tomotopy, documents, topics: int, top: int, iterations: int, seed: int) -> dict[str, np.ndarray]:
-    """Train a topic model: codes of the top words, topic after topic, and the number of each topic's words.
+    """Train a topic model: arrays of the codes of top words, topic after topic, and of the sizes of topics.
 
-    Words are passed as the digits of their codes, so that none is empty or split by tomotopy."""
+    Words are passed to tomotopy as the digits of their codes, so that no word is empty or split."""
     model = tomotopy.LDAModel(k=topics, seed=seed)
     model.optim_interval = 0  # equal priors for all topics; fitted ones would leave half of a thousand topics empty
     digits = [str(code) for code in range(len(documents.words))]

@@ -1,8 +1,9 @@
-"""Ward's tree over word vectors: a binary tree of classes of words that occur in similar contexts.
+"""Ward's tree over word vectors: a binary tree of clusters of words that occur in similar contexts.
 
 Vectors are the singular vectors of positive pointwise mutual information in a window (Bullinaria and Levy 2007, Levy
-and Goldberg 2014), of length 1. Ward's method (1963) merges, of all pairs of classes, the one that adds least to the
-squared distances from the means. The most frequent words make the tree; each further word joins the nearest of them.
+and Goldberg 2014), scaled to length 1. Ward's method (1963) always merges the pair of classes that adds least to the
+squared distances from the means. The tree is made from the most frequent words; each further word joins the class of
+the nearest frequent word.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ BLOCK = 2048  # words compared at a time
 
 
 def ward_tree(documents, classes: int = 5000, dimensions: int = 40, window: int = 5, megabytes: int = 0) -> WordTree:
-    """Ward's tree over the `classes` most frequent words of documents, by their vectors.
+    """Ward's tree over the vectors of the `classes` most frequent words of documents.
 
-    Neighbours are words at a distance of at most `window` within a document. The loss of a merge is its distance.
+    Neighbours are words at a distance of at most `window` within a document. The loss of a merge is Ward's distance.
     `megabytes` limits the cache of results."""
     options = {"classes": classes, "dimensions": dimensions, "window": window}
     for name, number in options.items():
@@ -42,7 +43,7 @@ def ward_tree(documents, classes: int = 5000, dimensions: int = 40, window: int 
 
 
 def _tree(tokens: np.ndarray, offsets: np.ndarray, classes: int, dimensions: int, window: int) -> dict:
-    """Arrays of Ward's tree: leaf [codes], children [2 (classes - 1)], and losses [classes - 1] as bits"""
+    """Cluster words by Ward's method: leaf [codes], children [2 (classes - 1)], losses [classes - 1] as int64 bits"""
     frequency = np.bincount(tokens)
     ranked = np.argsort(-frequency, kind="stable")[: np.count_nonzero(frequency)]
     rank = np.full(len(frequency), -1, np.int64)
@@ -66,7 +67,7 @@ def word_vectors(
 ) -> np.ndarray:
     """Word vectors of length 1: float64 [words, dimensions]; zero for words without informative neighbours
 
-    The `contexts` most frequent words count as neighbours, and their matrix gives the dimensions."""
+    The `contexts` most frequent words count as neighbours; their mutual information matrix gives the dimensions."""
     contexts = min(contexts, words)
     information = neighbour_information(ranks, offsets, words, contexts, window)
     if min(contexts, words) <= dimensions:
@@ -102,6 +103,6 @@ def neighbour_information(
 
 
 def nearest(vectors: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """The candidate with the largest cosine for each word vector, the first of ties: int64 [vectors]"""
+    """The number of the candidate vector with the largest cosine, for each word vector: int64 [vectors]"""
     blocks = [vectors[k : k + BLOCK] @ candidates.T for k in range(0, len(vectors), BLOCK)]
     return np.concatenate([block.argmax(1) for block in blocks] or [np.empty(0, np.int64)])

@@ -1,10 +1,10 @@
-"""The artifact of a language model: `model.json` has its words and reading, `weights.safetensors` its living contexts.
+"""The model folder of a language model: `model.json` has the vocabulary, `weights.safetensors` the living contexts.
 
-Contexts stand level by level and the children of a context side by side, so that the numbers of children and their
-words are all that is needed. A next word is stored as its rank among the next words of the context above. Long
-contexts have few of these; a word that is missing there comes after them. A weight that equals that of the same word
-in the context above takes one bit: l-infinity penalties cause many of these. The bytes of all numbers are sorted by
-their significance, then deflated.
+Contexts are stored level by level, and the children of a context side by side. The trie is therefore given by the
+number of children of each context and the word of each child. A next word is stored as its rank among the next words
+of the parent context; a word that is missing there gets a number after all ranks. Long parent contexts have few next
+words, so that ranks are small. A weight that equals the weight of the same word in the nearest context above takes one
+bit; l-infinity penalties cause many such weights. The bytes of all numbers are sorted by significance, then deflated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from structsparse.tasks.lm.trie import Trie
 
 TENSOR_PARTS = TensorParts(index=("nodes.", "entries.rank"), labels=("entries.same",))
 KIND = "language model"  # the value of `kind` in model.json
-_MOST = np.iinfo(np.int32).max  # nodes, entries
+_MOST = np.iinfo(np.int32).max  # largest number of nodes or entries
 _READING = ("sentences", "tokens", "lower", "classes")  # without `limit`, which is for the training text alone
 
 
@@ -47,7 +47,7 @@ _READING = ("sentences", "tokens", "lower", "classes")  # without `limit`, which
 
 
 def save(folder: Path, model: LanguageModel) -> int:
-    """Write a language model in float32, completely or not at all; the bytes of the folder."""
+    """Write the model folder of a language model in float32, completely or not at all; returns the bytes written."""
     trie, weights = model.trie, as_float32(folder, model.weights)
     written = slice(trie.words, None)  # entries after the empty context have no word and no rank
     same = weights[written] == weights[trie.entry_above[written]]
@@ -75,9 +75,10 @@ def save(folder: Path, model: LanguageModel) -> int:
 
 
 def _ranks(trie: Trie) -> np.ndarray:
-    """The rank of each entry's word among the words of the context above; for a missing word, their number plus it.
+    """The rank of each entry's word among the next words of the parent context.
 
-    The first V entries have none."""
+    A word that is missing in the parent context gets the number of next words there plus the word's code. The first V
+    entries have no rank."""
     over = trie.entry_above[trie.words :]
     above = trie.above[trie.entry_node[trie.words :]]
     first, end = trie.starts[above], trie.starts[above + 1]
@@ -86,7 +87,7 @@ def _ranks(trie: Trie) -> np.ndarray:
 
 
 def _smallest(weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Tensors of float32 weights: deflated or, where that is smaller, coded as the tables of other models are."""
+    """The tensors of float32 weights, by the smaller of two codings: deflated, or coded like tables of other models."""
     plain, coded = {"weights": _deflated(weights)}, encode_table("weights", weights)
     sizes = [sum(array.nbytes for array in tensors.values()) for tensors in (plain, coded)]
     return coded if sizes[1] < sizes[0] and "weights" not in coded else plain
@@ -133,7 +134,7 @@ def _are_words(value: object) -> bool:
 
 
 def _is_reading(value: object) -> bool:
-    """Whether a field of model.json says how text is read."""
+    """Whether a field of model.json is a valid set of reading rules."""
     if not isinstance(value, dict) or {*value} != {*_READING}:
         return False
     return [type(value[name]) for name in _READING] == [str, str, bool, bool]
@@ -156,7 +157,7 @@ _FIELDS: Fields = COMMON_FIELDS | {
 
 
 def _trie(description: dict, tensors: dict) -> Trie:
-    """The trie of a language model from its tensors, which are checked and taken out of `tensors`."""
+    """Read the trie of a language model from tensors, which are checked and removed from `tensors`."""
     words, nodes, entries = len(description["words"]), description["nodes"], description["entries"]
     code = _code_type(words)
     children = _inflated(tensors, "nodes.children", code, nodes).astype(np.int64)
@@ -182,7 +183,7 @@ def _trie(description: dict, tensors: dict) -> Trie:
 
 
 def _rank_words_(trie: Trie, ranks: np.ndarray) -> None:
-    """Replace the words of the trie's entries by those of their ranks, level by level, in place."""
+    """Set the words of the trie's entries from their ranks in the parent context, level by level, in place."""
     entry_node, words = trie.entry_node, trie.entry_word
     begin, end = 1, int(trie.children[1])
     while begin < end:
@@ -195,7 +196,7 @@ def _rank_words_(trie: Trie, ranks: np.ndarray) -> None:
 
 
 def _weights(trie: Trie, tensors: dict) -> np.ndarray:
-    """The weights of a language model from its tensors: float32 [entries]"""
+    """Read the weights of a language model from tensors, which are removed from `tensors`: float32 [entries]"""
     written = trie.entries - trie.words
     bits = _inflated(tensors, "entries.same", np.uint8, -(-written // 8))
     same = np.append(np.zeros(trie.words, bool), np.unpackbits(bits, count=written).astype(bool))
@@ -208,7 +209,7 @@ def _weights(trie: Trie, tensors: dict) -> np.ndarray:
 
 
 def _check_words(name: str, codes: np.ndarray, owner: np.ndarray, end: int) -> None:
-    """Check that codes of words are below `end` and ascend within each owner."""
+    """Refuse codes of words that are not below `end` or do not ascend within each owner (context)."""
     if len(codes) and not 0 <= codes.min() <= codes.max() < end:
         raise UserError(f"{name} holds {codes.max()}, expected 0 to {end - 1}, the code of a word")
     if ((codes[1:] <= codes[:-1]) & (owner[1:] == owner[:-1])).any():
@@ -216,12 +217,12 @@ def _check_words(name: str, codes: np.ndarray, owner: np.ndarray, end: int) -> N
 
 
 def _code_type(words: int) -> np.dtype:
-    """The smallest type for the codes of this many words and the start of a sentence."""
+    """The smallest integer type for the codes of a vocabulary of this many words and of `<s>`."""
     return np.min_scalar_type(words + 1)
 
 
 def _inflated(tensors: dict, name: str, kind, size: int) -> np.ndarray:
-    """Inflate the tensor of a name, `size` numbers that `_deflated` has packed, and take it out of `tensors`."""
+    """Inflate a tensor of `size` numbers that `_deflated` has packed, and remove it from `tensors`."""
     packed, kind = take_bytes(tensors, name), np.dtype(kind)
     inflater, expected = zlib.decompressobj(), size * kind.itemsize
     try:

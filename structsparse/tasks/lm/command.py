@@ -1,6 +1,6 @@
 """The subcommands of `structsparse` for language models: predict, evaluate, next, sample, export.
 
-Heavy modules are imported when one of them runs.
+Modules that take long to import are imported when a subcommand runs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def evaluate(options: argparse.Namespace, model: LanguageModel) -> None:
 
 
 def _table(figures: dict) -> str:
-    """The perplexities of a text for reading."""
+    """The perplexities and sizes of a text as a table for the console."""
     from structsparse.corpora.text_reading import UNKNOWN
 
     known, open_ = f"{figures['perplexity']:12,.2f}", f"{figures['perplexity_open']:12,.2f}"
@@ -68,7 +68,7 @@ perplexity_open {open_}   over all, {figures["unknown"]:,} unknown words counted
 
 
 def next(options: argparse.Namespace, model: LanguageModel) -> None:
-    """`structsparse next`: the most probable next words after a context, and why."""
+    """`structsparse next`: the most probable next words after a context, with the summands of their scores."""
     from structsparse.corpora.text_reading import UNKNOWN
 
     unknown = model.unknown_words(options.context)
@@ -79,19 +79,19 @@ def next(options: argparse.Namespace, model: LanguageModel) -> None:
 
 
 def _reasons(word: NextWord) -> str:
-    """What each context adds to the score of a next word."""
+    """The summand of each context in the score of a next word, as a string."""
     parts = (f"{' '.join(part.context) or '(any)'} -> {part.weight:+.2f}" for part in word.parts)
     return ", ".join(parts)
 
 
 def sample(options: argparse.Namespace, model: LanguageModel) -> None:
-    """`structsparse sample`: random sentences of the model."""
+    """`structsparse sample`: random sentences drawn from a language model."""
     for sentence in model.sample(options.count, options.seed, options.temperature, options.start):
         print(" ".join(sentence))
 
 
 def export(options: argparse.Namespace, model: LanguageModel) -> None:
-    """`structsparse export`: the living contexts as text."""
+    """`structsparse export`: the living contexts of a language model as a text file (tsv or arpa)."""
     from structsparse.tasks.lm.export import FORMATS
 
     with write_output(options) as output:

@@ -1,4 +1,4 @@
-"""The context tree of a text: all suffixes of the words before each word, as a trie or with its chains collapsed."""
+"""The context tree of a text: a trie of all suffixes of the words before each word, or the collapsed tree."""
 
 from __future__ import annotations
 
@@ -18,81 +18,81 @@ _ENTRIES = ("entry_node", "entry_word", "entry_above", "entry_count")
 
 
 class Places(NamedTuple):
-    """Where the targets of a text stand in a context tree."""
+    """The nodes and entries of a context tree that belong to the targets (words to predict) of a text."""
 
-    node: np.ndarray  # int32 [targets], the deepest known context of each
-    entry: np.ndarray  # int32 [targets], the deepest entry of each
+    node: np.ndarray  # int32 [targets], the longest known context of each target
+    entry: np.ndarray  # int32 [targets], the deepest entry (context, target) of each target
 
     def take(self, targets: np.ndarray) -> Places:
-        """The places of a subset of the targets, given as numbers or as a mask."""
+        """The nodes and entries of a subset of the targets, given as numbers or as a mask."""
         return Places(self.node[targets], self.entry[targets])
 
 
 @dataclass(frozen=True)
 class ContextTree:
-    """The contexts of a text, the last 0 .. order - 1 words before each target, and the words that follow them.
+    """The tree of contexts of a text (the last 0 .. order - 1 words before each target) with the next words of each.
 
     Nodes are contexts, parents before children; node 0 is the empty context. Entries are the (context, next word) pairs
     of the training text, sorted by (node, word), parents before children. Entries 0 .. V - 1 are all words after the
-    empty context, unseen ones included. In a collapsed tree one node stands for a chain of contexts with the same
-    targets: its depth is that of the longest, its word the nearest of the added ones. Node 0 never heads a chain,
-    because it has entries of unseen words."""
+    empty context, unseen words included. In a collapsed tree, one node stands for a chain of contexts with the same
+    targets: the node's depth is the length of the longest context of the chain, and the node's word is the farthest
+    word of the shortest context. Node 0 is never part of a longer chain, because it has entries of unseen words."""
 
     words: int  # V; code V is <s>, which occurs in contexts only
     order: int
     collapsed: bool
-    above: np.ndarray  # int32 [nodes], the context without its farthest word; -1 for node 0
-    word: np.ndarray  # int32 [nodes], that farthest word; -1 for node 0
-    depth: np.ndarray  # int32 [nodes], words in the longest context
-    chain: np.ndarray  # int32 [nodes], number of contexts of the trie that it stands for
+    above: np.ndarray  # int32 [nodes], parent: the context without the farthest word; -1 for node 0
+    word: np.ndarray  # int32 [nodes], farthest word of the context; -1 for node 0
+    depth: np.ndarray  # int32 [nodes], number of words of the longest context of the node
+    chain: np.ndarray  # int32 [nodes], number of contexts of the trie that the node stands for
     count: np.ndarray  # int32 [nodes], number of targets in this context
-    ends: np.ndarray  # int32 [nodes], number of targets whose longest context it is
-    entry_node: np.ndarray  # int32 [entries]
-    entry_word: np.ndarray  # int32 [entries]
-    entry_above: np.ndarray  # int32 [entries], the same word after the parent context; -1 for the first V
+    ends: np.ndarray  # int32 [nodes], number of targets whose longest context is this node
+    entry_node: np.ndarray  # int32 [entries], the context of each entry
+    entry_word: np.ndarray  # int32 [entries], the next word of each entry
+    entry_above: np.ndarray  # int32 [entries], entry of the same word after the parent context; -1 for the first V
     entry_count: np.ndarray  # int32 [entries], occurrences in training
-    entry_ends: np.ndarray  # int32 [entries], number of targets whose deepest entry it is
-    node_levels: np.ndarray  # int64 [order + 1], offsets of the levels; parents lie in earlier levels
-    entry_levels: np.ndarray  # int64 [order + 1], the same for the entries
+    entry_ends: np.ndarray  # int32 [entries], number of targets whose deepest entry is this entry
+    node_levels: np.ndarray  # int64 [order + 1], offsets of the levels of nodes; parents lie in earlier levels
+    entry_levels: np.ndarray  # int64 [order + 1], offsets of the levels of entries
     vocabulary: Vocabulary | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def build(cls, text: EncodedText, order: int, collapse: bool = False) -> ContextTree:
-        """The context trie of a text; `collapse` joins each context that has all targets of the one above to it."""
+        """Build the context trie of a text; `collapse` joins a context to its parent if both have the same targets."""
         return _build(text, order, collapse)
 
     @property
     def nodes(self) -> int:
-        """The number of contexts."""
+        """The number of nodes (contexts) of the context tree."""
         return len(self.above)
 
     @property
     def entries(self) -> int:
-        """The number of (context, next word) pairs."""
+        """The number of entries, which are pairs of a context and a next word."""
         return len(self.entry_node)
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """int32 [nodes + 1]: the entries of node n are starts[n] : starts[n + 1]"""
+        """Offsets of entries by node, int32 [nodes + 1]: the entries of node n are starts[n] : starts[n + 1]"""
         return kernels.offsets(self.entry_node, self.nodes)
 
     @cached_property
     def children(self) -> np.ndarray:
-        """int32 [nodes + 1]: the children of node n of a trie are children[n] : children[n + 1]"""
+        """Offsets of child nodes in a trie, int32 [nodes + 1]: children of node n are children[n] : children[n + 1]"""
         return kernels.offsets(self.above, self.nodes)
 
     @property
     def entry_depth(self) -> np.ndarray:
-        """int32 [entries]: words in the longest context of each entry"""
+        """The number of words of the longest context of each entry: int32 [entries]"""
         return self.depth[self.entry_node]
 
     @property
     def entry_chain(self) -> np.ndarray:
-        """int32 [entries]: the number of entries of the trie that each stands for"""
+        """The number of entries of the trie that each entry stands for: int32 [entries]"""
         return self.chain[self.entry_node]
 
     def up_to(self, order: int) -> ContextTree:
-        """The context trie of a lower order."""
+        """The part of the context trie with the contexts of a lower order."""
         self._require_trie("cut to a lower order")
         if not 1 <= order <= self.order:
             raise UserError(f"a trie of order {self.order} has no part of order {order}, expected 1 to {self.order}")
@@ -105,7 +105,7 @@ class ContextTree:
         )
 
     def locate(self, text: EncodedText) -> Places:
-        """The deepest known context of each target of a text, and the deepest entry with its word."""
+        """The longest known context of each target of a text, and the deepest entry of each target in the trie."""
         self._require_trie("searched")
         if len(text.vocabulary) != self.words:
             raise UserError(
@@ -120,7 +120,7 @@ class ContextTree:
         return places
 
     def collapse(self) -> tuple[ContextTree, np.ndarray]:
-        """The collapsed tree of a context trie, and for each entry its number there: int32 [entries]"""
+        """The collapsed tree of the context trie, and the collapsed entry of each trie entry: int32 [entries]"""
         self._require_trie("collapsed")
         node_of, entry_of = np.empty(self.nodes, np.int32), np.empty(self.entries, np.int32)
         depth, chain = np.empty(self.nodes, np.int32), np.empty(self.nodes, np.int32)
@@ -144,15 +144,17 @@ class ContextTree:
         return tree, entry_of
 
     def tops(self) -> np.ndarray:
-        """Words of the shortest context in the chain that each node belongs to, collapsed or not: int32 [nodes]"""
+        """The number of words of the shortest context in the chain that each node belongs to: int32 [nodes]
+
+        In a trie, a chain is a sequence of nodes that a collapsed tree would join."""
         tops = self.depth + np.int32(1) - self.chain
         return tops if self.collapsed else kernels.tops(self.above, self.count, tops)
 
     def prune(self, alive: np.ndarray) -> tuple[ContextTree, np.ndarray]:
-        """The context trie of the living entries, and their rows in this one: int64
+        """The context trie of the living entries, and the old numbers of these entries: int64
 
-        The first V entries stay, and so does every node above a living entry. The entry above becomes the nearest
-        living one, so that sums along paths do not change if dead entries are zero."""
+        The first V entries stay, and every node above a living entry stays. `entry_above` becomes the nearest living
+        entry above, so that sums of weights along paths do not change if dead entries have weight zero."""
         alive = np.array(alive, bool)
         if alive.shape != (self.entries,):
             raise UserError(f"alive has shape {alive.shape}, expected one value for each of {self.entries:,} entries")
@@ -173,10 +175,11 @@ class ContextTree:
         return self._with(nodes, entries, **levels), rows
 
     def restrict(self, places: Places) -> tuple[ContextTree, np.ndarray]:
-        """The part of a context tree that a subset of the targets touches, and the rows of its entries here: int64
+        """The subtree of the contexts of a subset of the targets, and for each subtree entry the entry of this tree: int64
 
-        It has all nodes on the paths of their contexts, with all their entries. Counts are those of the full tree,
-        `ends` and `entry_ends` those of these targets. The cost depends on the size of the part alone."""
+        The subtree has all nodes on the paths to the contexts of the subset, with all entries of these nodes. Counts
+        are those of the full tree; `ends` and `entry_ends` count the subset alone. The cost depends only on the size
+        of the subtree."""
         touched = self._paths(places.node)
         parent = np.searchsorted(touched, self.above[touched]).astype(np.int32)  # node 0: unused
         begins = np.zeros(len(touched) + 1, np.int64)
@@ -201,7 +204,7 @@ class ContextTree:
         return tree, rows
 
     def context(self, node: int) -> str:
-        """The words of a context in the order of the text; "..." stands for the further words of a chain."""
+        """A context as a string of words in text order; "..." stands for further words of a chain of contexts."""
         parts = []
         while node > 0:
             word = int(self.word[node])
@@ -211,7 +214,7 @@ class ContextTree:
         return " ".join(parts)
 
     def _paths(self, nodes: np.ndarray) -> np.ndarray:
-        """These nodes and all their ancestors, ascending: int64"""
+        """Some nodes of the context tree and all ancestors of these nodes, ascending: int64"""
         levels = [np.zeros(1, np.int64)]
         while len(nodes):
             nodes = np.unique(nodes).astype(np.int64)
@@ -220,19 +223,19 @@ class ContextTree:
         return np.unique(np.concatenate(levels))
 
     def _with(self, nodes: dict, entries: dict, **rest) -> ContextTree:
-        """A copy of the context tree with other nodes and entries."""
+        """A copy of the context tree with other nodes and entries; `ends` and `entry_ends` are computed anew."""
         ends = kernels.left_over(nodes["count"], nodes["above"])
         entry_ends = kernels.left_over(entries["entry_count"], entries["entry_above"])
         return replace(self, **nodes, **entries, ends=ends, entry_ends=entry_ends, **rest)
 
     def _require_trie(self, action: str) -> None:
-        """Refuse an action on a collapsed tree."""
+        """Refuse an action that needs a trie if the context tree is collapsed."""
         if self.collapsed:
             raise UserError(f"only a trie of contexts can be {action}, this one is collapsed")
 
 
 def _first_places(numbers: np.ndarray, count: int) -> np.ndarray:
-    """The first place of each of 0 .. count - 1, which first occur in ascending order: int64"""
+    """The first position of each number 0 .. count - 1 in `numbers`, where first positions ascend: int64"""
     running = np.maximum.accumulate(numbers)
     return np.flatnonzero(np.diff(running, prepend=-1)) if count else np.empty(0, np.int64)
 
@@ -275,21 +278,21 @@ def _build(text: EncodedText, order: int, collapse: bool) -> ContextTree:
 
 
 class _LevelBuilder(NamedTuple):
-    """The state that the levels of a context tree are built from."""
+    """Builder of a context tree level by level; it groups the targets of the text by context."""
 
-    codes: np.ndarray  # int32 [positions]
-    V: int
+    codes: np.ndarray  # int32 [positions], the text
+    V: int  # size of the vocabulary
     order: int
     collapse: bool
     by_code: np.ndarray  # int32 [positions], the positions sorted by code
-    group: np.ndarray  # int32 [positions], the group of targets that share their last k - 1 words and grow further
+    group: np.ndarray  # int32 [positions], group of each target: targets with the same last k - 1 words
     entry: np.ndarray  # int32 [positions], the deepest entry of each target so far
 
     def level(self, k: int, sizes: np.ndarray, node_of: np.ndarray, first_node: int, first_entry: int):
-        """Build the contexts of k words.
+        """Build the level of the context tree with the contexts of k words.
 
-        Returns the new nodes [5, nodes], the nodes that other contexts have joined, the new entries [4, entries], and
-        the sizes and nodes of the groups that grow further."""
+        Returns the new nodes [5, nodes], the nodes to which contexts were joined by collapsing, and the new entries
+        [4, entries]. Also returns the sizes and nodes of the groups of targets that have longer contexts."""
         codes, group = self.codes, self.group
         members = int(sizes.sum())
         slots, owner, places = (np.empty(members + extra, np.int32) for extra in (0, 0, 1))

@@ -1,4 +1,4 @@
-"""The data of a language model: texts, the context trees counted from them, and batches of words to predict."""
+"""The data of a language model: texts, context tries of the training text, and batches of targets."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ class LanguageData:
 
     @property
     def name(self) -> str:
-        """The name of the corpus."""
+        """The name of the text corpus."""
         return self.texts.name
 
     @property
     def items(self) -> int:
-        """The number of training targets."""
+        """The number of training targets (words to predict)."""
         return len(self.texts.train.targets)
 
     def describe(self) -> list[str]:
-        """Lines about the texts for the console."""
+        """Lines about the text corpus for the console."""
         return self.texts.describe()
 
     def trie(self, order: int) -> ContextTree:
-        """The context trie of the training text."""
+        """The context trie of the training text, built on first use."""
         if order not in self.tries:
             self.tries[order] = ContextTree.build(self.texts.train, order)
         return self.tries[order]
 
     def batches(self, part: str, size: int | None, **sharing) -> TargetBatches:
-        """Batches of the targets of a part; dev and test, which are only scored, are one batch."""
+        """Batches of the targets of a part; dev and test, which are only evaluated, are one batch each."""
         return TargetBatches(part, self.texts.parts[part], size if part == TRAIN else None, **sharing)
 
     def whole(self, part: str) -> TargetBatches:
@@ -58,16 +58,16 @@ class LanguageData:
 
 @dataclass
 class TargetBatch:
-    """Targets of a text by number; `chosen` is None for all of them."""
+    """A batch of targets (words to predict) of a text."""
 
     part: str
-    chosen: np.ndarray | None  # int64 [targets]
-    items: int
+    chosen: np.ndarray | None  # int64 [targets], numbers of the targets; None: all targets of the text
+    items: int  # number of targets
     sentences: Tensor = field(default_factory=lambda: torch.arange(0))  # unused: error messages name no sentence
 
 
 class TargetBatches(Progress):
-    """Batches of words to predict, in an order that depends on seed and epoch alone; the position can be resumed."""
+    """Batches of targets (words to predict) in an order that depends on seed and epoch alone; iteration can resume."""
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
-"""Export of a language model as text: a table of its living contexts, or the ARPA format of other toolkits.
+"""Export of a language model as text: a table of the living contexts, or the ARPA format of other toolkits.
 
-A log-linear model is not a back-off model, and yet its ARPA file is exact. Where a word w has no weight in a context h,
-its score is that in the context h' above it, so that p(w | h) = p(w | h') Z(h') / Z(h): Z(h') / Z(h) is the back-off
-weight, the same for all such words. All other words stand in the file with their probability.
+A log-linear model is not a back-off model, but the ARPA file has exactly the same probabilities. Where a word w has no
+weight in a context h, the score of w is the score in the parent context h'. Therefore
+p(w | h) = p(w | h') Z(h') / Z(h), and the back-off weight of h is Z(h') / Z(h). All other words are in the file with a
+probability.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import numpy as np
 from structsparse.tasks.lm.predictor import LanguageModel
 from structsparse.tasks.lm.trie import Trie
 
-_ROWS = 1 << 15  # lines made at once
-_NEVER = "-99"  # the log-probability of a sentence start, which is never predicted, as the ARPA format has it
+_ROWS = 1 << 15  # number of lines made at once
+_NEVER = "-99"  # log-probability of `<s>`, which is never predicted, in the ARPA format
 
 
 def tsv(model: LanguageModel) -> Iterator[str]:
-    """Lines of a table of a language model, one for every nonzero weight.
+    """Lines of a tab-separated table of a language model, one line for every nonzero weight.
 
-    Columns: the context, the next word, what the context adds to its score, its probability there and, if the model
-    has counts, its occurrences in training."""
+    Columns: the context, the next word, the summand of the context in the word's score, the word's probability and, if
+    the model has counts, the occurrences in training."""
     trie, name = model.trie, model.vocabulary.name
     yield "\t".join(["context", "word", "weight", "probability", *([] if trie.counts is None else ["count"])]) + "\n"
     living = np.flatnonzero(model.weights)
@@ -45,7 +46,7 @@ def tsv(model: LanguageModel) -> Iterator[str]:
 def arpa(model: LanguageModel) -> Iterator[str]:
     """Lines of an ARPA file of a language model: log10 probabilities and back-off weights, shorter n-grams first.
 
-    Besides the n-grams with a weight the format requires those that are contexts of others, and their prefixes."""
+    Besides the n-grams with a weight, the format requires the contexts of these n-grams and all prefixes."""
     grams = _grams(model.trie)
     yield "\\data\\\n" + "".join(f"ngram {k}={len(level.last)}\n" for k, level in enumerate(grams, start=1))
     for length in range(1, len(grams) + 1):
@@ -62,16 +63,16 @@ FORMATS: dict[str, Callable[[LanguageModel], Iterator[str]]] = {"arpa": arpa, "t
 class _Grams:
     """All n-grams of one length in an ARPA file, ascending."""
 
-    prefix: np.ndarray  # int64 [n-grams], all words but the last, as the number of a shorter n-gram
+    prefix: np.ndarray  # int64 [n-grams], number of the shorter n-gram of all words but the last
     last: np.ndarray  # int64 [n-grams], the last word
-    node: np.ndarray  # int64 [n-grams], the context with these words, -1 if there is none
+    node: np.ndarray  # int64 [n-grams], the context of the trie with the words of the n-gram, -1 for none
 
 
 def _grams(trie: Trie) -> list[_Grams]:
-    """The n-grams of 1, 2, ... words for an ARPA file: entries, contexts, and their prefixes."""
+    """The n-grams of 1, 2, ... words for an ARPA file: those of entries and of contexts, and all prefixes."""
     base = trie.words + 1
-    deep, at = np.arange(1, trie.nodes), np.arange(1, trie.nodes)  # contexts with more words; the node of the next one
-    number = np.full(trie.nodes, -1)  # the n-gram of the prefix of each context that has been read so far
+    deep, at = np.arange(1, trie.nodes), np.arange(1, trie.nodes)  # contexts with more words; the node of the next word
+    number = np.full(trie.nodes, -1)  # the n-gram of the words of each context that have been read so far
     levels = [_Grams(np.full(base, -1), np.arange(base), np.full(base, -1))]
     entry_node, depth = trie.entry_node, trie.depth
     number[deep], at = trie.word[deep], trie.above[at]
@@ -96,7 +97,7 @@ def _arpa_lines(model: LanguageModel, grams: list[_Grams], length: int, rows: sl
     """Lines of an ARPA file for a slice of the n-grams of one length."""
     trie, level = model.trie, grams[length - 1]
     codes = np.empty((len(level.last[rows]), length + 1), np.int32)
-    codes[:, 0] = trie.words + 1  # no word: contexts end here
+    codes[:, 0] = trie.words + 1  # code of no word, at which contexts end
     number = np.arange(len(level.last))[rows]
     for k in range(length, 0, -1):
         codes[:, k], number = grams[k - 1].last[number], grams[k - 1].prefix[number]
@@ -113,4 +114,4 @@ def _arpa_lines(model: LanguageModel, grams: list[_Grams], length: int, rows: sl
 def _locate_last(trie: Trie, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The deepest context and entry of the last word of every n-gram: codes [n-grams, words]"""
     node, entry = trie.locate_codes(codes.ravel(), np.arange(1, len(codes) + 1) * codes.shape[1] - 1)
-    return node, np.where(codes[:, -1] == trie.words, 0, entry)  # a start has no entry of its own
+    return node, np.where(codes[:, -1] == trie.words, 0, entry)  # `<s>` has no entry

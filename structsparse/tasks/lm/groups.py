@@ -1,4 +1,4 @@
-"""Groups of a language model's weights: the subtrees of the context tree, one tree for each word."""
+"""Groups of a language model's weights: for each word, tree-structured groups along the context tree."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from structsparse.tasks.lm.contexts import ContextTree
 
 @dataclass(frozen=True, eq=False)
 class ContextLayout(TableLayout):
-    """Layout of a language model's weights: an entry for each pair of context and next word of a context tree."""
+    """Layout of a language model's weight vector: one weight for each entry (context, next word) of a context tree."""
 
     kind = "contexts"
 
     tree: ContextTree
 
     def chain_lengths(self) -> torch.Tensor | None:
-        """How many entries of the full trie each entry of a collapsed tree stands for: float64 [entries]."""
+        """The number of entries of the full trie that each entry of a collapsed tree stands for: float64 [entries]."""
         return torch.from_numpy(self.tree.entry_chain).double() if self.tree.collapsed else None
 
 
@@ -30,9 +30,9 @@ class ContextLayout(TableLayout):
 def by_suffix(
     shape: Sequence[int], layout: ContextLayout, weights: str | torch.Tensor = "one", parameter: str = ""
 ) -> Forest:
-    """A tree of nested groups for each word: below (context, word) the same word after all longer contexts.
+    """Forest of nested groups, a tree for each word: a group is (context, word) and the word in all longer contexts.
 
-    Entries of a collapsed tree stand for chains of equal values, each of which is counted."""
+    An entry of a collapsed tree stands for a chain of equal weights and is counted once for each weight."""
     tree = layout.tree
     if tuple(shape) != (tree.entries,):
         raise UserError(

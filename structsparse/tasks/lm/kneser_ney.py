@@ -1,4 +1,4 @@
-"""Kneser-Ney smoothing of any order on a trie of contexts: the baseline of the language models here."""
+"""Kneser-Ney smoothing of any order on a trie of contexts: the baseline for the log-linear language models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.text import EncodedText
 from structsparse.tasks.lm.contexts import ContextTree, Places
 
-FALLBACK = (0.5, 1.0, 1.5)  # discounts of counts 1, 2, 3 or more, where a level has too few entries to estimate them
+FALLBACK = (0.5, 1.0, 1.5)  # discounts of counts 1, 2, 3 or more, for levels with too few entries to estimate discounts
 
 
 class KneserNey:
@@ -18,11 +18,11 @@ class KneserNey:
 
     p(w | h) = max(c(h w) - D(c(h w)), 0) / c(h .) + backoff(h) p(w | h without its farthest word)
 
-    where backoff(h) is the mass that the discounts D free, and 1 / V stands below the empty context. c counts tokens
-    for contexts of order - 1 words and for those that begin with `<s>`; for other contexts it counts the different
-    words to the left of h w. `modified` discounts counts of 1, 2 and 3 or more differently, by the formulas of Chen and
-    Goodman (1998); otherwise D = n1 / (n1 + 2 n2), with n_i the number of entries of a level that have c = i. One tree
-    serves every order up to its own."""
+    where backoff(h) is the probability mass that the discounts D free. The empty context backs off to 1 / V. c counts
+    tokens for contexts of order - 1 words and for contexts that begin with `<s>`; for other contexts, c counts the
+    different words to the left of h w. `modified` discounts counts of 1, 2 and 3 or more differently, by the formulas
+    of Chen and Goodman (1998). Otherwise D = n1 / (n1 + 2 n2), where n_i is the number of entries of a level with
+    c = i. A model of lower order can be counted from the same tree."""
 
     def __init__(self, tree: ContextTree, order: int | None = None, modified: bool = True) -> None:
         if tree.collapsed:
@@ -33,8 +33,8 @@ class KneserNey:
         self.tree, self.order, self.modified = tree, order, modified
         levels = [self._level(k) for k in range(min(order, len(tree.node_levels) - 1))]
         discounted, backoff, self.discounts = zip(*levels, strict=True)
-        self.discounted = np.concatenate(discounted)  # [entries], the share of each by its discounted count
-        self.backoff = np.concatenate(backoff)  # [nodes], the share of the shorter context
+        self.discounted = np.concatenate(discounted)  # [entries], discounted count / total of the context
+        self.backoff = np.concatenate(backoff)  # [nodes], back-off weight of the shorter context
 
     @property
     def entries(self) -> int:
@@ -47,7 +47,7 @@ class KneserNey:
         return len(self.backoff)
 
     def _level(self, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Discounted shares, back-off shares and discounts of the contexts of k words."""
+        """The discounted probabilities, back-off weights and discounts of the contexts of k words."""
         tree = self.tree
         nodes, entries = slice(*tree.node_levels[k : k + 2]), slice(*tree.entry_levels[k : k + 2])
         node = tree.entry_node[entries] - nodes.start
@@ -60,7 +60,10 @@ class KneserNey:
         return remaining / total[node], freed / total, discounts
 
     def _counts(self, k: int, entries: slice) -> np.ndarray:
-        """Tokens at the highest order and after `<s>`, elsewhere the number of different words to the left."""
+        """The Kneser-Ney counts of entries whose contexts have k words.
+
+        These are numbers of tokens at the highest order and after `<s>`, elsewhere numbers of different words to the
+        left."""
         tree = self.tree
         tokens = tree.entry_count[entries].astype(np.int64)
         if k + 1 >= min(self.order, len(tree.node_levels) - 1):
@@ -71,7 +74,7 @@ class KneserNey:
 
     @cached_property
     def probabilities(self) -> np.ndarray:
-        """float64 [entries]: the probability of each next word in its context"""
+        """The probability of the next word of each entry in the context of the entry: float64 [entries]"""
         tree, result = self.tree, np.empty(self.entries)
         first = slice(0, tree.words)
         result[first] = self.discounted[first] + self.backoff[0] / tree.words
@@ -82,7 +85,7 @@ class KneserNey:
         return result
 
     def log_probabilities(self, text: EncodedText | Places) -> np.ndarray:
-        """Natural logarithms of the targets' probabilities, of a text or of places in the tree: float64 [targets]"""
+        """The natural log-probability of each target, of a text or of places in the context tree: float64 [targets]"""
         node, entry = self.tree.locate(text) if isinstance(text, EncodedText) else text
         node, entry = _up(node, self.tree.above, self.nodes), _up(entry, self.tree.entry_above, self.entries)
         result = self.probabilities[entry]

@@ -1,4 +1,4 @@
-"""The log-linear n-gram model: a weight for each context and each word seen after it, as an nn.Module."""
+"""The log-linear n-gram model as an nn.Module: a weight for each pair of a context and a word seen after it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from structsparse.tasks.lm.contexts import ContextTree, Places
 
 BASES = "none", "unigram"
-UNSEEN = 0.5  # the count of a word that is not in training, where the logarithm of counts is taken
+UNSEEN = 0.5  # count of a word that is not in training, for the logarithms of unigram shares
 
 
 class NgramModel(nn.Module):
-    """A log-linear language model on a context tree; its weights are `table`, which penalties act on.
+    """A log-linear language model on a context tree; the weights are `table` [entries], on which penalties act.
 
-    p(word | context) is proportional to exp(base[word] + sum of features[e] * table[e]) over the entries e of the word
-    on the path from the empty context to the longest known one. features[e] is the sum of alpha^depth over the contexts
-    that e stands for: one in a trie, a chain in a collapsed tree; the empty context has depth 0. `base` is "none" or
-    "unigram", the logarithms of the words' shares of the training targets, where an unseen word counts as half a
-    target."""
+    p(word | context) is proportional to exp(base[word] + sum of features[e] * table[e]). The sum is over the entries e
+    of the word on the path from the empty context to the longest known context. features[e] is the sum of alpha^depth
+    over the contexts of e: one context in a trie, a chain of contexts in a collapsed tree. The empty context has depth
+    0. `base` is "none" or "unigram", the logarithms of the words' shares of the training targets, where an unseen word
+    counts as half a target."""
 
     linear = True
 
@@ -48,7 +48,7 @@ class NgramModel(nn.Module):
         notes_of(self.table).curvature = self.curvature()
 
     def _describe(self) -> None:
-        """Compute features, base and unigram shares from the tree, in the precision of the table."""
+        """Compute features, base scores and log unigram shares from the context tree, in the precision of the table."""
         tree = self.tree
         features = depth_features(tree, self.alpha)
         counts = np.maximum(tree.entry_count[: tree.words], UNSEEN)
@@ -58,7 +58,7 @@ class NgramModel(nn.Module):
         self.shares = shares  # [V]
 
     def _apply(self, fn, recurse: bool = True) -> NgramModel:
-        """Move to another device or precision; a higher precision recomputes the buffers and keeps the curvature."""
+        """Move the model to another device or precision; a new precision recomputes buffers but not the curvature."""
         dtype, curvature = self.table.dtype, notes_of(self.table).curvature
         super()._apply(fn, recurse)
         notes_of(self.table).curvature = curvature.to(self.table)
@@ -67,19 +67,19 @@ class NgramModel(nn.Module):
         return self
 
     def forward(self, table: Tensor | None = None) -> Increments:
-        """Increments of the scores along the context tree, of these weights or of the model's own."""
+        """The increments of scores along the context tree, from the weights `table`, by default those of the model."""
         return Increments(self.table if table is None else table, self.features, self.base)
 
     def surprise(self, table: Tensor | None = None) -> Tensor:
-        """The sum over the training targets of -log p(target | context), with these weights or the model's own.
+        """The sum over the training targets of -log p(target | context), by default with the weights of the model.
 
-        Its gradient is features * (expected count - count)."""
+        The gradient with respect to the weights is features * (expected count - count)."""
         return self.structure.surprise(self(table), self.structure.node_ends, self.structure.entry_ends)
 
     def surprise_of(self, structure: Contexts, rows: Tensor) -> Tensor:
-        """The same over the targets of a part of the tree: `rows` of the table are the entries of the part.
+        """The sum of -log p(target | context) over the targets of a subtree, whose entries are `rows` of the table.
 
-        The first V entries of the part are those of the tree."""
+        The first V entries of the subtree are the first V entries of the full tree."""
         features = None if self.features is None else self.features.index_select(0, rows)
         increments = Increments(_SelectRows.apply(self.table, rows, self.structure.memory), features, self.base)
         return structure.surprise(increments, structure.node_ends, structure.entry_ends)
@@ -88,7 +88,8 @@ class NgramModel(nn.Module):
     def start(self) -> Tensor:  # [entries]
         """Initial weights: each word is predicted by its share of the training targets; the smallest weight is 0.
 
-        They are zeros if the base does so already. Features of the empty context are 1."""
+        With base="unigram" the base scores already do so, and the weights are zeros. Features of the empty context are
+        1."""
         table = torch.zeros_like(self.table)
         if self.base is None:
             table[: self.structure.words] = self.shares - self.shares.min()
@@ -98,15 +99,16 @@ class NgramModel(nn.Module):
     def curvature(self) -> Tensor:  # [entries], positive
         """A diagonal bound, up to one factor, of the curvature of the mean loss: a preconditioner for solvers.
 
-        It is features * reach * max(count, expected count at `start`) / targets. The Hessian of the summed loss in the
-        entries of a path is at most features features^T times the expected count; its row sums, features[e] times all
-        features of the path, bound it by a diagonal. Of the path, `reach` sums the features from the empty context to
-        e: most entries that are coupled to one of a long context lie above it. The sum ends where the chain of e's
-        context begins, so that an entry of a collapsed tree moves as the entries of its chain would. On full PTB the
-        best model needs 20 steps with it, 60 without.
-        At the optimum expected counts are near the counts, or above them where weights are held at zero; on the way
-        there they start from those at `start`. Counts alone, which may be zero, are too small for words that a context
-        makes less likely: signed weights need 60 steps with them, 15 with the maximum."""
+        The bound is features * reach * max(count, expected count at `start`) / targets. The Hessian of the summed loss
+        with respect to the entries of a path is at most features features^T times the expected count. The row sums of
+        this matrix, features[e] times all features of the path, give a diagonal bound. `reach` is the sum of the
+        features from the empty context to e only: most entries that are coupled to an entry of a long context lie
+        above that entry. The sum ends where the chain of e's context begins. An entry of a collapsed tree thus gets
+        the same steps as the entries of the chain in the trie. On full PTB the best model needs 20 steps with this
+        bound, 60 without.
+        At the optimum, expected counts are near the counts, or above the counts where weights are held at zero. During
+        training, expected counts move there from those at `start`. Counts alone, which may be zero, are too small for
+        words that a context makes less likely: signed weights need 60 steps with counts, 15 with the maximum."""
         structure, table = self.structure, self.start().requires_grad_()
         with torch.enable_grad():
             excess = torch.autograd.grad(self.surprise(table), table)[0].double()
@@ -118,23 +120,25 @@ class NgramModel(nn.Module):
 
     @torch.no_grad()
     def log_probabilities(self, places: Places) -> Tensor:  # [targets], float64
-        """log p(target | context) of targets that have been located in the tree."""
+        """log p(target | context) of targets whose places in the context tree are known."""
         node, entry = (torch.as_tensor(np.asarray(place)).to(self.table.device).long() for place in places[:2])
         sums = self.structure.path_sums(self())
         return sums[entry] - self.structure.log_partition(sums)[node]
 
 
 class _SelectRows(torch.autograd.Function):
-    """table[rows] of distinct rows; the gradient, as large as the table, reuses memory."""
+    """Autograd function for table[rows] with distinct rows; the gradient, as large as the table, reuses memory."""
 
     @staticmethod
     def forward(ctx, table: Tensor, rows: Tensor, memory: Memory) -> Tensor:
+        """Select rows of the weight table."""
         ctx.rows, ctx.shape, ctx.memory = rows, table.shape, memory
         return table.detach().index_select(0, rows)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor):
+        """The gradient with respect to the weight table, zero except in the selected rows."""
         if gradient.device.type == "cpu":
             result = ctx.memory.tensor(ctx.shape, gradient.dtype).zero_()
         else:
@@ -143,7 +147,7 @@ class _SelectRows(torch.autograd.Function):
 
 
 def depth_features(tree: ContextTree, alpha: float) -> np.ndarray | None:
-    """Sum of alpha^depth over the contexts that each entry stands for: float64 [entries]; None if all are 1"""
+    """The feature value of each entry, the sum of alpha^depth over its contexts: float64 [entries]; None: all 1"""
     powers = _powers(tree, alpha)
     if alpha == 1 and int(tree.chain.max()) == 1:
         return None
@@ -155,10 +159,10 @@ def depth_features(tree: ContextTree, alpha: float) -> np.ndarray | None:
 def reaches(tree: ContextTree, alpha: float) -> np.ndarray:
     """Sum of alpha^depth from the empty context to the head of the chain of each entry's context: float64 [entries]
 
-    For alpha = 1 it is 1 + (words of that context)."""
+    For alpha = 1 the sum is 1 + the number of words of the shortest context in the chain."""
     return _powers(tree, alpha)[tree.tops() + 1][tree.entry_node]
 
 
 def _powers(tree: ContextTree, alpha: float) -> np.ndarray:
-    """Sums of the first 0, 1, 2, ... powers of alpha, up to that of the deepest context."""
+    """Cumulative sums of the powers of alpha, from no powers up to the depth of the deepest context."""
     return np.append(0.0, np.cumsum(alpha ** np.arange(int(tree.depth.max()) + 1)))

@@ -1,6 +1,6 @@
-"""The predictor of language models: log-probabilities of texts, next words with reasons, and random sentences.
+"""Trained language models for use: log-probabilities of texts, next words with reasons, and random sentences.
 
-Nothing here imports training."""
+This module does not import modules for training."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
     from structsparse.tasks.lm.contexts import ContextTree
 
 _EXPECTED = "a language model reads texts (str) or sentences (lists of words)"
-LONGEST = 1000  # words of a random sentence: a model that never learnt sentence ends would go on forever
+LONGEST = 1000  # words of a random sentence at most: some models never predict a sentence end
 Texts = str | os.PathLike | Iterable[str | Sequence[str]]  # a text, a file, or several texts or sentences of words
 
 
 class ScoredWord(NamedTuple):
     """A word of a text with its log-probability after the words before it."""
 
-    word: str  # as the model reads it; `</s>` at the end of a sentence
+    word: str  # the word after the reading rules of the model; `</s>` at the end of a sentence
     log_probability: float  # natural logarithm
-    known: bool  # whether the vocabulary has it; unknown words are scored as `<unk>`
+    known: bool  # whether the vocabulary has the word; unknown words are scored as `<unk>`
 
 
 class Part(NamedTuple):
-    """What one context adds to the score of a next word."""
+    """One summand of the score of a next word: a context and the weight of the word in this context."""
 
     context: tuple[str, ...]
     weight: float
 
 
 class NextWord(NamedTuple):
-    """A probable next word, and why."""
+    """A probable next word with its probability and the summands of its score."""
 
     word: str
-    probability: float  # exp of the sum of the parts, divided by the same sum over all words
+    probability: float  # exp of the sum of the parts, divided by the total over all words
     parts: tuple[Part, ...]  # from the empty context on
 
 
 class Context(NamedTuple):
-    """A living context of a language model, and what it adds to the scores of its next words."""
+    """A living context of a language model, and the nonzero weights of next words in this context."""
 
     words: tuple[str, ...]
     weights: dict[str, float]
@@ -72,14 +72,14 @@ class LanguageModel:
     trie: Trie
     weights: np.ndarray  # float32 or float64 [entries]
     alpha: float = 1.0
-    base: np.ndarray | None = None  # the same [V]; None: zeros
+    base: np.ndarray | None = None  # float32 or float64 [V], fixed score of each word; None: zeros
 
     @classmethod
     def of(
         cls, tree: ContextTree, table: np.ndarray, alpha: float = 1.0, base: np.ndarray | None = None,
         reading: TextReading | None = None,
     ) -> LanguageModel:  # fmt: skip
-        """The living part of an `NgramModel` on a trie: `table` has a weight for each entry of the tree."""
+        """Make a language model from the nonzero weights of an `NgramModel`: `table` [entries of the trie]."""
         if tree.collapsed:
             raise UserError("a language model is made from a trie; expand a collapsed tree first")
         table = np.asarray(table)
@@ -92,7 +92,7 @@ class LanguageModel:
 
     @cached_property
     def increments(self) -> np.ndarray:
-        """float64 [entries]: what each context adds to the score of its next word"""
+        """The summand that each entry (context, next word) adds to the score of the word: float64 [entries]"""
         scale = np.power(float(self.alpha), self.trie.depth)
         increments = self.weights * np.repeat(scale, np.diff(self.trie.starts))
         if self.base is not None:
@@ -101,14 +101,14 @@ class LanguageModel:
 
     @cached_property
     def scores(self) -> np.ndarray:
-        """float64 [entries]: the score of each next word after its context"""
+        """The score of the next word of each entry after the context of the entry: float64 [entries]"""
         scores = np.empty(self.trie.entries)
         kernels.score(self.increments, self.trie.entry_above, scores)
         return scores
 
     @cached_property
     def log_z(self) -> np.ndarray:
-        """float64 [nodes]: for each context the logarithm of the sum of exp score over all words"""
+        """The log-partition function of each context, log sum over all words of exp(score): float64 [nodes]"""
         log_z, trie = np.empty(self.trie.nodes), self.trie
         kernels.normalise(self.scores, trie.above, trie.starts, trie.entry_word, trie.entry_above, log_z)
         return log_z
@@ -116,10 +116,10 @@ class LanguageModel:
     # --- the verbs of every model
 
     def predict(self, texts: Texts) -> list[list[ScoredWord]]:
-        """Log-probabilities of the words and sentence ends of each text.
+        """The log-probabilities of the words and sentence ends of each text.
 
         `texts`: one text (str), a list of texts or of sentences (lists of words), or the `Path` of a file, plain or
-        gzipped, of which each sentence is a text."""
+        gzipped; each sentence of a file is a text."""
         if not isinstance(texts, os.PathLike):
             return [[*self.scored_words(coded, text)] for coded, text in self._texts(texts)]
         result = []
@@ -129,20 +129,20 @@ class LanguageModel:
         return result
 
     def nbest(self, texts: Texts, count: int = 10) -> list[list[NextWord]]:
-        """The most probable next words after each text, see `next_words`."""
+        """The `count` most probable next words after each text, see `next_words`."""
         if isinstance(texts, os.PathLike):
             raise UserError(f"{texts}: the next words of a language model are predicted after texts, not after a file")
         return [self.next_words(text, count) for text in _listed(texts)]
 
     def marginals(self, texts: Texts) -> NoReturn:
-        """Refused: the words of a text are given, so that no variable is left to have a marginal."""
+        """Refused: the words of a text are given, so that there are no hidden variables with marginals."""
         raise UserError(
             "a language model has no marginals, the words of a text are given; predict(texts) tells their "
             "log-probabilities, distribution(context) the probability of every next word"
         )
 
     def evaluate(self, source: Texts) -> dict[str, float]:
-        """Perplexity of texts over the words in the vocabulary, over all words (`perplexity_open`), and their sizes.
+        """The perplexity of texts over words in the vocabulary and over all words (`perplexity_open`), and text sizes.
 
         `source`: the path of a file, plain or gzipped, or a list of texts or of sentences (lists of words)."""
         score, sentences = Perplexity(), 0
@@ -156,13 +156,13 @@ class LanguageModel:
     # --- log-probabilities of texts
 
     def encode(self, sentences: Iterable[Sequence[str]], source: str = "text") -> EncodedText:
-        """Sentences, each a list of words, as codes of this language model."""
+        """Encode sentences (lists of words) in the vocabulary of this language model."""
         return code_pieces(source, ((list(words), True) for words in sentences), self.reading).text(self.vocabulary)
 
     def stream(self, source: Path | BinaryIO) -> Iterator[tuple[ProvisionalText, EncodedText]]:
         """The sentences of a file, plain or gzipped, or of a pipe, block by block in constant memory.
 
-        The first of each pair also has the words that the vocabulary lacks."""
+        Each block comes as provisional text, which has all words, and as encoded text, which has `<unk>`."""
         blocks = sentences_of_file if isinstance(source, os.PathLike) else sentences_of_stream
         for coded in blocks(source, self.reading):
             yield coded, coded.text(self.vocabulary)
@@ -182,13 +182,13 @@ class LanguageModel:
             yield ScoredWord(words[code], value, is_known)
 
     def _texts(self, texts: str | Iterable[str | Sequence[str]]) -> Iterator[tuple[ProvisionalText, EncodedText]]:
-        """The texts that a caller passes, each as codes."""
+        """The texts of a caller, each as provisional text and as encoded text."""
         for text in _listed(texts):
             coded = code_pieces("text", self._sentences(text), self.reading)
             yield coded, coded.text(self.vocabulary)
 
     def _sentences(self, text: str | Sequence[str]) -> Iterable[tuple[list[str], bool]]:
-        """The sentences of a text, or of one that has been split into words already."""
+        """The sentences of a text, each with True because it is complete; a list of words is one sentence."""
         if isinstance(text, str):
             return sentences_of([(line, True) for line in text.split("\n")], self.reading)
         if isinstance(text, Sequence) and all(isinstance(word, str) for word in text):
@@ -202,9 +202,9 @@ class LanguageModel:
         return self._after(self.trie.path(self._codes(context))[-1])
 
     def next_words(self, context: str | Sequence[str], count: int = 10) -> list[NextWord]:
-        """The most probable next words after a context, and what each shorter context adds to their scores.
+        """The most probable next words after a context, each with the weights of the context and its suffixes.
 
-        A context that begins with `<s>` begins its sentence."""
+        A context that begins with `<s>` is the beginning of a sentence."""
         if type(count) is not int or count < 1:
             raise UserError(f"the {count} most probable words were requested, expected a number from 1 on")
         path = self.trie.path(self._codes(context))
@@ -219,7 +219,7 @@ class LanguageModel:
     ) -> Iterator[list[str]]:  # fmt: skip
         """Random sentences of the language model that begin with the words `start`, of at most `longest` words.
 
-        At temperature t words are drawn with probability proportional to p^(1/t)."""
+        At temperature t, words are drawn with probability proportional to p^(1/t)."""
         if not 0 < temperature < np.inf:
             raise UserError(f"the temperature is {temperature}, expected a positive number")
         generator, end = np.random.default_rng(seed), self.vocabulary.end
@@ -231,7 +231,7 @@ class LanguageModel:
             yield [self.vocabulary.name(code) for code in sentence[1:] if code != end]
 
     def contexts(self) -> Iterator[Context]:
-        """The living contexts, those with a nonzero weight, shorter ones first."""
+        """The living contexts of the language model, which have a nonzero weight; shorter contexts come first."""
         name, bounds = self.vocabulary.name, self.trie.starts.tolist()
         for node in range(self.trie.nodes):
             begin, end = bounds[node : node + 2]
@@ -246,9 +246,9 @@ class LanguageModel:
         return [word for word in self._words(context)[1] if word not in self.vocabulary.codes]
 
     def _words(self, context: str | Sequence[str], opens: bool = False) -> tuple[bool, list[str]]:
-        """Whether a context begins its sentence, as `<s>` or `</s>` in it says, and its words as the model reads them.
+        """Whether a context is the beginning of a sentence, and the words of the context by the reading rules.
 
-        Words before such a mark belong to another sentence."""
+        `<s>` or `</s>` in the context marks the beginning of a sentence; words before the mark are left out."""
         if not isinstance(context, Iterable):
             raise UserError(f"{_EXPECTED}, got {context!r:.60}")
         tokens = self.reading.split(context) if isinstance(context, str) else list(context)
@@ -259,7 +259,7 @@ class LanguageModel:
         return opens, [self.reading.word(token, k >= opening) for k, token in enumerate(tokens)]
 
     def _codes(self, context: str | Sequence[str], opens: bool = False) -> list[int]:
-        """The codes of the words of a context."""
+        """The codes of the words of a context, after the code of `<s>` if the context begins a sentence."""
         opens, words = self._words(context, opens)
         codes, unknown = self.vocabulary.codes, self.vocabulary.unknown
         return [*([self.vocabulary.start] if opens else []), *(codes.get(word, unknown) for word in words)]
@@ -269,7 +269,7 @@ class LanguageModel:
         return np.exp(self.trie.after(node, self.scores) - self.log_z[node])
 
     def _parts(self, path: Sequence[int], word: int) -> Iterator[Part]:
-        """What each context on a path adds to the score of a word."""
+        """The summands of the score of a word: the weight of the word in each context on a path."""
         for node in path:
             entry = self.trie.entry(node, word)
             if node == 0 or entry >= 0:
@@ -278,7 +278,7 @@ class LanguageModel:
 
 
 def _listed(texts: str | Iterable[str | Sequence[str]]) -> Iterable[str | Sequence[str]]:
-    """Texts as something to iterate over; a single one is a list of one."""
+    """Texts as an iterable; a single string becomes a list of one text."""
     if isinstance(texts, str):
         return [texts]
     if not isinstance(texts, Iterable):

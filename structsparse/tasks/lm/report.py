@@ -1,4 +1,4 @@
-"""Reports on a trained n-gram model: its weights by length of context, its heaviest entries, its parameters."""
+"""Reports on a trained n-gram model: weights by length of context, entries with the largest weights, parameters."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from structsparse.base.files import atomic_file, write_text
 from structsparse.report import tables
 from structsparse.tasks.lm.contexts import ContextTree
 
-MOST_ENTRIES = 10_000  # in contexts.tsv
+MOST_ENTRIES = 10_000  # largest number of entries in contexts.tsv
 
 
 def write_tables(folder: Path, tree: ContextTree, weights: np.ndarray) -> tables.Table:
-    """Write contexts.tsv, depths.tsv and depths.md; the table of depths is returned, to be shown."""
+    """Write contexts.tsv, depths.tsv and depths.md of an n-gram model; returns the table of depths for the console."""
     table = by_depth(tree, weights)
     write_text(folder / "contexts.tsv", tables.tsv(heaviest(tree, weights)))
     write_text(folder / "depths.tsv", tables.tsv(table))
@@ -23,7 +23,7 @@ def write_tables(folder: Path, tree: ContextTree, weights: np.ndarray) -> tables
 
 
 def write_log_probabilities(path: Path, log_probabilities: np.ndarray) -> None:
-    """Write the log-probabilities of test targets, for the comparison of two language models target by target."""
+    """Write the log-probabilities of the test targets, to compare two language models target by target."""
     with atomic_file(path) as file:
         np.save(file, log_probabilities)
 
@@ -57,8 +57,8 @@ def heaviest(tree: ContextTree, weights: np.ndarray) -> tables.Table:
 def distinct_parameters(tree: ContextTree, weights: np.ndarray) -> int:
     """The number of parameters of a language model, where equal weights along a path count once.
 
-    These are the living entries, minus those that continue a path without branches at the same value (Nelakanti et
-    al. 2013, definition 3)."""
+    This is the number of living entries, without entries that have the same weight as a parent entry with no other
+    living child (Nelakanti et al. 2013, definition 3)."""
     living = weights != 0
     above, below = tree.entry_above[tree.words :], slice(tree.words, None)
     living_children = np.bincount(above[living[below]], minlength=tree.entries)
@@ -67,5 +67,5 @@ def distinct_parameters(tree: ContextTree, weights: np.ndarray) -> int:
 
 
 def _nearly_equal(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Whether weights are equal up to a relative difference of 1e-6."""
+    """Whether pairs of weights are equal up to a relative difference of 1e-6."""
     return np.abs(left - right) <= 1e-6 * np.maximum(np.abs(left), np.abs(right))

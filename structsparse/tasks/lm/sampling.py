@@ -1,4 +1,4 @@
-"""Random draws of next words from a language model, at a cost that does not depend on the size of the vocabulary."""
+"""Rejection sampling of next words from a language model, at a cost independent of the size of the vocabulary."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from structsparse.kernels.structures import contexts_pruned as kernels
 from structsparse.tasks.lm.trie import Trie
 
-_LEAST = 1e-280  # smaller masses have lost digits
-_TRIES = 1000
+_LEAST = 1e-280  # smaller masses are inexact in floating point
+_TRIES = 1000  # proposals before a draw over the full vocabulary
 
 
 class Sampler:
-    """Exact random draws of next words, with probability proportional to exp(score / temperature).
+    """Exact sampler of next words, with probability proportional to exp(score / temperature).
 
-    This is rejection sampling. A word is proposed by what the entries on the path of its context add to the mass of
-    their words. It is accepted with the share of that mass which deeper entries have not taken away. If all weights are
-    positive, the first proposal is always accepted."""
+    The method is rejection sampling. An entry on the path of the context is proposed in proportion to the mass that it
+    adds to the mass of its word. The word is then accepted with the share of that mass that deeper entries with
+    negative weights leave. If all weights are positive, the first proposal is always accepted."""
 
     def __init__(self, trie: Trie, scores: np.ndarray, temperature: float):
         self.trie, self._scores = trie, scores
@@ -28,7 +28,7 @@ class Sampler:
         kernels.propose(*arrays, self._shift, self._cooling, self._bound, self._gain, self._gains)
 
     def draw(self, context: Sequence[int], generator: np.random.Generator) -> int:
-        """The code of a random next word after these codes."""
+        """Draw a random next word after a context; context and result are codes."""
         path = self.trie.path(context)
         gains = np.cumsum(self._gains[path])
         for _ in range(_TRIES if gains[-1] > _LEAST else 0):
@@ -44,7 +44,7 @@ class Sampler:
         return self._draw_among_all(path[-1], generator)
 
     def _draw_among_all(self, node: int, generator: np.random.Generator) -> int:
-        """A draw over the full vocabulary, where nearly all proposals are rejected or all masses are tiny."""
+        """Draw a next word over the full vocabulary, for contexts with many rejections or with tiny masses."""
         scores = self.trie.after(node, self._scores)
         masses = np.cumsum(np.exp((scores - scores.max()) * self._cooling))
         return int(np.searchsorted(masses, generator.random() * masses[-1], side="right"))

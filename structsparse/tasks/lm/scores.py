@@ -1,4 +1,4 @@
-"""The score of language models: perplexity."""
+"""Perplexity, the score of language models."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 
 
 class Perplexity:
-    """exp of the mean negative log-probability per target, accumulated over texts.
+    """Perplexity, exp of the mean negative log-probability per target, accumulated over texts.
 
-    `perplexity` is over the targets in the vocabulary, as papers report it. `perplexity_open` is over all targets;
-    unknown words count as `<unk>` there."""
+    `perplexity` is over the targets in the vocabulary, as papers report it. `perplexity_open` is over all targets, with
+    unknown words scored as `<unk>`."""
 
     def __init__(self) -> None:
-        self.counts = np.zeros(4)  # negative log-probability and number of known targets, the same of unknown ones
+        self.counts = np.zeros(4)  # negative log-probability and number of known, then of unknown targets
 
     def add(self, log_probabilities: np.ndarray, known: np.ndarray) -> None:
-        """Add targets: natural logarithms [targets], bool [targets] whether the vocabulary has them"""
+        """Add targets: log-probabilities [targets], and whether the vocabulary has each target, bool [targets]"""
         for place, mask in ((0, known), (2, ~known)):
             self.counts[place : place + 2] += -log_probabilities[mask].sum(), mask.sum()
 
@@ -33,7 +33,7 @@ class Perplexity:
 
 
 def _exp_of_mean(total: float, count: float) -> float:
-    """exp(total / count); infinity if too large, as for a model that diverged in training."""
+    """exp(total / count); infinity if the value is too large, as for a model that diverged in training."""
     try:
         return math.exp(total / count) if count else math.nan
     except OverflowError:

@@ -11,7 +11,7 @@ from structsparse.corpora.byte_streams import chunks, name_of, whole_lines
 from structsparse.corpora.text import ProvisionalText, code_pieces
 from structsparse.corpora.text_reading import TextReading, decoded, lines_of_text, sentences_of
 
-BLOCK = 1 << 17  # words
+BLOCK = 1 << 17  # number of words of a block
 
 
 def sentences_of_file(path: Path, reading: TextReading) -> Iterator[ProvisionalText]:
@@ -20,15 +20,15 @@ def sentences_of_file(path: Path, reading: TextReading) -> Iterator[ProvisionalT
 
 
 def sentences_of_stream(stream: BinaryIO, reading: TextReading) -> Iterator[ProvisionalText]:
-    """Blocks of the sentences that have arrived in a pipe, without waiting for more.
+    """Blocks of the sentences that have arrived in a pipe, without waiting for more sentences.
 
-    Of running text each sentence is a block, because the last one that has arrived is not marked."""
+    In running text each sentence is a block, because the end of the text that has arrived is not known."""
     lines, running = _ArrivingLines(stream), reading.sentences == "text"
     return _blocks(lines.source, sentences_of(lines, reading), reading, lambda: running or lines.exhausted)
 
 
 class _ArrivingLines:
-    """The lines of a pipe; `exhausted` after the last line that has arrived so far."""
+    """The lines of a pipe; `exhausted` is true after the last line that has arrived so far."""
 
     def __init__(self, stream: BinaryIO):
         self.stream, self.source, self.exhausted = stream, name_of(stream), False
@@ -46,9 +46,9 @@ class _ArrivingLines:
 def _blocks(
     source: str, pieces: Iterable[tuple[list[str], bool]], reading: TextReading, due: Callable[[], bool]
 ) -> Iterator[ProvisionalText]:
-    """Complete sentences in blocks of BLOCK words, or shorter ones where `due()`.
+    """Blocks of complete sentences with at least BLOCK words, or fewer words when `due()` is true.
 
-    An error in the text is raised after the sentences before it."""
+    The sentences before an error in the text are yielded before the error is raised."""
     buffer, words, any_block, failure = [], 0, False, None
     try:
         for tokens, ends in pieces:
@@ -57,7 +57,7 @@ def _blocks(
             if ends and words and (words >= BLOCK or due()):
                 coded = code_pieces(source, buffer, reading)
                 buffer, words = [], 0
-                if coded.tokens:  # not only marks of sentences
+                if coded.tokens:  # the block has words, not only `<s>` and `</s>`
                     any_block = True
                     yield coded
     except UserError as error:

@@ -1,4 +1,4 @@
-"""The language-model task: what training asks of it, its Lightning modules, and the makers of its models."""
+"""The language-model task: its interface to training, Lightning modules, and makers of n-gram models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PRECISIONS = "float32", "float64"
 
 
 def ngram(data: LanguageData, order: int, collapse: bool, alpha: float, base: str, precision: str) -> NgramModel:
-    """Make the log-linear n-gram model, on the trie of all contexts or on its collapsed tree, at its first weights."""
+    """Make the log-linear n-gram model with initial weights, on the trie of all contexts or on the collapsed tree."""
     if collapse and alpha != 1:
         raise UserError(
             f"model.collapse=true joins contexts with equal weights, but model.alpha={alpha} makes their weights "
@@ -52,12 +52,12 @@ def ngram(data: LanguageData, order: int, collapse: bool, alpha: float, base: st
 
 
 def kneser_ney(data: LanguageData, order: int, modified: bool) -> KneserNey:
-    """Count the Kneser-Ney model, the baseline; nothing is trained."""
+    """Make the Kneser-Ney baseline from counts, without training."""
     return KneserNey(data.trie(order), modified=modified)
 
 
 class LanguageModule(TaskModule):
-    """Lightning module that trains an `NgramModel`. One on a collapsed tree is scored on the trie it stands for."""
+    """Lightning module that trains an `NgramModel`; a model on a collapsed tree is evaluated on the full trie."""
 
     def __init__(
         self,
@@ -73,14 +73,15 @@ class LanguageModule(TaskModule):
         super().__init__(loss, optimizer, Perplexity, penalised, final_lr, fingerprint)
         self.model, self.trie, self.texts = model, trie, texts
         self._places: dict[str, Places] = {}
-        self._on_trie: list | None = None  # cache of on_trie: the model, and for each of its entries a row
+        self._on_trie: list | None = None  # cache of on_trie: model on the trie, row of each trie entry
 
     @property
     def linear(self) -> bool:
+        """Whether scores are linear in the weights, which holds for n-gram models."""
         return True
 
     def step(self, batch: TargetBatch) -> Tensor:
-        """The mean loss of a batch; of training targets with a gradient."""
+        """The mean loss of a batch of targets; only the loss of training targets has a gradient."""
         if batch.part != TRAIN:
             return mean_surprise(self, batch)
         if batch.chosen is None:
@@ -91,7 +92,7 @@ class LanguageModule(TaskModule):
         return self.model.surprise_of(structure, torch.from_numpy(rows).to(self.device)) / batch.items
 
     def places(self, part: str) -> Places:
-        """Where the targets of a text stand in the trie."""
+        """The contexts and entries of the trie that belong to the targets of a part."""
         if part not in self._places:
             self._places[part] = (self.trie or self.model.tree).locate(self.texts[part])
         return self._places[part]
@@ -107,7 +108,7 @@ class LanguageModule(TaskModule):
 
     @torch.no_grad()
     def on_trie(self) -> NgramModel:
-        """The model with the weights of a collapsed tree copied to all contexts of its trie."""
+        """The n-gram model on the full trie; each weight of a collapsed tree is copied to all contexts of its chain."""
         if self.trie is None:
             return self.model
         if self._on_trie is None:
@@ -120,14 +121,14 @@ class LanguageModule(TaskModule):
 
 
 class KneserNeyModule(TaskModule):
-    """Lightning module around a Kneser-Ney model, which is counted and has nothing to train."""
+    """Lightning module of a Kneser-Ney model, which is estimated from counts and is not trained."""
 
     def __init__(self, model: KneserNey, texts: Mapping[str, EncodedText], fingerprint: str = "") -> None:
         super().__init__(nn.Identity(), None, Perplexity, (), 1.0, fingerprint)
         self.model, self.texts = model, texts
 
     def step(self, batch: TargetBatch) -> Tensor:
-        """The mean loss of a batch."""
+        """The mean negative log-probability of the known targets of a batch, without gradient."""
         return mean_surprise(self, batch)
 
     def count(self, batch: TargetBatch, score: Perplexity) -> None:
@@ -160,7 +161,7 @@ class LanguageModelTask(Task):
     tensor_parts = artifact.TENSOR_PARTS
 
     def prepare(self, corpus: TextSplits, features: Mapping, filter: Callable, cache: int) -> LanguageData:
-        """Texts alone; contexts are the only features, and each model counts them when it is built."""
+        """The texts of the corpus; contexts are the only features, and each model counts contexts when it is built."""
         if not isinstance(corpus, TextSplits):
             raise UserError("task=lm reads running text: take data=text, ptb or another corpus of it")
         if "templates" in features or not filters.keeps_all(filter):
@@ -196,7 +197,7 @@ class LanguageModelTask(Task):
             )
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[LanguageData, dict[str, Tensor]]:
-        """All contexts stay, because longer ones are found through them; dead weights stay dead by the support."""
+        """Keep all contexts, because longer contexts are found through shorter ones; `support` masks dead weights."""
         return before.data, {name: mask for name, mask in support.items() if not mask.all()}
 
     @torch.no_grad()
@@ -210,7 +211,7 @@ class LanguageModelTask(Task):
             new.mul_(mask)
 
     def alive(self, result: StageResult) -> bool:
-        """Whether an n-gram model has a nonzero weight; counted models always live."""
+        """Whether an n-gram model has a nonzero weight; always true for Kneser-Ney models."""
         return isinstance(result.module, KneserNeyModule) or bool((result.module.model.table != 0).any())
 
     def sparsity(self, data: LanguageData, first: StageResult, last: StageResult) -> dict[str, object]:
@@ -243,7 +244,7 @@ class LanguageModelTask(Task):
         return report.write_tables(folder, last.module.model.tree, last.module.model.table.detach().cpu().numpy())
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
-        """Write the artifact of an n-gram model; Kneser-Ney models have none."""
+        """Write the model folder of an n-gram model; a Kneser-Ney model cannot be exported."""
         if isinstance(result.module, KneserNeyModule):
             console.print("no model folder: model=kneser_ney is a baseline that is counted, it cannot be exported")
             return None
@@ -253,5 +254,5 @@ class LanguageModelTask(Task):
 
 
 def _identity(data: LanguageData) -> tuple:
-    """What identifies the data in the fingerprint of a language model."""
+    """The identity of the data for the fingerprint of a language model: name, vocabulary and training text."""
     return data.texts.name, list(data.texts.vocabulary.words), data.texts.train.codes
