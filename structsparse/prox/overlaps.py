@@ -148,7 +148,7 @@ def set_arrays(cover: Cover, over_atoms: bool) -> tuple:
 
 
 def copies_of(cover: Cover, over_atoms: bool) -> tuple[Tensor, Tensor]:
-    """The copies of atoms (or entries) in overlapping groups: the position and the group of each copy, int64 [copies]."""
+    """Copies of atoms (or entries) in overlapping groups: position and group of each copy, int64 [copies]."""
     return (cover.members.long(), cover.owner.long()) if over_atoms else cover.pairs(in_order=False)
 
 
@@ -220,7 +220,7 @@ def warn_inexact(cover: Cover, distance: float, tolerance: float) -> None:
 
 
 def minimise_by_torch(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
-    """The exact prox of overlapping groups at x in torch, on any device: the result and a bound on its relative error."""
+    """The exact prox of overlapping groups at x in torch: the result and a bound on its relative error."""
     steps = torch.zeros_like(x) + steps
     copied = over_atoms or not _without_copies(cover)
     if x.is_meta or len(cover) > FEW or not fits(cover):

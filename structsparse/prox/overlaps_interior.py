@@ -84,7 +84,7 @@ class Entries:
         return self._added(first, ratio.square(), torch.where(self.steps > 0, first, 0.0))
 
     def pulled(self, pull: Tensor, zero: Tensor) -> Tensor:
-        """The entries v = x / (1 + steps * pull) for these pulls of atoms; exactly zero in the atoms marked in `zero`."""
+        """The entries v = x / (1 + steps * pull) for pulls of atoms; exactly zero in atoms marked in `zero`."""
         if self.walk:
             v = torch.empty_like(self.x)
             kernels.pulled(*self._arrays(), pull.numpy(), zero.numpy(), v.numpy())

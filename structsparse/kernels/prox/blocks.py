@@ -24,7 +24,7 @@ LEAST, MOST, FAINT = (
     1e-30,
     1e30,
     1e-12,
-)  # squares in between are exact enough in float32; below, only thresholds < FAINT matter
+)  # float32 squares in between are exact enough
 RUN = 1 << 18  # entries of a tile of many blocks; with fewer, scheduling costs up to 6 %
 LARGE = 1 << 21  # entries: all threads share a block with more
 ROUNDS = 60  # Newton iterations, at most; a dozen are enough on ordinary input
@@ -32,7 +32,7 @@ ROUNDS = 60  # Newton iterations, at most; a dozen are enough on ordinary input
 
 @njit(**PARALLEL)
 def shrink_blocks(x, offsets, width, weight, threshold, cut):
-    """Kernel of the sparse group lasso prox: row block g of x <- group prox of soft(x, cut) with threshold * weight[g]."""
+    """Kernel of the sparse group lasso: row block g of x <- group prox of soft(x, cut), threshold * weight[g]."""
     if x.size <= ALONE:
         _shrink_tile(x, offsets, width, weight, threshold, cut)
         return

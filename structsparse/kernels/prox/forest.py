@@ -174,7 +174,7 @@ def _clip_chunk(a, b, x, steps, memory, trees, strength, cut, heap):
 
 @njit(**SERIAL)
 def _limits(x, steps, memory, trees, strength, cut, heap):
-    """Clipping heights: limit[k] <- the height at which the subtree of node k is clipped, before its ancestors clip it."""
+    """limit[k] <- the height at which the subtree of node k is clipped, before its ancestors clip it."""
     (units, starts, width), (depth, weight, limit) = memory, trees
     deepest = depth.max() + 2
     tops, masses = (

@@ -174,7 +174,7 @@ def _down(above, reach, safe, q, tau, squares, delta, pull, before, stiffest, bo
 
 @njit(**SERIAL)
 def _shrunk(x, step, q):
-    """The entry of the prox, x / (1 + step * q), and its step. For q = 0 the entry stays, even if the step is infinite."""
+    """The entry of the prox, x / (1 + step * q), and its step. For q = 0 the entry stays, even if step is inf."""
     x, step = np.float64(x), np.float64(step)
     return (x / (1 + step * q) if q > 0 else x), step
 
