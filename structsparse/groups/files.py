@@ -126,6 +126,7 @@ class _UniqueLoader(yaml.SafeLoader):
     """YAML loader that refuses repeated keys; yaml.SafeLoader would silently use the last one."""
 
     def construct_mapping(self, node, deep=False):
+        """A YAML mapping as a dict; refuses repeated keys."""
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
@@ -138,9 +139,8 @@ class _UniqueLoader(yaml.SafeLoader):
 def _read_yaml(path: Path) -> Written:
     """Read a YAML file of groups; refuses repeated keys."""
     try:
-        return _written(
-            path, yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueLoader)
-        )  # _UniqueLoader is a SafeLoader
+        # _UniqueLoader is a SafeLoader
+        return _written(path, yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueLoader))
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{path}{line}: {error.problem}; expected YAML") from error

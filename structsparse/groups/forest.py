@@ -54,9 +54,8 @@ class Forest(nn.Module):
         ordered = bool((order == np.arange(len(order))).all())
         self.register_buffer("parents", parents)
         self.register_buffer("counts", counts)
-        self.register_buffer(
-            "order", None if ordered else torch.from_numpy(order)
-        )  # the node at each place of level order
+        # `order` is the node at each place of level order, `place` its inverse
+        self.register_buffer("order", None if ordered else torch.from_numpy(order))
         self.register_buffer("place", None if ordered else torch.from_numpy(_inverse(order)))
         self.register_buffer("above", torch.from_numpy(above))  # place of the parent, -1 for roots
         depth = np.repeat(np.arange(1, len(levels), dtype=np.int32), np.diff(levels))

@@ -34,9 +34,8 @@ class Partition(nn.Module):
         super().__init__()
         self.names, self.shape, self.parameter = names, torch.Size(shape), parameter
         ids = _checked_ids(ids, len(names), self.shape, parameter)
-        self.shared = [
-            d for d, n in enumerate(self.shape) if ids.shape[d] == 1 < n
-        ]  # the group is constant along these
+        # dimensions along which all entries have the same group
+        self.shared = [d for d, n in enumerate(self.shape) if ids.shape[d] == 1 < n]
         flat = ids.flatten()
         self.free = bool((flat < 0).any())
         self.aligned = len(flat) == len(names) and bool((flat == torch.arange(len(flat))).all())

@@ -28,13 +28,8 @@ ENTRYWISE_MODULES = (
     nn.Softplus, nn.Softsign, nn.LogSigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Tanhshrink, nn.Softshrink,
     nn.Hardshrink, nn.Threshold,
 )  # fmt: skip
-NOTHING_MODULES = (
-    nn.Identity,
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-)  # identity in the mean
+# modules that change nothing in the mean
+NOTHING_MODULES = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 ENTRYWISE_NAMES = (
     "relu relu6 leaky_relu elu selu celu gelu silu mish tanh sigmoid softplus softsign logsigmoid hardtanh hardswish "
     "hardsigmoid tanhshrink softshrink hardshrink threshold relu_ tanh_ sigmoid_ abs square exp"

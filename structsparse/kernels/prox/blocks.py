@@ -20,11 +20,8 @@ ALONE = 1 << 18  # entries: with fewer, one thread finishes before the others st
 PORTION = 1 << 11  # entries of small blocks processed together: with a factor each they fit a first-level cache
 BEHIND = 128  # entries behind a small block that vector instructions may read or fill
 LINE = 64  # bytes of a vector register
-LEAST, MOST, FAINT = (
-    1e-30,
-    1e30,
-    1e-12,
-)  # float32 squares in between are exact enough
+# squares from LEAST to MOST are exact enough in float32; smaller ones matter only if the threshold is below FAINT
+LEAST, MOST, FAINT = 1e-30, 1e30, 1e-12
 RUN = 1 << 18  # entries of a tile of many blocks; with fewer, scheduling costs up to 6 %
 LARGE = 1 << 21  # entries: all threads share a block with more
 ROUNDS = 60  # Newton iterations, at most; a dozen are enough on ordinary input

@@ -177,10 +177,8 @@ def _limits(x, steps, memory, trees, strength, cut, heap):
     """limit[k] <- the height at which the subtree of node k is clipped, before its ancestors clip it."""
     (units, starts, width), (depth, weight, limit) = memory, trees
     deepest = depth.max() + 2
-    tops, masses = (
-        np.full(deepest, -1, np.int32),
-        np.zeros(deepest),
-    )  # heap and mass of the children of the current path, by depth
+    # tops and masses of the heaps of the children on the current path, by depth
+    tops, masses = np.full(deepest, -1, np.int32), np.zeros(deepest)
     slot = heap.size
     for k in range(depth.size - 1, -1, -1):
         d = depth[k]

@@ -255,10 +255,8 @@ def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual
                 dead[g] = _turn(x, steps, even, bounds, group, block, reach[g])
         done += 1
         if done in (check, rounds):
-            for small in (
-                (0.1 * tolerance) ** 2 * scale,
-                0.0,
-            ):  # groups that are small one by one may be large together
+            # first with small groups set to zero, then without: many small groups may be large together
+            for small in ((0.1 * tolerance) ** 2 * scale, 0.0):
                 _mark(x, steps, bounds, members, offsets, reach, dead, small, zero)
                 gap = _gap(x, steps, bounds, members, offsets, starts, reach, dual, zero)
                 if not 2 * gap > tolerance**2 * scale:
