@@ -302,6 +302,7 @@ class _AlongPaths(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, values: Tensor, forest: Forest, up: bool) -> Tensor:
+        """Sums of values [nodes] over subtrees (up) or paths from the root (down)."""
         ctx.forest, ctx.up = forest, up
         values = forest.in_levels(values).clone()
         if values.device.type == "cpu":
@@ -316,6 +317,7 @@ class _AlongPaths(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
+        """The gradient of the sums: the same sums in the other direction."""
         return _AlongPaths.apply(gradient, ctx.forest, not ctx.up), None, None
 
 

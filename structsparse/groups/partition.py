@@ -79,8 +79,7 @@ class Partition(nn.Module):
         return (self._block_sums(W, 1) if self.in_blocks(W) else self.sums(W != 0)) != 0
 
     def sums_past(self, W: Tensor, cuts: Tensor) -> Tensor:
-        """Count and sums of the entries of each disjoint group that exceed a cut in absolute value: [3, groups],
-        float64.
+        """Count and sums of the entries of each disjoint group that exceed a cut: [3, groups], float64.
 
         For the entries with |w| > cuts[g]: their number, the sum of |w| - cut, and the sum of (|w| - cut)^2.
         """
@@ -147,6 +146,7 @@ class RowBlocks(Partition):
         return self._ids
 
     def expand(self, values: Tensor, fill: float) -> Tensor:
+        """Expand values [groups] to one per entry, broadcastable against the parameter; no entry is free."""
         return self._by_row(values)
 
     def _by_row(self, values: Tensor) -> Tensor:
@@ -175,9 +175,7 @@ def by_row_blocks(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Partition:
-    """Disjoint groups of contiguous rows: rows offsets[k] to offsets[k + 1] form the group names[k], such as a
-    template.
-    """
+    """Disjoint groups of contiguous rows: rows offsets[k] to offsets[k + 1] form the group names[k]."""
     offsets = torch.as_tensor(offsets, dtype=torch.long)
     if len(offsets) != len(names) + 1:
         raise UserError(f"{len(names)} groups of {parameter} need {len(names) + 1} offsets, got {len(offsets)}")

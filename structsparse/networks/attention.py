@@ -68,6 +68,7 @@ class SlimAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
+        """Attention output and attention weights; arguments and results as in nn.MultiheadAttention."""
         if is_causal and attn_mask is None:
             raise UserError("is_causal=True only says of what kind attn_mask is; give attn_mask as well")
         if query.is_nested:
@@ -100,14 +101,13 @@ class SlimAttention(nn.Module):
         return weights @ value, weights
 
     def _split(self, x: Tensor) -> Tensor:
-        """Split the last dimension by attention head: [batch, time, heads * head_dim] -> [batch, heads, time,
-        head_dim].
-        """
+        """[batch, time, heads * head_dim] -> [batch, heads, time, head_dim]: one slice per attention head."""
         return x.view(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
 
     def _mask(self, attn_mask, key_padding_mask, query: Tensor, batched: bool) -> Tensor | None:
-        """The sum of both attention masks, as numbers to add to the scores: broadcastable to [batch, heads, targets,
-        sources].
+        """Both attention masks as numbers to add to the scores.
+
+        The result is broadcastable to [batch, heads, targets, sources].
         """
         mask = None
         if attn_mask is not None:

@@ -1,5 +1,4 @@
-"""Removal of dead units from a network: neurons, filters, embedding columns, attention heads. The outputs do not
-change.
+"""Removal of dead units (neurons, filters, embedding columns, attention heads) from a network, with equal outputs.
 
 A unit is dead if all weights into it are zero, or if all weights that read it are zero. In the first case its output is
 a constant, which is added to the bias of the next layer. Constants are those of evaluation mode: with dropout in

@@ -77,8 +77,9 @@ class Link(NamedTuple):
 
 
 def links(model: nn.Module) -> list[Link]:
-    """All layers of a network with units that could be removed, in the order of the modules, and the layer that reads
-    each.
+    """All layers of a network whose units might be removed, each with the layer that reads it.
+
+    The order is that of the modules.
     """
     found: dict[str, Link] = {}
     _collect(model, "", found)
@@ -172,6 +173,7 @@ class _Tracer(fx.Tracer):
     """A torch.fx tracer that treats SlimAttention as a single operation."""
 
     def is_leaf_module(self, m: nn.Module, name: str) -> bool:
+        """Whether a module is a single operation of the graph; also true for SlimAttention."""
         return isinstance(m, SlimAttention) or super().is_leaf_module(m, name)
 
 
@@ -230,8 +232,9 @@ def _follow(model: nn.Module, graph: fx.Graph):
 
 
 def _walk(model: nn.Module, start: fx.Node) -> Link:
-    """Follow the output of a layer through a traced graph to the layer that reads it, and collect the operations
-    between.
+    """Follow the output of a layer through a traced graph to the layer that reads it: their link.
+
+    The link contains the operations between both layers.
     """
     between, node = [], start
     while True:

@@ -19,10 +19,11 @@ from structsparse.prox.steps import Steps
 def towards_consensus_(
     W: Tensor, cover: Cover, targets: Tensor, rho: Tensor, entry_strength: Steps, steps: Steps
 ) -> Tensor:
-    """Prox of the distance to the consensus copies: entry_strength * ||V||_1 + rho / 2 * sum over copies t of (V -
-    t)^2.
+    """Prox of the squared distance of the weights to the consensus copies of overlapping groups, plus an l1 norm.
 
-    An entry has one copy t for each group that it lies in. `targets` holds the sum of the copies of each entry, in the
+        entry_strength * ||V||_1 + rho / 2 * sum of (V - t)^2 over the copies t of each entry
+
+    An entry has one copy t for each group that contains it. `targets` holds the sum of the copies of each entry, in the
     order atom by atom. The solution, for an entry with m copies and share = 1 / (1 + 1 / (steps * rho * m)), is
 
         V = soft(W * (1 - share) + mean of copies * share, entry_strength * share / (rho * m)).

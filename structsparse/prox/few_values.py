@@ -1,5 +1,4 @@
-"""Quantised weights: rounding of entries to a small set of values, and the choice of the set (template, k-means,
-means).
+"""Quantised weights: rounding of entries to a few values, and choice of the values (template, k-means, means).
 
 A set of values is a float64 vector, ascending, without repetitions, and contains zero.
 """

@@ -36,10 +36,9 @@ def forest_shrink_(
 
 @torch.no_grad()
 def shrink_subtrees_(W: Tensor, groups: Forest, weight: Tensor, threshold: Steps, cut: Steps) -> Tensor:
-    """Prox of norms of subtrees with given weights: threshold * sum_g weight[g] ||V_g|| + cut * ||V||_1, for a step of
-    1.
+    """Prox of norms of subtrees with given weights, for a step of 1.
 
-    0 * inf counts as 0.
+    The penalty is threshold * sum_g weight[g] ||V_g|| + cut * ||V||_1, where 0 * inf counts as 0.
     """
     if not walkable(W):
         reach = (threshold * weight.double()).nan_to_num(nan=0.0, posinf=torch.inf)

@@ -67,10 +67,9 @@ class Nesting(NamedTuple):
 
 
 def dying(norms: Tensor, cover: Cover) -> Tensor:
-    """Critical strengths: the penalty strength at which each nested group becomes zero, for a step of 1. float64
-    [groups].
+    """Critical strengths: the penalty strength at which each nested group becomes zero. float64 [groups].
 
-    `norms` [atoms] are the norms of the atoms. All roots are found together, by bisection.
+    `norms` [atoms] are the norms of the atoms, and the step is 1. All roots are found together, by bisection.
     """
     nesting, squares = Nesting.of(cover), norms.double().square()
     tiers, around, held = nesting.tiers(), nesting.around, nesting.inner >= 0

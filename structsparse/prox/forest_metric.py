@@ -154,9 +154,7 @@ class _Newton:
         return largest
 
     def _shrunk(self, q: Tensor) -> Tensor:
-        """Entries of the prox for these q: x / (1 + step * q). Where q is zero, the entry stays, even if its step is
-        infinite.
-        """
+        """Entries of the prox, x / (1 + step * q). For q = 0 the entry stays, even if its step is infinite."""
         return torch.where((q > 0) & (self.x != 0), self.x / (1 + self.steps * q), self.x)
 
     def _of_nodes(self, X: Tensor) -> Tensor:

@@ -50,8 +50,9 @@ def log_sum(epsilon: float) -> Movement:
 
 
 def firm(reach: float) -> Movement:
-    """Firm threshold, the prox of the MCP: threshold * (v - v^2 / (2 reach)) up to v = reach, then threshold * reach /
-    2.
+    """Firm threshold, the prox of the MCP (minimax concave penalty).
+
+    The penalty of a size v is threshold * (v - v^2 / (2 reach)) up to v = reach, then constant: threshold * reach / 2.
     """
 
     def moves(size: Tensor, threshold: Tensor) -> Tensor:

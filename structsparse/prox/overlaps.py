@@ -51,9 +51,9 @@ def overlapping_shrink_(
     """Prox of overlapping groups: strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over their entries.
 
     The soft threshold of the entries comes before the prox of the group norms. This is exact, as the group prox
-    multiplies each entry by a number of at least 0. The iteration stops when the duality gap bounds the distance of V
-    to the minimum by tolerance * ||W||, norms in the metric 1 / steps. If the rounds run out first, a warning is given
-    once per cover, unless `tell` is false.
+    multiplies each entry by a number of at least 0. The iteration stops when the duality gap shows that V is within
+    tolerance * ||W|| of the minimum. Both norms are in the metric 1 / steps. If the rounds run out first, a warning is
+    given once per cover, unless `tell` is false.
 
     `dual`: dual variables to start from, updated in place, see `new_dual`. `weight` replaces the weights of the cover.
     `rounds`: passes over the groups, at most.
@@ -99,8 +99,9 @@ def on_norms_(solve: Solve, W: Tensor, cover: Cover, entry_strength: Steps, step
 
 
 def _scale_blocks_(solve, W, cover, entry_strength, steps) -> Tensor:
-    """Overlapping groups whose atoms are row blocks in CPU memory: soft threshold, `solve` on atom norms,
-    multiplication.
+    """`on_norms_` for overlapping groups whose atoms are row blocks in CPU memory.
+
+    Two passes over memory, each with the soft threshold: one for the norms of the atoms, one to multiply the atoms.
     """
     blocks = cover.atoms.offsets.numpy(), cover.shape[1:].numel()
     cut = number(thresholds(entry_strength, steps, W), W)

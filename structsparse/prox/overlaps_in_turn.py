@@ -58,8 +58,7 @@ def shrink_in_turn_(
 
 @torch.no_grad()
 def cut_in_turn_(W: Tensor, cover: Cover, families: list[Turn], steps: Steps, choose: Choose) -> Tensor:
-    """Group prox of each family of disjoint groups in turn, with a strength per family that the callback `choose`
-    picks.
+    """Group prox of families of disjoint groups in turn, each family with a strength that `choose` picks.
 
     choose(k, critical strengths) gets the strengths at which the groups of family k would become zero. It returns the
     strength for the family, and bool [groups of the family]: the groups that must become exactly zero despite rounding.

@@ -70,8 +70,7 @@ class Entries:
         return self._added(squares, squares * self.steps * share, squares * self.steps)
 
     def sums_at_zero(self) -> Tensor:
-        """Sums over each atom of x^2 / steps, of x^2 / steps^2, and of x^2 / steps without entries of step 0: [3,
-        atoms].
+        """Sums over each atom of x^2 / steps, of x^2 / steps^2, and of x^2 / steps where steps > 0: [3, atoms].
 
         The first two sums are infinite if the atom has a nonzero entry with step 0.
         """

@@ -160,8 +160,9 @@ def look_up(keys, index_keys, rows, places, bits, mask, result):
 
 @njit(**PLAIN)
 def write_block(block, first, ids):
-    """Write the rows of a block of templates [templates, tokens] to the columns of ids [tokens, templates] from `first`
-    on.
+    """Write the feature rows of a block of templates to the columns of ids [tokens, templates] from `first` on.
+
+    block: [templates of the block, tokens].
     """
     for t in range(len(ids)):
         row = ids[t]

@@ -229,8 +229,7 @@ def tops(above, count, depth):
 
 @njit(**PLAIN)
 def collapse(above, count, depth, starts, entry_above, node_of, entry_of, new_depth, chain):
-    """Collapse a context trie: merge each node that has all targets of its parent into the parent, unless that is node
-    0.
+    """Collapse a context trie: merge each node that has all targets of its parent into the parent (unless node 0).
 
     node_of [nodes] and entry_of [entries] become the numbers in the collapsed trie. new_depth and chain describe the
     nodes of the collapsed trie. Returns its numbers of nodes and entries.
@@ -257,8 +256,7 @@ def collapse(above, count, depth, starts, entry_above, node_of, entry_of, new_de
 
 @njit(**PLAIN)
 def keep_living(alive, above, entry_node, entry_above, node_alive, link):
-    """Mark the trie nodes that have a living entry or a descendant with a living entry; returns the number of living
-    entries.
+    """Mark the trie nodes that have a living entry themselves or below; returns the number of living entries.
 
     link [entries] becomes the number, among the living entries, of the entry itself or of the nearest living entry
     above.

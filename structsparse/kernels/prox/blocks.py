@@ -82,8 +82,8 @@ def block_sums(x, offsets, width, power, sums):
 def block_sums_past(x, offsets, width, cuts, sums):
     """Kernel: count and sums of the entries of each row block that exceed a cut.
 
-    For the entries of block g with |x| > cuts[g], sums[:, g] <- their number, the sum of |x| - cut, and the sum of (|x|
-    - cut)^2. `sums` (float64) must be zero before.
+    For the entries of block g with |x| > cuts[g], sums[:, g] <- their number, sum of |x| - cut, sum of (|x| - cut)^2.
+    `sums` (float64) must be zero before.
     """
     if x.size <= ALONE:
         for g in range(cuts.size):

@@ -132,11 +132,10 @@ def clip_forest(x, steps, units, starts, width, depth, weight, chunks, strength,
 
 @njit(**SERIAL)
 def clip_forest_in_levels(x, steps, width, above, weight, strength, cut, heap, tops, mass, limit):
-    """Kernel: prox of largest entries of subtrees where node k in level order has the entries k * width : (k + 1) *
-    width.
+    """Kernel: prox of largest entries of subtrees, for nodes in level order with `width` contiguous entries each.
 
-    Memory is read from end to end, three times as fast as in preorder. `tops`, `mass` and `limit` (one number per node)
-    are scratch.
+    The node at place k has the entries k * width : (k + 1) * width. Memory is read from end to end, three times as fast
+    as in preorder. `tops`, `mass` and `limit` (one number per node) are scratch.
     """
     tops[:], mass[:] = -1, 0.0
     for k in range(above.size - 1, -1, -1):

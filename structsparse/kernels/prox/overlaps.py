@@ -32,10 +32,9 @@ def _read(x, steps, even, bounds, members, dual):
 
 @njit(**SERIAL)
 def _root(x, steps, bounds, members, reach):
-    """Norm theta of an overlapping group after its prox, by Newton's method: the norm of r / (theta + reach * steps) is
-    1.
+    """Norm theta of an overlapping group after its prox, by Newton's method.
 
-    `kernels.prox.blocks` explains why the method converges.
+    At the solution, r / (theta + reach * steps) has norm 1. `kernels.prox.blocks` explains why the method converges.
     """
     total = 0.0
     for k in members:
