@@ -256,7 +256,7 @@ def cover_families(families: Sequence[Partition]) -> Cover:
         code = torch.unique(code * (len(family) + 1) + group + 1, return_inverse=True)[1]
     atoms = int(code.max()) + 1 if len(code) else 0
     first = torch.empty(atoms, dtype=torch.long)
-    first[code] = torch.arange(len(code))  # one entry of each atom
+    first[code] = torch.arange(len(code))  # the position of one entry of each atom
     shape, parameter = families[0].shape, families[0].parameter
     partition = Partition(code.view(wide[0].shape), Numbered("atom", atoms), shape, "one", parameter)
     of_atoms = [group[first] for group in ids]  # the group of each atom, in each family

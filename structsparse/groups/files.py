@@ -224,7 +224,7 @@ def _parent_names(path: Path, arrays: dict, names: list[str]) -> dict[str, str] 
 READERS = {".json": _read_json, ".yaml": _read_yaml, ".yml": _read_yaml, ".npz": _read_npz}
 
 
-# From the content to groups
+# From the content of a file to groups of rows
 
 
 def _row_names(path: Path, names: Sequence[str] | None, layout: TableLayout | None) -> dict[str, Sequence[int]]:

@@ -57,7 +57,7 @@ class Forest(nn.Module):
         # `order` is the node at each place of level order, `place` its inverse
         self.register_buffer("order", None if ordered else torch.from_numpy(order))
         self.register_buffer("place", None if ordered else torch.from_numpy(_inverse(order)))
-        self.register_buffer("above", torch.from_numpy(above))  # place of the parent, -1 for roots
+        self.register_buffer("above", torch.from_numpy(above))  # place in level order of the parent, -1 for roots
         depth = np.repeat(np.arange(1, len(levels), dtype=np.int32), np.diff(levels))
         self.register_buffer("depth", self.in_nodes(torch.from_numpy(depth)))
         self.register_buffer("size", self.add_up(self.own.size if counts is None else self.own.size * counts))
@@ -184,7 +184,7 @@ class Forest(nn.Module):
 
     def _preorder(self) -> "Preorder":
         """Compute the preorder of the nodes, and chunks of whole trees of similar size."""
-        place = kernels.preorder(self.above.numpy())  # by place in level order
+        place = kernels.preorder(self.above.numpy())  # place in preorder of each place in level order
         nodes = np.empty_like(place)
         nodes[place] = np.arange(len(self)) if self.order is None else self.order.numpy()
         ordered = bool((nodes == np.arange(len(self))).all())
@@ -192,7 +192,7 @@ class Forest(nn.Module):
         depth = self.depth.numpy()[nodes] - 1
         starts = memory.starts if len(memory.starts) else np.arange(len(self) + 1)
         roots = np.append((depth == 0).nonzero()[0], len(self))
-        shares = np.linspace(0, starts[-1], CHUNKS + 1)  # by entries
+        shares = np.linspace(0, starts[-1], CHUNKS + 1)  # bounds of chunks with equal numbers of entries
         chunks = np.unique(roots[np.searchsorted(starts[roots], shares)])
         return Preorder(memory, depth, np.unique([0, *chunks, len(self)]))
 
@@ -267,8 +267,8 @@ class Preorder(NamedTuple):
     """The nodes of a forest in preorder: memory, depth from 0, and bounds of chunks of whole trees."""
 
     memory: Memory
-    depth: np.ndarray  # [nodes]
-    chunks: np.ndarray  # [chunks + 1]
+    depth: np.ndarray  # [nodes] depth of each node, 0 for roots
+    chunks: np.ndarray  # [chunks + 1] first node of each chunk
 
 
 class Scratch(dict):
@@ -378,7 +378,7 @@ def _checked_counts(counts, names: Sequence[str], parameter: str) -> Tensor | No
 
 def _checked_order(parents: Tensor, names: Sequence[str], parameter: str) -> tuple[np.ndarray, np.ndarray]:
     """Level order of a forest: the node at each place, and the place of its parent; refuses cycles."""
-    if kernels.levelled(parents.numpy()):  # keep the node order: contiguous memory takes half the time
+    if kernels.levelled(parents.numpy()):  # keep the order, as contiguous memory is twice as fast
         return np.arange(len(names), dtype=np.int32), parents.numpy().astype(np.int32)
     order, above = kernels.level_order(parents.numpy())
     if len(order) < len(names):

@@ -17,19 +17,19 @@ from structsparse.groups.cover import Cover
 from structsparse.groups.forest import Forest
 
 LARGEST = 400  # groups, at most: larger pictures are illegible, and the computation is cubic
-_ABREAST = 12  # groups in a line of a picture
+_ABREAST = 12  # groups per line of a picture, at most
 _LINES = 60  # lines of a picture, at most
-_SHOWN = 24  # letters of a name in a picture
+_SHOWN = 24  # letters of a group name in a picture, at most
 
 
 class Diagram(NamedTuple):
     """A Hasse diagram: groups, and the pairs (inner, outer) of groups with no third group in between."""
 
     names: Sequence[str]
-    sizes: np.ndarray  # [groups] entries
+    sizes: np.ndarray  # [groups] number of entries of each group
     inner: np.ndarray  # [pairs] the inner group of each pair
     outer: np.ndarray  # [pairs] the outer group of each pair
-    alive: np.ndarray | None  # bool [groups]
+    alive: np.ndarray | None  # bool [groups] whether each group is alive
     note: str = ""
 
 
@@ -137,7 +137,7 @@ def _places(diagram: Diagram) -> tuple[np.ndarray, int]:
     return places, max(1, line)
 
 
-# Inclusion of groups
+# Which group lies inside which
 
 
 def _diagram(groups: nn.Module, W: Tensor | None, alive: Tensor | None) -> Diagram:
@@ -153,7 +153,7 @@ def _diagram(groups: nn.Module, W: Tensor | None, alive: Tensor | None) -> Diagr
         parents = groups.parents.cpu().numpy()
         inner = (parents >= 0).nonzero()[0]
         return Diagram(groups.names, sizes, inner, parents[inner], alive)
-    if not isinstance(groups, Cover):  # disjoint
+    if not isinstance(groups, Cover):  # a Partition: no group lies inside another
         return Diagram(groups.names, sizes, none, none, alive)
     if len(groups) > LARGEST:
         note = f"(the order of {len(groups):,} groups is not shown; at most {LARGEST} are compared)"

@@ -21,7 +21,7 @@ class Partition(nn.Module):
     name of the parameter in messages.
     """
 
-    whole = False  # whether row numbers are fixed, so that no row may leave the parameter
+    whole = False  # whether rows must not be removed from the parameter, as their numbers are fixed
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Partition(nn.Module):
         if self.aligned:
             return values.view(self.ids.shape)
         if self.free:
-            values = torch.cat([values, values.new_full((1,), fill)])  # the last value, which the id -1 selects
+            values = torch.cat([values, values.new_full((1,), fill)])  # id -1 selects the last value
         return values[self.ids]
 
     def in_blocks(self, W: Tensor) -> bool:

@@ -4,7 +4,7 @@ A unit is dead if all weights into it are zero, or if all weights that read it a
 a constant, which is added to the bias of the next layer. Constants are those of evaluation mode: with dropout in
 between, they are the mean. Outputs before and after are equal up to rounding.
 
-    slim, report = remove_dead(model)        # a copy; make a new optimizer if you train on
+    slim, report = remove_dead(model)        # `slim` is a copy: to train it, make a new optimizer
     save(folder, slim, report); slim = load(folder, Network())
 """
 

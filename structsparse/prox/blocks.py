@@ -21,7 +21,7 @@ def group_shrink_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -
         return _group_shrink_metric_(W, groups, strength, steps)
     share = thresholds(strength, steps, W) * groups.weight / groups.norms(W).clamp(min=torch.finfo(torch.float64).tiny)
     share = groups.expand(share.clamp(max=1), fill=0.0)
-    return W.addcmul_(W, share.to(W.dtype), value=-1)  # W - W: no negative zeros
+    return W.addcmul_(W, share.to(W.dtype), value=-1)  # subtraction yields no negative zeros
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ def group_maxima(X: Tensor, groups: Partition) -> Tensor:
     if groups.aligned:
         return largest.clamp(min=0)
     ids = groups.ids.flatten()
-    slots = ids.remainder(len(groups) + 1) if groups.free else ids  # free entries get one more slot
+    slots = ids.remainder(len(groups) + 1) if groups.free else ids  # free entries use an extra slot
     return largest.new_zeros(len(groups) + 1).scatter_reduce(0, slots, largest, "amax")[: len(groups)]
 
 
@@ -57,7 +57,7 @@ def _clip_entries_(W, groups, strength, steps) -> Tensor:
         above = torch.where(size > groups.expand(height, fill=torch.inf), inverse, 0.0)
         count = groups.sums(above)
         climbed = (groups.sums(size * above) - reach) / count
-        climbs = climbed > height  # false where nothing is above: NaN or minus infinity
+        climbs = climbed > height  # False if no entry is above the height, as `climbed` is NaN or -inf
         if W.device.type == "cpu" and not climbs.any():
             break
         height = torch.where(climbs, climbed, height)

@@ -47,7 +47,7 @@ def centres(weights: Tensor, levels: int) -> Tensor:
     for sign in (-1, 1):
         sizes = weights[weights * sign > 0].double().abs().sort().values
         values.append(sign * _lloyd(sizes, min(levels, len(sizes.unique()))))
-    return torch.cat(values).unique()  # ascending
+    return torch.cat(values).unique()  # `unique` sorts in ascending order
 
 
 @torch.no_grad()

@@ -111,7 +111,7 @@ def _shrink_levels_(W: Tensor, groups: Forest, reach: Tensor) -> Tensor:
     for a, b in between:
         factor[a:b] *= factor[:a].index_select(0, groups.above[a:b])
     share = groups.expand(groups.in_nodes(factor), fill=1.0).to(W.dtype)
-    return W.mul_(share).add_(0.0)  # -0 + 0 = 0
+    return W.mul_(share).add_(0.0)  # adding 0 turns -0 into 0
 
 
 def _clip_levels_(W: Tensor, groups: Forest, strength: Steps, steps: Steps) -> Tensor:
@@ -121,7 +121,7 @@ def _clip_levels_(W: Tensor, groups: Forest, strength: Steps, steps: Steps) -> T
     height.
     """
     if W.is_meta:
-        return W  # all shapes below depend on the data
+        return W  # a meta tensor has no data, and all shapes below depend on data
     nodes = len(groups)
     value, count = W.abs().double().flatten(), torch.ones((), dtype=torch.float64, device=W.device)
     if is_scalar(steps):

@@ -11,7 +11,7 @@ from structsparse.kernels.memory import flat_array, walkable
 from structsparse.kernels.prox import forest_metric as kernels
 from structsparse.prox.steps import Steps, changed, steps_array
 
-ARRAYS = 8  # scratch arrays of the kernel, of one number per node
+ARRAYS = 8  # number of scratch arrays [nodes] that the kernel needs
 
 
 @torch.no_grad()
@@ -73,7 +73,7 @@ class _Newton:
             squares[a:b] = torch.where(factor[a:b] > 0, squares[a:b] * factor[a:b].square(), 0.0)
             if a > 0:
                 self._to_parents(squares, a, b, squares[a:b])
-        self.bound = self.reach / squares.sqrt()  # divided by the norm left after all projections in the subtree
+        self.bound = self.reach / squares.sqrt()  # `squares` now excludes what was projected away
         self.stiffest = self._stiffest()
         for a, b in self.levels:
             factor[a:b] *= factor[self.groups.above[a:b]]

@@ -35,11 +35,11 @@ def log_sum(epsilon: float) -> Movement:
 
     def moves(size: Tensor, threshold: Tensor) -> Tensor:
         """Distances that sizes move under the prox of the log-sum penalty."""
-        # v > 0 with (v + epsilon) (v - size) + epsilon * threshold = 0: the larger root of the two
+        # the nonzero candidate is the larger root v of (v + epsilon) (v - size) + epsilon * threshold = 0
         past = size - epsilon
         discriminant = past * past + 4 * epsilon * (size - threshold)
         root = discriminant.clamp(min=0).sqrt()
-        near = 2 * epsilon * (size - threshold) / (root - past)  # the same root, but exact for size < epsilon
+        near = 2 * epsilon * (size - threshold) / (root - past)  # the same root, without cancellation
         living = torch.where(past >= 0, (past + root) / 2, near)
         better = threshold * epsilon * torch.log1p(living / epsilon) < living * (size - living / 2)
         moved = threshold * (epsilon / (epsilon + living))
@@ -97,7 +97,7 @@ def drop_groups_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) ->
     if is_scalar(steps):
         norms, least = groups.norms(W), (2 * thresholds(strength, steps, W) * groups.weight).sqrt()
     else:
-        squares = W.double().square() / steps.double()  # 0 / 0 for a zero entry with step 0
+        squares = W.double().square() / steps.double()  # 0 / 0 = NaN for a zero entry with step 0
         norms, least = groups.sums(torch.where(W == 0, 0.0, squares)), 2 * strength * groups.weight
-    dies = (norms <= least) & (least > 0)  # squares may underflow where weights do not
+    dies = (norms <= least) & (least > 0)  # an unpenalised group stays, even if its norm underflows to 0
     return W.masked_fill_(groups.expand(dies, fill=False), 0.0)

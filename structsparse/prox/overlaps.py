@@ -32,7 +32,7 @@ MANY = 1 << 16  # copies of entries: with more, the interior point method goes f
 CHECK = 50  # rounds of dual ascent between two computations of the gap, as each waits for the device
 WARNED = weakref.WeakSet()  # covers whose prox has been reported not to reach its tolerance
 
-Solve = Callable[[Tensor, Steps, bool], Tensor]  # (norms of atoms or entries, steps, over_atoms) -> the same shrunk
+Solve = Callable[[Tensor, Steps, bool], Tensor]  # (x, steps, over_atoms) -> prox of x
 
 
 @torch.no_grad()
@@ -95,7 +95,7 @@ def on_norms_(solve: Solve, W: Tensor, cover: Cover, entry_strength: Steps, step
         steps = steps.double().expand(cover.atoms.ids.shape).flatten()
     norms = cover.atoms.norms(W)
     share = 1 - _factors(norms, solve(norms.clone(), steps, True))
-    return W.addcmul_(W, cover.expand(share, fill=0.0).to(W.dtype), value=-1)  # W - W: no negative zeros
+    return W.addcmul_(W, cover.expand(share, fill=0.0).to(W.dtype), value=-1)  # subtraction yields no negative zeros
 
 
 def _scale_blocks_(solve, W, cover, entry_strength, steps) -> Tensor:
@@ -132,7 +132,7 @@ def _replace_entries_(solve, W, cover, steps) -> Tensor:
     steps = steps.double().expand(W.shape).flatten()
     order = cover.entries()[0]
     if order is None:
-        return W.copy_(solve(flat.clone(), steps.clone(), False).view(W.shape) + 0.0)  # no negative zeros
+        return W.copy_(solve(flat.clone(), steps.clone(), False).view(W.shape) + 0.0)  # adding 0 turns -0 into 0
     flat = flat.index_copy(0, order, solve(flat[order], steps[order], False))
     return W.copy_(flat.view(W.shape) + 0.0)
 
@@ -182,7 +182,7 @@ def minimise_by_kernels(x, steps, cover, reach, over_atoms, tolerance, dual, rou
     if over_atoms or not _without_copies(cover):
         start = torch.zeros(int(starts[-1]), dtype=torch.float64) if dual is None else dual
         if even and cover.nested:
-            start.zero_()  # from a zero dual one round is exact; from another dual it may take many
+            start.zero_()  # for nested groups one round is exact if it starts at zero
         sets = bounds, members, offsets, starts, cover.size.argsort(stable=True).numpy(), reach.numpy()
         best, length, rounds = x.clone(), steps.clone(), min(rounds, _rounds(cover, int(starts[-1])))
         _, distance = kernels.descend(best.numpy(), length.numpy(), even, *sets, start.numpy(), tolerance, rounds)

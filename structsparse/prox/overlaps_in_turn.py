@@ -20,7 +20,7 @@ from structsparse.prox.steps import Steps, is_scalar, thresholds
 
 NEWTON_ROUNDS = 12  # Newton iterations, always all of them: a convergence test would wait for the device
 
-Choose = Callable[[int, Tensor], tuple[float, Tensor]]  # see cut_in_turn_
+Choose = Callable[[int, Tensor], tuple[float, Tensor]]  # the callback of `cut_in_turn_`
 
 
 class Turn(NamedTuple):

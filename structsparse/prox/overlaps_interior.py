@@ -2,7 +2,7 @@
 
     argmin_v  sum_g reach_g |v_g| + sum_i (v_i - x_i)^2 / (2 steps_i)
 
-As reach |v| is the minimum of reach (|v|^2 / eta + eta) / 2 over eta, the solution is v_i = x_i / (1 + steps_i * pull).
+reach |v| is the minimum of reach (|v|^2 / eta + eta) / 2 over eta. So the solution is v_i = x_i / (1 + steps_i * pull).
 The pull of an atom is the sum of reach_g / eta_g over its groups. This leaves a smooth convex problem in eta >= 0.
 
 Newton's method follows the central path of the barrier -mu * log(eta), until the groups whose eta goes to zero are
@@ -41,9 +41,9 @@ class State(NamedTuple):
 
     etas: Tensor
     slope: Tensor  # derivative of the objective with respect to log(eta): [groups]
-    pulls: Tensor  # reach / eta
-    squares: Tensor  # pull * |v_g|^2
-    sums: Tensor  # see Entries.sums
+    pulls: Tensor  # reach / eta of each group: [groups]
+    squares: Tensor  # pull * |v_g|^2 of each group: [groups]
+    sums: Tensor  # the result of Entries.sums: [3, atoms]
 
 
 class Entries:
@@ -225,7 +225,7 @@ def _centred(problem: Problem, etas: Tensor, mu: float) -> State:
         fall = -float(at.slope @ move)
         if not fall > CLOSE * mu:
             break
-        start, share = at.etas, min(1.0, 0.95 / max(float(-move.min()), 1e-300))  # eta stays above zero
+        start, share = at.etas, min(1.0, 0.95 / max(float(-move.min()), 1e-300))  # no step makes an eta negative
         for _ in range(HALVINGS):
             at = problem.state(start * (1 + share * move), mu, *everything)
             if float((at.slope * (start / at.etas)) @ move) <= 0.5 * fall:

@@ -66,7 +66,7 @@ def _smooth(X: Tensor, steps: Tensor, strength: Steps) -> Tensor:
     V[-1] = lowest[-1]
     for t in range(time - 2, -1, -1):
         V[t] = torch.minimum(torch.maximum(V[t + 1], lowest[t]), highest[t])
-    return torch.clamp(V, X.amin(0), X.amax(0)).add_(0.0)  # rounding must not leave the range of the data
+    return torch.clamp(V, X.amin(0), X.amax(0)).add_(0.0)  # no rounding error leaves the range of X
 
 
 def _put(knots: Tensor, where: Tensor, *values: Tensor) -> None:

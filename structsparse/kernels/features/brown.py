@@ -12,8 +12,8 @@ so that a merge of i and j costs (a_i + a_j) log(l_i + l_j) - a_i log l_i - a_j 
 
     g(x, y) = f(x + y) - f(x) - f(y),  zero where x or y is.
 
-D is stored for all pairs. A merge of b into a changes D in the row of a, and for pairs of which one class neighbours b
-and the other neighbours a or b. So a merge costs the product of two short lists, not the square of the window.
+D is stored for all pairs. A merge of b into a changes D in the row of a. It also changes D of a pair if one class of
+the pair neighbours b and the other neighbours a or b. So a merge costs the product of two short lists, not the square of the window.
 Logarithms are integers in units of 2^-SHIFT. So sums are exact in any order, without drift, and equal losses compare as
 equal.
 
@@ -47,12 +47,12 @@ class Lists(NamedTuple):
 class Window(NamedTuple):
     """The current classes of Brown clustering, one per slot, with the losses of their merges."""
 
-    after: Lists  # classes that follow
-    before: Lists  # classes that precede
-    shared: np.ndarray  # D [slots, slots], symmetric
-    within: np.ndarray  # n_ii [slots]
-    inner: np.ndarray  # a, b [2, slots]
-    total: np.ndarray  # l, r [2, slots]
+    after: Lists  # the classes that follow each class
+    before: Lists  # the classes that precede each class
+    shared: np.ndarray  # D of the module docstring [slots, slots], symmetric
+    within: np.ndarray  # n_ii, bigrams within a class [slots]
+    inner: np.ndarray  # a and b, bigrams with classes of the window [2, slots]
+    total: np.ndarray  # l and r, bigrams with all words [2, slots]
     alone: np.ndarray  # a log l + b log r [slots]
     first: np.ndarray  # rank of the most frequent word of a class [slots]
     bound: np.ndarray  # lower bound of the losses in a row [slots]
@@ -268,7 +268,7 @@ def include(w, s, word, totals, slot_of, after, before):
     for p in range(w.number[0]):
         i = w.active[p]
         if touched[i] or (w.partner[i] >= 0 and touched[w.partner[i]]):
-            w.exact[i] = False  # still a lower bound: no loss has fallen so far
+            w.exact[i] = False  # `bound` is still a lower bound, as no loss has fallen
     for side in (w.after, w.before):
         for p in range(side.lengths[s]):
             touched[side.slots[s, p]] = 0
@@ -314,7 +314,7 @@ def merge(w, a, b):
     w.number[0] -= 1
     _join_contexts(w, w.after, a, b)
     _join_contexts(w, w.before, a, b)
-    between = _remove(w.after, a, b) + _remove(w.before, a, b)  # n_ab and n_ba
+    between = _remove(w.after, a, b) + _remove(w.before, a, b)  # n_ab + n_ba, the bigrams of a and b
     _remove(w.after, b, a)
     _remove(w.before, b, a)
     w.within[a] += w.within[b] + between
@@ -332,7 +332,7 @@ def _join_contexts(w, side, a, b):
     """Update D of pairs of neighbours of a and b on one side, for the merge of Brown class b into a."""
     bound = side.lengths[a] + side.lengths[b]
     slots, of_a, of_b = np.empty(bound, np.int64), np.zeros(bound, np.int64), np.zeros(bound, np.int64)
-    position, number = w.scratch[0], 0  # 1 + the place in slots
+    position, number = w.scratch[0], 0  # position[k]: 1 + the index of class k in `slots`
     for p in range(side.lengths[b]):
         k = side.slots[b, p]
         if k != a:
@@ -362,7 +362,7 @@ def _join_contexts(w, side, a, b):
 @njit(**PLAIN)
 def _join_lists(w, side, back, a, b):
     """Add the neighbours of b on one side to the neighbours of a, for the merge of Brown class b into a."""
-    position = w.scratch[0]  # 1 + the place in the list of a
+    position = w.scratch[0]  # position[k]: 1 + the index of class k in the list of a
     for p in range(side.lengths[a]):
         position[side.slots[a, p]] = p + 1
     before = side.lengths[a]

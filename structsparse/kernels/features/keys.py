@@ -17,7 +17,7 @@ BLOCK = 16  # templates per block: their int32 rows fill a cache line
 _FEW = 4  # rarely more than this number of keys agree in the high bits
 
 
-# --- keys of tokens
+# --- keys of the features of tokens
 
 
 @njit(**PLAIN)
@@ -140,7 +140,7 @@ def _position(key, index_keys, places, shift):
         while place < end and index_keys[place] < key:
             place += 1
     else:  # without branches: a wrong branch prediction would cost more than the rest
-        place = min(place, latest)  # keys before the place are smaller, keys from the end on are larger
+        place = min(place, latest)  # keys before `place` are smaller than the key, keys from `end` on larger
         smaller = (index_keys[place] < key) + (index_keys[place + 1] < key)
         place += smaller + (index_keys[place + 2] < key) + (index_keys[place + 3] < key)
     return place if place < end and index_keys[place] == key else -1
@@ -155,7 +155,7 @@ def look_up(keys, index_keys, rows, places, bits, mask, result):
         result[t] = rows[place] if place >= 0 else -1
 
 
-# --- bags of rows
+# --- bags of feature rows
 
 
 @njit(**PLAIN)

@@ -176,7 +176,7 @@ def _shrink_tile(x, offsets, width, weight, threshold, cut):
     """
     bounds, first = offsets * width, 0
     squares, factors, spread = np.empty(PORTION), np.empty(PORTION, x.dtype), np.empty(PORTION + BEHIND, x.dtype)
-    two = bounds[-1] - bounds[0] <= weight.size * (vectors.TWO * LINE // x.itemsize)  # on average
+    two = bounds[-1] - bounds[0] <= weight.size * (vectors.TWO * LINE // x.itemsize)  # few entries per block on average
     scratch = squares, factors, spread
     while first < weight.size:
         if two and cut == 0:

@@ -47,7 +47,7 @@ def shrink_forest_metric(x, steps, units, starts, width, above, levels, weight, 
     for rounds in range(ROUNDS):
         worst, share = _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric)
         done = not share > (max(accuracy, FAINT) if rounds > FEW else accuracy)
-        if not worst > EXACT or done or rounds + 1 == ROUNDS:  # also if it is NaN
+        if not worst > EXACT or done or rounds + 1 == ROUNDS:  # a NaN residual also ends the loop
             break
         safe = worst > STALLED * last and rounds > 3 and not safe
         last = worst
@@ -82,7 +82,7 @@ def _begin(x, steps, memory, above, levels, reach, q, tau, squares, factor, plai
         if level > 0:
             _add_to_parents(squares[a:b], above[a:b], squares)
     for k in range(q.size):
-        bound[k] = strength * weight[k] / np.sqrt(squares[k])  # divided by the norm that the projection of k leaves
+        bound[k] = strength * weight[k] / np.sqrt(squares[k])  # `squares` excludes what was projected away
     _multiply_downwards(factor[levels[1] :], above[levels[1] :], factor)
     for k in range(q.size):
         squares[k] = plain[k] * factor[k] * factor[k]
@@ -131,7 +131,7 @@ def _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric):
             residual, part = norm * tau[k] / (strength * weight[k]) - 1, strength * weight[k] * norm
             worst, value, rest = max(worst, abs(residual)), value + part, rest + part * abs(residual)
             of_node = square * residual
-        free = delta[k] == 0  # no entry can move
+        free = delta[k] == 0  # no entry of the subtree can move
         left = np.inf if free else metric[k] / delta[k]
         delta[k] = left
         pull[k] += of_node

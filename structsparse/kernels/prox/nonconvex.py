@@ -10,7 +10,7 @@ from numba import njit, prange
 from structsparse.kernels.options import PARALLEL, SERIAL
 
 TILE = 1 << 15  # entries of a tile, the work of one thread
-ALONE = 1 << 16  # entries, up to which waking other threads costs more than it saves
+ALONE = 1 << 16  # entries: with fewer, starting other threads costs more than it saves
 
 
 @njit(**PARALLEL)

@@ -16,7 +16,7 @@ from numba import njit, prange
 from structsparse.kernels.options import PARALLEL, SERIAL
 
 LONGEST = 1e30  # longest step; longer steps give the same result
-ALONE = 1 << 13  # entries, up to which waking other threads costs more than it saves
+ALONE = 1 << 13  # entries: with fewer, starting other threads costs more than it saves
 
 
 @njit(**PARALLEL)
@@ -43,7 +43,7 @@ def _smooth(x, steps, stride, strength, scratch):
     """Prox of total variation on one chain; `steps` are [1] (stride 0) or one per entry (stride 1)."""
     knots, lowest, highest = scratch[:3], scratch[3], scratch[4]
     last = x.size - 1
-    first = end = x.size  # the knots are first .. end - 1
+    first = end = x.size  # the queue holds the knots first .. end - 1
     for t in range(x.size):
         w, step = np.float64(x[t]), np.float64(steps[t * stride])
         slope, start = 1.0 / min(step, LONGEST), strength if t == 0 else 0.0
@@ -63,7 +63,7 @@ def _smooth(x, steps, stride, strength, scratch):
             knots[0, end], knots[1, end], knots[2, end] = right, -fall, right_jump
             end += 1
             lowest[t], highest[t] = left, right
-    least, most = np.inf, -np.inf  # rounding must not leave the range of the data: zeros stay zeros
+    least, most = np.inf, -np.inf  # the range of x: clipping to it keeps zeros zero despite rounding
     for t in range(x.size):
         least, most = min(least, np.float64(x[t])), max(most, np.float64(x[t]))
     v = min(max(lowest[last], least), most)
