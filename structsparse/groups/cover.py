@@ -183,7 +183,7 @@ class Cover(nn.Module):
         return [self._family((colours == c).nonzero()[:, 0]) for c in range(int(colours.max()) + 1)]
 
     def _family(self, groups: Tensor) -> Partition:
-        """A Partition of the selected groups of a cover, which must be disjoint."""
+        """A Partition of the selected groups of a cover; the selected groups must be disjoint."""
         rank = torch.full((len(self),), -1)
         rank[groups] = torch.arange(len(groups))
         rank = rank[self.owner.long()]

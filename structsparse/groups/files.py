@@ -106,7 +106,7 @@ def _read_json(path: Path) -> Written:
     """Read a JSON file of groups; refuses repeated keys."""
 
     def unique(pairs: list[tuple]) -> dict:
-        """A JSON object as a dict; refuses repeated keys."""
+        """A JSON object of a file of groups as a dict; refuses repeated keys."""
         seen = set()
         for key, _ in pairs:
             if key in seen:
@@ -126,7 +126,7 @@ class _UniqueLoader(yaml.SafeLoader):
     """YAML loader that refuses repeated keys; yaml.SafeLoader would silently use the last one."""
 
     def construct_mapping(self, node, deep=False):
-        """A YAML mapping as a dict; refuses repeated keys."""
+        """A YAML mapping of a file of groups as a dict; refuses repeated keys."""
         seen = set()
         for key, _ in node.value:
             if key.value in seen:

@@ -52,7 +52,7 @@ class Declared(NamedTuple):
     forms: tuple[type, ...] = FORMS
 
     def fits(self, kind: str) -> bool:
-        """Whether the group maker supports layouts of this kind."""
+        """Whether the group maker supports weight table layouts of this kind."""
         return kind in self.kinds or ANY in self.kinds
 
 

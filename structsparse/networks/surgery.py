@@ -223,7 +223,7 @@ def _cut_inputs(consumer: nn.Module, stays: Tensor) -> None:
 
 
 def _cut(parameter: nn.Parameter, stays: Tensor, dimension: int) -> nn.Parameter:
-    """A copy of a parameter with only the marked indices of one dimension."""
+    """A copy of a layer parameter with only the marked indices of one dimension."""
     return nn.Parameter(parameter.detach().index_select(dimension, stays.nonzero()[:, 0]), parameter.requires_grad)
 
 
@@ -346,7 +346,7 @@ def _unit(layer: nn.Module) -> str:
 
 
 def _units(layer: nn.Module) -> int:
-    """The number of units of a layer."""
+    """The number of units of a layer: neurons, filters, columns or heads."""
     return layer.num_heads if isinstance(layer, ATTENTIONS) else units_of(layer)
 
 

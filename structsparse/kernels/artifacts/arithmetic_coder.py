@@ -37,7 +37,7 @@ def _count(counts, node, bit):
 
 @njit(**PLAIN)
 def _carry(encoded, size):
-    """Propagate a carry: add one to the big-endian number in encoded[:size]."""
+    """Propagate a carry of the arithmetic coder: add one to the big-endian number in encoded[:size]."""
     size -= 1
     while encoded[size] == 255:
         encoded[size] = 0

@@ -13,9 +13,9 @@ so that a merge of i and j costs (a_i + a_j) log(l_i + l_j) - a_i log l_i - a_j 
     g(x, y) = f(x + y) - f(x) - f(y),  zero where x or y is.
 
 D is stored for all pairs. A merge of b into a changes D in the row of a. It also changes D of a pair if one class of
-the pair neighbours b and the other neighbours a or b. So a merge costs the product of two short lists, not the square of the window.
-Logarithms are integers in units of 2^-SHIFT. So sums are exact in any order, without drift, and equal losses compare as
-equal.
+the pair neighbours b and the other neighbours a or b. So a merge costs the product of two short lists, not the square
+of the window. Logarithms are integers in units of 2^-SHIFT. So sums are exact in any order, without drift, and equal
+losses compare as equal.
 
 A pair of classes is stored in one row: that of the class whose most frequent word is rarer. So a new word occurs in no
 other row. Each row stores its least loss, and a lower bound of all its other losses. When a loss falls, both are
@@ -226,14 +226,14 @@ def _add_shared(w, side, back, s, sums, counts):
 
 @njit(**PLAIN)
 def _append(side, s, k, n):
-    """Append a neighbour with its bigram count to the list of class s."""
+    """Append a neighbour with its bigram count to the list of Brown class s."""
     side.slots[s, side.lengths[s]], side.counts[s, side.lengths[s]] = k, n
     side.lengths[s] += 1
 
 
 @njit(**PLAIN)
 def _remove(side, s, k):
-    """Remove neighbour k from the list of class s; returns its bigram count, 0 if k is not in the list."""
+    """Remove neighbour k from the list of Brown class s; returns its bigram count, 0 if k is not in the list."""
     last = side.lengths[s] - 1
     for p in range(last + 1):
         if side.slots[s, p] == k:

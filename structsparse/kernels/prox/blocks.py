@@ -123,7 +123,7 @@ def _tiles(offsets, width, entries):
 
 @njit(**SERIAL)
 def _power_sum(x, start, stop, power):
-    """Sum of |x|^power over x[start:stop]."""
+    """Sum of |x|^power over one row block, x[start:stop]."""
     return vectors.square_sum(x, start, stop, ()) if power == 2 else vectors.absolute_sum(x, start, stop, ())
 
 
@@ -146,7 +146,7 @@ def _power_sum_large(x, power):
 
 @njit(**SERIAL)
 def _squares(x, start, stop, cut):
-    """Sum of the squares of soft(x, cut) over x[start:stop]."""
+    """Sum of the squares of soft(x, cut) over one row block, x[start:stop]."""
     return vectors.square_sum(x, start, stop, ()) if cut == 0 else vectors.soft_square_sum(x, start, stop, (cut,))
 
 
@@ -161,7 +161,7 @@ def _factor(squares, threshold):
 
 @njit(**SERIAL)
 def _scale(x, start, stop, cut, factor):
-    """x[start:stop] <- soft(x, cut) * factor."""
+    """Scale the entries of one row block: x[start:stop] <- soft(x, cut) * factor."""
     if cut == 0:
         vectors.multiply(x, start, stop, (factor,))
     else:
@@ -264,7 +264,7 @@ def _shrink_large(x, threshold, cut):
 
 @njit(**SERIAL)
 def _total(partial, column):
-    """Sum of the partial sums of all tiles in a fixed order, the same for any number of threads."""
+    """Sum of the partial sums of a large row block in a fixed order, the same for any number of threads."""
     total = 0.0
     for tile in range(partial.shape[0]):
         total += partial[tile, column]
@@ -302,7 +302,7 @@ def _secular(x, steps, strength, theta):
 
 @njit(**SERIAL)
 def _multiply(x, steps, strength, theta):
-    """x <- theta * p, the group prox for a known norm theta; zeros get a positive sign."""
+    """x <- theta * p, the group prox of a row block with known norm theta; zeros get a positive sign."""
     zero, one = x.dtype.type(0), x.dtype.type(1)
     for i in range(x.size):
         reach = strength * steps[i]
@@ -311,7 +311,7 @@ def _multiply(x, steps, strength, theta):
 
 @njit(**SERIAL)
 def _climbed(squares, slope, tolerance):
-    """The Newton step of theta; zero when |p| has reached 1."""
+    """The Newton step of theta, the norm of a row block after its prox; zero when |p| has reached 1."""
     norm = np.sqrt(squares)
     return (norm - 1) * (squares / slope) if norm > 1 + tolerance else 0.0
 

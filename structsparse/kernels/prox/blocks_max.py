@@ -45,7 +45,7 @@ def _tiles(offsets, width):
 
 @njit(**SERIAL)
 def _clip(x, height):
-    """Clip the absolute values of x at a height; zeros get a positive sign, NaN stays NaN."""
+    """Clip the absolute values of a row block x at a height; zeros get a positive sign, NaN stays NaN."""
     zero = x.dtype.type(0)
     for i in range(x.size):
         value = x[i] + zero

@@ -59,7 +59,7 @@ def sums_at_zero(x, steps, bounds, sums):
 
 @njit(**SERIAL)
 def _pull(x, steps, pull, v):
-    """v <- x / (1 + steps * pull) for the entries of one atom."""
+    """v <- x / (1 + steps * pull) for the entries of one atom of overlapping groups."""
     for i in range(x.size):
         v[i] = x[i] / (1 + steps[i] * pull)
 
