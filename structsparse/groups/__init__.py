@@ -1,4 +1,4 @@
-"""Groups of the entries of one parameter: what a penalty switches off as a whole."""
+"""Groups of the entries of one parameter: a group penalty sets all entries of a group to zero together."""
 
 from structsparse.groups.cover import Cover, cover_entries, cover_families, cover_rows
 from structsparse.groups.forest import Forest, by_parents

@@ -1,4 +1,4 @@
-"""Overlapping groups: `Cover`, and its makers from rows, entries and families of disjoint groups."""
+"""Overlapping groups: the class `Cover`, and functions that make covers from rows, entries and disjoint groups."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from structsparse.groups.group_weights import checked_weights
 from structsparse.groups.partition import Partition, by_row
 from structsparse.kernels.groups import cover as kernels
 
-FAMILIES = 1024  # of disjoint groups, at most, that are shrunk one after the other
+FAMILIES = 1024  # families of disjoint groups that are shrunk one after the other, at most
 
 
 class Cover(nn.Module):
-    """Overlapping groups of the entries of one parameter, each a set of atoms.
+    """Overlapping groups of the entries of one parameter; each group is a set of atoms.
 
-    Atoms are the disjoint groups of a Partition: rows, entries, or whole blocks of rows. Group g holds the atoms
-    members[offsets[g] : offsets[g + 1]]. An atom may lie in many groups. One that lies in none is free (unpenalised,
-    always alive), as are the free entries of the atoms. `size` counts entries of the parameter, each once; `weight` is
-    as in Partition; `multiplicity` counts the groups of each atom.
+    Atoms are the disjoint groups of a Partition: rows, entries, or blocks of rows. Group g holds the atoms
+    members[offsets[g] : offsets[g + 1]]. An atom may lie in many groups. An atom that lies in no group is free
+    (unpenalised, always alive), as are the free entries of the Partition. `size` counts the entries of each group, each
+    entry once. `weight` is as in Partition. `multiplicity` counts the groups of each atom.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class Cover(nn.Module):
         self.register_buffer("size", self.gather(atoms.size.double()).long())
         self.register_buffer("weight", checked_weights(weights, self.size, self.names))
         self.register_buffer("starts", torch.cat([self.size.new_zeros(1), self.size.cumsum(0)]), persistent=False)
-        self.copies = int(self.starts[-1])  # of entries, one for each group that an entry lies in
-        self._entries, self._pairs = None, None  # made on first use
+        self.copies = int(self.starts[-1])  # copies of entries: one per entry and group that contains the entry
+        self._entries, self._pairs = None, None  # computed on first use
 
     def __len__(self) -> int:
         return len(self.names)
@@ -58,11 +58,11 @@ class Cover(nn.Module):
         return f"{len(self)} overlapping groups over {self.parameter} {tuple(self.shape)}"
 
     def sums(self, X: Tensor) -> Tensor:
-        """Sum of an entrywise tensor over each group: [groups], float64."""
+        """Sum of a tensor of the shape of the parameter over each overlapping group: [groups], float64."""
         return self.gather(self.atoms.sums(X))
 
     def norms(self, W: Tensor) -> Tensor:
-        """Euclidean norm of each group: [groups], float64; its gradient is zero at zero."""
+        """Euclidean norm of each overlapping group: [groups], float64. The gradient of a zero norm is zero."""
         recorded = W.requires_grad and torch.is_grad_enabled()
         squares = self.gather(self.atoms.sums(W * W) if recorded else self.atoms.norms(W).square())
         if not squares.requires_grad:
@@ -71,15 +71,15 @@ class Cover(nn.Module):
         return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
 
     def nonzeros(self, W: Tensor) -> Tensor:
-        """How many entries of each group differ from zero: [groups], float64."""
+        """The number of nonzero entries of each overlapping group: [groups], float64."""
         return self.gather(self.atoms.nonzeros(W))
 
     def alive(self, W: Tensor) -> Tensor:
-        """Whether any entry of a group differs from zero: bool [groups]."""
+        """Whether any entry of an overlapping group differs from zero: bool [groups]."""
         return self.gather(self.atoms.alive(W).double()) != 0
 
     def gather(self, values: Tensor) -> Tensor:
-        """Sum of values [atoms] over the atoms of each group: [groups], float64."""
+        """Sum of values [atoms] over the atoms of each overlapping group: [groups], float64."""
         if values.device.type == "cpu" and not (values.requires_grad and torch.is_grad_enabled()):
             sums = torch.empty(len(self), dtype=torch.float64)
             values = values.double().contiguous()
@@ -89,24 +89,27 @@ class Cover(nn.Module):
         return sums.index_add(0, self.owner, values.double().index_select(0, self.members))
 
     def scatter(self, values: Tensor) -> Tensor:
-        """Sum of values [groups] over the groups of each atom: [atoms], float64."""
+        """Sum of values [groups] over the overlapping groups of each atom: [atoms], float64."""
         sums = torch.zeros(len(self.atoms), dtype=torch.float64, device=values.device)
         return sums.index_add(0, self.members, values.double().index_select(0, self.owner))
 
     def expand(self, values: Tensor, fill: float | bool) -> Tensor:
-        """Values [atoms] as one per entry, broadcastable against the parameter; free entries get `fill`."""
+        """Expand values [atoms] to one per entry, broadcastable against the parameter; free entries get `fill`."""
         return self.atoms.expand(torch.where(self.multiplicity > 0, values, fill), fill)
 
     def covered(self) -> Tensor:
-        """Entries that lie in a group: bool, broadcastable against the parameter."""
+        """Entries that lie in at least one overlapping group: bool, broadcastable against the parameter."""
         return self.expand(self.multiplicity > 0, fill=False)
 
     def spared(self, W: Tensor) -> Tensor:
-        """Entries that lie in no dead group: bool, broadcastable against the parameter."""
+        """Entries that lie in no dead overlapping group: bool, broadcastable against the parameter."""
         return self.expand(self.scatter(~self.alive(W)) == 0, fill=True)
 
     def entries(self) -> tuple[Tensor | None, Tensor]:
-        """Flat positions of the entries, atom by atom (None if they lie so already), and where each atom starts."""
+        """Flat positions of the entries in the order atom by atom, and the first place of each atom in that order.
+
+        The positions are None if the entries of the parameter are already in that order.
+        """
         if self._entries is None or self._entries[1].device != self.members.device:
             sizes, ids = self.atoms.size, self.atoms.ids.expand(self.shape).flatten()
             order = None
@@ -116,8 +119,10 @@ class Cover(nn.Module):
         return self._entries
 
     def pairs(self, in_order: bool = True) -> tuple[Tensor, Tensor]:
-        """The copies of entries, group by group: their flat positions (or their places among the entries atom by atom),
-        and the group of each."""
+        """The copies of entries in overlapping groups, group by group: the position and the group of each copy.
+
+        Positions are flat positions in the parameter (in_order=True), or places in the order atom by atom.
+        """
         if self._pairs is None or self._pairs[0].device != self.members.device:
             _, bounds = self.entries()
             members = self.members.long()
@@ -133,18 +138,18 @@ class Cover(nn.Module):
 
     @cached_property
     def nested(self) -> bool:
-        """Whether the groups are nested: of any two that share an atom, one holds the other."""
+        """Whether the groups are nested: of any two groups that share an atom, one contains the other."""
         largest_first = self.offsets.diff().argsort(descending=True, stable=True)
         sets = self.members.cpu().numpy(), self.offsets.cpu().numpy(), largest_first.cpu().numpy()
         return bool(kernels.nested(*sets, len(self.atoms)))
 
     def outline(self) -> Cover:
-        """The same groups over one entry per atom, such as its norm."""
+        """A cover with the same groups over a vector with one entry per atom, such as the norms of the atoms."""
         atoms = by_row((len(self.atoms),), self.atoms.names, "one", f"the atoms of {self.parameter}")
         return Cover(atoms, self.members, self.offsets, self.names, self.weight)
 
     def subset(self, groups: Tensor) -> Cover:
-        """The cover of some of the groups, in that order."""
+        """A cover with only the selected groups, in the order of the selection."""
         lengths = self.offsets.diff()[groups]
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         within = torch.arange(int(offsets[-1])) - torch.repeat_interleave(offsets[:-1], lengths)
@@ -153,9 +158,10 @@ class Cover(nn.Module):
         return Cover(self.atoms, members, offsets, names, self.weight[groups])
 
     def colours(self) -> Tensor:
-        """The family of each group, such that no two groups of a family share an atom: int64 [groups].
+        """The family of each overlapping group, such that no two groups of a family share an atom: int64 [groups].
 
-        Greedy colouring, the groups with most atoms first; at least as many families as the largest multiplicity.
+        The families are a greedy graph colouring that starts with the groups with most atoms. There are at least as
+        many families as the largest multiplicity.
         """
         most = int(self.multiplicity.max()) if len(self.atoms) else 0
         if most > FAMILIES:
@@ -169,13 +175,15 @@ class Cover(nn.Module):
         return torch.from_numpy(kernels.colours(*sets, order.numpy(), self.multiplicity.numpy()))
 
     def families(self) -> list[Partition]:
-        """The same groups as Partitions of disjoint groups, with their names and weights; all other entries are
-        free."""
+        """The overlapping groups as a list of Partitions of disjoint groups, with the same names and weights.
+
+        In each Partition, the entries of all other groups are free.
+        """
         colours = self.colours()
         return [self._family((colours == c).nonzero()[:, 0]) for c in range(int(colours.max()) + 1)]
 
     def _family(self, groups: Tensor) -> Partition:
-        """These disjoint groups as a Partition."""
+        """A Partition of the selected groups of a cover; the selected groups must be disjoint."""
         rank = torch.full((len(self),), -1)
         rank[groups] = torch.arange(len(groups))
         rank = rank[self.owner.long()]
@@ -186,7 +194,7 @@ class Cover(nn.Module):
 
 
 class Numbered(Sequence):
-    """The names `group 0`, `group 1`, ..., made on demand."""
+    """The names `group 0`, `group 1`, ... as a sequence that makes each name on demand."""
 
     def __init__(self, noun: str, count: int):
         self.noun, self.numbers = noun, range(count)
@@ -208,7 +216,10 @@ def cover_rows(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Cover:
-    """Overlapping groups of rows: a list of lists of rows, or the rows of all groups in one list and its offsets."""
+    """Overlapping groups of rows of a parameter.
+
+    `members` is a list of lists of rows, or the rows of all groups in one list together with `offsets`.
+    """
     return Cover(by_row(shape, weights="one", parameter=parameter), *_compressed(members, offsets), names, weights)
 
 
@@ -220,7 +231,10 @@ def cover_entries(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Cover:
-    """Overlapping groups of entries by their flat positions: a list of lists, or all in one list and its offsets."""
+    """Overlapping groups of entries of a parameter, given by flat positions.
+
+    `members` is a list of lists of positions, or the positions of all groups in one list together with `offsets`.
+    """
     shape = torch.Size(shape)
     ids = torch.arange(shape.numel()).view(shape)
     atoms = Partition(ids, Numbered("entry", shape.numel()), shape, "one", parameter)
@@ -228,8 +242,10 @@ def cover_entries(
 
 
 def cover_families(families: Sequence[Partition]) -> Cover:
-    """The groups of several Partitions of one parameter as a Cover, without empty groups; its atoms are the largest
-    sets of entries that no Partition divides."""
+    """A Cover of all groups of several Partitions of the same parameter, without empty groups.
+
+    The atoms of the Cover are the largest sets of entries that no Partition divides.
+    """
     if len({family.shape for family in families}) != 1:
         shapes = ", ".join(str(tuple(family.shape)) for family in families)
         raise UserError(f"families of groups must be of one parameter: expected one shape, got {shapes or 'no family'}")
@@ -240,7 +256,7 @@ def cover_families(families: Sequence[Partition]) -> Cover:
         code = torch.unique(code * (len(family) + 1) + group + 1, return_inverse=True)[1]
     atoms = int(code.max()) + 1 if len(code) else 0
     first = torch.empty(atoms, dtype=torch.long)
-    first[code] = torch.arange(len(code))  # one entry of each atom
+    first[code] = torch.arange(len(code))  # the position of one entry of each atom
     shape, parameter = families[0].shape, families[0].parameter
     partition = Partition(code.view(wide[0].shape), Numbered("atom", atoms), shape, "one", parameter)
     of_atoms = [group[first] for group in ids]  # the group of each atom, in each family
@@ -256,7 +272,7 @@ def cover_families(families: Sequence[Partition]) -> Cover:
 
 
 def _compressed(members, offsets) -> tuple:
-    """The members of all groups in one list, and where each group starts."""
+    """The members of all overlapping groups in one list, and the offset of each group in the list."""
     if offsets is not None:
         return members, offsets
     lengths = torch.tensor([len(group) for group in members], dtype=torch.long)
@@ -265,7 +281,7 @@ def _compressed(members, offsets) -> tuple:
 
 
 def _integers(values, what: str) -> Tensor:
-    """Values as an int64 vector, if they are integers."""
+    """Members or offsets of a cover as an int64 vector; refuses values that are not integers."""
     values = torch.as_tensor(values)
     if values.numel() == 0:
         values = values.long()
@@ -275,7 +291,7 @@ def _integers(values, what: str) -> Tensor:
 
 
 def _check_sets(members: Tensor, offsets: Tensor, names: Sequence[str], atoms: Partition) -> None:
-    """Refuse groups without members, members that are no atoms, and repeated members."""
+    """Refuse overlapping groups without members, members that are not atoms, and repeated members."""
     of = atoms.parameter
     if len(offsets) != len(names) + 1:
         raise UserError(f"{len(names)} groups of {of} need {len(names) + 1} offsets, got {len(offsets)}")
@@ -300,5 +316,5 @@ def _check_sets(members: Tensor, offsets: Tensor, names: Sequence[str], atoms: P
 
 
 def _group_at(offsets: Tensor, at: int) -> int:
-    """The group of the member at that place."""
+    """The overlapping group that the member at this place of the list belongs to."""
     return int(torch.searchsorted(offsets, at, right=True)) - 1

@@ -1,12 +1,12 @@
-"""Groups of rows from a file: JSON, YAML or npz.
+"""Groups of rows read from a file: JSON, YAML or npz.
 
     {"colours": [0, 1, 2], "shapes": ["round", "square"]}               rows by number or by name
     {"groups": {...}, "weights": {"colours": 1.5, "shapes": 2}}         with a weight for each group
     {"groups": {...}, "parents": {"warm colours": "colours"}}           nested: a group holds its children's rows too
 
-YAML has the same form. An npz file holds `members` (rows), `offsets` (group g has members[offsets[g] : offsets[g +
-1]]), `names` and optionally `weights` and `parents` (the number of the group above, -1 for none). Rows of no group are
-free.
+YAML files have the same structure. An npz file holds the arrays `members` (rows), `offsets` (group g has the rows
+members[offsets[g] : offsets[g + 1]]) and `names`. The arrays `weights` and `parents` (number of the parent group, -1
+for none) are optional. Rows of no group are free.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from structsparse.groups.partition import Partition
 
 
 class Written(NamedTuple):
-    """The content of a file of groups. Rows may still be names."""
+    """The groups as a file states them, before row names are replaced by row numbers."""
 
     names: list[str]
-    rows: Sequence  # one list of row numbers and names a group, or an array of numbers
+    rows: Sequence  # a list of numbers and names per group; from npz: (members, offsets)
     weights: Mapping[str, float] | None
     parents: Mapping[str, str] | None
 
@@ -49,11 +49,11 @@ def from_file(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> nn.Module:
-    """Groups of a file, over the rows of a parameter: a Forest if it has parents, a Cover if groups overlap, else a
-    Partition. `overlap="refuse"` makes a row in two groups an error.
+    """Groups of rows of a parameter, read from a file: a Forest, a Cover or a Partition.
 
-    `names`: the names of the rows. A `layout` has names of rows, too, such as a template's for all its rows. Weights in
-    the file take precedence over `weights`.
+    The result is a Forest if the file has parents, a Cover if groups overlap, else a Partition. With
+    `overlap="refuse"`, a row in two groups is an error. `names` are the names of the rows. With a `layout` of feature
+    templates, the name of a template stands for all its rows. Weights in the file replace `weights`.
     """
     path = Path(path)
     if overlap not in ("allow", "refuse"):
@@ -91,7 +91,7 @@ def from_file(
 
 
 def read(path: Path) -> Written:
-    """Read a file of groups, of rows or of words."""
+    """Read a file of groups (JSON, YAML or npz) into a `Written`; the members may be rows or words."""
     if path.suffix not in READERS:
         raise UserError(f"groups of {path}: expected a file ending in {', '.join(READERS)}")
     try:
@@ -103,9 +103,10 @@ def read(path: Path) -> Written:
 
 
 def _read_json(path: Path) -> Written:
-    """Read groups from JSON, without repeated keys."""
+    """Read a JSON file of groups; refuses repeated keys."""
 
     def unique(pairs: list[tuple]) -> dict:
+        """A JSON object of a file of groups as a dict; refuses repeated keys."""
         seen = set()
         for key, _ in pairs:
             if key in seen:
@@ -122,9 +123,10 @@ def _read_json(path: Path) -> Written:
 
 
 class _UniqueLoader(yaml.SafeLoader):
-    """A SafeLoader that refuses repeated keys, of which SafeLoader silently keeps the last."""
+    """YAML loader that refuses repeated keys; yaml.SafeLoader would silently use the last one."""
 
     def construct_mapping(self, node, deep=False):
+        """A YAML mapping of a file of groups as a dict; refuses repeated keys."""
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
@@ -135,9 +137,10 @@ class _UniqueLoader(yaml.SafeLoader):
 
 
 def _read_yaml(path: Path) -> Written:
-    """Read groups from YAML, without repeated keys."""
+    """Read a YAML file of groups; refuses repeated keys."""
     try:
-        return _written(path, yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueLoader))  # a SafeLoader
+        # _UniqueLoader is a SafeLoader
+        return _written(path, yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueLoader))
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{path}{line}: {error.problem}; expected YAML") from error
@@ -146,7 +149,7 @@ def _read_yaml(path: Path) -> Written:
 
 
 def _written(path: Path, content) -> Written:
-    """Groups, weights and parents of a parsed JSON or YAML file."""
+    """Check the parsed content of a JSON or YAML file of groups, and split it into groups, weights and parents."""
     if isinstance(content, dict) and isinstance(content.get("groups"), dict):
         unknown = set(content) - {"groups", "weights", "parents"}
         if unknown:
@@ -167,12 +170,12 @@ def _written(path: Path, content) -> Written:
 
 
 def _by_text(part: dict) -> dict[str, object]:
-    """A dictionary with its keys as text."""
+    """A mapping from a file of groups with its keys turned into strings."""
     return {str(name): value for name, value in part.items()}
 
 
 def _read_npz(path: Path) -> Written:
-    """Read groups from the arrays of an npz file."""
+    """Read an npz file of groups: the arrays members, offsets, names and, optionally, weights and parents."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in ("members", "offsets", "names", "weights", "parents")
@@ -199,7 +202,7 @@ def _read_npz(path: Path) -> Written:
 
 
 def _column(path: Path, arrays: dict, what: str, names: list[str]) -> dict | None:
-    """The numbers of an array by group name; None without that array."""
+    """An optional npz array with one number per group, as {group name: number}; None if the file has no such array."""
     if what not in arrays:
         return None
     if arrays[what].shape != (len(names),):
@@ -208,7 +211,7 @@ def _column(path: Path, arrays: dict, what: str, names: list[str]) -> dict | Non
 
 
 def _parent_names(path: Path, arrays: dict, names: list[str]) -> dict[str, str] | None:
-    """The name of the parent of each group that has one."""
+    """The parent group of each group in an npz file, by name; None if the file has no parents."""
     numbers = _column(path, arrays, "parents", names)
     if numbers is None:
         return None
@@ -221,11 +224,11 @@ def _parent_names(path: Path, arrays: dict, names: list[str]) -> dict[str, str] 
 READERS = {".json": _read_json, ".yaml": _read_yaml, ".yml": _read_yaml, ".npz": _read_npz}
 
 
-# From the content to groups
+# From the content of a file to groups of rows
 
 
 def _row_names(path: Path, names: Sequence[str] | None, layout: TableLayout | None) -> dict[str, Sequence[int]]:
-    """The rows that each name stands for."""
+    """The rows that each row name (or template name) in a file of groups stands for."""
     if names is not None:
         rows = {name: (row,) for row, name in enumerate(names)}
         if len(rows) < len(names):
@@ -235,7 +238,7 @@ def _row_names(path: Path, names: Sequence[str] | None, layout: TableLayout | No
 
 
 def _resolved(path: Path, written: Written, row_names: Mapping[str, Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """The row numbers of all groups in one vector, and where each group starts."""
+    """Row numbers of all groups of a file in one list, and the offset of each group in the list."""
     if isinstance(written.rows, tuple):
         return tuple(torch.from_numpy(part) for part in written.rows)
     members: list[int] = []
@@ -248,7 +251,7 @@ def _resolved(path: Path, written: Written, row_names: Mapping[str, Sequence[int
 
 
 def _numbers(path: Path, group: str, row, row_names: Mapping[str, Sequence[int]]) -> Sequence[int]:
-    """The row numbers that a number or a name in a file stands for."""
+    """The row numbers that one entry of a group in a file stands for: a row number or a name."""
     if isinstance(row, int) and not isinstance(row, bool) and abs(row) < 2**62:
         return (row,)
     if isinstance(row, str) and row in row_names:
@@ -260,7 +263,7 @@ def _numbers(path: Path, group: str, row, row_names: Mapping[str, Sequence[int]]
 
 
 def _check(path: Path, names: list[str], members: Tensor, offsets: Tensor, rows: int, parameter: str) -> None:
-    """Refuse a file without groups, rows that the parameter lacks, and repeated rows."""
+    """Refuse a file without groups, rows that the parameter does not have, and repeated rows in a group."""
     if not names:
         raise UserError(f"{path} holds no group")
     owner = torch.repeat_interleave(offsets.diff())
@@ -275,13 +278,13 @@ def _check(path: Path, names: list[str], members: Tensor, offsets: Tensor, rows:
 
 
 def _refuse_empty(path: Path, names: list[str], sizes: Tensor) -> None:
-    """Refuse groups without rows."""
+    """Refuse a file with a group that has no rows."""
     if (sizes == 0).any():
         raise UserError(f"{path}: group {names[int((sizes == 0).nonzero()[0])]} is empty")
 
 
 def _in_two(members: Tensor, offsets: Tensor, rows: int) -> tuple[int, int, int] | None:
-    """A row that lies in two groups, and the groups; None if there is none."""
+    """A row that lies in two groups of a file, with these two groups; None if all groups are disjoint."""
     crowded = torch.bincount(members, minlength=rows) > 1
     if not crowded.any():
         return None
@@ -291,7 +294,11 @@ def _in_two(members: Tensor, offsets: Tensor, rows: int) -> tuple[int, int, int]
 
 
 def _forest(path: Path, written: Written, members: Tensor, offsets: Tensor, shape, weights, parameter: str) -> Forest:
-    """Nested groups: a row belongs to the deepest group that lists it, and so to all above, which may list it, too."""
+    """A Forest of the nested groups of a file with parents.
+
+    A row belongs to the deepest group that lists it, and to all ancestors of that group, whether they list the row or
+    not.
+    """
     names, parents = written.names, _parents(path, written)
     ids = torch.full((shape[0],), -1).view(-1, *[1] * (len(shape) - 1))
     try:
@@ -299,7 +306,7 @@ def _forest(path: Path, written: Written, members: Tensor, offsets: Tensor, shap
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     owner = torch.repeat_interleave(offsets.diff())
-    order = depth[owner].argsort(stable=True)  # so that the deepest comes last
+    order = depth[owner].argsort(stable=True)  # the deepest group of each row comes last
     order = order[members[order].argsort(stable=True)]
     rows, owner = members[order], owner[order]
     same = rows[1:] == rows[:-1]
@@ -320,7 +327,7 @@ def _forest(path: Path, written: Written, members: Tensor, offsets: Tensor, shap
 
 
 def _parents(path: Path, written: Written) -> Tensor:
-    """The number of the parent of each group, -1 for none."""
+    """The number of the parent group of each group of a file, -1 for none: int64 [groups]."""
     number = {name: k for k, name in enumerate(written.names)}
     parents = torch.full((len(number),), -1)
     for child, parent in written.parents.items():
@@ -333,7 +340,7 @@ def _parents(path: Path, written: Written) -> Tensor:
 
 
 def weights_of(path: Path, written: Written) -> Tensor:
-    """The weights of the groups of a file, in their order."""
+    """The weights of the groups of a file that has weights: float64 [groups]."""
     for what, these, those in (
         ("no weight for the group", written.names, written.weights),
         ("a weight for the unknown group", written.weights, written.names),

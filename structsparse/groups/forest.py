@@ -1,4 +1,4 @@
-"""Nested groups: `Forest`, where the group of a node is the node with everything below it."""
+"""Nested groups: the class `Forest`; the group of a node is its subtree (the node and all nodes below it)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,22 +13,24 @@ from structsparse.groups.partition import Partition, RowNames
 from structsparse.kernels.groups import forest as kernels
 from structsparse.kernels.memory import flat_array, walkable
 
-MOST_NAMES = 8  # of a cycle that a message spells out
-CHUNKS = 64  # pieces of whole trees for threads, at most
+MOST_NAMES = 8  # names of a cycle that an error message lists, at most
+CHUNKS = 64  # chunks of whole trees that are shared out among threads, at most
 
 
 class Forest(nn.Module):
-    """Nested groups of the entries of one parameter: nodes with a parent each (-1: a root), in any order. The group of
-    a node is its subtree: all entries that belong to the node itself or to any node below it.
+    """Nested groups of the entries of one parameter: a forest of nodes, whose groups are the subtrees.
+
+    Each node has a parent (-1: the node is a root). Nodes are in any order. The group of a node holds all entries that
+    belong to the node itself or to any node below it.
 
     `ids` [broadcast against the parameter, as in `Partition`] is the node of each entry; -1 is free. `size` counts the
     entries of a subtree. `weight` is one of the rules of `Partition`, "depth**alpha" or "alpha**depth" (a root has
-    depth 1), or a tensor; a subtree without entries weighs 0.
+    depth 1), or a tensor. A subtree without entries has weight 0.
 
-    `counts` (whole numbers): a node stands for a chain of so many nodes with the same values, which multiplies its
-    weight, and its entries in `size`. The penalty is then the sum over the chains. Its prox is that of the expanded
-    forest in the metric of the expanded entries, so pass `steps / count` for the entries of a node. Only sums of
-    largest entries collapse in this way; Euclidean norms do not.
+    `counts` (whole numbers): a node stands for a chain of `counts` nodes with the same values. This multiplies the
+    weight of the node, and its entries in `size`. The penalty is then the sum over the chains. Its prox is that of the
+    expanded forest in the metric of the expanded entries, so pass `steps / count` for the entries of a node. Only sums
+    of largest entries can be collapsed like this, sums of Euclidean norms cannot.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class Forest(nn.Module):
     ):
         super().__init__()
         self.names, self.shape, self.parameter = names, torch.Size(shape), parameter
-        self.own = Partition(ids, names, shape, "one", parameter)  # the entries of each node, without those below it
+        self.own = Partition(ids, names, shape, "one", parameter)  # entries by node, without the nodes below
         parents = _checked_parents(parents, names, parameter)
         counts = _checked_counts(counts, names, parameter)
         order, above = _checked_order(parents, names, parameter)
@@ -52,15 +54,16 @@ class Forest(nn.Module):
         ordered = bool((order == np.arange(len(order))).all())
         self.register_buffer("parents", parents)
         self.register_buffer("counts", counts)
-        self.register_buffer("order", None if ordered else torch.from_numpy(order))  # level by level
+        # `order` is the node at each place of level order, `place` its inverse
+        self.register_buffer("order", None if ordered else torch.from_numpy(order))
         self.register_buffer("place", None if ordered else torch.from_numpy(_inverse(order)))
-        self.register_buffer("above", torch.from_numpy(above))  # place of the parent, -1 for roots
+        self.register_buffer("above", torch.from_numpy(above))  # place in level order of the parent, -1 for roots
         depth = np.repeat(np.arange(1, len(levels), dtype=np.int32), np.diff(levels))
         self.register_buffer("depth", self.in_nodes(torch.from_numpy(depth)))
         self.register_buffer("size", self.add_up(self.own.size if counts is None else self.own.size * counts))
         weight = checked_weights(weights, self.size, names, self.depth)
         self.register_buffer("weight", weight if counts is None else weight * counts)
-        self.own.size = self.own.weight = self.own.offsets = None  # only its ids are needed
+        self.own.size = self.own.weight = self.own.offsets = None  # only the ids of `own` are used
         self.scratch = Scratch()
 
     def __len__(self) -> int:
@@ -72,26 +75,29 @@ class Forest(nn.Module):
 
     @property
     def ids(self) -> Tensor:
+        """The node of each entry, -1 for free entries; broadcastable against the parameter."""
         return self.own.ids
 
     @property
     def free(self) -> bool:
+        """Whether some entry of the parameter belongs to no node."""
         return self.own.free
 
     @property
     def height(self) -> int:
+        """The number of levels of the forest."""
         return len(self.levels) - 1
 
     def children_of(self, node: int) -> Tensor:
-        """The children of a node: int64 [children]."""
+        """The child nodes of a node of the forest: int64 [children]."""
         return (self.parents == node).nonzero()[:, 0]
 
     def sums(self, X: Tensor) -> Tensor:
-        """Sum of an entrywise tensor over each subtree: [nodes], float64."""
+        """Sum of a tensor of the shape of the parameter over each subtree: [nodes], float64."""
         return self.add_up(self.own.sums(X))
 
     def norms(self, W: Tensor) -> Tensor:
-        """Euclidean norm of each subtree: [nodes], float64; its gradient is zero at zero."""
+        """Euclidean norm of each subtree: [nodes], float64. The gradient of a zero norm is zero."""
         if self.in_memory(W):
             return self.in_nodes(self._squares_in_memory(W)).sqrt()
         squares = self.sums(W * W)
@@ -99,7 +105,10 @@ class Forest(nn.Module):
         return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
 
     def maxima(self, W: Tensor) -> Tensor:
-        """Largest absolute value of each subtree: [nodes], float64. Its gradient goes to one entry that attains it."""
+        """Largest absolute value of each subtree: [nodes], float64.
+
+        The gradient goes to a single entry that attains the maximum.
+        """
         recorded = W.requires_grad and torch.is_grad_enabled()
         if not recorded and self.in_memory(W):
             return self.in_nodes(self._maxima_in_memory(W))
@@ -112,7 +121,7 @@ class Forest(nn.Module):
         return torch.where(where >= 0, chosen.abs().double(), 0.0)
 
     def nonzeros(self, W: Tensor) -> Tensor:
-        """How many entries of each subtree differ from zero: [nodes], float64."""
+        """The number of nonzero entries of each subtree: [nodes], float64."""
         return self.sums(W != 0)
 
     def alive(self, W: Tensor) -> Tensor:
@@ -120,45 +129,47 @@ class Forest(nn.Module):
         return self.nonzeros(W) != 0
 
     def expand(self, values: Tensor, fill: float) -> Tensor:
-        """Values [nodes] as one per entry, that of its node, broadcastable against the parameter; free entries get
-        `fill`."""
+        """Expand values [nodes] to one value per entry: that of the node of the entry.
+
+        The result is broadcastable against the parameter; free entries get `fill`.
+        """
         return self.own.expand(values, fill)
 
     def add_up(self, values: Tensor) -> Tensor:
-        """Sums of values [nodes] over each node and all below it."""
+        """Sums of values [nodes] over each subtree (the node and all nodes below it): [nodes]."""
         return _AlongPaths.apply(values, self, True)
 
     def add_down(self, values: Tensor) -> Tensor:
-        """Sums of values [nodes] over each node and all above it."""
+        """Sums of values [nodes] over the path from the root to each node: [nodes]."""
         return _AlongPaths.apply(values, self, False)
 
     def in_levels(self, values: Tensor) -> Tensor:
-        """Values [nodes] from the order of the nodes to level order."""
+        """Reorder values [nodes] of a forest from node order to level order."""
         return values if self.order is None else values.index_select(0, self.order)
 
     def in_nodes(self, values: Tensor) -> Tensor:
-        """Values [nodes] from level order to the order of the nodes."""
+        """Reorder values [nodes] of a forest from level order to node order."""
         return values if self.place is None else values.index_select(0, self.place)
 
     def in_memory(self, W: Tensor) -> bool:
-        """Whether the kernels can work on the memory of W."""
+        """Whether the numba kernels for forests can work on the memory of W."""
         self.check(W)
         return walkable(W)
 
     def check(self, W: Tensor) -> None:
-        """Refuse a tensor of another shape."""
+        """Raise UserError if a tensor does not have the shape of the parameter of the forest."""
         self.own.check(W)
 
     def level_memory(self) -> "Memory":
-        """The nodes in level order with the memory of each."""
+        """The nodes of the forest in level order, and the memory that belongs to each node."""
         return self.scratch.made("level", lambda: self._memory(self.order))
 
     def preorder(self) -> "Preorder":
-        """The nodes in preorder with the memory and depth (from 0) of each, and bounds of chunks of whole trees."""
+        """The nodes of the forest in preorder, with memory, depth (from 0) and bounds of chunks of whole trees."""
         return self.scratch.made("preorder", self._preorder)
 
     def _memory(self, order: Tensor | None) -> "Memory":
-        """The memory of each node, the nodes in this order."""
+        """The memory that belongs to each node of the forest, the nodes in this order."""
         owners, width = self.own.ids, 1
         while owners.dim() and owners.shape[-1] == 1:
             owners, width = owners[..., 0], width * self.shape[owners.dim() - 1]
@@ -172,7 +183,8 @@ class Forest(nn.Module):
         return Memory(nodes, units, kernels.units_by_place(owners.numpy(), place, units), width)
 
     def _preorder(self) -> "Preorder":
-        place = kernels.preorder(self.above.numpy())  # by place in level order
+        """Compute the preorder of the nodes, and chunks of whole trees of similar size."""
+        place = kernels.preorder(self.above.numpy())  # place in preorder of each place in level order
         nodes = np.empty_like(place)
         nodes[place] = np.arange(len(self)) if self.order is None else self.order.numpy()
         ordered = bool((nodes == np.arange(len(self))).all())
@@ -180,12 +192,12 @@ class Forest(nn.Module):
         depth = self.depth.numpy()[nodes] - 1
         starts = memory.starts if len(memory.starts) else np.arange(len(self) + 1)
         roots = np.append((depth == 0).nonzero()[0], len(self))
-        shares = np.linspace(0, starts[-1], CHUNKS + 1)  # by entries
+        shares = np.linspace(0, starts[-1], CHUNKS + 1)  # bounds of chunks with equal numbers of entries
         chunks = np.unique(roots[np.searchsorted(starts[roots], shares)])
         return Preorder(memory, depth, np.unique([0, *chunks, len(self)]))
 
     def _squares_in_memory(self, W: Tensor) -> Tensor:
-        """Squared norm of each subtree, in level order."""
+        """Squared norm of each subtree, in level order, by the numba kernels."""
         memory, squares = self.level_memory(), torch.empty(len(self), dtype=torch.float64)
         x = flat_array(W)
         kernels.own_squares(x, *memory.owned, x.dtype.type(0), squares.numpy())
@@ -193,22 +205,25 @@ class Forest(nn.Module):
         return squares
 
     def _maxima_in_memory(self, W: Tensor) -> Tensor:
-        """Largest absolute value of each subtree, in level order."""
+        """Largest absolute value of each subtree, in level order, by the numba kernels."""
         values = torch.empty(len(self), dtype=torch.float64)
         kernels.largest(flat_array(W), *self.level_memory().owned, self.above.numpy(), values.numpy())
         return values
 
     def _largest_in_memory(self, W: Tensor) -> tuple[Tensor, Tensor]:
-        """`_largest` in CPU memory, by the kernels."""
+        """The largest absolute value of each subtree and its flat position, by the numba kernels."""
         values, where = torch.zeros(len(self), dtype=torch.float64), torch.full((len(self),), -1)
         kernels.own_largest(flat_array(W), *self.level_memory().owned, values.numpy(), where.numpy())
         kernels.largest_upwards(values.numpy(), where.numpy(), self.above.numpy())
         return self.in_nodes(values), self.in_nodes(where)
 
     def _largest(self, W: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest absolute value of each subtree and its place in the flat parameter; 0 and -1 without entries."""
+        """The largest absolute value of each subtree and its flat position in the parameter, in torch.
+
+        A subtree without entries gets 0 and -1.
+        """
         size, nowhere = W.abs().double().flatten(), W.numel()
-        owners = self.ids.expand(self.shape).flatten().remainder(len(self) + 1)  # free entries get one more slot
+        owners = self.ids.expand(self.shape).flatten().remainder(len(self) + 1)  # free entries use an extra slot
         values = size.new_zeros(len(self) + 1).scatter_reduce(0, owners, size, "amax")
         here = torch.where(size == values[owners], torch.arange(nowhere, device=W.device), nowhere)
         where = here.new_full((len(self) + 1,), nowhere).scatter_reduce(0, owners, here, "amin")
@@ -223,13 +238,19 @@ class Forest(nn.Module):
         return self.in_nodes(values), self.in_nodes(where)
 
     def steps_between_levels(self) -> list[tuple[int, int]]:
-        """First and end place of each level but the first; the parents of a level all lie in the level before."""
+        """First and end place of each level of the forest but the first.
+
+        The parents of the nodes of a level all lie in the level before.
+        """
         levels = self.levels.tolist()
         return list(zip(levels[1:-1], levels[2:], strict=True))
 
 
 class Memory(NamedTuple):
-    """Nodes in some order and the memory that each owns; `kernels.groups.forest` explains units, starts and width."""
+    """Nodes of a forest in some order, and the memory that belongs to each node.
+
+    `kernels.groups.forest` explains units, starts and width.
+    """
 
     nodes: np.ndarray  # [nodes], or empty if they are in the order of the forest
     units: np.ndarray
@@ -238,6 +259,7 @@ class Memory(NamedTuple):
 
     @property
     def owned(self):
+        """The arrays that describe the memory of each node, for the kernels: units, starts, width."""
         return self.units, self.starts, self.width
 
 
@@ -245,21 +267,24 @@ class Preorder(NamedTuple):
     """The nodes of a forest in preorder: memory, depth from 0, and bounds of chunks of whole trees."""
 
     memory: Memory
-    depth: np.ndarray  # [nodes]
-    chunks: np.ndarray  # [chunks + 1]
+    depth: np.ndarray  # [nodes] depth of each node, 0 for roots
+    chunks: np.ndarray  # [chunks + 1] first node of each chunk
 
 
 class Scratch(dict):
-    """Scratch memory and node orders for the kernels of a forest, made on first use and never copied."""
+    """A cache of scratch arrays and node orders for the kernels of a forest, filled on first use.
+
+    A copied or pickled forest gets an empty cache.
+    """
 
     def made(self, name, make):
-        """The value by this name, made on first use."""
+        """The cached value with this name; the function `make` computes it on first use."""
         if name not in self:
             self[name] = make()
         return self[name]
 
     def array(self, name: str, size: int, dtype=np.float64) -> np.ndarray:
-        """An array with any content, the same one at each call."""
+        """An uninitialised scratch array; calls with the same arguments return the same array."""
         return self.made((name, size, dtype), lambda: np.empty(size, dtype))
 
     def __deepcopy__(self, memo):
@@ -270,10 +295,14 @@ class Scratch(dict):
 
 
 class _AlongPaths(torch.autograd.Function):
-    """Sums along the paths of a forest, up to the roots or down to the leaves: each is the gradient of the other."""
+    """Differentiable sums of node values over subtrees (up) or over paths from the root (down).
+
+    Each of the two directions is the gradient of the other.
+    """
 
     @staticmethod
     def forward(ctx, values: Tensor, forest: Forest, up: bool) -> Tensor:
+        """Sums of values [nodes] over subtrees (up) or paths from the root (down)."""
         ctx.forest, ctx.up = forest, up
         values = forest.in_levels(values).clone()
         if values.device.type == "cpu":
@@ -288,6 +317,7 @@ class _AlongPaths(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
+        """The gradient of the sums: the same sums in the other direction."""
         return _AlongPaths.apply(gradient, ctx.forest, not ctx.up), None, None
 
 
@@ -299,7 +329,7 @@ def by_parents(
     parameter: str = "the parameter",
     counts: Sequence[int] | Tensor | None = None,
 ) -> Forest:
-    """Nested groups of rows: each row is a node, parents[row] is another row or -1."""
+    """Nested groups of rows: each row is a node of the Forest, and parents[row] is another row or -1."""
     if len(parents) != shape[0]:
         raise UserError(f"{len(parents)} parents for the {shape[0]} rows of {parameter}")
     names = RowNames(shape[0]) if names is None else names
@@ -315,7 +345,7 @@ def _inverse(order: np.ndarray) -> np.ndarray:
 
 
 def _checked_parents(parents, names: Sequence[str], parameter: str) -> Tensor:
-    """Parents as an int64 vector, if each is a node or -1."""
+    """Parents of the nodes of a forest as an int64 vector; refuses a parent that is no other node and not -1."""
     parents = torch.as_tensor(parents)
     if parents.numel() and (parents.is_floating_point() or parents.dtype == torch.bool):
         raise UserError(f"parents of the nodes of {parameter} must be integers, got {parents.dtype}")
@@ -333,7 +363,7 @@ def _checked_parents(parents, names: Sequence[str], parameter: str) -> Tensor:
 
 
 def _checked_counts(counts, names: Sequence[str], parameter: str) -> Tensor | None:
-    """Counts as an int64 vector, if each is a whole number of at least 1."""
+    """Counts of the nodes of a forest as an int64 vector; refuses counts that are not whole numbers of at least 1."""
     if counts is None:
         return None
     counts = torch.as_tensor(counts).cpu()
@@ -347,8 +377,8 @@ def _checked_counts(counts, names: Sequence[str], parameter: str) -> Tensor | No
 
 
 def _checked_order(parents: Tensor, names: Sequence[str], parameter: str) -> tuple[np.ndarray, np.ndarray]:
-    """Level order: the node at each place and the place of its parent; refuses cycles."""
-    if kernels.levelled(parents.numpy()):  # contiguous memory takes half the time of scattered memory
+    """Level order of a forest: the node at each place, and the place of its parent; refuses cycles."""
+    if kernels.levelled(parents.numpy()):  # keep the order, as contiguous memory is twice as fast
         return np.arange(len(names), dtype=np.int32), parents.numpy().astype(np.int32)
     order, above = kernels.level_order(parents.numpy())
     if len(order) < len(names):

@@ -1,4 +1,4 @@
-"""Weights of groups, by a rule or from a tensor."""
+"""Weights of groups in a penalty, by a rule such as sqrt(size) or from a tensor."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,11 @@ WEIGHTS = {
 
 
 def checked_weights(weights: str | Tensor, size: Tensor, names: Sequence[str], depth: Tensor | None = None) -> Tensor:
-    """Group weights: finite, at least 0, and 0 for groups without entries. Nested groups have a depth, and so the rules
-    depth**alpha and alpha**depth, such as "depth**0.5" and "0.9**depth"."""
+    """Group weights from a rule or a tensor: finite, at least 0, and 0 for groups without entries.
+
+    For nested groups (with `depth`) there are two more rules, depth**alpha and alpha**depth, such as "depth**0.5" and
+    "0.9**depth".
+    """
     if isinstance(weights, str):
         weights = _by_rule(weights, size, depth)
     weights = torch.as_tensor(weights, dtype=torch.float64).cpu()
@@ -30,7 +33,7 @@ def checked_weights(weights: str | Tensor, size: Tensor, names: Sequence[str], d
 
 
 def _by_rule(rule: str, size: Tensor, depth: Tensor | None) -> Tensor:
-    """Group weights by the name of a rule."""
+    """Group weights by the name of a rule: one, sqrt_size, log2_size, and for nested groups a power of the depth."""
     if rule in WEIGHTS:
         return WEIGHTS[rule](size.double())
     rules = [*WEIGHTS] if depth is None else [*WEIGHTS, "depth**alpha", "alpha**depth"]
@@ -42,5 +45,5 @@ def _by_rule(rule: str, size: Tensor, depth: Tensor | None) -> Tensor:
             if exponent == "depth":
                 return float(base) ** depth.double()
         except ValueError:
-            pass  # alpha is no number
+            pass  # the text in place of alpha is not a number
     raise UserError(f"unknown group weights {rule!r}: expected {', '.join(rules)} or a tensor")

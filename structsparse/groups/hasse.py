@@ -1,4 +1,4 @@
-"""Hasse diagrams of groups: which group lies directly inside which other one, as text and as a picture."""
+"""Hasse diagrams of groups, as text and as a picture: which group lies directly inside which other group."""
 
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ from structsparse.base.errors import UserError
 from structsparse.groups.cover import Cover
 from structsparse.groups.forest import Forest
 
-LARGEST = 400  # groups, at most: larger pictures are illegible, and finding the order takes groups^3 steps
-_ABREAST = 12  # groups in a line of a picture
+LARGEST = 400  # groups, at most: larger pictures are illegible, and the computation is cubic
+_ABREAST = 12  # groups per line of a picture, at most
 _LINES = 60  # lines of a picture, at most
-_SHOWN = 24  # letters of a name in a picture
+_SHOWN = 24  # letters of a group name in a picture, at most
 
 
 class Diagram(NamedTuple):
-    """A Hasse diagram: groups, and the pairs (inner, outer) with no group in between."""
+    """A Hasse diagram: groups, and the pairs (inner, outer) of groups with no third group in between."""
 
     names: Sequence[str]
-    sizes: np.ndarray  # [groups] entries
-    inner: np.ndarray  # [pairs] the group inside ...
-    outer: np.ndarray  # [pairs] ... this one
-    alive: np.ndarray | None  # bool [groups]
+    sizes: np.ndarray  # [groups] number of entries of each group
+    inner: np.ndarray  # [pairs] the inner group of each pair
+    outer: np.ndarray  # [pairs] the outer group of each pair
+    alive: np.ndarray | None  # bool [groups] whether each group is alive
     note: str = ""
 
 
 def hasse_text(groups: nn.Module, W: Tensor | None = None, alive: Tensor | None = None, lines: int = 200) -> str:
-    """A Hasse diagram as text: a line per group, indented below the groups that it lies in. ● lives, ○ is dead, if W
-    (or `alive`) is given. The groups inside one that lies in several others are listed once. At most so many lines."""
+    """A Hasse diagram as text: one line per group, indented below the group that contains it, at most `lines` lines.
+
+    If W (or `alive`) is given, ● marks living groups and ○ dead groups. The groups inside a group that occurs several
+    times are listed only the first time.
+    """
     diagram = _diagram(groups, W, alive)
     inside: dict[int, list[int]] = {}
     for low, high in zip(diagram.inner.tolist(), diagram.outer.tolist(), strict=True):
@@ -55,8 +58,10 @@ def hasse_text(groups: nn.Module, W: Tensor | None = None, alive: Tensor | None 
 
 
 def hasse_figure(groups: nn.Module, W: Tensor | None = None, alive: Tensor | None = None) -> Figure:
-    """A Hasse diagram as a picture: outer groups above the groups inside them, dead ones pale, if W (or `alive`) is
-    given."""
+    """A Hasse diagram as a picture: outer groups are above the groups inside them.
+
+    If W (or `alive`) is given, dead groups are pale.
+    """
     diagram = _diagram(groups, W, alive)
     count = len(diagram.sizes)
     places, lines = _places(diagram) if count <= LARGEST else (None, 0)
@@ -87,25 +92,28 @@ def hasse_figure(groups: nn.Module, W: Tensor | None = None, alive: Tensor | Non
 
 
 def _living(diagram: Diagram) -> str:
-    """How many groups live, for a title."""
+    """The number of living groups of a Hasse diagram, as part of a title."""
     return "" if diagram.alive is None else f", {int(diagram.alive.sum())} alive"
 
 
 def _line(diagram: Diagram, g: int) -> str:
-    """The line of one group."""
+    """The line of one group in a Hasse diagram as text."""
     mark = "" if diagram.alive is None else "● " if diagram.alive[g] else "○ "
     size = int(diagram.sizes[g])
     return f"{mark}{diagram.names[g]}  {size:,} {'entry' if size == 1 else 'entries'}"
 
 
 def _short(name: str) -> str:
-    """A name cut to the width of a box."""
+    """The name of a group, cut to the width of its box in a Hasse picture."""
     return name if len(name) <= _SHOWN else name[: _SHOWN - 1] + "…"
 
 
 def _places(diagram: Diagram) -> tuple[np.ndarray, int]:
-    """The place of each group in a picture, [groups, (x, y)], and the number of lines. Its line follows from the
-    longest chain of groups around it, its place in the line from the places of the groups around it."""
+    """The place of each group in a Hasse picture, [groups, (x, y)], and the number of lines.
+
+    The line of a group follows from the longest chain of groups around it. Its place in the line follows from the
+    places of the groups directly around it.
+    """
     depth = np.zeros(len(diagram.sizes), dtype=int)
     while True:
         deeper = depth.copy()
@@ -129,7 +137,7 @@ def _places(diagram: Diagram) -> tuple[np.ndarray, int]:
     return places, max(1, line)
 
 
-# Inclusion of groups
+# Which group lies inside which
 
 
 def _diagram(groups: nn.Module, W: Tensor | None, alive: Tensor | None) -> Diagram:
@@ -145,7 +153,7 @@ def _diagram(groups: nn.Module, W: Tensor | None, alive: Tensor | None) -> Diagr
         parents = groups.parents.cpu().numpy()
         inner = (parents >= 0).nonzero()[0]
         return Diagram(groups.names, sizes, inner, parents[inner], alive)
-    if not isinstance(groups, Cover):  # disjoint
+    if not isinstance(groups, Cover):  # a Partition: no group lies inside another
         return Diagram(groups.names, sizes, none, none, alive)
     if len(groups) > LARGEST:
         note = f"(the order of {len(groups):,} groups is not shown; at most {LARGEST} are compared)"
@@ -154,15 +162,15 @@ def _diagram(groups: nn.Module, W: Tensor | None, alive: Tensor | None) -> Diagr
 
 
 def _of_sets(groups: nn.Module, sizes: np.ndarray, alive: np.ndarray | None) -> Diagram:
-    """The Hasse diagram of overlapping groups; equal ones become one group with both names."""
+    """The Hasse diagram of overlapping groups; equal groups become one group with the names of all."""
     members, offsets = groups.members.cpu().numpy(), groups.offsets.cpu().numpy()
     sets = csr_array((np.ones(len(members)), members, offsets), shape=(len(groups), len(groups.multiplicity)))
-    common, count = (sets @ sets.T).toarray(), np.diff(offsets)  # [groups, groups] members of both
+    common, count = (sets @ sets.T).toarray(), np.diff(offsets)  # [groups, groups] number of common members
     within = common == count[:, None]
-    first = (within & within.T).argmax(1)  # the first of all equal ones
+    first = (within & within.T).argmax(1)  # the first of all groups with the same members
     distinct = np.unique(first)
     names = [" = ".join(groups.names[g] for g in (first == k).nonzero()[0].tolist()) for k in distinct.tolist()]
     strictly = (within & ~within.T)[np.ix_(distinct, distinct)]
-    through = strictly.astype(np.float32) @ strictly.astype(np.float32) > 0  # with a third one in between
+    through = strictly.astype(np.float32) @ strictly.astype(np.float32) > 0  # pairs with a third group in between
     inner, outer = (strictly & ~through).nonzero()
     return Diagram(names, sizes[distinct], inner, outer, None if alive is None else alive[distinct])

@@ -1,8 +1,9 @@
-"""Groups by the units of a network's layers: neurons, filters, attention heads, embedding columns, whole layers.
+"""Groups of the units of neural network layers: neurons, filters, attention heads, embedding columns, whole layers.
 
-Each unit has two makers: from the shape of one parameter, `groups(shape, layout, parameter=name)` (the targets of
-conf/groups/module_*.yaml), and from a model, {parameter name: Partition} over all its layers of a kind (`BY_MODULE`,
-used by `networks.attach`). Biases stay free: a unit whose weights are zero is a constant.
+Each kind of unit has two functions. The first one, `groups(shape, layout, parameter=name)`, groups one parameter by its
+shape; conf/groups/module_*.yaml names it. The second one groups all layers of a model and returns {parameter name:
+Partition}. `BY_MODULE` lists it, and `structsparse.networks.attach.attach` uses it. Biases stay free: a unit whose
+weights are all zero outputs a constant.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Patterns = str | Sequence[str]
 
 
 class UnitNames(Sequence):
-    """The names `encoder.0.linear1 row 0`, `encoder.0.linear1 row 1`, ..., made on demand."""
+    """The names of the units of a layer, `encoder.0.linear1 row 0`, ..., as a sequence that makes each on demand."""
 
     def __init__(self, parameter: str, noun: str, count: int):
         layer = parameter
@@ -41,6 +42,7 @@ class UnitNames(Sequence):
         return [f"{self.stem} {k}" for k in self.units[unit]] if isinstance(unit, slice) else self._name(unit)
 
     def _name(self, unit: int) -> str:
+        """The name of one unit of the layer."""
         return f"{self.stem} {self.units[unit]}"
 
 
@@ -49,19 +51,19 @@ class UnitNames(Sequence):
 
 @over(ANY, makes=Partition)
 def rows(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
-    """Groups by row: the weights into one unit of a linear layer, or the vector of one word of an embedding."""
+    """Groups by row: the weights into one neuron of a linear layer, or the vector of one word of an embedding."""
     return _along(shape, 0, "row", shape[0] if len(shape) else 0, weights, parameter)
 
 
 @over(ANY, makes=Partition)
 def columns(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
-    """Groups by column: the weights out of one input of a linear layer, or one dimension of an embedding."""
+    """Groups by column: the weights that read one input of a linear layer, or one dimension of an embedding."""
     return _along(shape, 1, "column", shape[1] if len(shape) > 1 else 0, weights, parameter)
 
 
 @over(ANY, makes=Partition)
 def filters(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
-    """Groups by output filter of a convolution [filters, channels, *kernel]."""
+    """Groups by output filter of a convolution with weights [filters, channels, *kernel]."""
     _check_kernel(shape, parameter)
     return _along(shape, 0, "filter", shape[0], weights, parameter)
 
@@ -70,8 +72,11 @@ def filters(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", p
 def channels(
     shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter", blocks: int = 1
 ):
-    """Groups by input channel of a convolution. With `blocks` (nn.Conv2d(groups=...)), each block reads other channels:
-    entry j of dimension 1 in block b is channel b * (channels / blocks) + j."""
+    """Groups by input channel of a convolution.
+
+    With `blocks` > 1 (nn.Conv2d(groups=blocks)), each block reads its own channels: channel b * (channels / blocks) + j
+    is index j of block b.
+    """
     _check_kernel(shape, parameter)
     return _blocked(shape, "channel", blocks, weights, parameter)
 
@@ -87,8 +92,11 @@ def heads(
     along: str = "rows",
     stacked: int = 1,
 ):
-    """Groups by attention head: its rows of a query, key or value matrix, or its columns (`along`) of the output
-    matrix. The rows of a head in `stacked` matrices (3 in nn.MultiheadAttention.in_proj_weight) form one group."""
+    """Groups by attention head: its rows of a query, key or value matrix, or its columns of the output matrix.
+
+    `along` is "rows" or "columns". If `stacked` matrices lie in one parameter (3 in
+    nn.MultiheadAttention.in_proj_weight), the rows of a head in all of them form one group.
+    """
     if along not in ("rows", "columns"):
         raise UserError(f"heads of {parameter}: along={along!r}, expected rows or columns")
     dimension = 0 if along == "rows" else 1
@@ -104,14 +112,14 @@ def heads(
 
 @over(ANY, makes=Partition)
 def layers(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
-    """One group for the whole parameter."""
+    """One group of all entries of the parameter (a whole layer)."""
     ids = torch.zeros([1] * len(shape), dtype=torch.long)
     name = parameter.removesuffix(".weight")
     return Partition(ids, [name], shape, weights, parameter)
 
 
 def _along(shape, dimension: int, noun: str, count: int, weights: Weights, parameter: str) -> Partition:
-    """A group for each place along a dimension."""
+    """Groups of the units along one dimension of a layer parameter."""
     if len(shape) <= dimension:
         raise UserError(f"{parameter} {tuple(shape)} has no {noun}s to group; choose other parameters or groups")
     ids = torch.arange(count).view([-1 if d == dimension else 1 for d in range(len(shape))])
@@ -119,7 +127,7 @@ def _along(shape, dimension: int, noun: str, count: int, weights: Weights, param
 
 
 def _blocked(shape, noun: str, blocks: int, weights: Weights, parameter: str) -> Partition:
-    """A group for each place along dimension 1, in each of the `blocks` of dimension 0."""
+    """Groups of the units along dimension 1 of a convolution weight, separately in each block of dimension 0."""
     if blocks == 1:
         return _along(shape, 1, noun, shape[1], weights, parameter)
     if shape[0] % blocks:
@@ -131,7 +139,7 @@ def _blocked(shape, noun: str, blocks: int, weights: Weights, parameter: str) ->
 
 
 def _check_kernel(shape: Sequence[int], parameter: str) -> None:
-    """Refuse a parameter that is no convolution kernel."""
+    """Refuse a parameter that is not the weight of a convolution."""
     if len(shape) < 3:
         raise UserError(
             f"{parameter} {tuple(shape)} is no convolution: expected [filters, channels, *kernel]; choose module_rows "
@@ -143,7 +151,7 @@ def _check_kernel(shape: Sequence[int], parameter: str) -> None:
 
 
 def linear_rows(model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size") -> dict[str, Partition]:
-    """Groups by neuron of every linear layer: the weights into it."""
+    """Groups of the neurons of every linear layer of a model: the weights into each neuron."""
     layers = _matrices(model, nn.Linear)
     return _groups(model, "linear layer", layers, parameters, lambda name, m: rows(m.weight.shape, None, weights, name))
 
@@ -151,7 +159,7 @@ def linear_rows(model: nn.Module, parameters: Patterns = "*", weights: Weights =
 def linear_columns(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """Groups by input of every linear layer: the weights out of it."""
+    """Groups of the inputs of every linear layer of a model: the weights that read each input."""
     layers = _matrices(model, nn.Linear)
     return _groups(
         model, "linear layer", layers, parameters, lambda name, m: columns(m.weight.shape, None, weights, name)
@@ -161,9 +169,13 @@ def linear_columns(
 def convolution_filters(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """Groups by output filter of every convolution; in a transposed one filters lie along dimension 1."""
+    """Groups of the output filters of every convolution of a model.
+
+    The filters of a transposed convolution lie along dimension 1.
+    """
 
     def make(name: str, m: nn.Module) -> Partition:
+        """The groups of the output filters of one convolution."""
         if isinstance(m, TRANSPOSED):
             return _blocked(m.weight.shape, "filter", m.groups, weights, name)
         return filters(m.weight.shape, None, weights, name)
@@ -174,9 +186,13 @@ def convolution_filters(
 def convolution_channels(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """Groups by input channel of every convolution; in a transposed one channels lie along dimension 0."""
+    """Groups of the input channels of every convolution of a model.
+
+    The channels of a transposed convolution lie along dimension 0.
+    """
 
     def make(name: str, m: nn.Module) -> Partition:
+        """The groups of the input channels of one convolution."""
         if isinstance(m, TRANSPOSED):
             return _along(m.weight.shape, 0, "channel", m.weight.shape[0], weights, name)
         return channels(m.weight.shape, None, weights, name, m.groups)
@@ -187,11 +203,14 @@ def convolution_channels(
 def attention_heads(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """Groups by head of every nn.MultiheadAttention: its query, key and value rows together, and its output columns.
+    """Groups of the heads of every nn.MultiheadAttention of a model.
 
-    A head is dead if its output columns are zero (`parameters="*out_proj.weight"`), or its value rows."""
+    A head has its query, key and value rows in one group, and its output columns in another. The head is dead as soon
+    as its output columns are zero (`parameters="*out_proj.weight"`), or its value rows.
+    """
 
     def find() -> Iterator[tuple[str, Tensor, nn.Module]]:
+        """The projection matrices of every nn.MultiheadAttention, with their names."""
         for prefix, m in model.named_modules():
             if isinstance(m, nn.MultiheadAttention):
                 for part in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"):
@@ -200,6 +219,7 @@ def attention_heads(
                 yield f"{prefix}.out_proj.weight", m.out_proj.weight, m
 
     def make(name: str, m: nn.MultiheadAttention) -> Partition:
+        """The groups of heads in one projection matrix."""
         if name.endswith("out_proj.weight"):
             return heads(m.out_proj.weight.shape, None, weights, name, heads=m.num_heads, along="columns")
         weight = getattr(m, name.rpartition(".")[2])
@@ -212,8 +232,10 @@ def attention_heads(
 def projection_heads(
     model: nn.Module, heads: int, inputs: Patterns = (), outputs: Patterns = (), weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """Groups by head of attention made of linear layers: rows of layers whose names match `inputs` (queries, keys,
-    values), columns of layers that match `outputs`: projection_heads(model, 8, ["*.query", "*.value"], "*.out").
+    """Groups of the heads of an attention that is built of linear layers.
+
+    Heads are rows of the layers whose names match `inputs` (queries, keys, values), and columns of the layers that
+    match `outputs`. Example: projection_heads(model, 8, ["*.query", "*.value"], "*.out").
     """
     by_name = {}
     for patterns, along in ((inputs, "rows"), (outputs, "columns")):
@@ -227,14 +249,14 @@ def projection_heads(
 
 
 def _heads_along(count: int, along: str, weights: Weights) -> Callable[[str, nn.Module], Partition]:
-    """A maker of the heads of one linear layer."""
+    """A function that groups the weight of a linear layer by attention head."""
     return lambda name, m: heads(m.weight.shape, None, weights, name, heads=count, along=along)
 
 
 def embedding_columns(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """Groups by dimension of every embedding."""
+    """Groups of the dimensions of every embedding of a model: one group per column."""
     layers = _matrices(model, EMBEDDINGS)
     return _groups(model, "embedding", layers, parameters, lambda name, m: columns(m.weight.shape, None, weights, name))
 
@@ -242,13 +264,13 @@ def embedding_columns(
 def embedding_rows(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """Groups by word of every embedding."""
+    """Groups of the words of every embedding of a model: one group per row."""
     layers = _matrices(model, EMBEDDINGS)
     return _groups(model, "embedding", layers, parameters, lambda name, m: rows(m.weight.shape, None, weights, name))
 
 
 def whole_layers(model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size") -> dict[str, Partition]:
-    """One group for the weight of each linear layer, convolution or embedding."""
+    """One group per layer of a model: the whole weight of each linear layer, convolution or embedding."""
     matrices = _matrices(model, (nn.Linear, *CONVOLUTIONS, *TRANSPOSED, *EMBEDDINGS))
     return _groups(model, "layer", matrices, parameters, lambda name, m: layers(m.weight.shape, None, weights, name))
 
@@ -266,7 +288,10 @@ BY_MODULE: dict[str, Callable[..., dict[str, Partition]]] = {
 
 
 def _matrices(model: nn.Module, kinds) -> Iterator[tuple[str, Tensor, nn.Module]]:
-    """Layers of these kinds with the names of their weights, without those inside nn.MultiheadAttention."""
+    """The layers of these kinds in a model: name of the weight, weight, layer.
+
+    The output projection inside an nn.MultiheadAttention is left out; `attention_heads` groups it.
+    """
     inside = {id(m.out_proj) for m in model.modules() if isinstance(m, nn.MultiheadAttention)}
     for prefix, m in model.named_modules():
         if isinstance(m, kinds) and id(m) not in inside:
@@ -274,7 +299,10 @@ def _matrices(model: nn.Module, kinds) -> Iterator[tuple[str, Tensor, nn.Module]
 
 
 def _groups(model: nn.Module, what: str, layers, patterns: Patterns, make) -> dict[str, Partition]:
-    """The groups of each layer whose weight has a matching name; a shared weight counts once, by its name in torch."""
+    """The groups of each layer weight whose name matches a pattern.
+
+    A shared parameter is grouped once, under the name that torch gives it.
+    """
     canonical = {id(parameter): name for name, parameter in model.named_parameters()}
     candidates = {canonical[id(weight)]: m for _, weight, m in layers if id(weight) in canonical}
     if not candidates:
@@ -288,7 +316,7 @@ def _groups(model: nn.Module, what: str, layers, patterns: Patterns, make) -> di
 
 
 def _checked(name: str, m: nn.Module) -> str:
-    """The name of a layer's weight, if the layer is not lazy."""
+    """The name of a weight; refuses a layer whose parameters are not initialised yet."""
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in m.parameters()):
         raise UserError(f"{name} has no shape yet; run the model once before grouping its units")
     return name

@@ -1,4 +1,4 @@
-"""Overlapping groups from a partial order of templates: coarse before fine (the paper's Figure 1)."""
+"""Overlapping groups from a partial order of feature templates, coarse before fine (the paper's Figure 1)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def coarse_to_fine(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Cover:
-    """Overlapping groups by which a template, rows offsets[k] to offsets[k + 1], lives only if all coarser ones live.
+    """Overlapping groups of feature templates: a template can live only if all coarser templates live.
 
-    The group of a template holds its own rows and those of every *finer* template: as coarse precedes fine, G_a is the
-    union of the rows of all b with a <= b. Entries survive if they lie in no dead group, and a template's rows lie in
-    its own group and in those of all coarser templates. So when a coarse template's group dies, all finer templates die
-    with it. The finest templates lie in the most groups, pay for each, and die first. (With the union over coarser
-    templates, coarse templates would need fine ones.) A group has the name of its template.
+    Template k has the rows offsets[k] to offsets[k + 1]. Its group, which has the same name, holds its own rows and
+    those of every *finer* template. An entry survives if it lies in no dead group. The rows of a template lie in its
+    own group and in the groups of all coarser templates. So when the group of a coarse template dies, all finer
+    templates die with it. The finest templates lie in the most groups, pay for each, and die first. (With unions over
+    coarser templates instead, coarse templates would need fine ones.)
 
     `order` is a bool matrix, order[a, b] true if a is below (coarser than) b; or pairs (finer, coarser) of names; or a
     function below(a, b) of two names. Relations that follow from others may be left out. A cycle is an error that lists
@@ -42,7 +42,10 @@ def coarse_to_fine(
 
 
 def as_matrix(order: Order, names: Sequence[str]) -> Tensor:
-    """An order in any form as a matrix, bool [a, b], a is below b; the diagonal of the input does not matter."""
+    """A partial order of templates in any form, as a matrix: bool [a, b], true if a is below (coarser than) b.
+
+    The diagonal of the input is ignored.
+    """
     count = len(names)
     if callable(order):
         order = torch.tensor([[bool(order(a, b)) for b in names] for a in names], dtype=torch.bool).view(count, count)
@@ -57,7 +60,7 @@ def as_matrix(order: Order, names: Sequence[str]) -> Tensor:
 
 
 def closure(below: Tensor, names: Sequence[str]) -> Tensor:
-    """The transitive closure of an order: below[a, c] where below[a, b] and below[b, c]. Refuses cycles."""
+    """The transitive closure of an order of templates: a <= b and b <= c give a <= c. Refuses cycles."""
     reached = below
     while True:
         further = reached | (reached.float() @ reached.float() > 0)
@@ -73,7 +76,7 @@ def closure(below: Tensor, names: Sequence[str]) -> Tensor:
 
 
 def _from_pairs(pairs: Iterable[tuple[str, str]], names: Sequence[str]) -> Tensor:
-    """The matrix of an order given as pairs (finer, coarser) of names."""
+    """The matrix of an order of templates that is given as pairs (finer, coarser) of names."""
     place = {name: k for k, name in enumerate(names)}
     below = torch.zeros(len(names), len(names), dtype=torch.bool)
     for pair in pairs:
@@ -89,15 +92,15 @@ def _from_pairs(pairs: Iterable[tuple[str, str]], names: Sequence[str]) -> Tenso
 
 
 def _first_names(names: Sequence[str]) -> str:
-    """The first names of a list, for a message."""
+    """The first five names of templates, for an error message."""
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _cycle(below: Tensor, reached: Tensor, names: Sequence[str]) -> list[str]:
-    """The names along a shortest cycle, the same one at both ends."""
+    """The names of the templates along a shortest cycle of an order; the first name is also the last."""
     start = int(reached.diagonal().nonzero()[0])
     paths = [[start]]
-    for path in paths:  # grows while it is read
+    for path in paths:  # the loop appends to `paths`
         if below[path[-1], start]:
             return [names[k] for k in [*path, start]]
         visited = {k for other in paths for k in other}

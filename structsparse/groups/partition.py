@@ -1,4 +1,4 @@
-"""Disjoint groups: `Partition`, and its makers by rows, columns and row blocks."""
+"""Disjoint groups: the class `Partition`, and functions that make partitions by rows, columns and row blocks."""
 
 from collections.abc import Sequence
 
@@ -14,13 +14,14 @@ from structsparse.kernels.prox import blocks as kernels
 class Partition(nn.Module):
     """Disjoint groups of the entries of one parameter.
 
-    `ids` broadcasts against the parameter: [rows, 1] groups rows, [1, labels] groups columns, the full shape groups
-    entries; -1 is free (unpenalised, always alive). `size` counts entries of the parameter (rows x labels). `weight`
-    is 1 ("one"), sqrt(size) ("sqrt_size"), log2(1 + size) ("log2_size": the paper's log2|G|, but above zero for a
-    single entry) or a tensor; a group without entries weighs 0. `parameter` names the parameter in messages.
+    `ids` is the group of each entry and broadcasts against the parameter: [rows, 1] groups rows, [1, labels] groups
+    columns, the full shape groups entries. -1 is free (unpenalised, always alive). `size` counts entries of the
+    parameter (rows x labels). `weight` is 1 ("one"), sqrt(size) ("sqrt_size"), log2(1 + size) ("log2_size": the paper's
+    log2|G|, but above zero for a single entry) or a tensor. A group without entries has weight 0. `parameter` is the
+    name of the parameter in messages.
     """
 
-    whole = False  # whether row numbers are fixed, so that no row may leave the parameter
+    whole = False  # whether rows must not be removed from the parameter, as their numbers are fixed
 
     def __init__(
         self,
@@ -33,7 +34,8 @@ class Partition(nn.Module):
         super().__init__()
         self.names, self.shape, self.parameter = names, torch.Size(shape), parameter
         ids = _checked_ids(ids, len(names), self.shape, parameter)
-        self.shared = [d for d, n in enumerate(self.shape) if ids.shape[d] == 1 < n]  # one id for all of them
+        # dimensions along which all entries have the same group
+        self.shared = [d for d, n in enumerate(self.shape) if ids.shape[d] == 1 < n]
         flat = ids.flatten()
         self.free = bool((flat < 0).any())
         self.aligned = len(flat) == len(names) and bool((flat == torch.arange(len(flat))).all())
@@ -51,17 +53,17 @@ class Partition(nn.Module):
         return f"{len(self)} groups over {self.parameter} {tuple(self.shape)}"
 
     def sums(self, X: Tensor) -> Tensor:
-        """Sum of an entrywise tensor over each group: [groups], float64."""
+        """Sum of a tensor of the shape of the parameter over each disjoint group: [groups], float64."""
         self.check(X)
         totals = (X.sum(self.shared, keepdim=True) if self.shared else X).double().flatten()
         if self.aligned:
             return totals
         ids = self.ids.flatten()
-        slots = ids.remainder(len(self) + 1) if self.free else ids  # free entries get one more slot
+        slots = ids.remainder(len(self) + 1) if self.free else ids  # free entries use an extra slot
         return totals.new_zeros(len(self) + 1).index_add(0, slots, totals)[: len(self)]
 
     def norms(self, W: Tensor) -> Tensor:
-        """Euclidean norm of each group: [groups], float64; its gradient is zero at zero."""
+        """Euclidean norm of each disjoint group: [groups], float64. The gradient of a zero norm is zero."""
         squares = self._block_sums(W, 2) if self.in_blocks(W) else self.sums(W * W)
         if not squares.requires_grad:
             return squares.sqrt()
@@ -69,16 +71,18 @@ class Partition(nn.Module):
         return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
 
     def nonzeros(self, W: Tensor) -> Tensor:
-        """How many entries of each group differ from zero: [groups], float64."""
+        """The number of nonzero entries of each disjoint group: [groups], float64."""
         return self.sums_past(W, self.weight.new_zeros(len(self)))[0] if self.in_blocks(W) else self.sums(W != 0)
 
     def alive(self, W: Tensor) -> Tensor:
-        """Whether any entry of a group differs from zero: bool [groups]."""
+        """Whether any entry of a disjoint group differs from zero: bool [groups]."""
         return (self._block_sums(W, 1) if self.in_blocks(W) else self.sums(W != 0)) != 0
 
     def sums_past(self, W: Tensor, cuts: Tensor) -> Tensor:
-        """Of the entries of each group that exceed its cut: their number, and the sums of what exceeds it and of its
-        squares: [3, groups], float64."""
+        """Count and sums of the entries of each disjoint group that exceed a cut: [3, groups], float64.
+
+        For the entries with |w| > cuts[g]: their number, the sum of |w| - cut, and the sum of (|w| - cut)^2.
+        """
         if self.in_blocks(W):
             sums = torch.zeros(3, len(self), dtype=torch.float64)
             kernels.block_sums_past(
@@ -89,32 +93,35 @@ class Partition(nn.Module):
         return torch.stack([self.sums(past > 0), self.sums(past), self.sums(past * past)])
 
     def expand(self, values: Tensor, fill: float) -> Tensor:
-        """values [groups] -> one per entry, broadcastable against the parameter; free entries get `fill`."""
+        """Expand values [groups] to one per entry, broadcastable against the parameter; free entries get `fill`."""
         if self.aligned:
             return values.view(self.ids.shape)
         if self.free:
-            values = torch.cat([values, values.new_full((1,), fill)])  # where -1 points
+            values = torch.cat([values, values.new_full((1,), fill)])  # id -1 selects the last value
         return values[self.ids]
 
     def in_blocks(self, W: Tensor) -> bool:
-        """Whether the kernels for contiguous row blocks can work on the memory of W."""
+        """Whether the numba kernels for contiguous row blocks can work on the memory of W."""
         self.check(W)
         return self.offsets is not None and walkable(W)
 
     def check(self, W: Tensor) -> None:
-        """Refuse a tensor of another shape."""
+        """Raise UserError if a tensor does not have the shape of the parameter of these groups."""
         if W.shape != self.shape:
             raise UserError(f"these groups are of {self.parameter} {tuple(self.shape)}, got a tensor {tuple(W.shape)}")
 
     def _block_sums(self, W: Tensor, power: int) -> Tensor:
+        """Sum of |W|^power over each row block, by the numba kernel: [groups], float64."""
         sums = torch.zeros(len(self), dtype=torch.float64)
         kernels.block_sums(flat_array(W), self.offsets.numpy(), self.shape[1:].numel(), power, sums.numpy())
         return sums
 
 
 class RowBlocks(Partition):
-    """Disjoint groups of contiguous rows: rows offsets[k] : offsets[k + 1] are group k. A table may have many millions
-    of rows, so `ids` are made on first use."""
+    """Disjoint groups of contiguous rows: group k has the rows offsets[k] : offsets[k + 1].
+
+    A table may have many millions of rows, so `ids` are computed on first use.
+    """
 
     free = False
 
@@ -133,20 +140,23 @@ class RowBlocks(Partition):
 
     @property
     def ids(self) -> Tensor:
+        """The group of each row, computed on first use; broadcastable against the parameter."""
         if self._ids is None or self._ids.device != self.offsets.device:
             self._ids = self._by_row(torch.arange(len(self), device=self.offsets.device))
         return self._ids
 
     def expand(self, values: Tensor, fill: float) -> Tensor:
+        """Expand values [groups] to one per entry, broadcastable against the parameter; no entry is free."""
         return self._by_row(values)
 
     def _by_row(self, values: Tensor) -> Tensor:
+        """Expand values [groups] to one value per row, broadcastable against the parameter."""
         wide = torch.repeat_interleave(values, self.offsets.diff(), output_size=self.shape[0])
         return _along(wide, 0, self.shape)
 
 
 class RowNames(Sequence):
-    """The names `row 0`, `row 1`, ..., made on demand."""
+    """The names `row 0`, `row 1`, ... as a sequence that makes each name on demand."""
 
     def __init__(self, rows: int):
         self.rows = range(rows)
@@ -165,7 +175,7 @@ def by_row_blocks(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Partition:
-    """Disjoint groups of contiguous rows: rows offsets[k] to offsets[k + 1] belong to names[k], such as a template."""
+    """Disjoint groups of contiguous rows: rows offsets[k] to offsets[k + 1] form the group names[k]."""
     offsets = torch.as_tensor(offsets, dtype=torch.long)
     if len(offsets) != len(names) + 1:
         raise UserError(f"{len(names)} groups of {parameter} need {len(names) + 1} offsets, got {len(offsets)}")
@@ -184,7 +194,7 @@ def by_row(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Partition:
-    """Disjoint groups by row: each row is a group, as in feature selection."""
+    """Disjoint groups by row: each row of the parameter is a group, as in feature selection."""
     names = RowNames(shape[0]) if names is None else names
     return _by_dimension(0, shape, names, weights, parameter)
 
@@ -195,30 +205,31 @@ def by_column(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Partition:
-    """Disjoint groups by column: each column is a group, such as the weights of one label."""
+    """Disjoint groups by column: each column of the parameter is a group, such as the weights of one label."""
     if len(shape) < 2:
         raise UserError(f"{parameter} {tuple(shape)} has no columns to group")
     return _by_dimension(1, shape, names, weights, parameter)
 
 
 def _by_dimension(dimension, shape, names, weights, parameter) -> Partition:
-    """A group for each place along a dimension."""
+    """Disjoint groups along one dimension: one group for each index of the dimension."""
     if len(names) != shape[dimension]:
         raise UserError(f"{len(names)} names for the {shape[dimension]} {_noun(dimension)} of {parameter}")
     return Partition(_along(torch.arange(len(names)), dimension, shape), names, shape, weights, parameter)
 
 
 def _along(ids: Tensor, dimension: int, shape: Sequence[int]) -> Tensor:
-    """Ids along one dimension, broadcastable against the parameter."""
+    """Group ids along one dimension, broadcastable against the parameter."""
     return ids.view([-1 if d == dimension else 1 for d in range(len(shape))])
 
 
 def _noun(dimension: int) -> str:
+    """What the indices along a dimension are called in messages: rows, columns, or entries along a dimension."""
     return ("rows", "columns")[dimension] if dimension < 2 else f"entries along dimension {dimension}"
 
 
 def _checked_ids(ids: Tensor, groups: int, shape: torch.Size, parameter: str) -> Tensor:
-    """Group ids with as many dimensions as the parameter, each of length 1 or the parameter's."""
+    """Group ids with as many dimensions as the parameter, each of length 1 or that of the parameter."""
     if ids.is_floating_point() or ids.dtype == torch.bool:
         raise UserError(f"group ids of {parameter} must be integers, got {ids.dtype}")
     if ids.dim() > len(shape):
@@ -238,12 +249,12 @@ def _checked_ids(ids: Tensor, groups: int, shape: torch.Size, parameter: str) ->
 
 
 def _row_after_row(ids: Tensor, shape: torch.Size) -> bool:
-    """Whether each row has one id, none is free, and groups are contiguous: then the kernels apply."""
+    """Whether groups are contiguous blocks of rows without free rows, so that the kernels for row blocks apply."""
     flat = ids.flatten()
     one_a_row = len(shape) > 0 and ids.shape[0] == shape[0] == len(flat)
     return one_a_row and not (flat < 0).any() and not (flat.diff() < 0).any()
 
 
 def _row_offsets(count: Tensor) -> Tensor:
-    """The first row of each group, then the number of rows."""
+    """The first row of each group of contiguous rows, then the number of rows."""
     return torch.cat([count.new_zeros(1), count.cumsum(0)])

@@ -1,9 +1,9 @@
-"""Penalties for any torch network: which parameters and groups they are on, and the prox after each optimizer step.
+"""Penalties for any torch network: penalties for its parameters, and the prox after each optimizer step.
 
     penalties = attach("group_lasso", model, groups="module_rows", parameters="*linear1.weight", strength=1e-3)
     trainer = lightning.Trainer(callbacks=[ProximalStep(penalties)])
 
-or, in a plain training loop, `handle = proximal(optimizer, model, penalties)` once before it.
+In a plain training loop, call `handle = proximal(optimizer, model, penalties)` once before the loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from structsparse.groups.modules import BY_MODULE
 from structsparse.penalties import Penalty
 from structsparse.solvers.base import solver_of
 
-_HANDLES: WeakKeyDictionary[Optimizer, RemovableHandle] = WeakKeyDictionary()  # of the hooks that `proximal` has made
+_HANDLES: WeakKeyDictionary[Optimizer, RemovableHandle] = WeakKeyDictionary()  # the hook of `proximal`, by optimizer
 
 
 def attach(
@@ -37,11 +37,12 @@ def attach(
     weights: str = "sqrt_size",
     **options,
 ) -> dict[str, Penalty]:
-    """Penalties on the chosen parameters of a model, by parameter name: what ProximalStep and `proximal` take.
+    """Make penalties for the chosen parameters of a model: {parameter name: penalty}.
 
-    `penalty`: a class, or its name in small letters ("l1", "group_lasso"); `options` go to it (strength, mix, ...).
-    `groups`: a unit of the layers ("module_rows", one of modules.BY_MODULE), {parameter name: groups}, a function
-    (shape, layout, parameter=name) -> groups, or None for a penalty on entries. `parameters`: patterns of their names.
+    The callback ProximalStep and the function `proximal` take the result. `penalty`: a class, or its name in small
+    letters ("l1", "group_lasso"); `options` are its arguments (strength, mix, ...). `groups`: a unit of the layers
+    ("module_rows", one of modules.BY_MODULE), {parameter name: groups}, or a function (shape, layout, parameter=name)
+    -> groups. None is for a penalty on entries. `parameters`: patterns of parameter names.
     """
     make = _class_of(penalty) if isinstance(penalty, str) else penalty
     _check_options(make, {**({} if groups is None else {"groups": groups}), **options})
@@ -63,7 +64,7 @@ def attach(
 
 
 def chosen(model: nn.Module, patterns: str | Sequence[str]) -> dict[str, nn.Parameter]:
-    """The parameters whose names match a pattern. A pattern that matches nothing is refused."""
+    """The parameters of a model whose names match a pattern. A pattern that matches nothing is refused."""
     named = dict(model.named_parameters())
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     for pattern in patterns:
@@ -73,9 +74,12 @@ def chosen(model: nn.Module, patterns: str | Sequence[str]) -> dict[str, nn.Para
 
 
 def proximal(optimizer: Optimizer, model: nn.Module, penalties: Mapping[str, Penalty]) -> RemovableHandle:
-    """Apply each penalty's prox after every step of an optimizer, with the effective step; `.remove()` ends it.
+    """Register a hook that applies the prox of each penalty after every step of a torch optimizer.
 
-    For loops without Lightning. Do not clip gradients: that shortens the gradient, but not the threshold."""
+    The prox uses the effective step of the optimizer. Call `.remove()` on the result to stop. The function is for
+    training loops without Lightning. Do not clip gradients: clipping shortens the gradient, but not the threshold of
+    the prox.
+    """
     named = dict(model.named_parameters())
     unknown = [name for name in penalties if name not in named]
     if unknown:
@@ -98,11 +102,15 @@ def proximal(optimizer: Optimizer, model: nn.Module, penalties: Mapping[str, Pen
 
 
 def _prox_after_step(optimizer: Optimizer, penalties: Mapping[torch.Tensor, Penalty]) -> Callable[..., None]:
-    """A hook that applies the proxes. Parameter groups are looked up at each step: `load_state_dict` replaces them."""
+    """A hook that applies the proxes after an optimizer step.
+
+    Parameter groups of the optimizer are looked up at each step, as `load_state_dict` replaces them.
+    """
     targets = [(penalty.to(p.device), _place_of(optimizer, p), p) for p, penalty in penalties.items()]
     solver = solver_of(optimizer)
 
     def apply(*_) -> None:
+        """Apply the prox of each penalty with the current effective step."""
         for penalty, place, parameter in targets:
             step = solver.effective_step(optimizer.param_groups[place], parameter)
             penalty.prox_(parameter.detach(), step)
@@ -111,22 +119,22 @@ def _prox_after_step(optimizer: Optimizer, penalties: Mapping[torch.Tensor, Pena
 
 
 def _place_of(optimizer: Optimizer, parameter: torch.Tensor) -> int:
-    """The number of the parameter group that a parameter belongs to."""
+    """The index of the parameter group of an optimizer that a parameter belongs to."""
     groups = enumerate(optimizer.param_groups)
     return next(place for place, group in groups if any(member is parameter for member in group["params"]))
 
 
 def _nothing(*_) -> None:
-    """A hook for solvers that apply the penalties themselves."""
+    """An empty hook, for solvers that apply the penalties themselves."""
 
 
 def _is_active(handle: RemovableHandle | None) -> bool:
-    """Whether a hook is still registered."""
+    """Whether an optimizer hook is still registered."""
     return handle is not None and handle.id in (handle.hooks_dict_ref() or ())
 
 
 def _check_options(make: Callable[..., Penalty], options: Mapping[str, object]) -> None:
-    """Refuse options that a penalty does not take, and a call that lacks one."""
+    """Refuse options that a penalty class does not have, and missing options that it requires."""
     parameters = inspect.signature(make).parameters
     name, takes = make.__name__, ", ".join(parameters)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -142,7 +150,7 @@ def _check_options(make: Callable[..., Penalty], options: Mapping[str, object]) 
 
 
 def _class_of(name: str) -> type[Penalty]:
-    """The penalty class with a name in small letters: `group_lasso` is GroupLasso, `squared_l2` is SquaredL2."""
+    """The penalty class for a name in small letters: `group_lasso` is GroupLasso, `squared_l2` is SquaredL2."""
     public = [vars(kinds)[kind] for kind in kinds.__all__ if kind not in ("Penalty", "Copied")]
     classes = {_small(kind.__name__): kind for kind in public if isinstance(kind, type) and issubclass(kind, Penalty)}
     if name not in classes:
@@ -151,5 +159,5 @@ def _class_of(name: str) -> type[Penalty]:
 
 
 def _small(name: str) -> str:
-    """A class name in small letters, its words joined by underscores."""
+    """A class name in small letters, words joined by underscores: GroupLasso becomes group_lasso."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

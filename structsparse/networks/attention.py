@@ -1,4 +1,4 @@
-"""Multi-head attention with fewer heads than its width has room for: what is left of one whose dead heads are gone."""
+"""Multi-head attention without its dead heads: the module `SlimAttention`, and the removal of heads."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from structsparse.base.errors import UserError
 
 
 class SlimAttention(nn.Module):
-    """nn.MultiheadAttention where heads * head_dim may be less than embed_dim, with the same inputs and outputs.
+    """Multi-head attention with only the living heads of an nn.MultiheadAttention, with the same inputs and outputs.
 
-    `living` are the numbers its heads had among the `full` ones of the attention it was cut out of, so that a mask
-    per head, [batch * full, targets, sources], still finds the right one. The attention weights that it returns when
-    asked to are those of the living heads, or their average.
+    heads * head_dim may be less than embed_dim. `living` are the indices of its heads among the `full` heads of the
+    original attention. A mask per head, [batch * full, targets, sources], is indexed with them. The returned attention
+    weights are those of the living heads, or their average.
     """
 
-    # Where nn.TransformerEncoderLayer looks: these send it the slow way, which calls `forward`.
+    # nn.TransformerEncoderLayer reads these attributes: with these values it calls `forward` instead of its fast path.
     in_proj_weight = None
     in_proj_bias = None
     _qkv_same_embed_dim = False
@@ -47,7 +47,7 @@ class SlimAttention(nn.Module):
         self.out_proj = nn.Linear(width, embed_dim, out_bias)
 
     def options(self) -> dict[str, object]:
-        """What it takes to make another of the same shape."""
+        """The constructor arguments that make another SlimAttention of the same shape."""
         return {
             "embed_dim": self.embed_dim, "head_dim": self.head_dim, "living": self.living, "full": self.full,
             "kdim": self.key.in_features, "vdim": self.value.in_features, "bias": self.query.bias is not None,
@@ -68,6 +68,7 @@ class SlimAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
+        """Attention output and attention weights; arguments and results as in nn.MultiheadAttention."""
         if is_causal and attn_mask is None:
             raise UserError("is_causal=True only says of what kind attn_mask is; give attn_mask as well")
         if query.is_nested:
@@ -91,6 +92,7 @@ class SlimAttention(nn.Module):
         return output, weights
 
     def _attend(self, query, key, value, mask, need_weights: bool) -> tuple[Tensor, Tensor | None]:
+        """Scaled dot-product attention of all heads: the output of each head, and the attention weights if needed."""
         dropout = self.dropout if self.training else 0.0
         if not need_weights:
             return F.scaled_dot_product_attention(query, key, value, mask, dropout), None
@@ -99,15 +101,18 @@ class SlimAttention(nn.Module):
         return weights @ value, weights
 
     def _split(self, x: Tensor) -> Tensor:
-        """[batch, time, heads * head_dim] -> [batch, heads, time, head_dim]"""
+        """[batch, time, heads * head_dim] -> [batch, heads, time, head_dim]: one slice per attention head."""
         return x.view(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
 
     def _mask(self, attn_mask, key_padding_mask, query: Tensor, batched: bool) -> Tensor | None:
-        """One number to add to each score, broadcastable to [batch, heads, targets, sources]."""
+        """Both attention masks as numbers to add to the scores.
+
+        The result is broadcastable to [batch, heads, targets, sources].
+        """
         mask = None
         if attn_mask is not None:
             mask = _added(attn_mask, query)
-            if mask.dim() == 3:  # one for each head
+            if mask.dim() == 3:  # one mask for each head
                 mask = mask.view(query.shape[0], self.full, *mask.shape[1:])[:, self.living]
         if key_padding_mask is not None:
             padding = _added(key_padding_mask if batched else key_padding_mask.unsqueeze(0), query)[:, None, None]
@@ -116,14 +121,18 @@ class SlimAttention(nn.Module):
 
 
 def _added(mask: Tensor, like: Tensor) -> Tensor:
-    """True means "not this one"; a float is added as it is."""
+    """An attention mask as numbers to add to scores: -inf where a bool mask is True; a float mask stays as it is."""
     if mask.dtype != torch.bool:
         return mask.to(like.dtype)
     return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill_(mask, -math.inf)
 
 
 def _by_head(attention: nn.Module) -> tuple[list[Tensor], list[Tensor | None], Tensor]:
-    """Query, key and value weights and biases [heads, head_dim, ...], output weights [embed_dim, heads, head_dim]."""
+    """The weights of an attention, split by head.
+
+    Returns query, key and value weights and biases [heads, head_dim, ...], and output weights [embed_dim, heads,
+    head_dim].
+    """
     if isinstance(attention, SlimAttention):
         parts = attention.query, attention.key, attention.value
         weights, biases = [part.weight for part in parts], [part.bias for part in parts]
@@ -139,15 +148,18 @@ def _by_head(attention: nn.Module) -> tuple[list[Tensor], list[Tensor | None], T
 
 
 def dead_heads(attention: nn.Module) -> Tensor:
-    """Heads whose value is a constant, or whose output nobody reads: bool [heads]."""
+    """The dead heads of an attention: heads with zero value weights or zero output weights. bool [heads]."""
     (_, _, value), _, output = _by_head(attention)
     return (value == 0).flatten(1).all(1) | (output == 0).all(2).all(0)
 
 
 @torch.no_grad()
 def without_heads(m: nn.Module, dead: Tensor) -> SlimAttention:
-    """A copy without the dead heads. The weights of an attention add up to one, so a head whose value is the constant b
-    brings output @ b, which goes into the bias."""
+    """A copy of an attention without the dead heads.
+
+    The attention weights of a head add up to one. So a dead head whose value is the constant b contributes output @ b,
+    which is added to the bias.
+    """
     weights, biases, output = _by_head(m)
     living = (~dead).nonzero()[:, 0]
     bias, out_bias = biases[0] is not None, m.out_proj.bias is not None

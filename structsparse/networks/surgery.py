@@ -1,10 +1,10 @@
-"""Taking dead units out of a network: neurons, filters, embedding columns, attention heads. The outputs stay.
+"""Removal of dead units (neurons, filters, embedding columns, attention heads) from a network, with equal outputs.
 
-A unit is dead if the weights into it are all zero, so that it is a constant, which moves into the bias of the layer
-that reads it; or if the weights out of it are all zero, so that nobody sees it. Constants are those of evaluation:
-where dropout stands between, they are its mean. Outputs before and after are equal up to rounding.
+A unit is dead if all weights into it are zero, or if all weights that read it are zero. In the first case its output is
+a constant, which is added to the bias of the next layer. Constants are those of evaluation mode: with dropout in
+between, they are the mean. Outputs before and after are equal up to rounding.
 
-    slim, report = remove_dead(model)        # a copy; make a new optimizer if you train on
+    slim, report = remove_dead(model)        # `slim` is a copy: to train it, make a new optimizer
     save(folder, slim, report); slim = load(folder, Network())
 """
 
@@ -37,20 +37,23 @@ UNITS = {
 
 @dataclass
 class Layer:
-    """What became of one layer."""
+    """Report on one layer after the removal of dead units: units and parameters before and after."""
 
     name: str
-    unit: str  # what its units are called
+    unit: str  # neuron, filter, column or head
     units_before: int
     units_after: int
     parameters_before: int
     parameters_after: int
-    kept: str = ""  # dead units that stayed, and why
+    kept: str = ""  # the number of dead units that could not be removed, and the reason
 
 
 @dataclass
 class Report:
-    """What became of a network. `shapes` is what `rebuild` makes it from again."""
+    """Report on the removal of dead units from a network, layer by layer.
+
+    `shapes` has the shapes of the layers, which `rebuild` needs.
+    """
 
     layers: list[Layer]
     parameters_before: int
@@ -60,7 +63,7 @@ class Report:
     HEADER = ("layer", "unit", "units before", "after", "parameters before", "after", "kept")
 
     def rows(self) -> list[tuple]:
-        """One for each layer, and the sum over the whole network."""
+        """The table of the report: one row for each layer, and a row for the whole network."""
         found = [(x.name, x.unit, x.units_before, x.units_after, x.parameters_before, x.parameters_after, x.kept)
                  for x in self.layers]  # fmt: skip
         return [*found, ("all", "", "", "", self.parameters_before, self.parameters_after, "")]
@@ -74,18 +77,21 @@ class Report:
 
 @torch.no_grad()
 def remove_dead(model: nn.Module, strict: bool = False) -> tuple[nn.Module, Report]:
-    """A copy of the model without its dead units, and what became of each layer.
+    """A copy of the model without its dead units, and a report on each layer.
 
-    Layers are found by tracing the forward functions (`networks.wiring`); nn.MultiheadAttention and the layers of
-    nn.TransformerEncoder and Decoder are known. What cannot be removed safely stays, with the reason in the report,
-    or, if `strict`, is an error. Living units, inputs and outputs of the model keep their order; an attention asked for
-    its weights gives those of its living heads. `difference` compares the two on inputs of your own: a good idea where
-    a forward function cannot be traced, so that only the inside of its children is known."""
+    Layers are found by tracing the forward functions (`networks.wiring`). nn.MultiheadAttention and the layers of
+    nn.TransformerEncoder and Decoder are handled specially. Dead units that cannot be removed safely stay, with the
+    reason in the report. If `strict`, they are an error.
+
+    Living units, inputs and outputs of the model keep their order. An attention returns the attention weights of its
+    living heads only. Where a forward function cannot be traced, only the children of the module are traced. In that
+    case compare the outputs of both models with `difference`.
+    """
     slim = _copy(model)
     before = {name: (_units(m), _numbers(m)) for name, m in _layers(slim)}
     kept = _slim_attentions(slim)
     wires = links(slim)
-    while sum(_slim_link(slim, link, kept) for link in wires):  # what dies by it may kill again
+    while sum(_slim_link(slim, link, kept) for link in wires):  # removed units may make other units dead
         pass
     for link in wires:
         if link.problem and (dead := int(_constants(slim.get_submodule(link.producer))[0].sum())):
@@ -101,15 +107,16 @@ def remove_dead(model: nn.Module, strict: bool = False) -> tuple[nn.Module, Repo
 
 
 def _copy(model: nn.Module) -> nn.Module:
+    """A deep copy of a network; refuses networks that torch cannot copy."""
     try:
         return copy.deepcopy(model)
-    except RuntimeError as error:  # a weight that is computed from another (weight_norm, prune)
+    except RuntimeError as error:  # a weight that is computed from other parameters (weight_norm, prune)
         raise UserError(f"{type(model).__name__} cannot be copied, so nothing is cut: {error}") from error
 
 
 @torch.no_grad()
 def difference(model: nn.Module, slim: nn.Module, *inputs, **options) -> float:
-    """Largest difference between the outputs of two models in evaluation mode."""
+    """Largest absolute difference between the outputs of two networks in evaluation mode."""
     largest, modes = 0.0, [(m, m.training) for one in (model, slim) for m in one.modules()]
     try:
         outputs = [_tensors(one.eval()(*inputs, **options)) for one in (model, slim)]
@@ -123,18 +130,18 @@ def difference(model: nn.Module, slim: nn.Module, *inputs, **options) -> float:
     return largest
 
 
-# A chain: who makes units, who reads them
+# Units of a layer (the producer) and the layer that reads them (the consumer)
 
 
 def _slim_link(model: nn.Module, link: Link, kept: dict[str, str]) -> bool:
-    """Remove the dead units between two layers; whether there were any."""
+    """Remove the dead units between a producer and a consumer layer; returns whether there were any."""
     if link.problem:
         return False
     producer, consumer = model.get_submodule(link.producer), model.get_submodule(link.consumer)
     constant, value = _constants(producer)
     for part in link.between:
         value = part.apply(value.clone())
-    weight = _read_by(consumer, units_of(producer))  # [units, weights out of each]
+    weight = _read_by(consumer, units_of(producer))  # [units, weights that read each unit]
     unread = (weight == 0).all(1)
     stays = _not_foldable(link, consumer) & (value != 0) | ~value.isfinite()
     gone = unread | (constant & ~stays)
@@ -153,24 +160,28 @@ def _slim_link(model: nn.Module, link: Link, kept: dict[str, str]) -> bool:
 
 
 def _constants(producer: nn.Module) -> tuple[Tensor, Tensor]:
-    """Which units are constant, and what the constant is."""
+    """Which units of a layer have only zero weights, bool [units], and the constant that each of them outputs."""
     weight = producer.weight.T if isinstance(producer, nn.Embedding) else producer.weight.flatten(1)
     bias = None if isinstance(producer, nn.Embedding) else producer.bias
     return (weight == 0).all(1), weight.new_zeros(len(weight)) if bias is None else bias.detach().clone()
 
 
 def _read_by(consumer: nn.Module, units: int) -> Tensor:
-    """The weights that read each unit: [units, ...]. After a flatten a unit is as many inputs as it has places."""
+    """The weights of the consumer layer that read each unit: [units, ...].
+
+    After nn.Flatten a unit corresponds to several inputs, one per position.
+    """
     weight = consumer.weight.transpose(0, 1)  # [inputs, outputs, *kernel]
     return weight.reshape(units, -1)
 
 
 def _not_foldable(link: Link, consumer: nn.Module) -> bool:
-    """Whether zeros around the input of a convolution or a pool make something else of a constant."""
+    """Whether zero padding of a convolution or pool keeps a constant unit from becoming part of the bias."""
     return any(part.borders for part in link.between) or (isinstance(consumer, CONVOLUTIONS) and _pads_zeros(consumer))
 
 
 def _pads_zeros(convolution: nn.Module) -> bool:
+    """Whether a convolution pads its input with zeros."""
     if convolution.padding_mode != "zeros" or convolution.padding == "valid":
         return False
     if convolution.padding == "same":
@@ -179,7 +190,7 @@ def _pads_zeros(convolution: nn.Module) -> bool:
 
 
 def _fold(consumer: nn.Module, value: Tensor) -> None:
-    """Add to the bias what constant units would bring: value [units]."""
+    """Add the contribution of constant units, value [units], to the bias of the layer that reads them."""
     if not (value != 0).any():
         return
     weight = consumer.weight.transpose(0, 1).double()  # [inputs, outputs, *kernel]
@@ -188,6 +199,7 @@ def _fold(consumer: nn.Module, value: Tensor) -> None:
 
 
 def _add_to_bias(layer: nn.Module, brings: Tensor) -> None:
+    """Add a vector to the bias of a layer, which gets a bias if it has none."""
     if layer.bias is None:
         layer.bias = nn.Parameter(brings.to(layer.weight.dtype), layer.weight.requires_grad)
     else:
@@ -195,6 +207,7 @@ def _add_to_bias(layer: nn.Module, brings: Tensor) -> None:
 
 
 def _cut_units(producer: nn.Module, stays: Tensor) -> None:
+    """Remove the outputs of a layer that are not marked in `stays` [units]."""
     if isinstance(producer, nn.Embedding):
         producer.weight = _cut(producer.weight, stays, 1)
     else:
@@ -204,16 +217,18 @@ def _cut_units(producer: nn.Module, stays: Tensor) -> None:
 
 
 def _cut_inputs(consumer: nn.Module, stays: Tensor) -> None:
+    """Remove the inputs of a layer that read units not marked in `stays` [units]."""
     consumer.weight = _cut(consumer.weight, stays.repeat_interleave(width_of(consumer) // len(stays)), 1)
     _resize(consumer)
 
 
 def _cut(parameter: nn.Parameter, stays: Tensor, dimension: int) -> nn.Parameter:
+    """A copy of a layer parameter with only the marked indices of one dimension."""
     return nn.Parameter(parameter.detach().index_select(dimension, stays.nonzero()[:, 0]), parameter.requires_grad)
 
 
 def _resize(layer: nn.Module) -> None:
-    """What a layer says of itself follows its weight."""
+    """Set the size attributes of a layer (in_features, out_channels, ...) to the shape of its weight."""
     if isinstance(layer, nn.Embedding):
         layer.embedding_dim = layer.weight.shape[1]
     elif isinstance(layer, CONVOLUTIONS):
@@ -226,7 +241,10 @@ def _resize(layer: nn.Module) -> None:
 
 
 def _slim_attentions(model: nn.Module) -> dict[str, str]:
-    """Replace every nn.MultiheadAttention that has dead heads; what had to stay, and why."""
+    """Replace every attention that has dead heads by a SlimAttention.
+
+    Returns {name: reason} for the attentions whose dead heads could not be removed.
+    """
     kept, faults = {}, shared_layers(model)
     for name, m in list(model.named_modules()):
         if type(m) not in ATTENTIONS:
@@ -248,29 +266,30 @@ def _slim_attentions(model: nn.Module) -> dict[str, str]:
 
 
 def _refuse_nested(model: nn.Module) -> None:
-    """A slim attention takes padded tensors, so the encoder it lies in must not make nested ones of them."""
+    """Disable nested tensors in encoders that contain a SlimAttention, which takes padded tensors."""
     for m in model.modules():
         if isinstance(m, nn.TransformerEncoder) and any(isinstance(part, SlimAttention) for part in m.modules()):
             m.enable_nested_tensor = m.use_nested_tensor = False
 
 
-# Files
+# Saving and loading of small networks
 
 
 def shapes(model: nn.Module) -> dict[str, dict]:
-    """The shapes of all layers that can be cut: with them `rebuild` makes a small model from a full one."""
+    """The shapes of all layers that can lose units; `rebuild` needs them to make a small network from a full one."""
     return {
         name: {"attention": m.options()} if isinstance(m, SlimAttention) else _shapes(m) for name, m in _layers(model)
     }
 
 
 def _shapes(layer: nn.Module) -> dict[str, list[int]]:
+    """The shape of each parameter of a layer, by name."""
     return {key: list(p.shape) for key, p in layer._parameters.items() if p is not None}
 
 
 @torch.no_grad()
 def rebuild(model: nn.Module, found: Mapping[str, Mapping]) -> nn.Module:
-    """Give a full model, in place, the shapes that `shapes` tells of; its numbers are then to be loaded."""
+    """Give the layers of a full network, in place, the shapes from `shapes`; the weights must be loaded afterwards."""
     for name, sizes in found.items():
         try:
             layer = model.get_submodule(name)
@@ -288,7 +307,7 @@ def rebuild(model: nn.Module, found: Mapping[str, Mapping]) -> nn.Module:
 
 
 def save(folder: Path | str, slim: nn.Module, report: Report) -> None:
-    """The numbers as safetensors, the shapes and sizes as JSON: nothing that could be executed."""
+    """Save a small network: the weights as safetensors, the shapes and the report as JSON; no executable code."""
     folder = Path(folder)
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in slim.state_dict().items()}
     with atomic_file(folder / WEIGHTS) as file:
@@ -299,7 +318,7 @@ def save(folder: Path | str, slim: nn.Module, report: Report) -> None:
 
 
 def load(folder: Path | str, model: nn.Module) -> nn.Module:
-    """What `save` wrote, put into a freshly made full model, which becomes small."""
+    """Load a network that `save` wrote into a new full model, whose layers shrink to the saved shapes."""
     path = Path(folder) / DESCRIPTION
     try:
         about = json.loads(path.read_text())
@@ -312,28 +331,32 @@ def load(folder: Path | str, model: nn.Module) -> nn.Module:
     return model
 
 
-# What a layer is made of
+# Layers and their units
 
 
 def _layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The layers that have units, by name. The inside of an attention is its own affair."""
+    """The layers of a network that have units, by name, without the layers inside an attention."""
     inside = {id(part) for m in model.modules() if isinstance(m, ATTENTIONS) for part in m.children()}
     return [(name, m) for name, m in model.named_modules() if isinstance(m, tuple(UNITS)) and id(m) not in inside]
 
 
 def _unit(layer: nn.Module) -> str:
+    """What the units of a layer are called: neuron, filter, column or head."""
     return next(unit for kind, unit in UNITS.items() if isinstance(layer, kind))
 
 
 def _units(layer: nn.Module) -> int:
+    """The number of units of a layer: neurons, filters, columns or heads."""
     return layer.num_heads if isinstance(layer, ATTENTIONS) else units_of(layer)
 
 
 def _numbers(module: nn.Module) -> int:
+    """The number of parameters (entries) of a module."""
     return sum(p.numel() for p in module.parameters())
 
 
 def _tensors(output) -> list[Tensor]:
+    """All tensors in the output of a network: a tensor, or nested lists, tuples and mappings."""
     if isinstance(output, Tensor):
         return [output]
     parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, list | tuple) else ()

@@ -1,7 +1,8 @@
-"""Which layer of a network feeds which other one, and what stands between: so far as it can be told for sure.
+"""Connections between the layers of a network: which layer reads the units of which other layer, and what lies between.
 
-The forward functions are traced (torch.fx), four times: in training and evaluation mode, with the optional arguments
-given and left out. Only what all four agree on counts. Where a forward function cannot be traced, its children are.
+The forward functions are traced by torch.fx four times: in training and evaluation mode, with optional arguments given
+and left out. A connection counts only if all four graphs agree. If a forward function cannot be traced, the children of
+the module are traced instead.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ ENTRYWISE_MODULES = (
     nn.Softplus, nn.Softsign, nn.LogSigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Tanhshrink, nn.Softshrink,
     nn.Hardshrink, nn.Threshold,
 )  # fmt: skip
-NOTHING_MODULES = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)  # in the mean
+# modules that change nothing in the mean
+NOTHING_MODULES = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 ENTRYWISE_NAMES = (
     "relu relu6 leaky_relu elu selu celu gelu silu mish tanh sigmoid softplus softsign logsigmoid hardtanh hardswish "
     "hardsigmoid tanhshrink softshrink hardshrink threshold relu_ tanh_ sigmoid_ abs square exp"
@@ -42,17 +44,23 @@ POOLS = {getattr(F, f"{kind}_pool{d}d") for kind in ("max", "adaptive_max", "ada
 
 
 class Between(NamedTuple):
-    """What stands between two layers. `apply` is what it does to a unit that is constant: [units] -> [units]."""
+    """An operation between two layers of a network, such as an activation or a pool.
+
+    `apply` computes the effect of the operation on constant units: [units] -> [units].
+    """
 
     what: str
     apply: Callable[[Tensor], Tensor] | None = None
     flattens: bool = False
     pools: bool = False
-    borders: bool = False  # a constant other than zero is no constant afterwards, because of zeros around it
+    borders: bool = False  # zero padding: a nonzero constant is not constant afterwards
 
 
 class Link(NamedTuple):
-    """The units of `producer` are read by `consumer` and nobody else, or `problem` says why that is not so."""
+    """A connection of two layers: only `consumer` reads the units of `producer`.
+
+    Otherwise `problem` says why the units cannot be removed.
+    """
 
     producer: str
     between: tuple[Between, ...] = ()
@@ -60,14 +68,19 @@ class Link(NamedTuple):
     problem: str = ""
 
     def same(self, other: Link) -> bool:
+        """Whether two links have the same consumer, problem and operations in between."""
         return self.signature() == other.signature()
 
     def signature(self) -> tuple:
+        """The parts of a link that must agree in all traced graphs."""
         return self.consumer, self.problem, [part.what for part in self.between]
 
 
 def links(model: nn.Module) -> list[Link]:
-    """All layers whose units could be removed, in the order of the modules, and who reads them."""
+    """All layers of a network whose units might be removed, each with the layer that reads it.
+
+    The order is that of the modules.
+    """
     found: dict[str, Link] = {}
     _collect(model, "", found)
     for name, layer in model.named_modules():
@@ -80,7 +93,7 @@ def links(model: nn.Module) -> list[Link]:
 
 
 def plain(name: str, layer: nn.Module, faults: dict[str, str]) -> str:
-    """Why a layer must not be touched, or nothing."""
+    """The reason why the units of a layer cannot be removed (hooks, shared weights, ...); empty if there is none."""
     if name in faults:
         return faults[name]
     if layer._forward_hooks or layer._forward_pre_hooks:
@@ -93,6 +106,7 @@ def plain(name: str, layer: nn.Module, faults: dict[str, str]) -> str:
 
 
 def _check(model: nn.Module, link: Link, faults: dict[str, str]) -> Link:
+    """A link with its `problem` filled in, if one of the layers must not change or the shapes do not match."""
     ends = [name for name in (link.producer, link.consumer) if name]
     problem = next((why for name in ends if (why := plain(name, model.get_submodule(name), faults))), link.problem)
     if not problem and link.consumer:
@@ -101,7 +115,10 @@ def _check(model: nn.Module, link: Link, faults: dict[str, str]) -> Link:
 
 
 def _mismatch(producer: nn.Module, consumer: nn.Module, link: Link) -> str:
-    """Units lie along the last dimension of a linear layer's output, along the channels of a convolution's."""
+    """The reason why the consumer does not read the units of the producer one by one; empty if there is none.
+
+    Units lie along the last dimension of the output of a linear layer, and along the channels of a convolution.
+    """
     convolved, flat = isinstance(producer, CONVOLUTIONS), any(part.flattens for part in link.between)
     if isinstance(consumer, CONVOLUTIONS) != (convolved and not flat):
         return f"{link.consumer} does not read the units of {link.producer} along their own dimension"
@@ -114,15 +131,17 @@ def _mismatch(producer: nn.Module, consumer: nn.Module, link: Link) -> str:
 
 
 def units_of(layer: nn.Module) -> int:
+    """The number of output units of a layer."""
     return layer.weight.shape[1] if isinstance(layer, nn.Embedding) else layer.weight.shape[0]
 
 
 def width_of(layer: nn.Module) -> int:
+    """The number of inputs of a layer (of an embedding: its columns)."""
     return layer.weight.shape[1]
 
 
 def shared_layers(model: nn.Module) -> dict[str, str]:
-    """Layers that share a parameter with another, or are known under two names, or compute their weights."""
+    """Layers that share a parameter, occur twice in the network, or compute their weights: {name: reason}."""
     owners = Counter(id(p) for m in model.modules() for p in m._parameters.values() if p is not None)
     names = Counter(id(m) for _, m in model.named_modules(remove_duplicate=False))
     faults = {}
@@ -137,6 +156,7 @@ def shared_layers(model: nn.Module) -> dict[str, str]:
 
 
 def _feed_forward(name: str, layer: nn.Module) -> Link:
+    """The link between linear1 and linear2 of a transformer encoder or decoder layer."""
     producer, consumer = _path(name, "linear1"), _path(name, "linear2")
     if isinstance(layer.activation, nn.Module):
         part = _module_between(_path(name, "activation"), layer.activation)
@@ -150,12 +170,15 @@ def _feed_forward(name: str, layer: nn.Module) -> Link:
 
 
 class _Tracer(fx.Tracer):
+    """A torch.fx tracer that treats SlimAttention as a single operation."""
+
     def is_leaf_module(self, m: nn.Module, name: str) -> bool:
+        """Whether a module is a single operation of the graph; also true for SlimAttention."""
         return isinstance(m, SlimAttention) or super().is_leaf_module(m, name)
 
 
 def _collect(model: nn.Module, prefix: str, found: dict[str, Link]) -> None:
-    """Links inside a module, by tracing it or, where that fails, its children."""
+    """Collect the links inside a module by tracing it or, if that fails, its children."""
     if type(model) in (*ENCODERS, *LAYERS, nn.MultiheadAttention, SlimAttention):
         return
     graphs = _graphs(model)
@@ -173,7 +196,7 @@ def _collect(model: nn.Module, prefix: str, found: dict[str, Link]) -> None:
 
 
 def _graphs(model: nn.Module) -> list[fx.Graph] | None:
-    """The four graphs of a module; None where one of them cannot be had."""
+    """The four torch.fx graphs of a module; None if one of them cannot be traced."""
     parameters = inspect.signature(model.forward).parameters.values()
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
     modes = {m: m.training for m in model.modules()}
@@ -182,7 +205,7 @@ def _graphs(model: nn.Module) -> list[fx.Graph] | None:
         for training in (False, True):
             model.train(training)
             graphs += [_Tracer().trace(model), _Tracer().trace(model, concrete_args=defaults or None)]
-    except Exception:  # whatever a forward function does that a tracer cannot follow
+    except Exception:  # a forward function that cannot be traced may raise any exception
         return None
     finally:
         for m, mode in modes.items():
@@ -191,7 +214,7 @@ def _graphs(model: nn.Module) -> list[fx.Graph] | None:
 
 
 def _follow(model: nn.Module, graph: fx.Graph):
-    """From each layer that is called once to the layer that reads it."""
+    """The links of a traced graph: from each layer that is called once to the layer that reads its output."""
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     read = [node.target.rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"]
     for node in graph.nodes:
@@ -209,6 +232,10 @@ def _follow(model: nn.Module, graph: fx.Graph):
 
 
 def _walk(model: nn.Module, start: fx.Node) -> Link:
+    """Follow the output of a layer through a traced graph to the layer that reads it: their link.
+
+    The link contains the operations between both layers.
+    """
     between, node = [], start
     while True:
         if len(node.users) != 1:
@@ -229,12 +256,14 @@ def _walk(model: nn.Module, start: fx.Node) -> Link:
 
 
 def _called(model: nn.Module, node: fx.Node) -> str:
+    """The name of the module or function that a graph node calls, for messages."""
     if node.op == "call_module":
         return f"{type(model.get_submodule(node.target)).__name__} {node.target}"
     return getattr(node.target, "__name__", str(node.target))
 
 
 def _between(model: nn.Module, node: fx.Node) -> Between | None:
+    """The operation of a graph node, if it acts on each unit separately; None otherwise."""
     if node.op == "call_module":
         return None if len(node.args) > 1 else _module_between(node.target, model.get_submodule(node.target))
     rest, options = node.args[1:], dict(node.kwargs)
@@ -254,6 +283,7 @@ def _between(model: nn.Module, node: fx.Node) -> Between | None:
 
 
 def _module_between(name: str, m: nn.Module) -> Between | None:
+    """The operation of a module (activation, dropout, flatten, pool), if it keeps units separate; None otherwise."""
     kind, what = type(m), f"{type(m).__name__} {name}"
     if m._forward_hooks or m._forward_pre_hooks:
         return None
@@ -272,8 +302,10 @@ def _module_between(name: str, m: nn.Module) -> Between | None:
 
 
 def _each(value) -> tuple:
+    """A value as a tuple: padding may be a number or a tuple."""
     return value if isinstance(value, tuple) else (value,)
 
 
 def _path(prefix: str, name: str) -> str:
+    """The dotted name of a submodule."""
     return f"{prefix}.{name}" if prefix else name

@@ -1,8 +1,9 @@
-"""Proximal steps: W <- argmin_V  penalty(V) + 1/2 sum (V - W)^2 / steps, in place, without gradient, on any device.
+"""Proximal operators (prox): W <- argmin_V penalty(V) + 1/2 sum (V - W)^2 / steps, in place, on any device.
 
-`steps` is a float, a scalar tensor, or a tensor that broadcasts to W with one step per entry (the inverse of a
-diagonal metric). An entry with step 0 stays where it is. 0 * inf counts as 0, so that an entry without strength does
-not move. Contiguous CPU memory goes to the numba kernels, everything else takes the torch route.
+No function here records gradients. `steps` is a float, a scalar tensor, or a tensor that broadcasts to W with one step
+per entry. A step per entry is the inverse of a diagonal metric. An entry with step 0 stays where it is. 0 * inf counts
+as 0, so an entry whose strength is 0 does not move. Contiguous CPU memory goes to the numba kernels, all other tensors
+go to torch code.
 """
 
 from structsparse.prox.blocks import group_shrink_, sparse_group_shrink_

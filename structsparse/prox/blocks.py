@@ -9,7 +9,7 @@ from structsparse.kernels.prox import blocks as kernels
 from structsparse.prox.entries import soft_threshold_
 from structsparse.prox.steps import Steps, changed, is_scalar, number, steps_array, thresholds
 
-ROUNDS = 12  # of Newton, without asking the device whether it has converged; random trials took 13 at most
+ROUNDS = 12  # Newton iterations, always all of them: a convergence test would wait for the device
 
 
 @torch.no_grad()
@@ -21,15 +21,16 @@ def group_shrink_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -
         return _group_shrink_metric_(W, groups, strength, steps)
     share = thresholds(strength, steps, W) * groups.weight / groups.norms(W).clamp(min=torch.finfo(torch.float64).tiny)
     share = groups.expand(share.clamp(max=1), fill=0.0)
-    return W.addcmul_(W, share.to(W.dtype), value=-1)  # W - W: no negative zeros
+    return W.addcmul_(W, share.to(W.dtype), value=-1)  # subtraction yields no negative zeros
 
 
 @torch.no_grad()
 def sparse_group_shrink_(W: Tensor, groups: Partition, strength: Steps, entry_strength: Steps, steps: Steps) -> Tensor:
     """Prox of the sparse group lasso: strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over the groups.
 
-    It is the prox of the group term after that of the entries, in any diagonal metric: the group term multiplies each
-    entry by a number of at least 0, which keeps every sign, and so the subgradient of the entries.
+    The prox of the group norms is applied after the soft threshold of the entries. This is exact in any diagonal
+    metric: the group prox multiplies each entry by a number of at least 0, which keeps all signs and so the subgradient
+    of the l1 norm.
     """
     if groups.in_blocks(W):
         return _shrink_blocks_(W, groups, strength, entry_strength, steps)
@@ -40,7 +41,7 @@ def sparse_group_shrink_(W: Tensor, groups: Partition, strength: Steps, entry_st
 
 
 def _shrink_blocks_(W, groups, strength, entry_strength, steps) -> Tensor:
-    """`sparse_group_shrink_` of row blocks in CPU memory, by the kernels."""
+    """Prox of the sparse group lasso for groups that are contiguous row blocks in CPU memory, by the numba kernels."""
     blocks = groups.offsets.numpy(), groups.shape[1:].numel(), groups.weight.double().numpy()
     if is_scalar(steps):
         threshold, cut = float(thresholds(strength, steps, W)), number(thresholds(entry_strength, steps, W), W)
@@ -52,7 +53,10 @@ def _shrink_blocks_(W, groups, strength, entry_strength, steps) -> Tensor:
 
 
 def _group_shrink_metric_(W, groups, strength, steps) -> Tensor:
-    """`group_shrink_` with a step per entry: V = W * theta / (theta + reach), theta the norm of the group's V."""
+    """Prox of the group lasso with a step per entry: V = W * theta / (theta + reach), where theta = ||V_g||.
+
+    `reach` is strength * weight * step, one number per entry.
+    """
     reach = thresholds(strength * groups.expand(groups.weight, fill=0.0).to(W.dtype), steps, W)
     theta = groups.expand(_metric_norms(W, groups, reach), fill=1.0).to(W.dtype)
     share = torch.where(reach == 0, 0.0, 1 - theta / (theta + reach))
@@ -60,7 +64,10 @@ def _group_shrink_metric_(W, groups, strength, steps) -> Tensor:
 
 
 def _metric_norms(W, groups, reach) -> Tensor:
-    """Norm of each group after its prox [groups], by Newton; `kernels.prox.blocks` explains why it converges."""
+    """Norm of each group after the group lasso prox with a step per entry, by Newton's method: [groups].
+
+    `kernels.prox.blocks` explains why Newton's method converges.
+    """
     tiny, tolerance = torch.finfo(W.dtype).tiny, 4 * torch.finfo(W.dtype).eps
     theta = groups.norms(W - torch.clamp(W, -reach, reach))
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""Prox of the largest entries of disjoint groups."""
+"""Prox of the largest absolute value of each of disjoint groups (the l1/l-infinity penalty)."""
 
 import torch
 from torch import Tensor
@@ -8,24 +8,29 @@ from structsparse.kernels.memory import flat_array
 from structsparse.kernels.prox import blocks_max as kernels
 from structsparse.prox.steps import Steps, changed, is_scalar, steps_array, thresholds
 
-ROUNDS = 40  # of Newton, without asking the device whether it has converged; random trials take a dozen
+ROUNDS = 40  # Newton iterations of the torch code, at most; random trials take a dozen
 
 
 def group_maxima(X: Tensor, groups: Partition) -> Tensor:
-    """The largest entry of each group, at least 0: [groups], float64; ties share its gradient."""
+    """The largest entry of each disjoint group, at least 0: [groups], float64.
+
+    Equal largest entries share the gradient.
+    """
     groups.check(X)
     largest = (X.amax(groups.shared, keepdim=True) if groups.shared else X).double().flatten()
     if groups.aligned:
         return largest.clamp(min=0)
     ids = groups.ids.flatten()
-    slots = ids.remainder(len(groups) + 1) if groups.free else ids  # free entries get one more slot
+    slots = ids.remainder(len(groups) + 1) if groups.free else ids  # free entries use an extra slot
     return largest.new_zeros(len(groups) + 1).scatter_reduce(0, slots, largest, "amax")[: len(groups)]
 
 
 @torch.no_grad()
 def group_clip_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -> Tensor:
-    """Prox of largest entries: strength * sum_g weight_g max |V_g|; clips each group at a height, in any diagonal
-    metric."""
+    """Prox of the largest absolute values of disjoint groups: strength * sum_g weight_g max |V_g|.
+
+    The prox clips the entries of each group at one height, in any diagonal metric.
+    """
     if not groups.in_blocks(W):
         return _clip_entries_(W, groups, strength, steps)
     blocks = groups.offsets.numpy(), groups.shape[1:].numel(), groups.weight.double().numpy()
@@ -37,7 +42,10 @@ def group_clip_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -> 
 
 
 def _clip_entries_(W, groups, strength, steps) -> Tensor:
-    """`group_clip_` by torch, heights in float64; `kernels.prox.blocks_max` explains why Newton converges."""
+    """Prox of the largest absolute values of disjoint groups in torch, with clipping heights in float64.
+
+    `kernels.prox.blocks_max` explains why Newton's method converges.
+    """
     reach = strength * groups.weight
     if is_scalar(steps):
         reach, steps = thresholds(reach, steps, W), 1.0
@@ -49,7 +57,7 @@ def _clip_entries_(W, groups, strength, steps) -> Tensor:
         above = torch.where(size > groups.expand(height, fill=torch.inf), inverse, 0.0)
         count = groups.sums(above)
         climbed = (groups.sums(size * above) - reach) / count
-        climbs = climbed > height  # false where nothing is above: NaN or minus infinity
+        climbs = climbed > height  # False if no entry is above the height, as `climbed` is NaN or -inf
         if W.device.type == "cpu" and not climbs.any():
             break
         height = torch.where(climbs, climbed, height)

@@ -1,4 +1,7 @@
-"""Consensus copies of overlapping groups: the pull of the weights towards them, and their update (ADMM)."""
+"""Consensus ADMM for overlapping groups: each group has a copy of its entries, which pulls the weights towards it.
+
+This module has the prox of that pull and the update of the copies.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,14 @@ from structsparse.prox.steps import Steps
 def towards_consensus_(
     W: Tensor, cover: Cover, targets: Tensor, rho: Tensor, entry_strength: Steps, steps: Steps
 ) -> Tensor:
-    """Prox of the pull towards consensus copies: entry_strength * ||V||_1 + rho / 2 * sum of (V - t)^2 over the copies
-    t of each entry.
+    """Prox of the squared distance of the weights to the consensus copies of overlapping groups, plus an l1 norm.
 
-    `targets` is the sum of the copies of each entry, atom by atom. In closed form, with m copies and
-    share = 1 / (1 + 1 / (steps * rho * m)):  V = soft(W * (1 - share) + mean of copies * share, entry_strength *
-    share / (rho * m)).
+        entry_strength * ||V||_1 + rho / 2 * sum of (V - t)^2 over the copies t of each entry
+
+    An entry has one copy t for each group that contains it. `targets` holds the sum of the copies of each entry, in the
+    order atom by atom. The solution, for an entry with m copies and share = 1 / (1 + 1 / (steps * rho * m)), is
+
+        V = soft(W * (1 - share) + mean of copies * share, entry_strength * share / (rho * m)).
     """
     counts = torch.broadcast_to(cover.expand(cover.multiplicity.double(), fill=0.0), W.shape)
     bound = torch.where(counts > 0, counts, 1.0)
@@ -32,7 +37,10 @@ def towards_consensus_(
 
 
 def in_place_of_atoms(cover: Cover, values: Tensor) -> Tensor:
-    """Values of entries from the order atom by atom to the order of the parameter; zero for entries of no atom."""
+    """Reorder values of entries from the order atom by atom to the order of the parameter.
+
+    Entries that lie in no atom get zero.
+    """
     order = cover.entries()[0]
     return values if order is None else values.new_zeros(cover.shape.numel()).index_copy(0, order, values)
 
@@ -41,8 +49,11 @@ def in_place_of_atoms(cover: Cover, values: Tensor) -> Tensor:
 def update_consensus_(
     W: Tensor, cover: Cover, reach: Tensor, copies: Tensor, duals: Tensor, copy_sums: Tensor, dual_sums: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Update of consensus copies: z = W + duals, copies <- group prox of z with reach, duals <- z - copies; also their
-    sums over the groups of each entry. Returns the norms, over all copies, of W - copies, of copies and of W."""
+    """Update of the consensus copies and of the dual variables of ADMM for overlapping groups.
+
+    For z = W + duals: copies <- group prox of z with `reach`, duals <- z - copies. `copy_sums` and `dual_sums` become
+    the sums over the groups of each entry. Returns the norms, over all copies, of W - copies, of copies and of W.
+    """
     order, bounds = cover.entries()
     flat = W.flatten().double() if order is None else W.flatten().double()[order]
     if walkable(W) and copies.device.type == "cpu":
@@ -68,7 +79,7 @@ def update_consensus_(
 
 @torch.no_grad()
 def spared_by_copies(cover: Cover, copies: Tensor) -> Tensor:
-    """Entries none of whose groups has a copy that is all zero: bool, flat, in the order of the parameter."""
+    """Entries that lie in no group whose consensus copy is all zero: bool, flat, in the order of the parameter."""
     _, owner = cover.pairs()
     living = torch.zeros(len(cover), dtype=torch.float64, device=copies.device)
     living = living.index_add(0, owner, (copies != 0).double()) > 0

@@ -1,4 +1,4 @@
-"""Prox of sums over entries: soft threshold and squares."""
+"""Prox of penalties that are sums over single entries: soft threshold (l1) and shrinkage (squared l2)."""
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ def soft_threshold_(W: Tensor, strength: Steps, steps: Steps) -> Tensor:
 
 @torch.no_grad()
 def shrink_(W: Tensor, strength: Steps, steps: Steps) -> Tensor:
-    """Prox of squares, strength / 2 * ||V||^2: V = W / (1 + strength * steps)."""
+    """Prox of the squared l2 norm (ridge), strength / 2 * ||V||^2: V = W / (1 + strength * steps)."""
     if not walkable(W) or is_scalar(steps):
         return W.div_(1 + thresholds(strength, steps, W))
     if strength > 0:
@@ -33,8 +33,10 @@ def shrink_(W: Tensor, strength: Steps, steps: Steps) -> Tensor:
 
 @torch.no_grad()
 def shrink_and_shorten_(W: Tensor, ridge: float, steps: Steps) -> Steps:
-    """Prox of a ridge beside another penalty: W <- W / (1 + ridge * steps). Returns the steps left for that penalty,
-    steps / (1 + ridge * steps)."""
+    """Prox of a ridge penalty that is added to another penalty: W <- W / (1 + ridge * steps).
+
+    Returns the steps with which the prox of the other penalty follows: steps / (1 + ridge * steps).
+    """
     if ridge == 0:
         return steps
     if is_scalar(steps):

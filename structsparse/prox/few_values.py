@@ -1,6 +1,6 @@
-"""Entries restricted to a few values: the nearest value, and the choice of values (template, k-means, means).
+"""Quantised weights: rounding of entries to a few values, and choice of the values (template, k-means, means).
 
-A set of values is a float64 vector, ascending, without repetitions, with zero in it.
+A set of values is a float64 vector, ascending, without repetitions, and contains zero.
 """
 
 from __future__ import annotations
@@ -10,44 +10,53 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-ROUNDS = 100  # of Lloyd's algorithm, at most; it ends once no value moves
-FAR = 1e-9  # a move of a value counts from this share of the largest value on
+ROUNDS = 100  # iterations of Lloyd's algorithm, at most; the algorithm stops earlier when no value moves
+FAR = 1e-9  # smaller moves of a value, relative to the largest value, count as no move
 
 
 @torch.no_grad()
 def nearest_(W: Tensor, values: Tensor) -> Tensor:
-    """Round entries: W <- the nearest of the values, of two equally near the lower one. O(entries log values)."""
+    """Round entries to the nearest value of a set: W <- nearest value. O(entries * log values).
+
+    An entry halfway between two values gets the lower value.
+    """
     values = values.to(W)
     between = (values[1:] + values[:-1]) / 2
     return W.copy_(values[torch.bucketize(W, between)])
 
 
 def template(levels: int, eta: float, kappa: float, delta: float) -> Tensor:
-    """The template of values: 0 and +-(eta kappa^x + delta) for x = 0, ..., levels - 1."""
+    """A template of quantisation values: 0 and +-(eta kappa^x + delta) for x = 0, ..., levels - 1."""
     return both_signs(eta * kappa**x + delta for x in range(levels))
 
 
 def both_signs(sizes: Sequence[float]) -> Tensor:
-    """The set of values with these sizes, their negatives and 0."""
+    """A symmetric set of quantisation values: these sizes, their negatives and 0."""
     sizes = torch.tensor(sorted(set(map(float, sizes))), dtype=torch.float64)
     return torch.cat([-sizes.flip(0), sizes.new_zeros(1), sizes])
 
 
 @torch.no_grad()
 def centres(weights: Tensor, levels: int) -> Tensor:
-    """Values by k-means: 0, and for each sign `levels` centres of the weights of that sign, from even quantiles on.
-    weights [entries]; a sign with fewer different weights has as many values."""
+    """Quantisation values by k-means: 0, and `levels` cluster centres of the weights of each sign.
+
+    The centres start at evenly spaced quantiles. weights [entries]. A sign with fewer than `levels` distinct weights
+    gets one centre for each of them.
+    """
     values = [weights.new_zeros(1, dtype=torch.float64)]
     for sign in (-1, 1):
         sizes = weights[weights * sign > 0].double().abs().sort().values
         values.append(sign * _lloyd(sizes, min(levels, len(sizes.unique()))))
-    return torch.cat(values).unique()  # ascending
+    return torch.cat(values).unique()  # `unique` sorts in ascending order
 
 
 @torch.no_grad()
 def moved_to_means(values: Tensor, points: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-    """Each value but zero, moved to the weighted mean of the points nearest to it, if there are any. This lowers sum
-    weight * (point - nearest value)^2. Nothing waits for a device."""
+    """Move each quantisation value but zero to the weighted mean of the points nearest to it.
+
+    A value without points stays. The move lowers sum weight * (point - nearest value)^2. The computation does not wait
+    for the device.
+    """
     between = (values[1:] + values[:-1]) / 2
     mass, sums = torch.zeros_like(values), torch.zeros_like(values)
     for part, heavy in zip(points, weights, strict=True):
@@ -59,7 +68,10 @@ def moved_to_means(values: Tensor, points: Sequence[Tensor], weights: Sequence[T
 
 
 def _lloyd(sizes: Tensor, count: int) -> Tensor:
-    """Lloyd's k-means of ascending sizes: a cluster is a slice, and its sum a difference of two cumulative sums."""
+    """Lloyd's k-means of ascending sizes in one dimension: the centres of `count` clusters.
+
+    A cluster is a slice of the sizes, so the sum of a cluster is a difference of two cumulative sums.
+    """
     if count == 0:
         return sizes
     places = (torch.arange(count, device=sizes.device) + 0.5) / count * len(sizes)

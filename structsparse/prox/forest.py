@@ -1,6 +1,7 @@
-"""Prox of nested groups (a forest): norms or largest entries of subtrees, exact by one step per subtree.
+"""Prox of nested groups (a forest): norms or largest absolute values of subtrees.
 
-Subtrees are shrunk from the leaves to the roots, single entries (entry_strength) before them.
+Single entries are soft-thresholded first (entry_strength). Then each subtree is shrunk or clipped once, from the leaves
+to the roots, which is exact.
 """
 
 import numpy as np
@@ -21,9 +22,9 @@ def forest_shrink_(
 ) -> Tensor:
     """Prox of norms of subtrees: strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over the forest.
 
-    Where all entries of a tree share one step, shrinking subtrees one after the other is exact. In any other diagonal
-    metric Newton is needed (see `prox.forest_metric`). It is exact to rounding, or to the share `accuracy` of the
-    value.
+    If all entries have the same step, shrinking one subtree after the other is exact. A step per entry needs Newton's
+    method (see `prox.forest_metric`). It is exact up to rounding, or stops at the relative error `accuracy` of the
+    penalty's value.
     """
     groups.check(W)
     if is_scalar(steps):
@@ -35,8 +36,10 @@ def forest_shrink_(
 
 @torch.no_grad()
 def shrink_subtrees_(W: Tensor, groups: Forest, weight: Tensor, threshold: Steps, cut: Steps) -> Tensor:
-    """Prox of norms of subtrees with other weights: threshold * sum_g weight[g] ||V_g|| + cut * ||V||_1 at steps of 1,
-    where 0 * inf = 0."""
+    """Prox of norms of subtrees with given weights, for a step of 1.
+
+    The penalty is threshold * sum_g weight[g] ||V_g|| + cut * ||V||_1, where 0 * inf counts as 0.
+    """
     if not walkable(W):
         reach = (threshold * weight.double()).nan_to_num(nan=0.0, posinf=torch.inf)
         return _shrink_levels_(soft_threshold_(W, cut, _grouped(groups, 1.0, W)), groups, reach)
@@ -53,8 +56,8 @@ def shrink_subtrees_(W: Tensor, groups: Forest, weight: Tensor, threshold: Steps
 def forest_clip_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Steps, steps: Steps) -> Tensor:
     """Prox of largest entries of subtrees: strength * sum_g weight_g max|V_g| + entry_strength * ||V||_1 over a forest.
 
-    Exact in any diagonal metric: a subtree is clipped at the r at which sum_e (|w_e| - r)+ / step_e is its strength *
-    weight. The torch route waits for the device, as the number of rounds of each level depends on the data.
+    The result is exact in any diagonal metric. A subtree is clipped at the height r where sum_e (|w_e| - r)+ / step_e =
+    strength * weight. The torch code waits for the device, as the number of iterations per level depends on the data.
     """
     groups.check(W)
     if not walkable(W):
@@ -70,7 +73,7 @@ def forest_clip_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Ste
 
 
 def _clip_in_memory(W: Tensor, groups: Forest, each, strength: float, cut) -> None:
-    """`forest_clip_` in CPU memory, by the kernels."""
+    """Prox of largest entries of subtrees in CPU memory, by the numba kernels."""
     level, weight = groups.level_memory(), groups.weight.double().numpy()
     limit = groups.scratch.array("limit", len(groups))
     if not len(level.units) and not len(level.starts):
@@ -91,12 +94,12 @@ def _clip_in_memory(W: Tensor, groups: Forest, each, strength: float, cut) -> No
 
 
 def _grouped(groups: Forest, steps: Steps, W: Tensor) -> Steps:
-    """Steps that keep free entries where they are."""
+    """Steps with which free entries (those in no group of the forest) stay where they are."""
     return (W.new_zeros(groups.ids.shape) + steps).masked_fill(groups.ids < 0, 0.0) if groups.free else steps
 
 
 def _shrink_levels_(W: Tensor, groups: Forest, reach: Tensor) -> Tensor:
-    """Prox of norms of subtrees by torch, level by level."""
+    """Prox of norms of subtrees in torch, one level of the forest after the other."""
     squares, reach = groups.in_levels(groups.own.sums(W * W)).clone(), groups.in_levels(reach)
     factor, between = torch.empty_like(squares), groups.steps_between_levels()
     for a, b in [*reversed(between), (0, int(groups.levels[1]))]:
@@ -108,14 +111,17 @@ def _shrink_levels_(W: Tensor, groups: Forest, reach: Tensor) -> Tensor:
     for a, b in between:
         factor[a:b] *= factor[:a].index_select(0, groups.above[a:b])
     share = groups.expand(groups.in_nodes(factor), fill=1.0).to(W.dtype)
-    return W.mul_(share).add_(0.0)  # -0 + 0 = 0
+    return W.mul_(share).add_(0.0)  # adding 0 turns -0 into 0
 
 
 def _clip_levels_(W: Tensor, groups: Forest, strength: Steps, steps: Steps) -> Tensor:
-    """`forest_clip_` by torch, level by level. Elements are the entries not yet clipped, and one per node for those
-    clipped together."""
+    """Prox of largest entries of subtrees in torch, one level of the forest after the other.
+
+    An element is an entry that is not yet clipped, or stands for all entries of a node that are clipped at the same
+    height.
+    """
     if W.is_meta:
-        return W  # all shapes below depend on the data
+        return W  # a meta tensor has no data, and all shapes below depend on data
     nodes = len(groups)
     value, count = W.abs().double().flatten(), torch.ones((), dtype=torch.float64, device=W.device)
     if is_scalar(steps):
@@ -147,7 +153,7 @@ def _clip_levels_(W: Tensor, groups: Forest, strength: Steps, steps: Steps) -> T
 
 
 def _clip_level(node: Tensor, value: Tensor, count: Tensor, reach: Tensor):
-    """The limit of each node of a level, by Michelot's algorithm, and the elements left after clipping."""
+    """Clipping heights of the subtrees of one level, by Michelot's algorithm, and the elements after clipping."""
     fixed = count.isinf()  # entries with step 0 stay, and the limit cannot fall below them
     floor = torch.zeros_like(reach).scatter_reduce(0, node[fixed], value[fixed], "amax")
     above, values, counts = node[~fixed], value[~fixed], count[~fixed]
@@ -155,7 +161,7 @@ def _clip_level(node: Tensor, value: Tensor, count: Tensor, reach: Tensor):
     while True:
         mass = torch.zeros_like(reach).index_add_(0, above, values * counts)
         total = torch.zeros_like(reach).index_add_(0, above, counts)
-        limit = torch.maximum(limit, torch.where(mass > reach, (mass - reach) / total, 0.0))  # it never falls
+        limit = torch.maximum(limit, torch.where(mass > reach, (mass - reach) / total, 0.0))  # the limit never falls
         stays = values > limit[above]
         if stays.all():
             break

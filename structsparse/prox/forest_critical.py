@@ -1,11 +1,11 @@
-"""Nested groups of a cover: the strength at which each dies under the exact prox, and the prox under a budget.
+"""Nested groups of a cover: the critical strength at which each group dies, and the prox under a budget of groups.
 
-Of two groups that share an atom one holds the other, so each has a parent, the smallest group around it. The prox
-shrinks inner groups first. The norm that reaches group g at strength s (with a step of 1) is
+Of two groups that share an atom, one contains the other. So each group has a parent: the smallest group around it. The
+prox shrinks inner groups first. At strength s and a step of 1, the norm of group g just before its own shrinkage is
 
-    r_g(s)^2 = squares of its atoms in no inner group + sum over inner groups c of max(0, r_c(s) - s * weight_c)^2,
+    r_g(s)^2 = squares of its atoms in no inner group + sum over inner groups c of max(0, r_c(s) - s * weight_c)^2.
 
-It falls with s, and the group dies where it meets (s * weight_g)^2, or where a group around it dies.
+The norm falls as s grows. The group dies at the s where r_g(s) = s * weight_g, or earlier if a group around it dies.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ from structsparse.prox.overlaps import (
 from structsparse.prox.overlaps_in_turn import Choose
 from structsparse.prox.steps import Steps, refuse_entry_steps
 
-HALVINGS = 64  # of the interval in which a group dies
+HALVINGS = 64  # bisections of the interval that contains the critical strength
 
 
 class Nesting(NamedTuple):
-    """The nesting of groups: which group is inside which; of equal groups, the later one holds the earlier."""
+    """The nesting of the groups of a cover: which group lies inside which other group.
 
-    around: Tensor  # int64 [levels, groups], the group so many steps around each, the first itself; -1: none
-    inner: Tensor  # int64 [atoms], the smallest group of each; -1: none
+    Of two equal groups, the later one contains the earlier one.
+    """
+
+    around: Tensor  # int64 [levels, groups]: row k is the ancestor k levels up, row 0 the group itself; -1: none
+    inner: Tensor  # int64 [atoms]: the smallest group that contains the atom; -1: none
 
     @classmethod
     def of(cls, cover: Cover) -> Nesting:
@@ -44,7 +47,7 @@ class Nesting(NamedTuple):
         count, members, owner = len(cover), cover.members.long(), cover.owner.long()
         order = cover.offsets.diff().argsort(stable=True)  # inner groups first
         rank = torch.empty_like(order).index_copy(0, order, torch.arange(count, device=order.device))
-        chains = (members * count + rank[owner]).sort().values  # atom by atom, its groups from inner to outer
+        chains = (members * count + rank[owner]).sort().values  # the groups of each atom, from inner to outer
         atom, group = chains // count, order[chains % count]
         first = torch.ones_like(atom, dtype=torch.bool)
         first[1:] = atom[1:] != atom[:-1]
@@ -58,14 +61,16 @@ class Nesting(NamedTuple):
         return cls(torch.stack(around), inner)
 
     def tiers(self) -> list[Tensor]:
-        """The groups inside others, by the number of groups around them, the most deeply nested first."""
+        """The groups that lie inside others, listed by nesting depth, the deepest first."""
         depth = (self.around >= 0).sum(0) - 1
         return [(depth == level).nonzero().flatten() for level in range(len(self.around) - 1, 0, -1)]
 
 
 def dying(norms: Tensor, cover: Cover) -> Tensor:
-    """The strengths at which nested groups die, for these norms of atoms and a step of 1: float64 [groups]. All roots
-    are found at once, by bisection."""
+    """Critical strengths: the penalty strength at which each nested group becomes zero. float64 [groups].
+
+    `norms` [atoms] are the norms of the atoms, and the step is 1. All roots are found together, by bisection.
+    """
     nesting, squares = Nesting.of(cover), norms.double().square()
     tiers, around, held = nesting.tiers(), nesting.around, nesting.inner >= 0
     direct = torch.zeros_like(cover.weight).index_add(0, nesting.inner[held], squares[held])
@@ -82,11 +87,12 @@ def dying(norms: Tensor, cover: Cover) -> Tensor:
 
 
 def _reaching(direct: Tensor, weight: Tensor, around: Tensor, tiers: list[Tensor], at: Tensor) -> Tensor:
-    """The squared norm r_g(s_g)^2 that reaches each group g at its own strength: [groups]
+    """Squared norm r_g(s_g)^2 of each nested group just before its own shrinkage, at its own strength s_g: [groups].
 
-    `direct` [groups] holds the squares of atoms in no inner group. Row k of at [levels, groups] is the strength of the
-    group k steps around each, as the norm passed from c to its parent is needed at the strengths of all groups around
-    c."""
+    `direct` [groups] holds the squares of atoms in no inner group. Row k of `at` [levels, groups] is the strength of
+    the ancestor k levels above each group. The norm that group c passes to its parent is needed at the strengths of all
+    ancestors of c.
+    """
     squares = direct.repeat(len(at), 1)
     for tier in tiers:
         left = (squares[1:, tier].sqrt() - at[1:, tier] * weight[tier]).clamp(min=0)
@@ -96,8 +102,11 @@ def _reaching(direct: Tensor, weight: Tensor, around: Tensor, tiers: list[Tensor
 
 @torch.no_grad()
 def cut_nested_(W: Tensor, cover: Cover, steps: Steps, choose: Choose, tolerance: float = TOLERANCE) -> Tensor:
-    """The exact prox of nested groups at a chosen strength: choose(0, strengths at which groups would die) returns it,
-    and which groups must die whatever rounding makes of it: bool [groups]."""
+    """Exact prox of nested groups at a strength that the callback `choose` picks from the critical strengths.
+
+    choose(0, critical strengths [groups]) returns the strength, and bool [groups]: the groups that must become exactly
+    zero despite rounding.
+    """
     if (cover.weight == 0).any():
         name = cover.names[int((cover.weight == 0).nonzero()[0])]
         raise UserError(f"group {name} of {cover.parameter} has no weight: nested groups under a budget need one each")
@@ -105,6 +114,7 @@ def cut_nested_(W: Tensor, cover: Cover, steps: Steps, choose: Choose, tolerance
     refuse_entry_steps(steps, "nested groups under a budget", "take sgd or online_perceptron, or overlap_sequential")
 
     def solve(x, steps, over_atoms):
+        """Prox of the norms x of the atoms at the chosen strength."""
         strength, dead = choose(0, dying(torch.where(x == 0, 0.0, x / steps), cover))
         if strength > 0:
             minimise = minimise_by_kernels if walkable(W) else minimise_by_torch

@@ -1,5 +1,7 @@
-"""Prox of Euclidean norms of nested groups in a diagonal metric, by Newton; `kernels.prox.forest_metric` explains
-it."""
+"""Prox of Euclidean norms of nested groups with a step per entry (a diagonal metric), by Newton's method.
+
+`kernels.prox.forest_metric` explains the method.
+"""
 
 import torch
 from torch import Tensor
@@ -9,13 +11,15 @@ from structsparse.kernels.memory import flat_array, walkable
 from structsparse.kernels.prox import forest_metric as kernels
 from structsparse.prox.steps import Steps, changed, steps_array
 
-ARRAYS = 8  # scratch arrays of the kernel, of one number per node
+ARRAYS = 8  # number of scratch arrays [nodes] that the kernel needs
 
 
 @torch.no_grad()
 def forest_shrink_metric_(W: Tensor, groups: Forest, strength: Steps, steps: Tensor, accuracy: float = 0.0) -> Tensor:
-    """Prox of norms of subtrees, strength * sum_g weight_g ||V_g||, with a step for each entry. The torch route waits
-    for the device, as the number of Newton rounds depends on the data."""
+    """Prox of norms of subtrees, strength * sum_g weight_g ||V_g||, with a step for each entry.
+
+    The torch code waits for the device, as the number of Newton iterations depends on the data.
+    """
     if W.is_meta or len(groups) == 0:
         return W
     if not walkable(W):
@@ -30,8 +34,11 @@ def forest_shrink_metric_(W: Tensor, groups: Forest, strength: Steps, steps: Ten
 
 
 class _Newton:
-    """Newton for the prox of norms of subtrees, in torch: the twin of the kernel. Numbers per node are in level
-    order."""
+    """Newton's method for the prox of norms of subtrees with a step per entry, in torch.
+
+    The numba kernel `kernels.prox.forest_metric` computes the same. tau = reach / ||V|| of each node, and q is the sum
+    of tau along the path from the root. Arrays with one number per node are in level order.
+    """
 
     def __init__(self, W: Tensor, groups: Forest, steps: Tensor, reach: Tensor) -> None:
         self.groups, self.reach = groups, reach
@@ -40,7 +47,7 @@ class _Newton:
         self.x = W.double()
 
     def shrink_(self, W: Tensor, accuracy: float) -> Tensor:
-        """W <- the prox, to a share `accuracy` of the value."""
+        """W <- the prox of norms of subtrees; Newton stops at the relative error `accuracy` of the value."""
         tau = self._begin()
         last, safe = torch.inf, False
         for rounds in range(kernels.ROUNDS):
@@ -56,7 +63,7 @@ class _Newton:
         return W.copy_(torch.where(q.isinf(), 0.0, self._shrunk(q))).add_(0.0)
 
     def _begin(self) -> Tensor:
-        """The first tau, and the bounds that tau has to obey."""
+        """Starting point of Newton: the first tau = reach / ||V|| of each subtree, and upper bounds on tau."""
         metric = torch.where(self.x == 0, 0.0, self.x / self.steps)
         squares, factor = self._of_nodes(metric * metric), torch.empty_like(self.reach)
         for a, b in [*reversed(self.levels), (0, self.roots)]:
@@ -66,7 +73,7 @@ class _Newton:
             squares[a:b] = torch.where(factor[a:b] > 0, squares[a:b] * factor[a:b].square(), 0.0)
             if a > 0:
                 self._to_parents(squares, a, b, squares[a:b])
-        self.bound = self.reach / squares.sqrt()  # of what the projection of a node leaves
+        self.bound = self.reach / squares.sqrt()  # `squares` now excludes what was projected away
         self.stiffest = self._stiffest()
         for a, b in self.levels:
             factor[a:b] *= factor[self.groups.above[a:b]]
@@ -74,8 +81,10 @@ class _Newton:
         return torch.where(factor == 0, torch.inf, torch.where(self.reach > 0, self.reach / norms, 0.0))
 
     def _up(self, tau: Tensor, q: Tensor):
-        """Norms of subtrees, and the elimination up to the roots: the worst residual, their share of the value,
-        state."""
+        """One upward pass of Newton's elimination, from the leaves to the roots.
+
+        Returns the worst residual, the residuals as a share of the value, and the state that the downward pass needs.
+        """
         of = self._of_entries(q, 0.0)
         v = torch.where(of.isinf(), 0.0, self._shrunk(of))
         weight = torch.where(of > 0, v * v / (1 + self.steps * of), 0.0).nan_to_num(nan=0.0)
@@ -107,7 +116,10 @@ class _Newton:
         return float(residual.abs().amax()), float(share), (squares, delta, pull, norms, bears)
 
     def _moved(self, tau: Tensor, q: Tensor, state, safe: bool) -> Tensor:
-        """The next tau: by substitution from the roots, or by a fixed-point round if it is to be safe."""
+        """The next tau of each subtree: a Newton step by substitution from the roots down.
+
+        If `safe`, a fixed-point iteration replaces the Newton step.
+        """
         squares, delta, pull, norms, bears = state
         if safe:
             return self._bounded(torch.where(bears, self.reach / norms, tau), bears)
@@ -122,7 +134,7 @@ class _Newton:
         return self._bounded(torch.where(bears, tau / (1 + change.clamp(kernels.LEAST, kernels.MOST)), tau), bears)
 
     def _bounded(self, tau: Tensor, bears: Tensor) -> Tensor:
-        """Tau, cut to the largest values that the prox can have."""
+        """Values of tau, clipped to the upper bounds that hold for the exact prox."""
         q = torch.zeros_like(tau)
         for a, b in [(0, self.roots), *self.levels]:
             before = q[self.groups.above[a:b]] if a > 0 else 0.0
@@ -132,7 +144,7 @@ class _Newton:
         return tau
 
     def _stiffest(self) -> Tensor:
-        """The largest 1 / step in each subtree."""
+        """The largest inverse step (1 / step) of the nonzero entries of each subtree: [nodes]."""
         metric = torch.where(self.x == 0, 0.0, 1 / self.steps)
         owners = self.groups.ids.expand(self.groups.shape).flatten().remainder(len(self.reach) + 1)
         largest = self.reach.new_zeros(len(self.reach) + 1).scatter_reduce(0, owners, metric.flatten(), "amax")[:-1]
@@ -142,29 +154,29 @@ class _Newton:
         return largest
 
     def _shrunk(self, q: Tensor) -> Tensor:
-        """The entries of the prox for this q; where q is zero, an infinite step moves nothing."""
+        """Entries of the prox, x / (1 + step * q). For q = 0 the entry stays, even if its step is infinite."""
         return torch.where((q > 0) & (self.x != 0), self.x / (1 + self.steps * q), self.x)
 
     def _of_nodes(self, X: Tensor) -> Tensor:
-        """Sums over the entries of each node without those below it."""
+        """Sums over the entries that belong to each node itself, without the nodes below: [nodes], in level order."""
         return self.groups.in_levels(self.groups.own.sums(X))
 
     def _of_entries(self, values: Tensor, fill: float) -> Tensor:
-        """The number of its node for each entry."""
+        """Values [nodes] in level order, expanded to one per entry: that of the node of the entry."""
         return self.groups.expand(self.groups.in_nodes(values), fill=fill)
 
     def _to_parents(self, values: Tensor, a: int, b: int, added: Tensor) -> None:
-        """Add the numbers of a level to those of their parents."""
+        """Add the values of the nodes of one level (places a to b) to the values of the parents."""
         values[:a].index_add_(0, self.groups.above[a:b], added)
 
     def _up_path(self, values: Tensor) -> Tensor:
-        """Sums over subtrees."""
+        """Sums of values [nodes] over each subtree of the forest."""
         for a, b in reversed(self.levels):
             self._to_parents(values, a, b, values[a:b])
         return values
 
     def _down_path(self, values: Tensor) -> Tensor:
-        """Sums along the paths from the roots."""
+        """Sums of values [nodes] along the path from the root to each node."""
         values = values.clone()
         for a, b in self.levels:
             values[a:b] += values[self.groups.above[a:b]]

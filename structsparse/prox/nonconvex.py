@@ -1,8 +1,8 @@
-"""Prox of nonconvex penalties of a size (l0, log-sum, MCP): the size of an entry, or the norm of a group.
+"""Prox of nonconvex penalties (l0, log-sum, MCP) on the size of an entry or on the norm of a group.
 
-The prox moves an entry or a group straight towards zero. How far is a function of its size and of its threshold =
-strength * weight * step. As the penalty is not convex, the result is the better of zero and of the best point away
-from it, zero if both are equally good.
+The prox moves an entry or a group straight towards zero. The length of the move depends on the size and on threshold =
+strength * weight * step. As the penalty is not convex, the prox compares zero with the best nonzero point. It returns
+the better of both, and zero in a tie.
 """
 
 from collections.abc import Callable
@@ -18,27 +18,28 @@ from structsparse.prox.steps import Steps, changed, is_scalar, steps_array, thre
 
 
 class Movement(NamedTuple):
-    """How far the prox of a penalty moves sizes."""
+    """A nonconvex prox as a function of sizes: how far the prox moves an entry or a group towards zero."""
 
-    sizes: Callable[[Tensor, Tensor], Tensor]  # sizes, their thresholds -> how far each moves: at most to zero
-    kernel: Callable  # the same for entries in CPU memory
+    sizes: Callable[[Tensor, Tensor], Tensor]  # (sizes, thresholds) -> distance that each size moves, at most the size
+    kernel: Callable  # numba kernel of the same prox for entries in CPU memory
     parameter: float = 0.0
 
 
 def hard() -> Movement:
-    """Hard threshold, of threshold * (1 if v > 0): to zero or not at all."""
+    """Hard threshold, the prox of the l0 penalty threshold * (1 if v > 0): a size becomes zero or does not move."""
     return Movement(lambda size, threshold: torch.where(size <= (2 * threshold).sqrt(), size, 0.0), kernels.move_hard)
 
 
 def log_sum(epsilon: float) -> Movement:
-    """Movement of the log-sum penalty, threshold * epsilon * log(1 + v / epsilon)."""
+    """Prox of the log-sum penalty, threshold * epsilon * log(1 + v / epsilon)."""
 
     def moves(size: Tensor, threshold: Tensor) -> Tensor:
-        # v > 0 with (v + epsilon) (v - size) + epsilon * threshold = 0: the larger root of the two
+        """Distances that sizes move under the prox of the log-sum penalty."""
+        # the nonzero candidate is the larger root v of (v + epsilon) (v - size) + epsilon * threshold = 0
         past = size - epsilon
         discriminant = past * past + 4 * epsilon * (size - threshold)
         root = discriminant.clamp(min=0).sqrt()
-        near = 2 * epsilon * (size - threshold) / (root - past)  # the same root, where size < epsilon would cancel
+        near = 2 * epsilon * (size - threshold) / (root - past)  # the same root, without cancellation
         living = torch.where(past >= 0, (past + root) / 2, near)
         better = threshold * epsilon * torch.log1p(living / epsilon) < living * (size - living / 2)
         moved = threshold * (epsilon / (epsilon + living))
@@ -49,10 +50,14 @@ def log_sum(epsilon: float) -> Movement:
 
 
 def firm(reach: float) -> Movement:
-    """Firm threshold, of the MCP: threshold * (v - v^2 / (2 reach) up to reach, reach / 2 beyond)."""
+    """Firm threshold, the prox of the MCP (minimax concave penalty).
+
+    The penalty of a size v is threshold * (v - v^2 / (2 reach)) up to v = reach, then constant: threshold * reach / 2.
+    """
 
     def moves(size: Tensor, threshold: Tensor) -> Tensor:
-        concave = threshold >= reach  # everywhere: then only zero and the size itself can be best
+        """Distances that sizes move under the prox of the MCP."""
+        concave = threshold >= reach  # the objective is concave, so its minimum is at zero or at the size itself
         gentle = torch.where(concave, 0.0, threshold)
         kept = gentle * (reach - size) / (reach - gentle)
         dies = size <= torch.where(concave, (reach * threshold).sqrt(), threshold)
@@ -63,7 +68,7 @@ def firm(reach: float) -> Movement:
 
 @torch.no_grad()
 def move_entries_(W: Tensor, strength: Steps, steps: Steps, movement: Movement) -> Tensor:
-    """Prox of a nonconvex penalty on each entry by itself."""
+    """Prox of a nonconvex penalty on the absolute value of each entry."""
     if not walkable(W):
         size = W.abs()
         return W.sub_(torch.copysign(movement.sizes(size, thresholds(strength, steps, W).to(W.dtype)), W))
@@ -78,7 +83,7 @@ def move_entries_(W: Tensor, strength: Steps, steps: Steps, movement: Movement) 
 
 @torch.no_grad()
 def move_groups_(W: Tensor, groups: Partition, strength: Steps, steps: float | Tensor, movement: Movement) -> Tensor:
-    """Prox of a nonconvex penalty on the norm of each group; one step for all entries."""
+    """Prox of a nonconvex penalty on the norm of each disjoint group, with one step for all entries."""
     norms = groups.norms(W)
     share = movement.sizes(norms, thresholds(strength, steps, W) * groups.weight) / norms.clamp(
         min=torch.finfo(norms.dtype).tiny
@@ -88,11 +93,11 @@ def move_groups_(W: Tensor, groups: Partition, strength: Steps, steps: float | T
 
 @torch.no_grad()
 def drop_groups_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -> Tensor:
-    """Prox of group l0, strength * sum of weight_g over the groups that are not zero, in any diagonal metric."""
+    """Prox of group l0, strength * sum of weight_g over the nonzero groups, in any diagonal metric."""
     if is_scalar(steps):
         norms, least = groups.norms(W), (2 * thresholds(strength, steps, W) * groups.weight).sqrt()
     else:
-        squares = W.double().square() / steps.double()  # 0 / 0 where a zero cannot move
+        squares = W.double().square() / steps.double()  # 0 / 0 = NaN for a zero entry with step 0
         norms, least = groups.sums(torch.where(W == 0, 0.0, squares)), 2 * strength * groups.weight
-    dies = (norms <= least) & (least > 0)  # squares may underflow where weights do not
+    dies = (norms <= least) & (least > 0)  # an unpenalised group stays, even if its norm underflows to 0
     return W.masked_fill_(groups.expand(dies, fill=False), 0.0)

@@ -1,12 +1,11 @@
-"""Overlapping groups: the exact prox of the sum of their norms, by its dual.
+"""Overlapping groups: the exact prox of the sum of the norms of the groups, computed through the dual problem.
 
-With one step for all entries of an atom, the prox multiplies each atom by a number, so that only the norms of atoms
-matter: one pass over memory for the norms, a small problem over atoms, one pass to multiply. With a step per entry
-the same problem is solved over entries.
+If all entries of an atom have the same step, the prox multiplies each atom by one number. Then only the norms of the
+atoms matter: one pass over memory computes the norms, a small problem over atoms is solved, and a second pass
+multiplies. With a step per entry the same problem is solved over entries.
 
-Descent over one dual block after the other converges within a few rounds where groups hardly overlap or are nested. It
-holds a float64 for each member of each group. Harder problems of up to a thousand groups go to
-`prox.overlaps_interior`.
+Block coordinate descent on the dual converges within a few rounds if groups hardly overlap or are nested. It stores a
+float64 for each member of each group. Harder problems of at most a thousand groups go to `prox.overlaps_interior`.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from structsparse.prox.entries import soft_threshold_
 from structsparse.prox.overlaps_interior import Minimum, fits, shrink_by_pulls
 from structsparse.prox.steps import Steps, changed, is_scalar, number, thresholds
 
-TOLERANCE = 1e-13  # of the norm of W: as near as float64 comes
-ROUNDS = 4_000  # over all groups, should the tolerance never be met
-PATIENCE, WORK = 60, 1 << 16  # rounds of descent, or members visited, before few groups go to the interior point method
-FEW = 1000  # groups
-MANY = 1 << 16  # copies of entries, above which few groups with a step per entry do without copies
-CHECK = 50  # rounds of ascent between two computations of the gap, each of which waits for the device
+TOLERANCE = 1e-13  # relative to the norm of W: about the rounding error of float64
+ROUNDS = 4_000  # passes over all groups, at most, if the tolerance is not reached
+PATIENCE, WORK = 60, 1 << 16  # rounds, or members visited, before the interior point method takes over
+FEW = 1000  # groups: up to this number the interior point method is used
+MANY = 1 << 16  # copies of entries: with more, the interior point method goes first
+CHECK = 50  # rounds of dual ascent between two computations of the gap, as each waits for the device
 WARNED = weakref.WeakSet()  # covers whose prox has been reported not to reach its tolerance
 
-Solve = Callable[[Tensor, Steps, bool], Tensor]  # (norms of atoms or entries, steps, over_atoms) -> the same shrunk
+Solve = Callable[[Tensor, Steps, bool], Tensor]  # (x, steps, over_atoms) -> prox of x
 
 
 @torch.no_grad()
@@ -51,16 +50,19 @@ def overlapping_shrink_(
 ) -> Tensor:
     """Prox of overlapping groups: strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over their entries.
 
-    It is the prox of the group terms after that of the entries, as the former multiplies each entry by a number of at
-    least 0. The duality gap bounds the distance of V to the minimum by tolerance * ||W||, norms in the metric
-    1 / steps. If rounds run out before that, a warning is given, once per cover, unless `tell` is false. `dual`: where
-    the method starts from and what it leaves, see `new_dual`. `weight` replaces that of the cover. `rounds`: passes
-    over the groups, at most.
+    The soft threshold of the entries comes before the prox of the group norms. This is exact, as the group prox
+    multiplies each entry by a number of at least 0. The iteration stops when the duality gap shows that V is within
+    tolerance * ||W|| of the minimum. Both norms are in the metric 1 / steps. If the rounds run out first, a warning is
+    given once per cover, unless `tell` is false.
+
+    `dual`: dual variables to start from, updated in place, see `new_dual`. `weight` replaces the weights of the cover.
+    `rounds`: passes over the groups, at most.
     """
     reach = strength * (cover.weight if weight is None else weight)
     tolerance = max(tolerance, 0.1 * torch.finfo(W.dtype).eps)
 
     def solve(x, steps, over_atoms):
+        """Prox of the group norms at x (norms of atoms, or entries), on the CPU or on another device."""
         minimise = minimise_by_kernels if walkable(W) else minimise_by_torch
         v, distance = minimise(x, steps, cover, reach, over_atoms, tolerance, dual, rounds)
         if tell and distance > tolerance:
@@ -79,8 +81,10 @@ def one_step_per_atom(cover: Cover, steps: Steps) -> bool:
 
 
 def on_norms_(solve: Solve, W: Tensor, cover: Cover, entry_strength: Steps, steps: Steps) -> Tensor:
-    """Soft threshold of W, then solve(x, steps, over_atoms) on the norms of atoms, or on all entries if steps differ
-    within an atom."""
+    """Soft threshold of W, then the function `solve` on the norms of the atoms of overlapping groups.
+
+    If steps differ within an atom, solve(x, steps, over_atoms=False) gets all entries instead.
+    """
     cover.atoms.check(W)
     if is_scalar(steps) and cover.atoms.in_blocks(W):
         return _scale_blocks_(solve, W, cover, entry_strength, steps)
@@ -91,11 +95,14 @@ def on_norms_(solve: Solve, W: Tensor, cover: Cover, entry_strength: Steps, step
         steps = steps.double().expand(cover.atoms.ids.shape).flatten()
     norms = cover.atoms.norms(W)
     share = 1 - _factors(norms, solve(norms.clone(), steps, True))
-    return W.addcmul_(W, cover.expand(share, fill=0.0).to(W.dtype), value=-1)  # W - W: no negative zeros
+    return W.addcmul_(W, cover.expand(share, fill=0.0).to(W.dtype), value=-1)  # subtraction yields no negative zeros
 
 
 def _scale_blocks_(solve, W, cover, entry_strength, steps) -> Tensor:
-    """`on_norms_` for atoms that are row blocks: two passes over memory, the soft threshold within each."""
+    """`on_norms_` for overlapping groups whose atoms are row blocks in CPU memory.
+
+    Two passes over memory, each with the soft threshold: one for the norms of the atoms, one to multiply the atoms.
+    """
     blocks = cover.atoms.offsets.numpy(), cover.shape[1:].numel()
     cut = number(thresholds(entry_strength, steps, W), W)
     squares = torch.empty(len(cover.atoms), dtype=torch.float64)
@@ -107,12 +114,12 @@ def _scale_blocks_(solve, W, cover, entry_strength, steps) -> Tensor:
 
 
 def _factors(before: Tensor, after: Tensor) -> Tensor:
-    """What each atom is multiplied by."""
+    """The factor by which the prox multiplies each atom: its norm after the prox / its norm before."""
     return torch.where(before == 0, 1.0, after / before)
 
 
 def _covered_steps(W, cover, steps) -> Steps:
-    """Steps that leave entries of no group where they are."""
+    """Steps with which the entries of no overlapping group stay where they are."""
     if not cover.free:
         return steps
     wide = torch.broadcast_to(cover.covered(), W.shape)
@@ -120,19 +127,21 @@ def _covered_steps(W, cover, steps) -> Steps:
 
 
 def _replace_entries_(solve, W, cover, steps) -> Tensor:
-    """`on_norms_` with a step per entry: the problem over entries, laid out atom by atom."""
+    """Overlapping groups with a step per entry: `solve` on all entries, in the order atom by atom."""
     flat = W.flatten().double()
     steps = steps.double().expand(W.shape).flatten()
     order = cover.entries()[0]
     if order is None:
-        return W.copy_(solve(flat.clone(), steps.clone(), False).view(W.shape) + 0.0)  # no negative zeros
+        return W.copy_(solve(flat.clone(), steps.clone(), False).view(W.shape) + 0.0)  # adding 0 turns -0 into 0
     flat = flat.index_copy(0, order, solve(flat[order], steps[order], False))
     return W.copy_(flat.view(W.shape) + 0.0)
 
 
 def set_arrays(cover: Cover, over_atoms: bool) -> tuple:
-    """The sets of a cover as arrays (bounds, members, offsets, starts), see kernels.prox.overlaps; with one step per
-    atom, each atom counts as one entry."""
+    """The atoms and groups of a cover as numpy arrays for the kernels: (bounds, members, offsets, starts).
+
+    `kernels.prox.overlaps` explains the arrays. With one step per atom, each atom counts as one entry.
+    """
     members, offsets = cover.members.numpy(), cover.offsets.numpy()
     if over_atoms:
         return torch.arange(len(cover.atoms) + 1).numpy(), members, offsets, offsets
@@ -140,13 +149,16 @@ def set_arrays(cover: Cover, over_atoms: bool) -> tuple:
 
 
 def copies_of(cover: Cover, over_atoms: bool) -> tuple[Tensor, Tensor]:
-    """The place of each copy of an atom (or entry) in a group, and the group: int64 [copies] both."""
+    """Copies of atoms (or entries) in overlapping groups: position and group of each copy, int64 [copies]."""
     return (cover.members.long(), cover.owner.long()) if over_atoms else cover.pairs(in_order=False)
 
 
 def new_dual(cover: Cover, steps: Steps, device: torch.device) -> Tensor:
-    """Dual variables, zero, for a first prox to start from: one per member (one step per atom), per copy of an entry,
-    or per group (few groups of many entries)."""
+    """Dual variables of the prox of overlapping groups, all zero, as a warm start for the first call.
+
+    One number per member if there is one step per atom. With a step per entry, one number per copy of an entry, or one
+    per group (for few groups with many entries).
+    """
     if one_step_per_atom(cover, steps):
         length = len(cover.members)
     else:
@@ -160,7 +172,7 @@ def _without_copies(cover: Cover) -> bool:
 
 
 def minimise_by_kernels(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
-    """The exact prox of overlapping groups at x, on the CPU, and a bound on its relative distance to the minimum."""
+    """The exact prox of overlapping groups at x by the numba kernels: the result and a bound on its relative error."""
     if is_scalar(steps) and float(steps) == 0:
         return x, 0.0
     even = is_scalar(steps)
@@ -170,7 +182,7 @@ def minimise_by_kernels(x, steps, cover, reach, over_atoms, tolerance, dual, rou
     if over_atoms or not _without_copies(cover):
         start = torch.zeros(int(starts[-1]), dtype=torch.float64) if dual is None else dual
         if even and cover.nested:
-            start.zero_()  # one round from zero is exact; from elsewhere it may take many
+            start.zero_()  # for nested groups one round is exact if it starts at zero
         sets = bounds, members, offsets, starts, cover.size.argsort(stable=True).numpy(), reach.numpy()
         best, length, rounds = x.clone(), steps.clone(), min(rounds, _rounds(cover, int(starts[-1])))
         _, distance = kernels.descend(best.numpy(), length.numpy(), even, *sets, start.numpy(), tolerance, rounds)
@@ -183,12 +195,12 @@ def minimise_by_kernels(x, steps, cover, reach, over_atoms, tolerance, dual, rou
 
 
 def _rounds(cover: Cover, copies: int) -> int:
-    """Rounds of descent, at most; few if the interior point method can take over."""
+    """Rounds of dual descent, at most; fewer if the interior point method can take over."""
     return min(ROUNDS, max(PATIENCE, WORK // max(1, copies))) if len(cover) <= FEW else ROUNDS
 
 
 def _by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas) -> Minimum:
-    """The minimum by the interior point method; `etas`, if given, are where it starts from and what it leaves."""
+    """The prox of overlapping groups by the interior point method; `etas` is the warm start, updated in place."""
     minimum = shrink_by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas)
     if etas is not None:
         etas.copy_(minimum.etas)
@@ -196,7 +208,7 @@ def _by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas) -> Minimum:
 
 
 def warn_inexact(cover: Cover, distance: float, tolerance: float) -> None:
-    """Warn, once for each cover, that its prox has not reached the tolerance."""
+    """Warn, once per cover, that the prox of its overlapping groups has not reached the tolerance."""
     if cover not in WARNED:
         WARNED.add(cover)
         warnings.warn(
@@ -209,7 +221,7 @@ def warn_inexact(cover: Cover, distance: float, tolerance: float) -> None:
 
 
 def minimise_by_torch(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
-    """`minimise_by_kernels` for any device."""
+    """The exact prox of overlapping groups at x in torch: the result and a bound on its relative error."""
     steps = torch.zeros_like(x) + steps
     copied = over_atoms or not _without_copies(cover)
     if x.is_meta or len(cover) > FEW or not fits(cover):
@@ -220,7 +232,10 @@ def minimise_by_torch(x, steps, cover, reach, over_atoms, tolerance, dual, round
 
 
 def _ascended(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
-    """Accelerated projected gradient ascent on the dual, all groups at once, restarted where it overshoots."""
+    """Prox of overlapping groups by accelerated projected gradient ascent on the dual, all groups at once.
+
+    The momentum restarts from zero whenever it overshoots.
+    """
     places, owner = copies_of(cover, over_atoms)
     problem = _Dual(x, steps, places, owner, reach)
     point = torch.zeros(len(places), dtype=x.dtype, device=x.device) if dual is None else dual.clone()
@@ -242,9 +257,10 @@ def _ascended(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tu
 
 
 class _Dual:
-    """The dual of the prox of overlapping groups, in torch:
+    """The dual problem of the prox of overlapping groups, in torch.
 
-    argmin_v sum_g reach_g ||v_g|| + sum (v - x)^2 / (2 * steps) = x - steps * sum of duals, each in its ball.
+    argmin_v sum_g reach_g ||v_g|| + sum (v - x)^2 / (2 * steps) = x - steps * sum_g dual_g, where ||dual_g|| <=
+    reach_g.
     """
 
     def __init__(self, x: Tensor, steps: Tensor, places: Tensor, owner: Tensor, reach: Tensor):
@@ -259,26 +275,29 @@ class _Dual:
         self.scale = torch.where(moved, self.x.square() / self.steps, 0.0).sum()
 
     def total(self, values: Tensor) -> Tensor:
-        """Sum of values [copies] over each group."""
+        """Sum of values [copies] over the copies of each overlapping group: [groups]."""
         return torch.zeros_like(self.reach).index_add(0, self.owner, values)
 
     def inner(self, one: Tensor, two: Tensor) -> Tensor:
-        """Inner product of two duals, in the metric of the curvature of their groups."""
+        """Inner product of two dual vectors, each group weighted with its curvature."""
         return (self.total(one * two) * self.curvature).sum()
 
     def moved(self, dual: Tensor) -> Tensor:
-        """The primal point of a dual."""
+        """The primal point of a dual vector: x - steps * sum of duals."""
         return self.x - self.steps * torch.zeros_like(self.x).index_add(0, self.places, dual)
 
     def ascend(self, dual: Tensor) -> tuple[Tensor, Tensor]:
-        """One projected gradient step, and the groups whose dual lies inside its ball."""
+        """One projected gradient step on the dual, and the groups whose dual lies strictly inside its ball."""
         dual = dual + self.moved(dual)[self.places] / self.curvature[self.owner]
         norm = self.total(dual.square()).sqrt()
         factor = torch.where(norm <= self.reach, 1.0, self.reach / norm)
         return dual * factor[self.owner], norm < self.reach
 
     def primal(self, dual: Tensor, inside: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-        """The primal point with the groups whose dual lies inside its ball set to zero, and its duality gap."""
+        """The primal point of a dual vector, and its duality gap.
+
+        Groups whose dual lies strictly inside its ball are set to zero.
+        """
         v = self.moved(dual)
         distance = torch.where(v == 0, 0.0, v.square() / self.steps)
         small = self.total(distance[self.places]) <= (0.1 * tolerance) ** 2 * self.scale

@@ -1,4 +1,7 @@
-"""Overlapping groups, one family of disjoint groups after the other: not the prox of their sum, but one pass each."""
+"""Overlapping groups, shrunk one family of disjoint groups after the other, in one pass.
+
+The result is not the prox of the sum of all norms.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ from structsparse.kernels.prox.overlaps_in_turn import shrink_in_turn
 from structsparse.prox.overlaps import copies_of, on_norms_, set_arrays
 from structsparse.prox.steps import Steps, is_scalar, thresholds
 
-NEWTON_ROUNDS = 12  # without asking the device whether it has converged
+NEWTON_ROUNDS = 12  # Newton iterations, always all of them: a convergence test would wait for the device
 
-Choose = Callable[[int, Tensor], tuple[float, Tensor]]  # see cut_in_turn_
+Choose = Callable[[int, Tensor], tuple[float, Tensor]]  # the callback of `cut_in_turn_`
 
 
 class Turn(NamedTuple):
-    """A family of disjoint groups, as slices of a cover whose groups are sorted by family."""
+    """A family of disjoint groups, as slices into a cover whose groups are sorted by family."""
 
     groups: slice
     members: slice
-    copies: slice  # of entries
+    copies: slice  # the copies of entries of the family
 
 
 def turns(cover: Cover, colours: Tensor) -> list[Turn]:
@@ -40,10 +43,13 @@ def turns(cover: Cover, colours: Tensor) -> list[Turn]:
 def shrink_in_turn_(
     W: Tensor, cover: Cover, families: list[Turn], strength: Steps, entry_strength: Steps, steps: Steps
 ) -> Tensor:
-    """Soft threshold, then the group prox of each family of disjoint groups in turn; where families overlap, this is
-    not the prox of their sum."""
+    """Soft threshold, then the group lasso prox of each family of disjoint groups, one family after the other.
+
+    Where families overlap, this is not the prox of the sum of the norms.
+    """
 
     def solve(x, steps, over_atoms):
+        """Group prox of the families one after the other, on the CPU or on another device."""
         shrink = _in_turn if walkable(W) else _in_turn_by_torch
         return shrink(x, steps, cover, cover.weight * strength, over_atoms, families)
 
@@ -52,13 +58,14 @@ def shrink_in_turn_(
 
 @torch.no_grad()
 def cut_in_turn_(W: Tensor, cover: Cover, families: list[Turn], steps: Steps, choose: Choose) -> Tensor:
-    """`shrink_in_turn_` with a strength per family, chosen from the strengths at which its groups would die.
+    """Group prox of families of disjoint groups in turn, each family with a strength that `choose` picks.
 
-    choose(k, dying) gets those strengths of family k, [groups of it]. It returns a strength for the family, and which
-    groups must die whatever rounding makes of it: bool [groups of it].
+    choose(k, critical strengths) gets the strengths at which the groups of family k would become zero. It returns the
+    strength for the family, and bool [groups of the family]: the groups that must become exactly zero despite rounding.
     """
 
     def solve(x, steps, over_atoms):
+        """Group prox of the families one after the other, each with the chosen strength."""
         places, owner = copies_of(cover, over_atoms)
         for k, turn in enumerate(families):
             copies = turn.members if over_atoms else turn.copies
@@ -75,7 +82,7 @@ def cut_in_turn_(W: Tensor, cover: Cover, families: list[Turn], steps: Steps, ch
 
 
 def _in_turn(x, steps, cover, reach, over_atoms, families) -> Tensor:
-    """The prox of each group in turn, on the CPU."""
+    """Group prox of overlapping groups one after the other, by the numba kernel."""
     bounds, members, offsets, _ = set_arrays(cover, over_atoms)
     even = is_scalar(steps)
     steps = torch.full_like(x, float(steps)) if even else steps
@@ -85,7 +92,7 @@ def _in_turn(x, steps, cover, reach, over_atoms, families) -> Tensor:
 
 
 def _in_turn_by_torch(x, steps, cover, reach, over_atoms, families) -> Tensor:
-    """The prox of each family in turn, on any device."""
+    """Group prox of families of disjoint groups one after the other, in torch."""
     places, owner = copies_of(cover, over_atoms)
     for turn in families:
         copies = turn.members if over_atoms else turn.copies
@@ -94,16 +101,23 @@ def _in_turn_by_torch(x, steps, cover, reach, over_atoms, families) -> Tensor:
 
 
 def _shrink_family(x: Tensor, steps: Steps, at: Tensor, group: Tensor, reach: Tensor) -> Tensor:
-    """The group prox of disjoint groups; their copies [copies] lie at the places `at` of x, in these groups."""
+    """Group prox of one family of disjoint groups.
+
+    Copy i of an entry or atom is x[at[i]] and belongs to group[i].
+    """
     w, cut = x[at], thresholds(reach[group], steps if is_scalar(steps) else steps[at], x)
     theta = _norms_after(w, cut, group, len(reach))[group]
     return x.index_copy(0, at, torch.where(cut == 0, w, w * (theta / (theta + cut)).nan_to_num(0.0)))
 
 
 def _norms_after(w: Tensor, cut: Tensor, group: Tensor, groups: int) -> Tensor:
-    """Norm of each group after its prox, by Newton from the left; `kernels.prox.blocks` explains why it converges."""
+    """Norm of each group of a family after its prox, by Newton's method from a lower bound.
+
+    `kernels.prox.blocks` explains why Newton's method converges.
+    """
 
     def total(values):
+        """Sum of values [copies] over each group of the family."""
         return values.new_zeros(groups).index_add(0, group, values)
 
     theta = total((w - torch.clamp(w, -cut, cut)).square()).sqrt()

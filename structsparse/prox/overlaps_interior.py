@@ -1,12 +1,13 @@
-"""Prox of overlapping groups by an interior point method with one number per group, without copies of entries.
+"""Prox of overlapping groups by an interior point method with one unknown (eta) per group.
 
     argmin_v  sum_g reach_g |v_g| + sum_i (v_i - x_i)^2 / (2 steps_i)
 
-As reach |v| is the least of reach (|v|^2 / eta + eta) / 2 over eta, v_i = x_i / (1 + steps_i * pull of its atom), where
-the pull of an atom is the sum of reach_g / eta_g over its groups. What remains is a smooth convex problem in eta >= 0.
-Newton follows its path under the barrier -mu * log(eta), until groups whose eta goes to zero can be told from the
-others. Those are set to exactly zero, Newton without a barrier solves the rest, and the duality gap verifies the
-result; if it is too large, the path continues.
+reach |v| is the minimum of reach (|v|^2 / eta + eta) / 2 over eta. So the solution is v_i = x_i / (1 + steps_i * pull).
+The pull of an atom is the sum of reach_g / eta_g over its groups. This leaves a smooth convex problem in eta >= 0.
+
+Newton's method follows the central path of the barrier -mu * log(eta), until the groups whose eta goes to zero are
+known. Those groups are set to exactly zero. Newton's method without a barrier solves the rest. If the duality gap of
+the result is too large, the path continues.
 """
 
 from __future__ import annotations
@@ -19,34 +20,34 @@ from torch import Tensor
 from structsparse.groups.cover import Cover
 from structsparse.kernels.prox import overlaps_interior as kernels
 
-FALL = 0.1  # of the barrier from one stage to the next
-STAGES, ROUNDS, HALVINGS, LAST_ROUNDS = 16, 25, 12, 40  # limits that ordinary problems do not reach
+FALL = 0.1  # factor of the barrier mu from one stage to the next
+STAGES, ROUNDS, HALVINGS, LAST_ROUNDS = 16, 25, 12, 40  # limits on iterations; ordinary problems stay below
 COLLAPSE = -0.9  # relative move of an eta that counts as going to zero
-SLOW = 3  # rounds in a row that do not halve the gap, after which the guess counts as wrong
-CLOSE = 0.1  # squared decrement of Newton, over the barrier, at which a stage ends
-DENSE = 1 << 23  # numbers in a matrix of groups by atoms
+SLOW = 3  # after so many rounds in a row that do not halve the gap, the guess of dead groups counts as wrong
+CLOSE = 0.1  # a stage ends when the squared Newton decrement / mu falls below this
+DENSE = 1 << 23  # entries of a dense matrix [groups, atoms], at most
 
 
 class Minimum(NamedTuple):
-    """A minimum of the prox problem of overlapping groups, and how near it is at least."""
+    """A solution of the prox of overlapping groups, with a bound on its error."""
 
     v: Tensor
-    etas: Tensor  # [groups], the norms of living groups; of dead ones minus their place on the path
-    distance: float  # to the exact minimum, at most, relative to x, both in the metric
+    etas: Tensor  # [groups]: the norm of a living group; minus the last eta of a dead group
+    distance: float  # bound on the distance to the exact minimum, relative to the norm of x, in the metric 1 / steps
 
 
 class State(NamedTuple):
-    """A point on the path of the interior point method."""
+    """A point on the central path of the interior point method for overlapping groups."""
 
     etas: Tensor
-    slope: Tensor  # along the logarithm of each eta
-    pulls: Tensor  # reach / eta
-    squares: Tensor  # pull * |v_g|^2
-    sums: Tensor  # see Entries.sums
+    slope: Tensor  # derivative of the objective with respect to log(eta): [groups]
+    pulls: Tensor  # reach / eta of each group: [groups]
+    squares: Tensor  # pull * |v_g|^2 of each group: [groups]
+    sums: Tensor  # the result of Entries.sums: [3, atoms]
 
 
 class Entries:
-    """The entries x and their steps, one atom after the other, and sums over the entries of each atom."""
+    """The entries x and their steps in the order atom by atom, and sums over the entries of each atom."""
 
     def __init__(self, x: Tensor, steps: Tensor, bounds: Tensor, walk: bool):
         self.x, self.steps, self.bounds, self.walk = x, steps, bounds, walk
@@ -55,8 +56,11 @@ class Entries:
             self.atom = atoms.repeat_interleave(bounds.diff(), output_size=len(x))
 
     def sums(self, pull: Tensor) -> Tensor:
-        """Sums over each atom of v^2, of its rate of fall steps * v^2 / (1 + steps * pull), and of steps * v^2: [3,
-        atoms]."""
+        """Sums over each atom of v^2, of steps * v^2 / (1 + steps * pull), and of steps * v^2: [3, atoms].
+
+        Here v = x / (1 + steps * pull). The second sum is minus half the derivative of the first with respect to the
+        pull.
+        """
         if self.walk:
             sums = torch.empty(3, len(pull), dtype=torch.float64)
             kernels.pulled_sums(*self._arrays(), pull.numpy(), sums.numpy())
@@ -66,8 +70,10 @@ class Entries:
         return self._added(squares, squares * self.steps * share, squares * self.steps)
 
     def sums_at_zero(self) -> Tensor:
-        """Sums over each atom of x^2 / steps and of x^2 / steps^2, infinite where a step of zero holds an entry, and of
-        the former without such entries: [3, atoms]."""
+        """Sums over each atom of x^2 / steps, of x^2 / steps^2, and of x^2 / steps where steps > 0: [3, atoms].
+
+        The first two sums are infinite if the atom has a nonzero entry with step 0.
+        """
         if self.walk:
             sums = torch.empty(3, len(self.bounds) - 1, dtype=torch.float64)
             kernels.sums_at_zero(*self._arrays(), sums.numpy())
@@ -77,7 +83,7 @@ class Entries:
         return self._added(first, ratio.square(), torch.where(self.steps > 0, first, 0.0))
 
     def pulled(self, pull: Tensor, zero: Tensor) -> Tensor:
-        """The entries v for these pulls of atoms, exactly zero in marked atoms."""
+        """The entries v = x / (1 + steps * pull) for pulls of atoms; exactly zero in atoms marked in `zero`."""
         if self.walk:
             v = torch.empty_like(self.x)
             kernels.pulled(*self._arrays(), pull.numpy(), zero.numpy(), v.numpy())
@@ -85,16 +91,20 @@ class Entries:
         return torch.where(zero[self.atom], 0.0, self.x / (1 + self.steps * pull[self.atom]))
 
     def _added(self, *terms: Tensor) -> Tensor:
-        """Sums of terms [entries] over each atom."""
+        """Sums of each term [entries] over the entries of each atom: [terms, atoms]."""
         terms = torch.stack(terms)
         return terms.new_zeros(len(terms), len(self.bounds) - 1).index_add(1, self.atom, terms)
 
     def _arrays(self):
+        """The entries, steps and bounds of atoms as numpy arrays for the kernels."""
         return self.x.numpy(), self.steps.numpy(), self.bounds.numpy()
 
 
 class Problem:
-    """The prox of overlapping groups as a smooth problem in eta. Groups without reach have an eta of 1 and no pull."""
+    """The prox of overlapping groups as a smooth convex problem in eta.
+
+    Groups whose reach is 0 keep eta = 1 and do not pull.
+    """
 
     def __init__(self, entries: Entries, cover: Cover, reach: Tensor):
         self.entries, self.cover, self.reach, self.active = entries, cover, reach, reach > 0
@@ -102,14 +112,17 @@ class Problem:
         self.energy, self.at_zero, finite = entries.sums_at_zero()
         self.scale = float(torch.where(self.covered, finite, 0.0).sum())
         self.inside, self.sets = None, None
-        self.norms = self.gather(entries.sums(torch.zeros_like(self.energy))[0]).sqrt()  # of x
+        self.norms = self.gather(entries.sums(torch.zeros_like(self.energy))[0]).sqrt()  # norm of x over each group
 
     def gather(self, values: Tensor) -> Tensor:
-        """Sums of values [atoms] over each group that has a reach."""
+        """Sums of values [atoms] over the atoms of each group; zero for groups whose reach is 0."""
         return torch.where(self.active, self.cover.gather(values), 0.0)
 
     def state(self, etas: Tensor, mu: float, living: Tensor, zero: Tensor) -> State:
-        """The point at these etas, without the pulls of dead groups and the entries of atoms that are zero."""
+        """The point of the interior point method at these etas, with its slopes.
+
+        Dead groups do not pull, and atoms marked in `zero` do not count.
+        """
         pulls = torch.where(living, self.reach / etas, 0.0)
         sums = torch.where(zero | ~self.covered, 0.0, self.entries.sums(self.cover.scatter(pulls)))
         squares = pulls * self.gather(sums[0])
@@ -117,7 +130,7 @@ class Problem:
         return State(etas, slope, pulls, squares, sums)
 
     def newton(self, at: State, mu: float, living: Tensor) -> Tensor:
-        """The Newton move of each eta, relative to it."""
+        """The Newton step of the interior point method, relative to eta: [groups]."""
         diagonal = torch.where(living, at.squares + mu, 1.0)
         root = diagonal.rsqrt()
         rows = at.pulls * root
@@ -125,11 +138,11 @@ class Problem:
         matrix.diagonal().add_(1.0)
         factor, failed = torch.linalg.cholesky_ex(matrix)
         if bool(failed):
-            return -at.slope / diagonal  # the largest curvature, so that the move is never too long
+            return -at.slope / diagonal  # a step with an upper bound of the curvature, which is never too long
         return -root * torch.cholesky_solve((root * at.slope)[:, None], factor)[:, 0]
 
     def common(self, values: Tensor) -> Tensor:
-        """Sums of values over the atoms that two groups have in common: [groups, groups]."""
+        """Sums of values [atoms] over the atoms that each pair of groups has in common: [groups, groups]."""
         members, owner = self.cover.members.long(), self.cover.owner.long()
         if fits(self.cover):
             if self.inside is None:
@@ -145,7 +158,7 @@ class Problem:
 
 
 def fits(cover: Cover) -> bool:
-    """Whether a dense matrix of groups by atoms is small enough."""
+    """Whether a dense matrix [groups, atoms] of the cover is small enough."""
     return len(cover) * len(cover.atoms) <= DENSE
 
 
@@ -160,9 +173,11 @@ def shrink_by_pulls(
     walk: bool,
     etas: Tensor | None = None,
 ) -> Minimum:
-    """Prox of overlapping groups at x, by the interior point method; `distance` bounds the error. `etas` of a similar
-    problem are tried first."""
-    if bool(steps.isinf().any()):  # an infinite step takes its entry to zero
+    """Prox of overlapping groups at x by the interior point method.
+
+    The field `distance` of the result bounds the error. The `etas` of a similar problem serve as a warm start.
+    """
+    if bool(steps.isinf().any()):  # the prox of an entry with an infinite step is zero
         covered = (cover.scatter((reach > 0).double()) > 0).repeat_interleave(bounds.diff(), output_size=len(x))
         endless = steps.isinf() & covered
         x, steps = torch.where(endless, 0.0 * x, x), torch.where(steps.isinf(), 1.0, steps)
@@ -177,7 +192,7 @@ def shrink_by_pulls(
 
 
 def _followed(problem: Problem, tolerance: float) -> Minimum:
-    """Follow the path until the gap is small enough."""
+    """Follow the central path of the interior point method until the duality gap is small enough."""
     reach, best = problem.reach, None
     mu = float((reach * problem.norms).max())
     root = (mu**2 + (reach * problem.norms).square()).sqrt()
@@ -186,9 +201,9 @@ def _followed(problem: Problem, tolerance: float) -> Minimum:
         mu *= FALL
         before, at = etas, _centred(problem, etas, mu)
         etas, norms = at.etas, problem.gather(at.sums[0]).sqrt()
-        # 2 mu / (reach eta) = 1 - (|dual| / reach)^2 falls as mu does if the group lives; if it is dead, |v| does
+        # 2 mu / (reach eta) = 1 - (|dual| / reach)^2 falls in proportion to mu if the group lives; else |v| falls so
         guess = 2 * mu / (reach * etas) * problem.norms > norms
-        # the other guess: eta falls as mu does if the group is dead, stays if it lives, falls as sqrt(mu) if neither
+        # a second guess: eta is proportional to mu for a dead group, constant for a living one, else to sqrt(mu)
         for dead in (guess, etas < FALL**0.75 * before):
             minimum = _finished(problem, etas, problem.active & dead, tolerance, stage == STAGES - 1)
             if minimum is not None and (best is None or minimum.distance < best.distance):
@@ -199,8 +214,10 @@ def _followed(problem: Problem, tolerance: float) -> Minimum:
 
 
 def _centred(problem: Problem, etas: Tensor, mu: float) -> State:
-    """Newton to the minimum under the barrier. A step is halved until it does not overshoot, judged by slopes, which
-    lose fewer digits than values."""
+    """Newton's method to the minimum under the barrier mu.
+
+    A step is halved until it does not overshoot. Slopes decide this, as slopes lose fewer digits than values.
+    """
     everything = problem.active, torch.zeros_like(problem.covered)
     at = problem.state(etas, mu, *everything)
     for _ in range(ROUNDS):
@@ -208,19 +225,22 @@ def _centred(problem: Problem, etas: Tensor, mu: float) -> State:
         fall = -float(at.slope @ move)
         if not fall > CLOSE * mu:
             break
-        start, share = at.etas, min(1.0, 0.95 / max(float(-move.min()), 1e-300))  # eta stays above zero
+        start, share = at.etas, min(1.0, 0.95 / max(float(-move.min()), 1e-300))  # no step makes an eta negative
         for _ in range(HALVINGS):
             at = problem.state(start * (1 + share * move), mu, *everything)
             if float((at.slope * (start / at.etas)) @ move) <= 0.5 * fall:
                 break
             share *= 0.5
         else:
-            break  # slopes are rounding errors
+            break  # the slopes are below rounding errors
     return at
 
 
 def _finished(problem: Problem, etas: Tensor, dead: Tensor, tolerance: float, always: bool) -> Minimum | None:
-    """The minimum with dead groups at zero; None if their duals cannot hold their entries there."""
+    """The solution with the dead groups at exactly zero, by Newton's method without a barrier.
+
+    None if the dual variables of the dead groups cannot hold their entries at zero.
+    """
     reach, bound = problem.reach, tolerance**2 * problem.scale / 2
     dead, zero, gap = _laid_down(problem, etas, dead)
     if not (always or gap <= bound):
@@ -230,7 +250,7 @@ def _finished(problem: Problem, etas: Tensor, dead: Tensor, tolerance: float, al
         living = problem.active & ~dead
         at = problem.state(etas, 0.0, living, zero)
         norms = problem.gather(at.sums[0]).sqrt()
-        # duals reach * v / |v| have no slack; they would move v by steps * v * (their pull - pull)
+        # the duals reach * v / |v| have no slack; with them v moves by steps * v * (reach / |v| - pull)
         apart = problem.cover.scatter(torch.where(living & (norms > 0), reach / norms - at.pulls, 0.0))
         total = gap + float((apart.square() * at.sums[2]).sum()) / 2
         slow = 0 if total < 0.5 * least else slow + 1
@@ -255,8 +275,11 @@ def _finished(problem: Problem, etas: Tensor, dead: Tensor, tolerance: float, al
 
 
 def _laid_down(problem: Problem, etas: Tensor, dead: Tensor) -> tuple[Tensor, Tensor, float]:
-    """All groups that are dead if these are, the atoms that are then zero, and what that adds to the gap: the duals of
-    dead groups share the force that holds their entries at zero, which may exceed their balls."""
+    """The consequences of setting groups to zero: all dead groups, the zero atoms, and the added duality gap.
+
+    The dual variables of the dead groups share the force that holds their entries at zero. The gap grows if a dual
+    leaves its ball.
+    """
     cover = problem.cover
     zero = cover.scatter(dead.double()) > 0
     dead = problem.active & (dead | (problem.gather((~zero).double()) == 0))

@@ -1,4 +1,4 @@
-"""Prox of total variation along a dimension, and of sorted weights (SLOPE)."""
+"""Prox of total variation along a dimension (fused lasso), and of the sorted l1 norm (SLOPE)."""
 
 import torch
 from torch import Tensor
@@ -12,8 +12,9 @@ from structsparse.prox.steps import Steps, changed, is_scalar, refuse_entry_step
 def smooth_(W: Tensor, dimension: int, strength: Steps, steps: Steps) -> Tensor:
     """Prox of total variation, strength * sum |V[t + 1] - V[t]| along one dimension, exact in any diagonal metric.
 
-    The torch route goes through all chains at once, one time step after the other, and waits for the device at each,
-    to know whether a chain still moves."""
+    The torch code processes all chains at once, one time step after the other. At each time step it waits for the
+    device, to know whether a chain still moves.
+    """
     if not strength > 0 or W.numel() == 0:
         return W
     if is_scalar(steps):
@@ -31,13 +32,16 @@ def smooth_(W: Tensor, dimension: int, strength: Steps, steps: Steps) -> Tensor:
 
 
 def as_chains(X: Tensor, dimension: int) -> Tensor:
-    """A view of contiguous memory as [outer, time, inner]."""
+    """A view of a contiguous tensor as chains along one dimension: [outer, time, inner]."""
     dimension = dimension % X.dim()
     return X.view(X.shape[:dimension].numel(), X.shape[dimension], X.shape[dimension + 1 :].numel())
 
 
 def _smooth(X: Tensor, steps: Tensor, strength: Steps) -> Tensor:
-    """`smooth_` of all chains of X [time, chains] side by side; `kernels.prox.sequences` explains the algorithm."""
+    """Prox of total variation in torch, for all chains of X [time, chains] at once.
+
+    `kernels.prox.sequences` explains the algorithm.
+    """
     time, chains = X.shape
     knots = X.new_zeros(3, 2 * time + 2, chains)
     first = torch.full((chains,), time, device=X.device)
@@ -62,16 +66,19 @@ def _smooth(X: Tensor, steps: Tensor, strength: Steps) -> Tensor:
     V[-1] = lowest[-1]
     for t in range(time - 2, -1, -1):
         V[t] = torch.minimum(torch.maximum(V[t + 1], lowest[t]), highest[t])
-    return torch.clamp(V, X.amin(0), X.amax(0)).add_(0.0)  # rounding must not leave the range of the data
+    return torch.clamp(V, X.amin(0), X.amax(0)).add_(0.0)  # no rounding error leaves the range of X
 
 
 def _put(knots: Tensor, where: Tensor, *values: Tensor) -> None:
-    """Write a knot of each chain at a place of its queue."""
+    """Write one knot (place, change of slope, jump) of the derivative of each chain into the queue of the chain."""
     knots.scatter_(1, where.expand(3, 1, -1), torch.stack(values)[:, None])
 
 
 def _crossing(place, past, slope, side: int, first, end, knots):
-    """The crossing of a target, as in the kernel of this name, for all chains at once."""
+    """Total variation: the place where the derivative of each chain crosses its target, for all chains at once.
+
+    The numba kernel of the same name explains the arguments.
+    """
     rise, passed, jump = slope, torch.zeros_like(first), torch.zeros_like(slope)
     moving, jumped = first < end, torch.zeros_like(first, dtype=torch.bool)
     while moving.any():
@@ -90,8 +97,10 @@ def _crossing(place, past, slope, side: int, first, end, knots):
 
 @torch.no_grad()
 def sorted_shrink_(W: Tensor, weights: Tensor, strength: Steps, steps: float | Tensor) -> Tensor:
-    """Prox of the sorted l1 norm, strength * sum_i weights_i |V|_(i), |V|_(1) >= |V|_(2) >= ..., weights never
-    rising."""
+    """Prox of the sorted l1 norm (SLOPE): strength * sum_i weights_i |V|_(i), where |V|_(1) >= |V|_(2) >= ...
+
+    The weights must be sorted in descending order.
+    """
     refuse_entry_steps(steps, "sorted weights", "an order of entries that move at different rates has no such prox")
     size, order = W.abs().flatten().double().sort(descending=True)
     size.sub_((thresholds(strength, steps, W) * weights).nan_to_num(nan=0.0, posinf=torch.inf))
@@ -104,7 +113,10 @@ def sorted_shrink_(W: Tensor, weights: Tensor, strength: Steps, steps: float | T
 
 
 def _fall_and_stop(x: Tensor) -> Tensor:
-    """The nearest vector that never rises and is nowhere below zero: runs of rising means are merged, in rounds."""
+    """Isotonic regression in torch: the nearest vector to x that never rises and is never below zero.
+
+    Each iteration merges all runs of neighbouring blocks whose means rise.
+    """
     member = torch.arange(len(x), device=x.device)
     total, count = x, torch.ones_like(x)
     while (rises := (total / count).diff() > 0).any():

@@ -1,4 +1,4 @@
-"""Steps of a prox: thresholds, checks, and arrays for the kernels."""
+"""Step sizes of a prox: one step or a step per entry, thresholds, checks, and arrays for the numba kernels."""
 
 import torch
 from torch import Tensor
@@ -10,19 +10,19 @@ Steps = float | Tensor
 
 
 def thresholds(strength: Steps, steps: Steps, W: Tensor) -> Tensor:
-    """Thresholds: strength * steps in the precision of W, where 0 * inf = 0."""
+    """Thresholds of a prox: strength * steps in the precision of W, where 0 * inf = 0."""
     strength = torch.as_tensor(strength, dtype=torch.float64) if is_scalar(strength) else strength
     steps = steps if is_scalar(steps) else steps.to(W.dtype)
     return (strength * steps).nan_to_num(nan=0.0, posinf=torch.inf)
 
 
 def is_scalar(steps: Steps) -> bool:
-    """Whether there is one step for all entries."""
+    """Whether there is one step size for all entries."""
     return not isinstance(steps, Tensor) or steps.dim() == 0
 
 
 def refuse_entry_steps(steps: Steps, penalty: str, advice: str) -> None:
-    """Refuse a step per entry, for a prox that is known for one step only."""
+    """Raise UserError for a step per entry, where the prox of a penalty exists for a single step only."""
     if not is_scalar(steps):
         raise UserError(
             f"the prox of {penalty} takes one step for all entries, got one for each as in {tuple(steps.shape)} "
@@ -31,16 +31,16 @@ def refuse_entry_steps(steps: Steps, penalty: str, advice: str) -> None:
 
 
 def number(value: Steps, W: Tensor):
-    """A scalar in the type of the memory of W, so that the kernels compute in that type."""
+    """A scalar in the dtype of W, so that the numba kernels compute in that dtype."""
     return W.detach().numpy().dtype.type(value)
 
 
 def steps_array(steps: Tensor, W: Tensor):
-    """Steps as a flat array, one per entry of W."""
+    """Step sizes as a flat numpy array, one per entry of W."""
     return flat_array(steps.to(W.dtype).expand_as(W).contiguous())
 
 
 def changed(W: Tensor) -> Tensor:
-    """Tell autograd that a kernel has written to W."""
+    """Tell autograd that a numba kernel has written to W in place; returns W."""
     torch.autograd.graph.increment_version(W)
     return W

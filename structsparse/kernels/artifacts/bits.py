@@ -1,4 +1,4 @@
-"""Numbers of a few bits each, packed side by side into bytes, the highest bit first."""
+"""Kernels for bit packing: numbers of a few bits each, side by side in bytes, the highest bit first."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ PLAIN = {"cache": True, "nogil": True}
 
 @njit(**PLAIN)
 def write_bits(numbers, width, packed, position):
-    """Append the lowest `width` bits of each number; returns the bit position after them.
+    """Append the lowest `width` bits of each number to packed bytes; returns the bit position after them.
 
-    numbers uint64; packed uint8, zeros from bit `position` on."""
+    numbers: uint64. packed: uint8, zeros from bit `position` on.
+    """
     for number in numbers:
         left = width
         while left > 0:
@@ -27,7 +28,7 @@ def write_bits(numbers, width, packed, position):
 
 @njit(**PLAIN)
 def read_bits(packed, position, width, numbers):
-    """Fill `numbers` (uint64) with what `write_bits` has written; returns the bit position after them."""
+    """Read packed numbers of `width` bits into `numbers` (uint64); returns the bit position after them."""
     for i in range(len(numbers)):
         left, number = width, 0
         while left > 0:

@@ -1,8 +1,8 @@
-"""Kernels for keys of features of arcs: a sum of hashes of the head, the modifier, the words between and the distance.
+"""Kernels for the keys of dependency arc features: hashes of head, modifier, words between and distance, added up.
 
-A finaliser spreads the bits of the sum. The hashes of a token are summed once for each token, so a template costs three
-additions an arc, however many atoms it has. The tokens of a sentence follow its root. The arcs of a sentence of n words
-are sorted by modifier, then by head: n * n of them, without arcs to the root and from a word to itself.
+A finaliser then mixes the bits of the sum. The hashes of a token are added up once per token. So a template costs three
+additions per arc, however many atoms it has. The tokens of a sentence follow its root. A sentence of n words has n * n
+arcs, sorted by modifier, then by head. Arcs to the root and from a word to itself are left out.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from structsparse.kernels.features.keys import BLOCK, PLAIN, look_up, write_bloc
 
 SPREAD = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
-BINS = 7  # of distance: 1, 2, 3, 4, 5, 6 to 10, more
-NEAR, FAR = 5, 10  # up to NEAR each distance is a bin
-REQUESTED = -2  # marks a row whose first place is asked for
+BINS = 7  # bins of the distance between head and modifier: 1, 2, 3, 4, 5, 6 to 10, more
+NEAR, FAR = 5, 10  # each distance up to NEAR is a bin of its own; beyond FAR is the last bin
+REQUESTED = -2  # marks a row whose first bag is to be found
 
 
 @njit(inline="always")
 def finalized(key):
-    """A key with all bits spread."""
+    """Hash finaliser for the key of an arc feature: mixes all bits."""
     key = (key ^ (key >> _HALF)) * SPREAD
     key = (key ^ (key >> _HALF)) * SPREAD
     return key ^ (key >> _HALF)
@@ -29,7 +29,7 @@ def finalized(key):
 
 @njit(inline="always")
 def side_and_distance(head, modifier):
-    """Side of the head and bin of the distance as one number below 2 * BINS."""
+    """The side of the head of an arc and the bin of its distance, as one number below 2 * BINS."""
     apart = abs(head - modifier)
     bin = apart - 1 if apart <= NEAR else NEAR + (apart > FAR)
     return BINS * (head > modifier) + bin
@@ -37,10 +37,12 @@ def side_and_distance(head, modifier):
 
 @njit(**PLAIN)
 def fold(starts, arcs, heads, modifiers, between, places, keys):
-    """keys [arcs] of one template.
+    """Keys of the features of all arcs for one template: keys [arcs].
 
-    Sentence s has its root at place starts[s] and its first arc at arcs[s]; heads, modifiers [places]: hashes of a
-    token as either end; between [arcs], or [0] without hashes of the words between; places [2 * BINS]."""
+    Sentence s has its root at place starts[s] and its first arc at arcs[s]. heads, modifiers [places]: hashes of each
+    token as head and as modifier. between [arcs]: hashes of the words between, or [0] if the template has none. places
+    [2 * BINS]: hashes of side and distance.
+    """
     for s in range(len(starts) - 1):
         root, tokens, k = starts[s], starts[s + 1] - starts[s], arcs[s]
         for m in range(1, tokens):
@@ -58,10 +60,11 @@ def fold(starts, arcs, heads, modifiers, between, places, keys):
 
 @njit(**PLAIN)
 def find(templates, starts, arcs, values, between, index, ids):
-    """ids [arcs, templates] = the row of each arc's feature, -1 for unknown ones.
+    """Look up the arc features of all templates in the index: ids [arcs, templates] = feature rows, -1 if unknown.
 
-    templates: (atoms, bounds [templates, 3], gaps, places) as in tasks/parsing/features/index.py; values
-    [atoms, places]; between [kinds, arcs]; index as in `keys.find`."""
+    templates: (atoms, bounds [templates, 3], gaps, places) as in tasks/parsing/features/index.py; values [atoms,
+    places]; between [kinds, arcs]; index as in `keys.find`.
+    """
     atoms, bounds, gaps, places = templates
     offsets, index_keys, rows, bits, begins, directories, masks = index
     count, size = len(gaps), len(ids)
@@ -80,9 +83,10 @@ def find(templates, starts, arcs, values, between, index, ids):
 
 @njit(**PLAIN)
 def token_sums(atoms, bounds, values, ends):
-    """ends [2, places] = sums of the hashes of each token as head and as modifier.
+    """Sums of the hashes of each token as head and as modifier of an arc: ends [2, places].
 
-    atoms[bounds[0] : bounds[1]] and atoms[bounds[1] : bounds[2]] are the rows of values [atoms, places] to add."""
+    atoms[bounds[0] : bounds[1]] and atoms[bounds[1] : bounds[2]] are the rows of values [atoms, places] to add.
+    """
     ends[:] = 0
     for end in range(2):
         for a in range(bounds[end], bounds[end + 1]):
@@ -93,10 +97,11 @@ def token_sums(atoms, bounds, values, ends):
 
 @njit(**PLAIN)
 def between(starts, arcs, parts, classes, salts, hashes):
-    """hashes [kinds, arcs] = hashes of the words between the ends of each arc, of five kinds (BETWEEN).
+    """Hashes of the words between the head and the modifier of each arc: hashes [kinds, arcs], of five kinds (BETWEEN).
 
     parts [places]: a bit for each part of speech; classes [places]: bits for verb, punctuation, conjunction; salts
-    [kinds]. The loop walks away from each modifier, on either side."""
+    [kinds]. The loop goes from each modifier outwards to both sides.
+    """
     for s in range(len(starts) - 1):
         root, tokens = starts[s], starts[s + 1] - starts[s]
         for m in range(1, tokens):
@@ -120,7 +125,7 @@ def between(starts, arcs, parts, classes, salts, hashes):
 
 @njit(**PLAIN)
 def first_places(ids, offsets, place, count):
-    """place [rows] = the first bag with the row, for the `count` rows that are marked REQUESTED."""
+    """The first bag that contains each requested row: place [rows], for the `count` rows marked REQUESTED."""
     for bag in range(len(offsets) - 1):
         if count == 0:
             return

@@ -1,24 +1,26 @@
-"""Kernels of Brown clustering: merge, again and again, the two classes that lose the least mutual information.
+"""Kernels of Brown clustering: merge repeatedly the two word classes whose merge loses the least mutual information.
 
-With n_ij how often class j follows class i, l_i and r_i how often i comes first and second in a bigram of the text, and
-a_i = sum_j n_ij, b_j = sum_i n_ij over the classes of the window alone, the mutual information times the length is
+n_ij counts how often class j follows class i. l_i and r_i count how often class i comes first and second in a bigram of
+the text. a_i = sum_j n_ij and b_j = sum_i n_ij are sums over the classes of the window only. The mutual information
+times the length of the text is
 
     sum_ij f(n_ij) - sum_i a_i log l_i - sum_j b_j log r_j + const,    f(x) = x log x,
 
-so that a merge of i and j costs  (a_i + a_j) log(l_i + l_j) - a_i log l_i - a_j log l_j  +  the same of b, r  -  D_ij,
+so that a merge of i and j costs (a_i + a_j) log(l_i + l_j) - a_i log l_i - a_j log l_j + the same of b, r - D_ij,
 
     D_ij = sum_{k != i, j} g(n_ik, n_jk) + g(n_ki, n_kj)  +  f(n_ii + n_ij + n_ji + n_jj) - f(each of the four),
 
     g(x, y) = f(x + y) - f(x) - f(y),  zero where x or y is.
 
-D is stored for all pairs. A merge of b into a changes D only for pairs of which one has b for a neighbour and the other
-has a or b, and in the row of a; so a step costs the product of two short lists, not the square of the window.
-Logarithms are integers in units of 2^-SHIFT: sums are exact in any order, nothing drifts, and equal losses are equal.
+D is stored for all pairs. A merge of b into a changes D in the row of a. It also changes D of a pair if one class of
+the pair neighbours b and the other neighbours a or b. So a merge costs the product of two short lists, not the square
+of the window. Logarithms are integers in units of 2^-SHIFT. So sums are exact in any order, without drift, and equal
+losses compare as equal.
 
-A pair is stored in the row of the class whose most frequent word is rarer, so that a new word is in no row but its own.
-For each row the least loss is stored, and a lower bound of all others in it. When a loss falls, both are updated at
-once. When the least one may have risen, the row is stale: only a lower bound of all its losses is known, and it is
-searched again when no other row is below that bound.
+A pair of classes is stored in one row: that of the class whose most frequent word is rarer. So a new word occurs in no
+other row. Each row stores its least loss, and a lower bound of all its other losses. When a loss falls, both are
+updated at once. When the least loss may have risen, the row is stale: only a lower bound of all its losses is known. A
+stale row is searched again when no other row is below its bound.
 """
 
 from typing import NamedTuple
@@ -32,34 +34,37 @@ _NEVER = np.int64(2**62)
 
 
 class Lists(NamedTuple):
-    """The neighbours of each class on one side, other than itself, unordered: row s is filled up to lengths[s]."""
+    """Neighbours of each class in bigrams, on one side (after or before), in any order.
 
-    slots: np.ndarray  # [slots, slots]
-    counts: np.ndarray  # [slots, slots]
-    lengths: np.ndarray  # [slots]
+    Row s has lengths[s] neighbours; a class is not its own neighbour.
+    """
+
+    slots: np.ndarray  # [slots, slots] the neighbours
+    counts: np.ndarray  # [slots, slots] bigram counts of the neighbours
+    lengths: np.ndarray  # [slots] number of neighbours
 
 
 class Window(NamedTuple):
-    """The current classes of Brown clustering, each in a slot, with the losses of their merges."""
+    """The current classes of Brown clustering, one per slot, with the losses of their merges."""
 
-    after: Lists  # classes that follow
-    before: Lists  # classes that precede
-    shared: np.ndarray  # D [slots, slots], symmetric
-    within: np.ndarray  # n_ii [slots]
-    inner: np.ndarray  # a, b [2, slots]
-    total: np.ndarray  # l, r [2, slots]
+    after: Lists  # the classes that follow each class
+    before: Lists  # the classes that precede each class
+    shared: np.ndarray  # D of the module docstring [slots, slots], symmetric
+    within: np.ndarray  # n_ii, bigrams within a class [slots]
+    inner: np.ndarray  # a and b, bigrams with classes of the window [2, slots]
+    total: np.ndarray  # l and r, bigrams with all words [2, slots]
     alone: np.ndarray  # a log l + b log r [slots]
     first: np.ndarray  # rank of the most frequent word of a class [slots]
     bound: np.ndarray  # lower bound of the losses in a row [slots]
-    second: np.ndarray  # lower bound of those of other classes than the partner [slots]
+    second: np.ndarray  # lower bound of the losses with all classes but the partner [slots]
     partner: np.ndarray  # the class with the least loss in a row [slots]
-    exact: np.ndarray  # whether bound is the loss of the partner; False: the row is stale [slots]
+    exact: np.ndarray  # whether `bound` is the loss with the partner; False: the row is stale [slots]
     active: np.ndarray  # the slots in use, up to number[0]
     place: np.ndarray  # the place of a slot in active
-    number: np.ndarray  # [1]
+    number: np.ndarray  # number of classes [1]
     scratch: np.ndarray  # [4, slots], zero between uses
-    xlogx: np.ndarray  # f, fixed point
-    log: np.ndarray
+    xlogx: np.ndarray  # table of f(x) = x log x, fixed point
+    log: np.ndarray  # table of log x, fixed point
 
 
 @njit(**PLAIN)
@@ -71,7 +76,7 @@ def _lists(slots):
 
 @njit(**PLAIN)
 def window(slots, xlogx, log):
-    """A window without classes, for so many slots."""
+    """A Brown clustering window without classes, with this number of slots."""
     side = np.int64(slots)
     return Window(
         _lists(slots), _lists(slots), np.zeros((side, side), np.int64), np.zeros(side, np.int64),
@@ -84,13 +89,16 @@ def window(slots, xlogx, log):
 
 @njit(**PLAIN)
 def _gain(f, x, y):
-    """g(x, y)"""
+    """The gain in mutual information g(x, y) = f(x + y) - f(x) - f(y), for bigram counts x and y."""
     return f[x + y] - f[x] - f[y]
 
 
 @njit(**PLAIN)
 def loss(w, i, j):
-    """The mutual information lost by the merge of two classes, in 2^-SHIFT nats of the full text."""
+    """The mutual information lost by the merge of two Brown classes, times the length of the text.
+
+    The unit is 2^-SHIFT nats.
+    """
     left = (w.inner[0, i] + w.inner[0, j]) * w.log[w.total[0, i] + w.total[0, j]]
     right = (w.inner[1, i] + w.inner[1, j]) * w.log[w.total[1, i] + w.total[1, j]]
     return left + right - w.alone[i] - w.alone[j] - w.shared[i, j]
@@ -98,13 +106,13 @@ def loss(w, i, j):
 
 @njit(**PLAIN)
 def _update_alone(w, s):
-    """Compute a log l + b log r of a class."""
+    """Recompute a log l + b log r of a Brown class."""
     w.alone[s] = w.inner[0, s] * w.log[w.total[0, s]] + w.inner[1, s] * w.log[w.total[1, s]]
 
 
 @njit(**PLAIN)
 def _add_shared_information(w, i, j, more):
-    """Add to D_ij and update the loss of the pair."""
+    """Add `more` (>= 0) to D_ij of a pair of Brown classes, and update the loss of their merge."""
     w.shared[i, j] += more
     w.shared[j, i] += more
     _lower(w, i, j, loss(w, i, j))
@@ -112,7 +120,7 @@ def _add_shared_information(w, i, j, more):
 
 @njit(**PLAIN)
 def _lower(w, i, j, now):
-    """Update the row of a pair whose loss has fallen, or which has a new class."""
+    """Update the row of a pair of Brown classes whose loss has fallen or is new."""
     if w.first[i] < w.first[j]:
         i, j = j, i
     if now < w.bound[i] or (now == w.bound[i] and w.exact[i] and w.first[j] < w.first[w.partner[i]]):
@@ -125,7 +133,7 @@ def _lower(w, i, j, now):
 
 @njit(**PLAIN)
 def _forget_partner(w, i):
-    """Mark a row as stale, because its partner is merged."""
+    """Mark the row of a Brown class as stale, as its cheapest partner is merged."""
     if w.exact[i]:
         w.bound[i], w.exact[i] = w.second[i], False
     w.partner[i] = -1
@@ -133,7 +141,10 @@ def _forget_partner(w, i):
 
 @njit(**PLAIN)
 def _search_row(w, i):
-    """Find the cheapest partner of a class; of ties the one with the most frequent first word."""
+    """Find the partner of a Brown class whose merge loses least.
+
+    In a tie, the partner with the most frequent first word wins.
+    """
     best, second, partner = _NEVER, _NEVER, np.int64(-1)
     for p in range(w.number[0]):
         j = w.active[p]
@@ -149,7 +160,10 @@ def _search_row(w, i):
 
 @njit(**PLAIN)
 def _cheapest(w):
-    """The pair of classes whose merge loses least; of ties the one with the most frequent first words."""
+    """The pair of Brown classes whose merge loses least.
+
+    In a tie, the pair with the most frequent first words wins.
+    """
     while True:
         best = w.active[0]
         for p in range(1, w.number[0]):
@@ -163,7 +177,10 @@ def _cheapest(w):
 
 @njit(**PLAIN)
 def _before(w, i, best):
-    """Whether row i comes before row `best`, which has the same bound: stale rows first, to be searched again."""
+    """Whether row i comes before row `best`, which has the same bound.
+
+    Stale rows come first, as they have to be searched again.
+    """
     if not w.exact[i]:
         return True
     one, other = w.partner[i], w.partner[best]
@@ -172,7 +189,7 @@ def _before(w, i, best):
 
 @njit(**PLAIN)
 def _fill_row(w, s):
-    """Compute D of one class with all others from scratch, then its losses."""
+    """Compute D and the losses of one Brown class with all other classes from scratch."""
     sums, follows, precedes = w.scratch[0], w.scratch[1], w.scratch[2]
     _add_shared(w, w.after, w.before, s, sums, follows)
     _add_shared(w, w.before, w.after, s, sums, precedes)
@@ -194,7 +211,10 @@ def _fill_row(w, s):
 
 @njit(**PLAIN)
 def _add_shared(w, side, back, s, sums, counts):
-    """Add to sums [slots] the part of D of class s from its neighbours on one side; counts become those neighbours."""
+    """Add to sums [slots] the part of D of class s that comes from its neighbours on one side.
+
+    `counts` becomes the bigram counts of these neighbours.
+    """
     for p in range(side.lengths[s]):
         k, n = side.slots[s, p], side.counts[s, p]
         counts[k] = n
@@ -206,14 +226,14 @@ def _add_shared(w, side, back, s, sums, counts):
 
 @njit(**PLAIN)
 def _append(side, s, k, n):
-    """Append a neighbour with its count to the list of class s."""
+    """Append a neighbour with its bigram count to the list of Brown class s."""
     side.slots[s, side.lengths[s]], side.counts[s, side.lengths[s]] = k, n
     side.lengths[s] += 1
 
 
 @njit(**PLAIN)
 def _remove(side, s, k):
-    """Remove neighbour k from the list of class s; its count, 0 if it is not there."""
+    """Remove neighbour k from the list of Brown class s; returns its bigram count, 0 if k is not in the list."""
     last = side.lengths[s] - 1
     for p in range(last + 1):
         if side.slots[s, p] == k:
@@ -226,10 +246,11 @@ def _remove(side, s, k):
 
 @njit(**PLAIN)
 def include(w, s, word, totals, slot_of, after, before):
-    """Make a word a class of its own in the free slot s.
+    """Add a word to the Brown clustering window as a class of its own, in the free slot s.
 
-    after, before: (offsets, words, counts) of the neighbours of all words; those without a slot yet (slot_of = -1) are
-    ignored."""
+    after, before: (offsets, words, counts) of the neighbours of all words. Neighbours without a slot (slot_of = -1) are
+    ignored.
+    """
     w.within[s], w.first[s] = 0, word
     w.inner[:, s] = 0
     w.total[:, s] = totals[:, word]
@@ -240,14 +261,14 @@ def include(w, s, word, totals, slot_of, after, before):
     _count_neighbours(w, w.before, w.after, 1, s, word, slot_of, before)
     w.inner[:, s] += w.within[s]
     _update_alone(w, s)
-    touched = w.scratch[3]  # their sums have grown, so their losses may have risen
+    touched = w.scratch[3]  # classes whose a or b has grown, so that their losses may have risen
     for side in (w.after, w.before):
         for p in range(side.lengths[s]):
             touched[side.slots[s, p]] = 1
     for p in range(w.number[0]):
         i = w.active[p]
         if touched[i] or (w.partner[i] >= 0 and touched[w.partner[i]]):
-            w.exact[i] = False  # still a lower bound: no loss has fallen so far
+            w.exact[i] = False  # `bound` is still a lower bound, as no loss has fallen
     for side in (w.after, w.before):
         for p in range(side.lengths[s]):
             touched[side.slots[s, p]] = 0
@@ -259,7 +280,7 @@ def include(w, s, word, totals, slot_of, after, before):
 
 @njit(**PLAIN)
 def _count_neighbours(w, side, back, direction, s, word, slot_of, neighbours):
-    """Count the neighbours of a new word on one side, class by class."""
+    """Add up the bigram counts of a new word on one side by the class of the neighbour."""
     offsets, words, counts = neighbours
     side.lengths[s] = 0
     total = w.scratch[0]
@@ -283,7 +304,7 @@ def _count_neighbours(w, side, back, direction, s, word, slot_of, neighbours):
 
 @njit(**PLAIN)
 def merge(w, a, b):
-    """Merge the class of slot b into that of slot a; b is free then."""
+    """Merge the Brown class of slot b into the class of slot a; slot b is free afterwards."""
     for p in range(w.number[0]):
         i = w.active[p]
         if w.partner[i] == a or w.partner[i] == b:
@@ -293,7 +314,7 @@ def merge(w, a, b):
     w.number[0] -= 1
     _join_contexts(w, w.after, a, b)
     _join_contexts(w, w.before, a, b)
-    between = _remove(w.after, a, b) + _remove(w.before, a, b)  # n_ab and n_ba
+    between = _remove(w.after, a, b) + _remove(w.before, a, b)  # n_ab + n_ba, the bigrams of a and b
     _remove(w.after, b, a)
     _remove(w.before, b, a)
     w.within[a] += w.within[b] + between
@@ -308,10 +329,10 @@ def merge(w, a, b):
 
 @njit(**PLAIN)
 def _join_contexts(w, side, a, b):
-    """Update D of pairs of neighbours of a and b on one side, for the merge of b into a."""
+    """Update D of pairs of neighbours of a and b on one side, for the merge of Brown class b into a."""
     bound = side.lengths[a] + side.lengths[b]
     slots, of_a, of_b = np.empty(bound, np.int64), np.zeros(bound, np.int64), np.zeros(bound, np.int64)
-    position, number = w.scratch[0], 0  # 1 + the place in slots
+    position, number = w.scratch[0], 0  # position[k]: 1 + the index of class k in `slots`
     for p in range(side.lengths[b]):
         k = side.slots[b, p]
         if k != a:
@@ -340,8 +361,8 @@ def _join_contexts(w, side, a, b):
 
 @njit(**PLAIN)
 def _join_lists(w, side, back, a, b):
-    """Add the neighbours of b on one side to those of a, for the merge of b into a."""
-    position = w.scratch[0]  # 1 + the place in the list of a
+    """Add the neighbours of b on one side to the neighbours of a, for the merge of Brown class b into a."""
+    position = w.scratch[0]  # position[k]: 1 + the index of class k in the list of a
     for p in range(side.lengths[a]):
         position[side.slots[a, p]] = p + 1
     before = side.lengths[a]
@@ -364,12 +385,15 @@ def _join_lists(w, side, back, a, b):
 
 @njit(**PLAIN)
 def cluster(totals, after, before, classes, xlogx, log):
-    """Brown clustering of words numbered by falling frequency.
+    """Kernel: Brown clustering of words that are numbered by falling frequency.
 
-    totals [2, words]: how often a word comes first, second; after, before: (offsets, words, counts) of its neighbours.
-    The first `classes` words are classes of their own. Each further word joins them, and the cheapest pair is merged.
-    Then the classes are merged to one. Returns all merges in order [words - 1, 2], each class named by its most
-    frequent word, and their losses [words - 1]; the first words - classes of them are those of the window."""
+    totals [2, words]: how often a word comes first and second in a bigram. after, before: (offsets, words, counts) of
+    the neighbours of each word. The first `classes` words are classes of their own. Each further word becomes a class,
+    and then the cheapest pair of classes is merged. In the end the remaining classes are merged to one.
+
+    Returns all merges in order [words - 1, 2], each class identified by its most frequent word, and their losses [words
+    - 1]. The first words - classes merges are those of the window.
+    """
     words = totals.shape[1]
     w = window(min(classes + 1, words), xlogx, log)
     slot_of = np.full(words, -1, np.int64)
@@ -388,7 +412,7 @@ def cluster(totals, after, before, classes, xlogx, log):
             done += 1
             if _neighbours(w, i) < _neighbours(w, j):
                 i, j = j, i
-            if word < words - 1:  # else no neighbours are counted any more
+            if word < words - 1:  # after the last word the slots of words are not used any more
                 _move(w.first[j], i, slot_of, following)
             following[latest[one]] = other
             latest[one] = latest[other]
@@ -399,13 +423,13 @@ def cluster(totals, after, before, classes, xlogx, log):
 
 @njit(**PLAIN)
 def _neighbours(w, s):
-    """The number of neighbours of a class on both sides."""
+    """The number of neighbours of a Brown class on both sides."""
     return w.after.lengths[s] + w.before.lengths[s]
 
 
 @njit(**PLAIN)
 def _move(first, slot, slot_of, following):
-    """Move all words of a class, linked by `following`, to another slot."""
+    """Assign all words of a Brown class, linked by `following`, to another slot."""
     word = first
     while word >= 0:
         slot_of[word] = slot

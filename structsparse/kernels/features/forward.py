@@ -1,8 +1,8 @@
-"""Kernels for forward selection of arc templates: gains in likelihood of a softmax over the heads of each word.
+"""Kernels for forward selection of arc templates: the gain in likelihood of a softmax over the heads of each word.
 
-Two models are fitted side by side, each to one half of the sentences and validated on the other. Their state [arcs, 4]
-is slope and curvature of the log-likelihood along each arc's score, of the first model and of the second. Its sums by
-feature, [features, 2, 4], are separate for the arcs of each half.
+Two models are fitted side by side. Each is fitted to one half of the sentences and validated on the other half. state
+[arcs, 4] holds slope and curvature of the log-likelihood with respect to the score of each arc, for both models. sums
+[features, 2, 4] holds the sums of the state over the arcs of each feature, separately for the two halves.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ _SPREAD, _WORD = np.uint64(0x9E3779B97F4A7C15), np.uint64(64)
 
 @njit(**PLAIN)
 def number_features(keys, bits, slots, distinct, ids):
-    """ids [arcs] = numbers of the features with these keys [arcs], by first appearance; returns their count.
+    """Number the distinct feature keys of arcs by first appearance: ids [arcs]; returns the number of features.
 
-    slots: int32 [2^bits], more than arcs; distinct: uint64 [arcs], filled with the key of each feature."""
+    slots: int32 [2^bits], a hash table with more slots than arcs; distinct: uint64 [arcs], receives the key of each
+    feature.
+    """
     slots[:] = -1
     shift, mask, count = _WORD - np.uint64(bits), (1 << bits) - 1, 0
     for a in range(len(keys)):
@@ -37,9 +39,10 @@ def number_features(keys, bits, slots, distinct, ids):
 
 @njit(**SUMS)
 def differentiate(scores, gold, begins, arcs, state):
-    """state [arcs, 4] = slopes and curvatures at scores [2, arcs].
+    """Slopes and curvatures of the log-likelihood with respect to arc scores: state [arcs, 4], at scores [2, arcs].
 
-    Sentence s has the words begins[s] : begins[s + 1] with the heads gold, and the arcs from arcs[s] on."""
+    Sentence s has the words begins[s] : begins[s + 1], whose heads are `gold`, and the arcs from arcs[s] on.
+    """
     for s in range(len(begins) - 1):
         words = begins[s + 1] - begins[s]
         for m in range(words):
@@ -60,7 +63,7 @@ def differentiate(scores, gold, begins, arcs, state):
 
 @njit(**SUMS)
 def sum_by_feature(ids, half, state, sums):
-    """sums [features, 2, 4] = sums of the state by feature and half: ids [arcs], half [arcs]"""
+    """Sums of slopes and curvatures by feature and half: sums [features, 2, 4], from ids [arcs] and half [arcs]."""
     sums[:] = 0
     for a in range(len(ids)):
         total = sums[ids[a], half[a]]
@@ -70,9 +73,11 @@ def sum_by_feature(ids, half, state, sums):
 
 @njit(**SUMS)
 def gain(sums, ridge, rate):
-    """Gain in log-likelihood of the validation halves, to second order, by a step of each feature's weight.
+    """Gain in log-likelihood on the validation halves, to second order, from one step of the weight of each feature.
 
-    The step is `rate` times a Newton step on the half that the model is fitted to, with ridge / 2 times squares."""
+    The step is `rate` times a Newton step on the half that the model is fitted to, with the penalty ridge / 2 *
+    squares.
+    """
     total = 0.0
     for f in range(len(sums)):
         for model in range(2):
@@ -84,7 +89,10 @@ def gain(sums, ridge, rate):
 
 @njit(**SUMS)
 def step(sums, ids, ridge, rate, weights, scores):
-    """Take that step from weights [2, features]: updates them and scores [2, arcs]; overwrites sums."""
+    """Newton step of the weights [2, features] of an added template, scaled by `rate`.
+
+    Updates weights and scores [2, arcs], and overwrites sums.
+    """
     for f in range(len(sums)):
         for model in range(2):
             fitted = sums[f, model]

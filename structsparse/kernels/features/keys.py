@@ -1,8 +1,8 @@
-"""Kernels for feature keys: combined from hashes, selected by frequency, looked up in an index; bags of rows.
+"""Kernels for token feature keys: combine hashes, select features by frequency, look up rows in an index; bags of rows.
 
-Keys are uniform over 64 bits, so their high bits nearly give their position among the sorted keys: a look-up costs one
-or two cache misses, where a binary search costs a dozen. Work goes template by template, so that its data stay in the
-cache, and rows are written for sixteen templates at a time: one cache line of every token.
+Keys are uniform over 64 bits. So the high bits of a key nearly give its position among the sorted keys. A look-up costs
+one or two cache misses, where a binary search costs a dozen. Templates are processed one by one, so that the data of a
+template stay in the cache. Rows are written for sixteen templates at a time: one cache line for each token.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from numba import njit
 PLAIN = {"cache": True, "nogil": True}
 ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: an odd multiplier that spreads all bits
 _HALF, _WORD = np.uint64(32), np.uint64(64)
-BLOCK = 16  # templates whose rows, int32, fill a cache line
-_FEW = 4  # keys that agree in the high bits are rarely more than this
+BLOCK = 16  # templates per block: their int32 rows fill a cache line
+_FEW = 4  # rarely more than this number of keys agree in the high bits
 
 
-# --- keys of tokens
+# --- keys of the features of tokens
 
 
 @njit(**PLAIN)
 def fold(seed, attributes, shifts, hashes, starts, lengths, keys):
-    """keys [tokens] of one template: the hashes of its atoms combined with its seed.
+    """Keys of the features of all tokens for one template: keys [tokens], from the seed and the hashes of the atoms.
 
-    attributes, shifts [atoms]; hashes [attributes, places]. Sentence s begins at starts[s], between the hashes of its
-    boundaries, so that a shift needs no check for the ends of the sentence."""
+    attributes, shifts [atoms]; hashes [attributes, places]. Sentence s begins at starts[s]. The hashes of its
+    boundaries surround it, so that a shift needs no check for the ends of the sentence.
+    """
     done = 0
     for s in range(len(starts)):
         sentence = keys[done : done + lengths[s]]
@@ -41,10 +42,11 @@ def fold(seed, attributes, shifts, hashes, starts, lengths, keys):
 
 @njit(**PLAIN)
 def find(patterns, hashes, starts, lengths, index, ids):
-    """ids [tokens, templates] = the row of each token's feature, -1 for unknown ones.
+    """Look up the token features of all templates in the index: ids [tokens, templates] = feature rows, -1 if unknown.
 
-    patterns: seeds [templates], bounds [templates + 1] into attributes and shifts [atoms]; index: offsets
-    [templates + 1] into keys and rows, bits [templates], begins [templates + 1] into directories, masks [templates]."""
+    patterns: seeds [templates], bounds [templates + 1] into attributes and shifts [atoms]; index: offsets [templates +
+    1] into keys and rows, bits [templates], begins [templates + 1] into directories, masks [templates].
+    """
     seeds, bounds, attributes, shifts = patterns
     offsets, index_keys, rows, bits, begins, directories, masks = index
     count, size = len(seeds), len(ids)
@@ -59,22 +61,25 @@ def find(patterns, hashes, starts, lengths, index, ids):
         write_block(block[: last - first], first, ids)
 
 
-# --- an index of features
+# --- the index of features: sorted keys, rows and a directory
 
 
 @njit(**PLAIN)
 def select_frequent(keys, ordered, min_count, first_row, distinct, rows):
-    """The number of features that occur min_count times; fills their keys, ascending, and rows from the front.
+    """Select the features of a template that occur at least min_count times; returns their number.
 
-    keys [tokens], and the same sorted. Rows go by falling frequency from first_row on, then by first appearance: the
-    rare features of a sentence get neighbouring rows, and a cache line that one of them fetches serves many."""
+    Fills `distinct` with their keys, ascending, and `rows` with their row numbers. `ordered` holds keys [tokens]
+    sorted. Rows are numbered from first_row on, by falling frequency, then by first appearance. So the rare features of
+    a sentence get neighbouring rows and share cache lines.
+    """
     features, begin, most = 0, 0, 0
     while begin < len(ordered):
         end = begin + 1
         while end < len(ordered) and ordered[end] == ordered[begin]:
             end += 1
         if end - begin >= min_count:
-            distinct[features], rows[features] = ordered[begin], begin - end  # minus the count: no row yet
+            # rows hold minus the count until _rank assigns row numbers
+            distinct[features], rows[features] = ordered[begin], begin - end
             features, most = features + 1, max(most, end - begin)
         begin = end
     _rank(keys, distinct[:features], most, first_row, rows[:features])
@@ -83,8 +88,8 @@ def select_frequent(keys, ordered, min_count, first_row, distinct, rows):
 
 @njit(**PLAIN)
 def _rank(keys, distinct, most, first_row, rows):
-    """Replace minus the counts in `rows` [features] by row numbers."""
-    next_row = np.zeros(most + 1, np.int64)  # by count
+    """Replace the negative counts in `rows` [features] by row numbers, by falling frequency, then first appearance."""
+    next_row = np.zeros(most + 1, np.int64)  # next free row number, by count
     for row in rows:
         next_row[-row] += 1
     total = first_row
@@ -104,7 +109,7 @@ def _rank(keys, distinct, most, first_row, rows):
 
 @njit(**PLAIN)
 def _directory_bits(size):
-    """The bits of the directory of `size` keys: on average at most one key an entry."""
+    """The number of bits of the directory of `size` keys: on average at most one key per directory entry."""
     bits = 1
     while size >> bits:
         bits += 1
@@ -113,7 +118,10 @@ def _directory_bits(size):
 
 @njit(**PLAIN)
 def directory(keys, bits):
-    """places [2^bits + 1]: the keys whose high bits are b are keys[places[b] : places[b + 1]]."""
+    """The directory of sorted feature keys: places [2^bits + 1].
+
+    The keys whose high bits are b are keys[places[b] : places[b + 1]].
+    """
     places = np.zeros((1 << bits) + 1, np.int32)
     shift = _WORD - np.uint64(bits)
     for key in keys:
@@ -125,14 +133,14 @@ def directory(keys, bits):
 
 @njit(inline="always")
 def _position(key, index_keys, places, shift):
-    """The position of a key among the ascending keys of an index, -1 if it is not there."""
+    """The position of a key among the sorted keys of the feature index, -1 if the key is not there."""
     high, latest = np.int64(key >> shift), len(index_keys) - _FEW
     place, end = np.int64(places[high]), np.int64(places[high + 1])
     if latest < 0 or end - place > _FEW:
         while place < end and index_keys[place] < key:
             place += 1
-    else:  # no branch depends on the key: a wrong prediction would cost more than all the rest
-        place = min(place, latest)  # keys before the place are smaller, keys from the end on are larger
+    else:  # without branches: a wrong branch prediction would cost more than the rest
+        place = min(place, latest)  # keys before `place` are smaller than the key, keys from `end` on larger
         smaller = (index_keys[place] < key) + (index_keys[place + 1] < key)
         place += smaller + (index_keys[place + 2] < key) + (index_keys[place + 3] < key)
     return place if place < end and index_keys[place] == key else -1
@@ -140,19 +148,22 @@ def _position(key, index_keys, places, shift):
 
 @njit(**PLAIN)
 def look_up(keys, index_keys, rows, places, bits, mask, result):
-    """result [keys] = the row of each key, -1 if it is unknown; only the bits of the mask count."""
+    """Look up keys in the feature index: result [keys] = rows, -1 if unknown; only the bits of `mask` are compared."""
     shift = _WORD - np.uint64(bits)
     for t in range(len(keys)):
         place = _position(keys[t] & mask, index_keys, places, shift)
         result[t] = rows[place] if place >= 0 else -1
 
 
-# --- bags of rows
+# --- bags of feature rows
 
 
 @njit(**PLAIN)
 def write_block(block, first, ids):
-    """Write block [templates of the block, tokens] to the columns of ids [tokens, templates] from `first` on."""
+    """Write the feature rows of a block of templates to the columns of ids [tokens, templates] from `first` on.
+
+    block: [templates of the block, tokens].
+    """
     for t in range(len(ids)):
         row = ids[t]
         for k in range(len(block)):
@@ -161,7 +172,10 @@ def write_block(block, first, ids):
 
 @njit(**PLAIN)
 def compact(ids, offsets):
-    """Move the entries of ids [tokens, templates] that are not -1 to the front, in order; fill offsets [tokens + 1]."""
+    """Remove the -1 entries from ids [tokens, templates], in place: the bags of rows of all tokens.
+
+    Fills offsets [tokens + 1].
+    """
     flat, place = ids.reshape(-1), 0
     offsets[0] = 0
     for t in range(len(ids)):
@@ -174,7 +188,7 @@ def compact(ids, offsets):
 
 @njit(**PLAIN)
 def kept_offsets(ids, offsets, new_row, result):
-    """result [bags + 1] = offsets of the bags without the ids whose new row is -1."""
+    """Offsets of the bags after removal of the ids whose new row is -1: result [bags + 1]."""
     result[0] = 0
     for bag in range(len(offsets) - 1):
         size = 0
@@ -185,7 +199,7 @@ def kept_offsets(ids, offsets, new_row, result):
 
 @njit(**PLAIN)
 def renumber(ids, new_row, renumbered):
-    """renumbered = the new rows of the ids, in order, without those whose new row is -1."""
+    """The new rows of the ids in bags, in order, without the ids whose new row is -1."""
     done = 0
     for k in range(len(ids)):
         row = new_row[ids[k]]
@@ -196,6 +210,6 @@ def renumber(ids, new_row, renumbered):
 
 @njit(**PLAIN)
 def count_rows(ids, counts):
-    """Add the number of occurrences of each row to counts [rows]."""
+    """Add the number of occurrences of each feature row in the ids to counts [rows]."""
     for k in range(len(ids)):
         counts[ids[k]] += 1

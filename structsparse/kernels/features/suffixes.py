@@ -1,10 +1,12 @@
-"""Kernels for context tries (suffix tries of a text): build, search, collapse, prune and cut out, on the CPU.
+"""Kernels for context tries (suffix tries of a text) of language models: build, search, collapse, prune, cut out.
 
-A text is `codes` [positions], where V is the start of a sentence. The trie is built level by level. A group is the set
-of targets that share their last k - 1 words; level k sorts each group by the word before those. This takes no
-comparisons: `order` lists all positions by code, and a walk along it that puts each target at the next free slot of
-its group leaves the targets sorted by (group, word). The same walk over the targets themselves sorts the new entries
-by (context, next word).
+A text is `codes` [positions], where the code V is the start of a sentence. A target is a position whose word is
+predicted from the words before. The trie is built level by level. At level k a group is the set of targets that share
+their last k - 1 words. Each group is sorted by the word k places before the target.
+
+The sorting takes no comparisons. `order` lists all positions by code. A loop over `order` puts each target at the next
+free slot of its group. This leaves the targets sorted by (group, word). The same loop over the targets themselves sorts
+the new entries by (context, next word).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ NONE = -1
 
 @njit(**PLAIN)
 def by_code(codes, values):
-    """Counting sort of the positions of a text by code; equal codes keep their order: int32 [positions]"""
+    """Counting sort of the positions of a text by code; equal codes keep their order: int32 [positions]."""
     free = np.zeros(values + 1, np.int64)
     for code in codes:
         free[code + 1] += 1
@@ -33,10 +35,11 @@ def by_code(codes, values):
 
 @njit(**PLAIN)
 def sort_groups(order, k, group, sizes, slots):
-    """Sort the positions of a text by (group, code k places before) into slots [members].
+    """Sort the targets of a text by (group, code k places before) into slots [members].
 
-    group [positions] is NONE for positions outside all groups. sizes [groups] are the numbers of members, each of
-    which has k positions before it."""
+    group [positions] is NONE for positions outside all groups. sizes [groups] are the numbers of members. Each member
+    has k positions before it.
+    """
     free = np.empty(len(sizes), np.int64)
     total = 0
     for g in range(len(sizes)):
@@ -53,10 +56,11 @@ def sort_groups(order, k, group, sizes, slots):
 
 @njit(**PLAIN)
 def split_groups(codes, k, slots, group, owner, places):
-    """Split groups of text positions into classes that also share the code k places before; the number of classes.
+    """Split groups of targets into classes that also share the code k places before; returns the number of classes.
 
-    Classes are numbered in the order of slots. group [members] becomes the class, owner [classes] the group that the
-    class comes from, places [classes + 1] where the class begins in slots."""
+    Classes are numbered in the order of slots. group [members] becomes the class, owner [classes] the group that
+    contains the class, places [classes + 1] the first slot of each class.
+    """
     classes, word = 0, NONE
     for i in range(len(slots)):
         p = slots[i]
@@ -70,11 +74,13 @@ def split_groups(codes, k, slots, group, owner, places):
 
 @njit(**PLAIN)
 def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_of, parts, made, grows):
-    """Make the trie nodes of level k, numbered from 0, and mark the classes that grow further; the number of nodes.
+    """Make the trie nodes of level k and mark the classes that get longer contexts; returns the number of nodes.
 
-    sizes, node_of [groups] are the members and the node of each group. parts are above, word, depth, chain and count
-    [classes] of the new nodes. made [classes] becomes the number of the new node, or NONE where a class has all members
-    of its group and joins the group's node. grows [classes] tells whether its contexts may be longer still."""
+    sizes, node_of [groups] are the number of members and the node of each group. parts are above, word, depth, chain
+    and count [classes] of the new nodes. made [classes] becomes the number of the new node, from 0. It is NONE where a
+    class has all members of its group and joins the node of the group. grows [classes] tells whether the contexts of
+    the class may be longer still.
+    """
     above, word, depth, chain, count = parts
     new = 0
     for c in range(len(owner)):
@@ -85,7 +91,7 @@ def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_o
             continue
         longest = k
         while collapse and members == 1 and longest < order - 1 and codes[p - longest] != V:
-            longest += 1  # a single target never branches again
+            longest += 1  # a context with a single target has no further branches
         made[c] = new
         above[new], word[new], count[new] = node_of[g], codes[p - k], members
         depth[new], chain[new] = longest, 1 + longest - k
@@ -95,7 +101,7 @@ def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_o
 
 @njit(**PLAIN)
 def regroup(group, number):
-    """Replace the class of each text position by the group number[class]; NONE if its contexts grow no further."""
+    """Replace the class of each text position by the group number[class]; NONE if its contexts do not get longer."""
     for p in range(len(group)):
         if group[p] != NONE:
             group[p] = number[group[p]]
@@ -103,7 +109,10 @@ def regroup(group, number):
 
 @njit(**PLAIN)
 def sort_words(order, group, made, places, slots):
-    """Sort the members of classes that made a trie node by (class, own code) into slots; the number of members."""
+    """Sort the targets of the classes that made a trie node by (class, code of the target) into slots.
+
+    Returns the number of targets.
+    """
     free = np.empty(len(made), np.int64)
     total = 0
     for c in range(len(made)):
@@ -120,9 +129,11 @@ def sort_words(order, group, made, places, slots):
 
 @njit(**PLAIN)
 def make_entries(codes, slots, group, made, first_node, first_entry, entry, parts):
-    """Make the (context, next word) entries of the new trie nodes of a level; the number of new entries.
+    """Make the (context, next word) entries of the new trie nodes of a level; returns the number of new entries.
 
-    parts are node, word, above and count of each. entry [positions], the deepest entry so far, becomes the new one."""
+    parts are node, word, above and count of each entry. entry [positions], the deepest entry of each target so far,
+    becomes the new entry.
+    """
     node, word, above, count = parts
     new, last = NONE, NONE
     for p in slots:
@@ -136,7 +147,7 @@ def make_entries(codes, slots, group, made, first_node, first_entry, entry, part
 
 @njit(**PLAIN)
 def left_over(count, above):
-    """The count of each node of a tree minus those of its children: what ends at the node itself."""
+    """The count of each trie node minus the counts of its children."""
     rest = count.copy()
     for i in range(len(above)):
         if above[i] >= 0:
@@ -146,7 +157,10 @@ def left_over(count, above):
 
 @njit(**PLAIN)
 def offsets(owners, size):
-    """Offsets of the run of each owner among ascending owners; those below 0 stand before all runs: [size + 1]"""
+    """Offsets of the run of each owner in a list of ascending owners: [size + 1].
+
+    Owners below 0 come before all runs.
+    """
     begins = np.zeros(size + 1, np.int32)
     before = 0
     for owner in owners:
@@ -162,7 +176,7 @@ def offsets(owners, size):
 
 @njit(**PLAIN)
 def search(values, begin, end, target):
-    """Binary search: the place of target in the ascending values[begin:end], or NONE."""
+    """Binary search in ascending values[begin:end]: the index of target, or NONE."""
     stop = end
     while begin < end:
         middle = (begin + end) >> 1
@@ -175,9 +189,10 @@ def search(values, begin, end, target):
 
 @njit(**PLAIN)
 def locate(codes, targets, V, order, above, word, children, entry_word, starts, node, entry):
-    """Find the deepest trie node of each target's context and the deepest entry with its word.
+    """Find the deepest trie node that matches the context of each target, and the deepest entry with the target word.
 
-    children and starts are `offsets` of the child nodes and of the entries of each node."""
+    children and starts are `offsets` of the child nodes and of the entries of each node.
+    """
     for t in range(len(targets)):
         p = targets[t]
         n, k = 0, 1
@@ -199,13 +214,13 @@ def locate(codes, targets, V, order, above, word, children, entry_word, starts, 
 
 @njit(**PLAIN)
 def _joins(above, count, n):
-    """Whether trie node n has all targets of the node above it and joins it; no node joins node 0."""
+    """Whether trie node n has all targets of its parent and is merged into it; no node is merged into node 0."""
     return above[n] > 0 and count[n] == count[above[n]]
 
 
 @njit(**PLAIN)
 def tops(above, count, depth):
-    """Replace the depth of each trie node by that of the first node of the chain that it would join."""
+    """Replace the depth of each trie node by the depth of the first node of the chain that it would be merged into."""
     for n in range(len(above)):
         if _joins(above, count, n):
             depth[n] = depth[above[n]]
@@ -214,10 +229,11 @@ def tops(above, count, depth):
 
 @njit(**PLAIN)
 def collapse(above, count, depth, starts, entry_above, node_of, entry_of, new_depth, chain):
-    """Collapse a trie: each node that has all targets of the node above joins it, unless that is node 0.
+    """Collapse a context trie: merge each node that has all targets of its parent into the parent (unless node 0).
 
-    node_of [nodes] and entry_of [entries] become the numbers in the collapsed tree; new_depth and chain describe its
-    nodes. Returns the numbers of its nodes and entries."""
+    node_of [nodes] and entry_of [entries] become the numbers in the collapsed trie. new_depth and chain describe the
+    nodes of the collapsed trie. Returns its numbers of nodes and entries.
+    """
     nodes, entries = 0, 0
     for n in range(len(above)):
         joins = _joins(above, count, n)
@@ -240,10 +256,11 @@ def collapse(above, count, depth, starts, entry_above, node_of, entry_of, new_de
 
 @njit(**PLAIN)
 def keep_living(alive, above, entry_node, entry_above, node_alive, link):
-    """Mark the trie nodes that have a living entry, or lie above one; the number of living entries.
+    """Mark the trie nodes that have a living entry themselves or below; returns the number of living entries.
 
-    link [entries] becomes the number, among the living entries, of the entry itself or of the nearest living one above
-    it."""
+    link [entries] becomes the number, among the living entries, of the entry itself or of the nearest living entry
+    above.
+    """
     for e in range(len(alive)):
         if alive[e]:
             node_alive[entry_node[e]] = True
@@ -262,11 +279,12 @@ def keep_living(alive, above, entry_node, entry_above, node_alive, link):
 
 @njit(**PLAIN)
 def cut_out(touched, parent, begins, above, starts, entry_above, entry_word, rows, node, word, over):
-    """Copy the entries of the touched nodes out of a context trie: their row in the trie, node, word and entry above.
+    """Copy the entries of some nodes out of a context trie: row in the trie, node, word and entry above.
 
-    touched are ascending nodes with all their ancestors; parent [touched] is the place among them of the node above.
-    begins [touched + 1] are the offsets of their entries in the result. An entry above lies at the parent, or farther
-    up in a pruned trie."""
+    touched are these nodes, ascending, with all their ancestors. parent [touched] is the index in `touched` of the
+    parent node. begins [touched + 1] are the offsets of the entries of each node in the result. The entry above lies at
+    the parent, or at a higher ancestor in a pruned trie.
+    """
     for i in range(len(touched)):
         n, shift = touched[i], begins[i]
         for e in range(starts[n], starts[n + 1]):

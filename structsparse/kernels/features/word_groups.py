@@ -10,9 +10,10 @@ _HALF = np.uint64(32)
 
 @njit(**PLAIN)
 def count_distinct(rows, begins, ends, table):
-    """The number of distinct rows (0 to table - 1) of each group of words: int64 [groups]
+    """The number of distinct word rows of each group of words: int64 [groups].
 
-    The rows of group g are rows[begins[g] : ends[g]]; -1 is ignored."""
+    The rows of group g are rows[begins[g] : ends[g]], each below `table`; -1 is ignored.
+    """
     seen, sizes = np.full(table, -1, np.int64), np.zeros(len(begins), np.int64)
     for g in range(len(begins)):
         for t in range(begins[g], ends[g]):
@@ -25,9 +26,10 @@ def count_distinct(rows, begins, ends, table):
 
 @njit(**PLAIN)
 def distinct(rows, begins, ends, table, offsets):
-    """The distinct rows of each group of words in ascending order: int32 [offsets[-1]]
+    """The distinct word rows of each group of words in ascending order: int32 [offsets[-1]].
 
-    Those of group g are at offsets[g] : offsets[g + 1]."""
+    The rows of group g are at offsets[g] : offsets[g + 1].
+    """
     seen, members = np.full(table, -1, np.int64), np.empty(offsets[-1], np.int32)
     for g in range(len(begins)):
         place = offsets[g]
@@ -43,7 +45,7 @@ def distinct(rows, begins, ends, table, offsets):
 
 @njit(**PLAIN)
 def same_as(members, offsets):
-    """The first group of words with the same members in the same order as each group: int64 [groups]"""
+    """The first group of words that has the same members as each group, in the same order: int64 [groups]."""
     groups = len(offsets) - 1
     slots = 1
     while slots < 2 * groups:

@@ -1,6 +1,6 @@
-"""Overlapping groups on the CPU: repeated members, colours of groups, nesting, sums over groups.
+"""CPU kernels of overlapping groups: repeated members, colouring, nesting, and sums over groups.
 
-The atoms of group g are `members[offsets[g] : offsets[g + 1]]`.
+The atoms of group g are members[offsets[g] : offsets[g + 1]].
 """
 
 import numpy as np
@@ -8,12 +8,12 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 
-ALONE = 1 << 15  # members, up to which one thread is done before the others are awake
+ALONE = 1 << 15  # members: with fewer, one thread finishes before the others start
 
 
 @njit(**SERIAL)
 def repeated(members, offsets, atoms):
-    """The first member that repeats an atom of its group; -1 if none does."""
+    """Kernel: the first member that repeats an atom of its overlapping group; -1 if there is none."""
     seen = np.full(atoms, -1, np.int64)
     for g in range(offsets.size - 1):
         for m in range(offsets[g], offsets[g + 1]):
@@ -25,11 +25,15 @@ def repeated(members, offsets, atoms):
 
 @njit(**SERIAL)
 def colours(members, offsets, order, multiplicity):
-    """Greedy colouring of overlapping groups, in that order: the first colour that no group with a common atom has."""
+    """Kernel: greedy colouring of overlapping groups, in the given order: int64 [groups].
+
+    Each group gets the first colour that no group with a common atom has.
+    """
     colour = np.empty(offsets.size - 1, np.int64)
     start = np.zeros(multiplicity.size + 1, np.int64)
     start[1:] = np.cumsum(multiplicity)
-    met, filled = np.empty(start[-1], np.int64), np.zeros(multiplicity.size, np.int64)  # colours met at each atom
+    # colours of the groups of each atom so far, and their number
+    met, filled = np.empty(start[-1], np.int64), np.zeros(multiplicity.size, np.int64)
     taken = np.full(offsets.size, -1, np.int64)
     for g in order:
         group = members[offsets[g] : offsets[g + 1]]
@@ -48,7 +52,11 @@ def colours(members, offsets, order, multiplicity):
 
 @njit(**SERIAL)
 def nested(members, offsets, largest_first, atoms):
-    """Whether groups are nested: down from the largest, all atoms of a group were last in the same group."""
+    """Kernel: whether overlapping groups are nested.
+
+    The groups are visited by size, the largest first. They are nested if, for each group, the latest visited group of
+    all its atoms is the same.
+    """
     latest = np.full(atoms, -1)
     for g in largest_first:
         group = members[offsets[g] : offsets[g + 1]]
@@ -61,7 +69,7 @@ def nested(members, offsets, largest_first, atoms):
 
 @njit(**SUMS)
 def _gathered(values, members):
-    """Sum of values over the members of one group."""
+    """Sum of values [atoms] over the members of one overlapping group."""
     total = 0.0
     for m in range(members.size):
         total += values[members[m]]
@@ -70,7 +78,7 @@ def _gathered(values, members):
 
 @njit(**PARALLEL)
 def gather(values, members, offsets, sums):
-    """Sums over groups: sums[g] <- sum of values over the members of group g."""
+    """Kernel: sums[g] <- sum of values [atoms] over the members of overlapping group g."""
     if members.size <= ALONE:
         for g in range(sums.size):
             sums[g] = _gathered(values, members[offsets[g] : offsets[g + 1]])

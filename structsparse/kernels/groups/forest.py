@@ -1,12 +1,12 @@
-"""Nested groups (forests) on the CPU: orders of their nodes, and sums and maxima over their subtrees.
+"""CPU kernels of nested groups (forests): orders of the nodes, and sums and maxima over subtrees.
 
-Level order is breadth first: a node comes after its parent, and the children of a node lie side by side, so that loops
-between two levels read and write memory in order. Nodes that come level by level already stay where they are. Preorder
-is depth first: a subtree is contiguous, and the path to the root needs one slot per depth.
+Level order is breadth first: a node comes after its parent, and the children of a node are contiguous. So loops between
+two levels read and write memory in order. If the nodes already come level by level, their order does not change.
+Preorder is depth first: a subtree is contiguous, and the path to the root needs one slot per depth.
 
-Memory of a node: a unit is `width` entries, unit u begins at u * width, and the node at place k owns units[starts[k]]
-to units[starts[k + 1] - 1]. If each node owns one unit, `starts` is empty; if that is the unit at its own place,
-`units` is empty, too. Sums are float64.
+Memory of a node: a unit is a block of `width` entries, and unit u begins at u * width. The node at place k owns
+units[starts[k]] to units[starts[k + 1] - 1]. If each node owns one unit, `starts` is empty. If node k moreover owns
+unit k, `units` is empty, too. Sums are float64.
 """
 
 import numpy as np
@@ -17,9 +17,12 @@ from structsparse.kernels.options import SERIAL, SUMS
 
 @njit(**SERIAL)
 def level_order(parents):
-    """Level order of a forest: the node at each place, and the place of its parent. Nodes in cycles are left out."""
+    """Kernel: level order of a forest, as the node at each place and the place of its parent.
+
+    Nodes in cycles are left out.
+    """
     nodes = parents.size
-    first = np.zeros(nodes + 2, np.int64)  # of the children of node i - 1; roots are the children of node -1
+    first = np.zeros(nodes + 2, np.int64)  # first child of node i - 1; roots are the children of node -1
     for i in range(nodes):
         first[parents[i] + 2] += 1
     for i in range(nodes):
@@ -27,7 +30,7 @@ def level_order(parents):
     children = np.empty(nodes, np.int32)
     for i in range(nodes):
         children[first[parents[i] + 1]] = i
-        first[parents[i] + 1] += 1  # now the end of them
+        first[parents[i] + 1] += 1  # in the end: one past the last child
     order, above = np.empty(nodes, np.int32), np.empty(nodes, np.int32)
     end = first[0]
     for k in range(end):
@@ -43,7 +46,7 @@ def level_order(parents):
 
 @njit(**SERIAL)
 def levelled(parents):
-    """Whether the nodes of a forest already come level by level."""
+    """Kernel: whether the nodes of a forest already come level by level."""
     depth = np.zeros(parents.size, np.int32)
     for k in range(parents.size):
         if parents[k] >= k:
@@ -57,7 +60,7 @@ def levelled(parents):
 
 @njit(**SERIAL)
 def level_offsets(above):
-    """Levels of a forest: the first place of each, then the number of nodes."""
+    """Kernel: the first place of each level of a forest in level order, then the number of nodes."""
     offsets = [0]
     for k in range(above.size):
         if above[k] >= offsets[-1]:
@@ -68,7 +71,7 @@ def level_offsets(above):
 
 @njit(**SERIAL)
 def cycle_above(parents, node):
-    """The cycle of parents above a node that reaches no root."""
+    """Kernel: the cycle of parents that is reached from a node which has no root above it."""
     seen = np.zeros(parents.size, np.bool_)
     while not seen[node]:
         seen[node] = True
@@ -81,7 +84,7 @@ def cycle_above(parents, node):
 
 @njit(**SERIAL)
 def preorder(above):
-    """Preorder of a forest: for each place in level order the place in preorder."""
+    """Kernel: preorder of a forest, as the place in preorder of each place in level order."""
     size = np.ones(above.size, np.int32)
     for k in range(above.size - 1, -1, -1):
         if above[k] >= 0:
@@ -100,8 +103,11 @@ def preorder(above):
 
 @njit(**SERIAL)
 def units_by_place(owners, place, units):
-    """Units of memory sorted by owner: units <- those of each place, one place after the other; returns where each
-    place begins. Owner -1 is nobody."""
+    """Kernel: sort the units of memory by the place of the node that owns them.
+
+    `units` <- the units of each place, one place after the other. Returns the first index of each place in `units`.
+    Owner -1 means that a unit belongs to no node.
+    """
     starts = np.zeros(place.size + 2, np.int64)
     for unit in range(owners.size):
         if owners[unit] >= 0:
@@ -118,7 +124,7 @@ def units_by_place(owners, place, units):
 
 @njit(**SERIAL)
 def add_upwards(values, above):
-    """Sums over subtrees: values[k], in level order, <- the sum over the subtree of k."""
+    """Kernel: values[k], in level order, <- the sum of values over the subtree of node k."""
     for k in range(above.size - 1, -1, -1):
         if above[k] >= 0:
             values[above[k]] += values[k]
@@ -126,7 +132,7 @@ def add_upwards(values, above):
 
 @njit(**SERIAL)
 def add_downwards(values, above):
-    """Sums along paths: values[k], in level order, <- the sum over the path from the root to k."""
+    """Kernel: values[k], in level order, <- the sum of values over the path from the root to node k."""
     for k in range(above.size):
         if above[k] >= 0:
             values[k] += values[above[k]]
@@ -134,7 +140,7 @@ def add_downwards(values, above):
 
 @njit(**SERIAL)
 def largest(x, units, starts, width, above, values):
-    """Largest entries of subtrees: values[k], in level order, <- the largest |x| in the subtree of k."""
+    """Kernel: values[k], in level order, <- the largest |x| in the subtree of node k."""
     values[:] = 0.0
     for k in range(values.size - 1, -1, -1):
         a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
@@ -151,7 +157,7 @@ def largest(x, units, starts, width, above, values):
 
 @njit(**SERIAL)
 def largest_upwards(values, where, above):
-    """Maxima over subtrees: values[k], in level order, <- the largest in the subtree of k, where[k] <- its place."""
+    """Kernel: values[k], in level order, <- the largest value in the subtree of node k; where[k] <- its position."""
     for k in range(above.size - 1, -1, -1):
         p = above[k]
         if p >= 0 and where[k] >= 0 and (where[p] < 0 or values[k] > values[p]):
@@ -160,8 +166,10 @@ def largest_upwards(values, where, above):
 
 @njit(**SERIAL)
 def own_largest(x, units, starts, width, values, where):
-    """Largest entries of nodes without their subtrees: values[k] <- the largest |x| among the entries of node k itself,
-    where[k] <- its place in x; unchanged for nodes without entries."""
+    """Kernel: values[k] <- the largest |x| among the entries of node k itself, without the nodes below.
+
+    where[k] <- its position in x. Nodes without entries are unchanged.
+    """
     for k in range(values.size):
         a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
         for u in range(a, b):
@@ -173,7 +181,7 @@ def own_largest(x, units, starts, width, values, where):
 
 @njit(**SERIAL)
 def own_squares(x, units, starts, width, cut, squares):
-    """Squared norms of nodes without their subtrees: squares[k] <- sum of soft(x, cut)^2 over the entries of node k."""
+    """Kernel: squares[k] <- sum of soft(x, cut)^2 over the entries of node k itself, without the nodes below."""
     if width == 1 and starts.size == 0:
         if units.size == 0:
             _square_each(x, cut, squares)
@@ -190,7 +198,7 @@ def own_squares(x, units, starts, width, cut, squares):
 
 @njit(**SUMS)
 def _squares(x, cut):
-    """Sum of the squares of soft(x, cut)."""
+    """Sum of the squares of soft(x, cut) over a contiguous piece of the entries of a node."""
     total = 0.0
     for i in range(x.size):
         rest = np.float64(x[i] - min(max(x[i], -cut), cut))
@@ -200,7 +208,7 @@ def _squares(x, cut):
 
 @njit(**SERIAL)
 def _square_each(x, cut, squares):
-    """`own_squares` where each node owns the entry at its own place."""
+    """squares[k] <- soft(x, cut)^2 for a forest where node k has exactly one entry, x[k]."""
     for k in range(squares.size):
         rest = np.float64(x[k] - min(max(x[k], -cut), cut))
         squares[k] = rest * rest
@@ -208,7 +216,7 @@ def _square_each(x, cut, squares):
 
 @njit(**SERIAL)
 def _square_scattered(x, units, cut, squares):
-    """`own_squares` where each node owns one entry."""
+    """squares[k] <- soft(x, cut)^2 for a forest where node k has exactly one entry, x[units[k]]."""
     for k in range(squares.size):
         rest = np.float64(x[units[k]] - min(max(x[units[k]], -cut), cut))
         squares[k] = rest * rest

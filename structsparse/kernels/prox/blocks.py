@@ -1,10 +1,11 @@
-"""Group lasso over row blocks on the CPU: proximal steps and sums, in place on flat contiguous float memory.
+"""CPU kernels of the group lasso prox over contiguous row blocks, and of sums over blocks, in place on flat memory.
 
-Row blocks are `offsets` (in rows) over a parameter of `width` entries a row. A thread takes whole blocks, about a
-TILE of entries at a time, and finishes them while they lie in its cache; a block above LARGE is shared by all threads.
-Pieces depend on sizes alone, so results do not depend on the number of threads. Sums are float64: in float32 a sum
-over a million entries is wrong in the third digit. Only blocks of few entries (vectors.FEW) are summed in the
-precision of the entries, which moves such a block by at most 1e-6 of itself.
+Block g has the rows offsets[g] : offsets[g + 1] of a parameter with `width` entries per row. A thread processes whole
+blocks in tiles of about TILE entries, which fit its cache. All threads share a block of more than LARGE entries. The
+tiles depend on sizes alone, so results do not depend on the number of threads.
+
+Sums are float64, as a float32 sum of a million entries is wrong in the third digit. Only blocks of few entries
+(vectors.FEW) are summed in the dtype of the entries, with a relative error of at most 1e-6.
 """
 
 import numpy as np
@@ -14,20 +15,21 @@ from structsparse.kernels import vectors
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 from structsparse.kernels.prox.entries import _soft_metric, soft_threshold_metric
 
-TILE = 1 << 15  # entries of a piece for one thread: with their steps they fit a second-level cache
-ALONE = 1 << 18  # entries, up to which one thread is done before the others are awake on a busy machine
-PORTION = 1 << 11  # entries of small blocks: with a factor each they fit a first-level cache
-BEHIND = 128  # entries that vectors of small blocks may read or fill behind them
-LINE = 64  # bytes of a vector
-LEAST, MOST, FAINT = 1e-30, 1e30, 1e-12  # squares between are safe in float32; below, only FAINT thresholds matter
-RUN = 1 << 18  # entries of a task of many blocks; with fewer, scheduling costs up to 6 %
-LARGE = 1 << 21  # entries of a block that is worth all threads at once
-ROUNDS = 60  # of Newton, at most: it converges within a dozen on ordinary input
+TILE = 1 << 15  # entries of a tile: with their steps they fit a second-level cache
+ALONE = 1 << 18  # entries: with fewer, one thread finishes before the others start
+PORTION = 1 << 11  # entries of small blocks processed together: with a factor each they fit a first-level cache
+BEHIND = 128  # entries behind a small block that vector instructions may read or fill
+LINE = 64  # bytes of a vector register
+# squares from LEAST to MOST are exact enough in float32; smaller ones matter only if the threshold is below FAINT
+LEAST, MOST, FAINT = 1e-30, 1e30, 1e-12
+RUN = 1 << 18  # entries of a tile of many blocks; with fewer, scheduling costs up to 6 %
+LARGE = 1 << 21  # entries: all threads share a block with more
+ROUNDS = 60  # Newton iterations, at most; a dozen are enough on ordinary input
 
 
 @njit(**PARALLEL)
 def shrink_blocks(x, offsets, width, weight, threshold, cut):
-    """Sparse group lasso over row blocks: block g of x <- group prox of soft(x, cut) with threshold * weight[g]."""
+    """Kernel of the sparse group lasso: row block g of x <- group prox of soft(x, cut), threshold * weight[g]."""
     if x.size <= ALONE:
         _shrink_tile(x, offsets, width, weight, threshold, cut)
         return
@@ -43,8 +45,10 @@ def shrink_blocks(x, offsets, width, weight, threshold, cut):
 
 @njit(**PARALLEL)
 def shrink_blocks_metric(x, steps, offsets, width, weight, strength, cut):
-    """Sparse group lasso over row blocks in the metric 1 / steps: block g of x <- group prox of soft(x, cut * steps)
-    with strength * weight[g]."""
+    """Kernel of the sparse group lasso prox with a step per entry, over row blocks.
+
+    Block g of x <- group prox of soft(x, cut * steps) with strength * weight[g], in the metric 1 / steps.
+    """
     if x.size <= ALONE:
         _shrink_tile_metric(x, steps, offsets, width, weight, strength, cut)
         return
@@ -60,7 +64,7 @@ def shrink_blocks_metric(x, steps, offsets, width, weight, strength, cut):
 
 @njit(**PARALLEL)
 def block_sums(x, offsets, width, power, sums):
-    """sums[g] <- sum of |x|^power (1 or 2) over row block g, for sums (float64) that are zero before."""
+    """Kernel: sums[g] <- sum of |x|^power (1 or 2) over row block g; `sums` (float64) must be zero before."""
     if x.size <= ALONE:
         _sum_tile(x, offsets, width, power, sums)
         return
@@ -76,8 +80,11 @@ def block_sums(x, offsets, width, power, sums):
 
 @njit(**PARALLEL)
 def block_sums_past(x, offsets, width, cuts, sums):
-    """Sums past a cut: of the entries of row block g with |x| > cuts[g], sums[:, g] <- their number, and the sums of
-    |x| - cut and of its square, for sums (float64) that are zero before."""
+    """Kernel: count and sums of the entries of each row block that exceed a cut.
+
+    For the entries of block g with |x| > cuts[g], sums[:, g] <- their number, sum of |x| - cut, sum of (|x| - cut)^2.
+    `sums` (float64) must be zero before.
+    """
     if x.size <= ALONE:
         for g in range(cuts.size):
             sums[:, g] = _sums_past(x[offsets[g] * width : offsets[g + 1] * width], cuts[g])
@@ -88,7 +95,7 @@ def block_sums_past(x, offsets, width, cuts, sums):
 
 @njit(**SUMS)
 def _sums_past(x, cut):
-    """Number of entries past a cut, and the sums of what is past it and of its square."""
+    """The number of entries with |x| > cut, the sum of |x| - cut over them, and the sum of (|x| - cut)^2."""
     many, total, squares = 0.0, 0.0, 0.0
     for i in range(x.size):
         past = max(np.float64(abs(x[i])) - cut, 0.0)
@@ -100,7 +107,10 @@ def _sums_past(x, cut):
 
 @njit(**SERIAL)
 def _tiles(offsets, width, entries):
-    """First block and end block of each tile. Large blocks, which can only come last in a tile, are left out."""
+    """First and end block of each tile of row blocks. Blocks of more than LARGE entries are left out.
+
+    Such a block can only be the last of its tile.
+    """
     tiles = 1 + offsets[-1] * width // entries
     bounds = np.searchsorted(offsets, np.arange(tiles + 1) * offsets[-1] // tiles)
     first, last = bounds[:-1], bounds[1:].copy()
@@ -113,7 +123,7 @@ def _tiles(offsets, width, entries):
 
 @njit(**SERIAL)
 def _power_sum(x, start, stop, power):
-    """Sum of |x|^power over a slice."""
+    """Sum of |x|^power over one row block, x[start:stop]."""
     return vectors.square_sum(x, start, stop, ()) if power == 2 else vectors.absolute_sum(x, start, stop, ())
 
 
@@ -136,13 +146,13 @@ def _power_sum_large(x, power):
 
 @njit(**SERIAL)
 def _squares(x, start, stop, cut):
-    """Sum of the squares of soft(x, cut)."""
+    """Sum of the squares of soft(x, cut) over one row block, x[start:stop]."""
     return vectors.square_sum(x, start, stop, ()) if cut == 0 else vectors.soft_square_sum(x, start, stop, (cut,))
 
 
 @njit(**SERIAL)
 def _factor(squares, threshold):
-    """The number that a group of that squared norm is multiplied by in the group prox."""
+    """The factor of the group prox for a group with this squared norm: max(0, 1 - threshold / norm)."""
     if threshold == 0:
         return 1.0
     norm = np.sqrt(squares)
@@ -151,7 +161,7 @@ def _factor(squares, threshold):
 
 @njit(**SERIAL)
 def _scale(x, start, stop, cut, factor):
-    """x <- soft(x, cut) * factor."""
+    """Scale the entries of one row block: x[start:stop] <- soft(x, cut) * factor."""
     if cut == 0:
         vectors.multiply(x, start, stop, (factor,))
     else:
@@ -160,10 +170,13 @@ def _scale(x, start, stop, cut, factor):
 
 @njit(**SERIAL)
 def _shrink_tile(x, offsets, width, weight, threshold, cut):
-    """Sparse group lasso over the row blocks of a tile: those of few entries in portions, the others one by one."""
+    """Sparse group lasso prox over the row blocks of one tile.
+
+    Blocks of few entries are processed in portions, larger blocks one by one.
+    """
     bounds, first = offsets * width, 0
     squares, factors, spread = np.empty(PORTION), np.empty(PORTION, x.dtype), np.empty(PORTION + BEHIND, x.dtype)
-    two = bounds[-1] - bounds[0] <= weight.size * (vectors.TWO * LINE // x.itemsize)  # on average
+    two = bounds[-1] - bounds[0] <= weight.size * (vectors.TWO * LINE // x.itemsize)  # few entries per block on average
     scratch = squares, factors, spread
     while first < weight.size:
         if two and cut == 0:
@@ -182,12 +195,17 @@ def _shrink_tile(x, offsets, width, weight, threshold, cut):
 
 
 def _few_shrinker(add, fill, multiply, soft):
-    """A kernel that shrinks row blocks of few entries, compiled for one set of vector functions: choosing between them
-    block by block would take as long as the work."""
+    """Make a kernel that shrinks row blocks of few entries with one fixed set of vector functions.
+
+    Choosing the vector functions block by block would take as long as the work.
+    """
 
     @njit(**SERIAL)
     def shrink(x, bounds, g, weight, threshold, cut, squares, factors, spread):
-        """Shrink blocks in portions: all sums, then all factors, then all products. Returns the first block left."""
+        """Shrink small blocks in portions: all sums, then all factors, then all products.
+
+        Returns the first block that is not done.
+        """
         numbers = (cut,) if soft else ()
         while g < weight.size:
             first, begin, unsure = g, bounds[g], False
@@ -222,7 +240,10 @@ _shrink_two_soft = _few_shrinker(vectors.two_soft_square_sum, vectors.fill_two, 
 
 @njit(**SERIAL)
 def _factors(squares, weight, threshold, factors):
-    """`_factor` of each group, without branches, so that roots and quotients are computed as vectors."""
+    """The factor of the group prox for each group of a portion: factors[g] <- max(0, 1 - threshold * weight / norm).
+
+    The loop has no branches, so that the compiler can use vector instructions.
+    """
     for g in range(squares.size):
         share, norm = threshold * weight[g], np.sqrt(squares[g])
         left = 0.0 if norm <= share else 1 - share / norm
@@ -231,7 +252,7 @@ def _factors(squares, weight, threshold, factors):
 
 @njit(**PARALLEL)
 def _shrink_large(x, threshold, cut):
-    """Sparse group prox of one large block, shared by all threads."""
+    """Sparse group lasso prox of one large row block, shared by all threads."""
     tiles = (x.size + TILE - 1) // TILE
     partial = np.empty((tiles, 1))
     for tile in prange(tiles):
@@ -243,21 +264,21 @@ def _shrink_large(x, threshold, cut):
 
 @njit(**SERIAL)
 def _total(partial, column):
-    """Sum of partial sums in a fixed order, whatever the number of threads."""
+    """Sum of the partial sums of a large row block in a fixed order, the same for any number of threads."""
     total = 0.0
     for tile in range(partial.shape[0]):
         total += partial[tile, column]
     return total
 
 
-# In the metric 1 / steps a living group becomes theta * p, where p = w / (theta + strength * steps) and theta solves
-# |p| = 1. As 1 / |p| is increasing and concave in theta, Newton on 1 / |p| = 1 climbs to the root from any point left
-# of it, such as |soft(w, strength * steps)|; from there on no entry of p exceeds 1.
+# Group prox in the metric 1 / steps: a living group w becomes theta * p, where p = w / (theta + strength * steps) and
+# theta solves |p| = 1. As 1 / |p| is increasing and concave in theta, Newton's method on 1 / |p| = 1 converges from any
+# starting point below the root, such as |soft(w, strength * steps)|. From there on no entry of p exceeds 1.
 
 
 @njit(**SUMS)
 def _start(x, steps, strength):
-    """The square of a lower bound of theta."""
+    """The square of a lower bound of theta, the norm of a group after its prox: |soft(x, strength * steps)|^2."""
     total = 0.0
     for i in range(x.size):
         cut = strength * steps[i]
@@ -268,7 +289,7 @@ def _start(x, steps, strength):
 
 @njit(**SUMS)
 def _secular(x, steps, strength, theta):
-    """|p|^2, and minus half of its derivative in theta."""
+    """The secular equation of the group prox at theta: |p|^2 and minus half its derivative with respect to theta."""
     one, tiny = x.dtype.type(1), x.dtype.type(np.finfo(x.dtype).tiny)
     squares, slope = 0.0, 0.0
     for i in range(x.size):
@@ -281,7 +302,7 @@ def _secular(x, steps, strength, theta):
 
 @njit(**SERIAL)
 def _multiply(x, steps, strength, theta):
-    """x <- theta * p, with zeros of positive sign."""
+    """x <- theta * p, the group prox of a row block with known norm theta; zeros get a positive sign."""
     zero, one = x.dtype.type(0), x.dtype.type(1)
     for i in range(x.size):
         reach = strength * steps[i]
@@ -290,14 +311,14 @@ def _multiply(x, steps, strength, theta):
 
 @njit(**SERIAL)
 def _climbed(squares, slope, tolerance):
-    """The Newton move of theta; zero once |p| is 1."""
+    """The Newton step of theta, the norm of a row block after its prox; zero when |p| has reached 1."""
     norm = np.sqrt(squares)
     return (norm - 1) * (squares / slope) if norm > 1 + tolerance else 0.0
 
 
 @njit(**SERIAL)
 def _shrink_tile_metric(x, steps, offsets, width, weight, strength, cut):
-    """Sparse group lasso over the row blocks of a tile, in the metric 1 / steps."""
+    """Sparse group lasso prox with a step per entry over the row blocks of one tile."""
     for g in range(weight.size):
         a, b = offsets[g] * width, offsets[g + 1] * width
         _shrink_small_metric(x[a:b], steps[a:b], x.dtype.type(strength * weight[g]), cut)
@@ -305,7 +326,7 @@ def _shrink_tile_metric(x, steps, offsets, width, weight, strength, cut):
 
 @njit(**SERIAL)
 def _shrink_small_metric(x, steps, strength, cut):
-    """Sparse group prox of one block in the metric 1 / steps."""
+    """Sparse group lasso prox with a step per entry of one row block, in one thread."""
     if cut > 0:
         _soft_metric(x, steps, cut)
     if strength == 0:
@@ -323,7 +344,7 @@ def _shrink_small_metric(x, steps, strength, cut):
 
 @njit(**PARALLEL)
 def _shrink_large_metric(x, steps, strength, cut):
-    """Sparse group prox of one large block in the metric 1 / steps, shared by all threads."""
+    """Sparse group lasso prox with a step per entry of one large row block, shared by all threads."""
     if cut > 0:
         soft_threshold_metric(x, steps, cut)
     if strength == 0:

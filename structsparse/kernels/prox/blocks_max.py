@@ -1,8 +1,8 @@
-"""Prox of the largest entry of each row block on the CPU, in place on flat contiguous memory.
+"""CPU kernels of the prox of the largest absolute value of each row block, in place on flat contiguous memory.
 
-A group is clipped at the height r where  sum (|x| - r)+ / steps = strength; it dies if even at r = 0 the sum is
-smaller. The sum is convex and falls with r, so Newton from the left climbs to the root without passing it, in finitely
-many rounds. An entry that cannot move (step 0) keeps r above itself.
+The prox clips a group at the height r where sum (|x| - r)+ / steps = strength. The group becomes zero if the sum is
+smaller even at r = 0. The sum is convex and falls with r. So Newton's method from a lower bound reaches the root from
+below, in finitely many iterations. An entry with step 0 cannot move, so r is at least its size.
 """
 
 import numpy as np
@@ -10,13 +10,13 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 
-TILE = 1 << 15  # entries of a piece for one thread
-ALONE = 1 << 17  # entries, up to which waking other threads costs more than it saves
+TILE = 1 << 15  # entries of a tile, the work of one thread
+ALONE = 1 << 17  # entries: with fewer, starting other threads costs more than it saves
 
 
 @njit(**PARALLEL)
 def clip_blocks(x, offsets, width, weight, threshold):
-    """Clip row blocks: block g of x <- prox of threshold * weight[g] * max |v|."""
+    """Kernel of the clipping prox: row block g of x <- prox of threshold * weight[g] * max |v|."""
     first, last = _tiles(offsets, width)
     for tile in prange(first.size):
         for g in range(first[tile], last[tile]):
@@ -25,7 +25,7 @@ def clip_blocks(x, offsets, width, weight, threshold):
 
 @njit(**PARALLEL)
 def clip_blocks_metric(x, steps, offsets, width, weight, strength):
-    """`clip_blocks` in the metric 1 / steps."""
+    """Kernel of the clipping prox with a step per entry: row block g of x <- prox of strength * weight[g] * max |v|."""
     first, last = _tiles(offsets, width)
     for tile in prange(first.size):
         for g in range(first[tile], last[tile]):
@@ -35,7 +35,7 @@ def clip_blocks_metric(x, steps, offsets, width, weight, strength):
 
 @njit(**SERIAL)
 def _tiles(offsets, width):
-    """First group and end group of each tile."""
+    """First and end row block of each tile, the unit of work of a thread."""
     entries = offsets[-1] * width
     tiles = 1 if entries <= ALONE else entries // TILE
     bounds = np.searchsorted(offsets, np.arange(tiles + 1) * offsets[-1] // tiles)
@@ -45,7 +45,7 @@ def _tiles(offsets, width):
 
 @njit(**SERIAL)
 def _clip(x, height):
-    """Clip the sizes of x at a height; zeros get a positive sign, NaN stays NaN."""
+    """Clip the absolute values of a row block x at a height; zeros get a positive sign, NaN stays NaN."""
     zero = x.dtype.type(0)
     for i in range(x.size):
         value = x[i] + zero
@@ -55,7 +55,7 @@ def _clip(x, height):
 
 @njit(**SERIAL, fastmath={"nnan", "nsz"})
 def _largest(x, steps, strength):
-    """The largest |x| - strength * step, a lower bound of the height."""
+    """The largest |x| - strength * step, a lower bound of the clipping height."""
     largest = 0.0
     for i in range(x.size):
         left = np.float64(abs(x[i])) - strength * steps[i]
@@ -65,7 +65,7 @@ def _largest(x, steps, strength):
 
 @njit(**SUMS)
 def _above(x, height):
-    """Sum and number of the sizes above a height."""
+    """Sum and number of the absolute values above a height."""
     total, count = 0.0, 0.0
     for i in range(x.size):
         size = np.float64(abs(x[i]))
@@ -76,7 +76,7 @@ def _above(x, height):
 
 @njit(**SUMS)
 def _above_metric(x, steps, height):
-    """Sum and number of the sizes above a height, each divided by its step."""
+    """Sums of |x| / step and of 1 / step over the entries with |x| above a height."""
     total, count = 0.0, 0.0
     for i in range(x.size):
         size = np.float64(abs(x[i]))
@@ -88,7 +88,7 @@ def _above_metric(x, steps, height):
 
 @njit(**SERIAL)
 def _clip_group(x, threshold):
-    """Clip one group at its height."""
+    """Clip one group at the height that solves its prox, by Newton's method."""
     if threshold == 0:
         return
     total, count = _above(x, 0.0)
@@ -104,7 +104,7 @@ def _clip_group(x, threshold):
 
 @njit(**SERIAL)
 def _clip_group_metric(x, steps, strength):
-    """Clip one group at its height in the metric 1 / steps."""
+    """Clip one group at the height that solves its prox with a step per entry, by Newton's method."""
     if strength == 0:
         return
     height = _largest(x, steps, strength)

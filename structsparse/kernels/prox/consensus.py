@@ -1,7 +1,7 @@
-"""Consensus copies of overlapping groups on the CPU: their update and its sums over the groups of each entry.
+"""CPU kernels of consensus ADMM for overlapping groups: update of the copies, and their sums over groups.
 
-A group is a list of atoms, `members[offsets[g] : offsets[g + 1]]`; atom k is x[bounds[k] : bounds[k + 1]]. The copy of
-its entries that a group has lies one atom after the other from starts[g] on.
+Group g has the atoms members[offsets[g] : offsets[g + 1]], and atom k has the entries x[bounds[k] : bounds[k + 1]].
+Each group has a copy of its entries, stored atom by atom from starts[g] on.
 """
 
 import numpy as np
@@ -12,8 +12,11 @@ from structsparse.kernels.options import SERIAL, SUMS
 
 @njit(**SERIAL)
 def consensus(x, bounds, members, offsets, starts, reach, copies, duals, copy_sums, dual_sums):
-    """Update consensus copies: for each group z = x + u, copies v <- group prox of z with reach, u <- z - v; both also
-    summed over the groups of each entry. Returns the squares of x - v, of v and of x, summed over all copies."""
+    """Kernel: update the consensus copies v and the dual variables u of overlapping groups.
+
+    For each group and z = x + u: v <- group prox of z with reach, u <- z - v. `copy_sums` and `dual_sums` become the
+    sums of v and u over the groups of each entry. Returns the sums over all copies of (x - v)^2, of v^2 and of x^2.
+    """
     copy_sums[:] = 0.0
     dual_sums[:] = 0.0
     apart, of_copies, of_x = 0.0, 0.0, 0.0
@@ -45,8 +48,10 @@ def consensus(x, bounds, members, offsets, starts, reach, copies, duals, copy_su
 
 @njit(**SUMS)
 def consensus_of_singles(x, members, offsets, counts, reach, copies, duals, copy_sums, dual_sums):
-    """`consensus` where each atom is one entry. As dual + copy = x + old dual, the sums of duals follow from those of
-    copies, so that only the latter are scattered."""
+    """Kernel: update of consensus copies and dual variables where each atom is a single entry.
+
+    As dual + copy = x + old dual, `dual_sums` follows from `copy_sums`, and only the copies need to be added up.
+    """
     for i in range(x.size):
         dual_sums[i] += counts[i] * x[i]
     copy_sums[:] = 0.0

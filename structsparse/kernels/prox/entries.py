@@ -1,16 +1,16 @@
-"""Proximal steps of single entries on the CPU: soft threshold and shrinkage, in place on flat contiguous memory."""
+"""CPU kernels of the prox of single entries: soft threshold and ridge shrinkage, in place on flat contiguous memory."""
 
 from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL
 
-TILE = 1 << 15  # entries of a piece for one thread: with their steps they fit a second-level cache
-ALONE = 1 << 18  # entries, up to which one thread is done before the others are awake on a busy machine
+TILE = 1 << 15  # entries of a tile: with their steps they fit a second-level cache
+ALONE = 1 << 18  # entries: with fewer, one thread finishes before the others start
 
 
 @njit(**PARALLEL)
 def soft_threshold(x, cut):
-    """Soft threshold: x <- soft(x, cut)."""
+    """Kernel of the soft threshold (prox of l1): x <- soft(x, cut)."""
     if x.size <= ALONE:
         _soft(x, cut)
         return
@@ -20,7 +20,7 @@ def soft_threshold(x, cut):
 
 @njit(**PARALLEL)
 def soft_threshold_metric(x, steps, strength):
-    """Soft threshold with a step per entry: x <- soft(x, strength * steps), for a strength above zero."""
+    """Kernel of the soft threshold with a step per entry: x <- soft(x, strength * steps), strength > 0."""
     if x.size <= ALONE:
         _soft_metric(x, steps, strength)
         return
@@ -30,7 +30,7 @@ def soft_threshold_metric(x, steps, strength):
 
 @njit(**PARALLEL)
 def shrink_metric(x, steps, strength):
-    """Prox of squares with a step per entry: x <- x / (1 + strength * steps), for a strength above zero."""
+    """Kernel of the ridge prox with a step per entry: x <- x / (1 + strength * steps), strength > 0."""
     if x.size <= ALONE:
         _shrink_entries(x, steps, strength)
         return
@@ -40,7 +40,10 @@ def shrink_metric(x, steps, strength):
 
 @njit(**PARALLEL)
 def shrink_and_shorten(x, steps, strength, shorter):
-    """`shrink_metric`, and shorter <- steps / (1 + strength * steps), the steps of a penalty beside the squares."""
+    """Kernel of the ridge prox beside another penalty: x <- x / (1 + strength * steps).
+
+    `shorter` <- steps / (1 + strength * steps), the steps for the prox of the other penalty.
+    """
     if x.size <= ALONE:
         _shrink_and_shorten(x, steps, strength, shorter)
         return
@@ -51,14 +54,14 @@ def shrink_and_shorten(x, steps, strength, shorter):
 
 @njit(**SERIAL)
 def _soft(x, cut):
-    """`soft_threshold` of one piece."""
+    """Soft threshold of the entries of one tile."""
     for i in range(x.size):
         x[i] -= min(max(x[i], -cut), cut)
 
 
 @njit(**SERIAL)
 def _soft_metric(x, steps, strength):
-    """`soft_threshold_metric` of one piece."""
+    """Soft threshold of the entries of one tile, with a step per entry."""
     for i in range(x.size):
         cut = strength * steps[i]
         x[i] -= min(max(x[i], -cut), cut)
@@ -66,7 +69,7 @@ def _soft_metric(x, steps, strength):
 
 @njit(**SERIAL)
 def _shrink_entries(x, steps, strength):
-    """`shrink_metric` of one piece."""
+    """Ridge prox of the entries of one tile, with a step per entry."""
     one = x.dtype.type(1)
     for i in range(x.size):
         x[i] /= one + strength * steps[i]
@@ -74,8 +77,8 @@ def _shrink_entries(x, steps, strength):
 
 @njit(**SERIAL)
 def _shrink_and_shorten(x, steps, strength, shorter):
-    """`shrink_and_shorten` of one piece."""
+    """Ridge prox of the entries of one tile, and the shortened steps for another penalty."""
     one = x.dtype.type(1)
     for i in range(x.size):
-        shorter[i] = one / (one / steps[i] + strength)  # right for an infinite step, too
+        shorter[i] = one / (one / steps[i] + strength)  # this form is right for an infinite step, too
         x[i] /= one + strength * steps[i]

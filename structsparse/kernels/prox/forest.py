@@ -1,7 +1,7 @@
-"""Prox of nested groups (a forest) on the CPU: Euclidean norms or largest entries of subtrees, in place.
+"""CPU kernels of the prox of nested groups (a forest): norms or largest absolute values of subtrees, in place.
 
-Memory is flat, contiguous, float32 or float64. `kernels.groups.forest` explains the orders of nodes, and `units`,
-`starts` and `width`: the memory that each node owns. Numbers per node are float64.
+Memory is flat, contiguous, float32 or float64. `kernels.groups.forest` explains the orders of nodes. It also explains
+`units`, `starts` and `width`, which describe the memory of each node. Numbers per node are float64.
 """
 
 import numpy as np
@@ -12,17 +12,19 @@ from structsparse.kernels.options import PARALLEL, SERIAL
 from structsparse.kernels.prox.blocks import ALONE
 
 HEAP = np.dtype([("value", np.float64), ("count", np.float64), ("child", np.int32), ("next", np.int32)])
-STRETCH = 1 << 12  # nodes of a level whose numbers stay in the first-level cache from one loop to the next
+STRETCH = 1 << 12  # nodes of a level that are processed together: their numbers fit the first-level cache
 
 
-# Euclidean norms: from the leaves to the roots, each subtree gets the factor 1 - reach / norm, or 0, and the squared
-# norm that is left is added to its parent's. From the roots to the leaves, factors are multiplied.
+# Prox of Euclidean norms. From the leaves to the roots, each subtree gets the factor max(0, 1 - reach / norm), and its
+# remaining squared norm is added to that of its parent. From the roots to the leaves, the factors are multiplied.
 
 
 @njit(**SERIAL)
 def shrink_forest(x, units, starts, width, above, levels, weight, threshold, cut, squares, factor):
-    """Prox of norms of subtrees: threshold * sum_k weight[k] ||V_k|| + cut * ||V||_1, nodes in level order; squares and
-    factor are scratch."""
+    """Kernel: prox of norms of subtrees, threshold * sum_k weight[k] ||V_k|| + cut * ||V||_1.
+
+    Nodes are in level order. `squares` and `factor` are scratch.
+    """
     own_squares(x, units, starts, width, cut, squares)
     for level in range(levels.size - 2, -1, -1):
         for a in range(levels[level], levels[level + 1], STRETCH):
@@ -36,32 +38,32 @@ def shrink_forest(x, units, starts, width, above, levels, weight, threshold, cut
 
 @njit(**SERIAL)
 def _factors(squares, weight, threshold, factor):
-    """The factor of each subtree, and its squared norm after that."""
+    """The factor max(0, 1 - reach / norm) of each subtree, and its squared norm after multiplication."""
     for k in range(squares.size):
         norm, reach = np.sqrt(squares[k]), threshold * weight[k]
         share = 1 - reach / norm
         share = 0.0 if norm <= reach else share  # NaN stays NaN
-        factor[k] = share if reach > 0 else 1.0  # 0 * inf is no reach either
+        factor[k] = share if reach > 0 else 1.0  # reach is NaN for 0 * inf, which counts as 0
         squares[k] *= factor[k] * factor[k]
 
 
 @njit(**SERIAL)
 def _add_to_parents(squares, above, parents):
-    """Add the numbers of nodes to those of their parents."""
+    """Add the squared norm of each node to that of its parent."""
     for k in range(squares.size):
         parents[above[k]] += squares[k]
 
 
 @njit(**SERIAL)
 def _multiply_downwards(factor, above, parents):
-    """Multiply the factor of each node by that of its parent, level by level."""
+    """Multiply the factor of each node by the factor of its parent, from the roots to the leaves."""
     for k in range(factor.size):
         factor[k] *= parents[above[k]]
 
 
 @njit(**SERIAL)
 def _scale_own(x, units, starts, width, cut, factor):
-    """Scale the entries that each node owns: x <- soft(x, cut) * factor."""
+    """Scale the entries that belong to each node itself: x <- soft(x, cut) * factor."""
     if width == 1 and starts.size == 0:
         if units.size == 0:
             _scale_each(x, cut, factor)
@@ -77,7 +79,7 @@ def _scale_own(x, units, starts, width, cut, factor):
 
 @njit(**SERIAL)
 def _scale(x, cut, factor):
-    """`_scale_own` of one stretch of memory."""
+    """Scale a contiguous piece of the entries of one node: x <- soft(x, cut) * factor."""
     zero = x.dtype.type(0)
     for i in range(x.size):
         scaled = (x[i] - min(max(x[i], -cut), cut)) * factor
@@ -86,7 +88,7 @@ def _scale(x, cut, factor):
 
 @njit(**SERIAL)
 def _scale_each(x, cut, factor):
-    """`_scale_own` where each node owns the entry at its own place."""
+    """Scale entries where node k has exactly one entry, x[k]: x <- soft(x, cut) * factor."""
     zero = x.dtype.type(0)
     for k in range(factor.size):
         scaled = (x[k] - min(max(x[k], -cut), cut)) * x.dtype.type(factor[k])
@@ -95,7 +97,7 @@ def _scale_each(x, cut, factor):
 
 @njit(**SERIAL)
 def _scale_scattered(x, units, cut, factor):
-    """`_scale_own` where each node owns one entry."""
+    """Scale entries where node k has exactly one entry, x[units[k]]: x <- soft(x, cut) * factor."""
     zero = x.dtype.type(0)
     for k in range(factor.size):
         u = units[k]
@@ -103,20 +105,21 @@ def _scale_scattered(x, units, cut, factor):
         x[u] = zero if factor[k] == 0 else scaled
 
 
-# Largest entries: from the leaves to the roots, each subtree is clipped at the r with sum_e (|v_e| - r)+ / step_e =
-# strength * weight, where the |v_e| are popped from a heap of the subtree. Entries clipped together stay equal, so they
-# are pushed back as one element with the sum of their counts (1 / step). Each node pushes one at most, so all pops
-# together are at most twice the number of entries. A subtree whose mass sum |v_e| / step_e is not above strength *
-# weight dies. It is a pairing heap: to join two, the lower becomes a child of the higher.
+# Prox of largest absolute values. From the leaves to the roots, each subtree is clipped at the height r where
+# sum_e (|v_e| - r)+ / step_e = strength * weight. A max-heap of the subtree yields the |v_e| in descending order.
+# Entries that are clipped together stay equal. So they go back to the heap as one element, whose count is the sum of
+# their 1 / step. Each node pushes at most one element, so there are at most two pops per entry. A subtree becomes zero
+# if its mass sum |v_e| / step_e is at most strength * weight. The heap is a pairing heap: to merge two heaps, the top
+# with the smaller value becomes a child of the other top.
 
 
 @njit(**PARALLEL)
 def clip_forest(x, steps, units, starts, width, depth, weight, chunks, strength, cut, heap, limit):
-    """Prox of largest entries of subtrees: strength * sum_k weight[k] max|V_k| + cut * ||V||_1; nodes in preorder, each
-    tree within a chunk.
+    """Kernel: prox of largest entries of subtrees, strength * sum_k weight[k] max|V_k| + cut * ||V||_1.
 
-    `steps` has one step per entry of x, or is empty: then strength and cut have been multiplied by the step. `heap`
-    (one element per entry of the forest) and `limit` (one number per node) are scratch.
+    Nodes are in preorder, and each tree lies within one chunk. `steps` has one step per entry of x. If `steps` is
+    empty, strength and cut are already multiplied by the step. `heap` (one element per entry of the forest) and `limit`
+    (one number per node) are scratch.
     """
     memory, trees = (units, starts, width), (depth, weight, limit)
     if x.size <= ALONE:
@@ -129,8 +132,11 @@ def clip_forest(x, steps, units, starts, width, depth, weight, chunks, strength,
 
 @njit(**SERIAL)
 def clip_forest_in_levels(x, steps, width, above, weight, strength, cut, heap, tops, mass, limit):
-    """`clip_forest` where the node at each place of level order owns the `width` entries at that place: memory is read
-    from end to end, three times as fast as in preorder. `tops`, `mass` and `limit` (one per node) are scratch."""
+    """Kernel: prox of largest entries of subtrees, for nodes in level order with `width` contiguous entries each.
+
+    The node at place k has the entries k * width : (k + 1) * width. Memory is read from end to end, three times as fast
+    as in preorder. `tops`, `mass` and `limit` (one number per node) are scratch.
+    """
     tops[:], mass[:] = -1, 0.0
     for k in range(above.size - 1, -1, -1):
         top = tops[k]
@@ -151,14 +157,14 @@ def clip_forest_in_levels(x, steps, width, above, weight, strength, cut, heap, t
 
 @njit(**SERIAL)
 def _clip_chunk(a, b, x, steps, memory, trees, strength, cut, heap):
-    """Clip the trees from place a to place b."""
+    """Clip the trees of one chunk: the nodes at places a : b in preorder."""
     (units, starts, width), (depth, weight, limit) = memory, trees
     first, last = (starts[a] * width, starts[b] * width) if starts.size > 0 else (a * width, b * width)
     if starts.size > 0:
         starts = starts[a : b + 1]
     elif units.size > 0:
         units = units[a:b]
-    else:  # their memory is contiguous
+    else:  # the memory of the chunk is contiguous
         x, steps = x[first:last], steps[first:last]
     memory, trees = (units, starts, width), (depth[a:b], weight[a:b], limit[a:b])
     _limits(x, steps, memory, trees, strength, cut, heap[first:last])
@@ -167,10 +173,11 @@ def _clip_chunk(a, b, x, steps, memory, trees, strength, cut, heap):
 
 @njit(**SERIAL)
 def _limits(x, steps, memory, trees, strength, cut, heap):
-    """Limits of subtrees: limit[k] <- the height at which the subtree of node k is clipped, those above it aside."""
+    """limit[k] <- the height at which the subtree of node k is clipped, before its ancestors clip it."""
     (units, starts, width), (depth, weight, limit) = memory, trees
     deepest = depth.max() + 2
-    tops, masses = np.full(deepest, -1, np.int32), np.zeros(deepest)  # of the children, by depth
+    # tops and masses of the heaps of the children on the current path, by depth
+    tops, masses = np.full(deepest, -1, np.int32), np.zeros(deepest)
     slot = heap.size
     for k in range(depth.size - 1, -1, -1):
         d = depth[k]
@@ -191,12 +198,12 @@ def _limits(x, steps, memory, trees, strength, cut, heap):
 
 @njit(**SERIAL)
 def _with_entry(heap, top, slot, x, steps, cut, e):
-    """Push |soft(x[e])| on a heap, in this slot; returns the heap and the mass of the entry."""
+    """Push the value |soft(x[e])| on a heap, in this slot; returns the top of the heap and the mass of the entry."""
     value, count = abs(np.float64(x[e])), 1.0
     if steps.size > 0:
         count = 1 / np.float64(steps[e])
     value = _less(value, steps, e, cut)
-    if not (value > 0 and count > 0):  # an entry with an infinite step does not count for the limit
+    if not (value > 0 and count > 0):  # an entry with an infinite step has mass 0
         return top, 0.0
     slot = np.int32(slot)
     heap[slot].value, heap[slot].count, heap[slot].child = value, count, -1
@@ -205,7 +212,7 @@ def _with_entry(heap, top, slot, x, steps, cut, e):
 
 @njit(**SERIAL)
 def _limit(heap, top, mass, reach):
-    """The limit of a subtree with this heap, and its heap and mass after clipping."""
+    """The clipping height of a subtree from its heap; also the top and the mass of the heap after clipping."""
     if not reach > 0:
         return np.inf, top, mass
     if not mass > reach:
@@ -216,7 +223,7 @@ def _limit(heap, top, mass, reach):
 
 @njit(**SERIAL)
 def _less(value, steps, e, cut):
-    """The size |soft(x, cut * step)| for value = |x|."""
+    """The absolute value after the soft threshold, |soft(x, cut * step)|, for value = |x|."""
     if cut == 0:
         return value
     reach = cut * steps[e] if steps.size > 0 else cut
@@ -225,7 +232,7 @@ def _less(value, steps, e, cut):
 
 @njit(**SERIAL)
 def _lower_top(heap, top, reach):
-    """Take `reach` off the mass of a heap: the height r to which its top falls, and the heap after that."""
+    """Clip the elements of a heap so that its mass falls by `reach`: the height r, and the top of the new heap."""
     first, mass, count, limit = top, 0.0, 0.0, -1.0
     while top >= 0:
         value = heap[top].value
@@ -234,7 +241,7 @@ def _lower_top(heap, top, reach):
         mass += value * heap[top].count
         count += heap[top].count
         top = _without_top(heap, top)
-        if count == np.inf:  # an entry with step 0: it stays, and none can be clipped below it
+        if count == np.inf:  # an entry with step 0 cannot move, so the height is at least its value
             limit = value
             break
     limit = limit if limit >= 0 else (mass - reach) / count
@@ -246,7 +253,7 @@ def _lower_top(heap, top, reach):
 
 @njit(**SERIAL)
 def _link(heap, a, b):
-    """Join two heaps."""
+    """Merge two pairing heaps; returns the top of the merged heap."""
     if heap[a].value < heap[b].value:
         a, b = b, a
     heap[b].next = heap[a].child
@@ -256,7 +263,7 @@ def _link(heap, a, b):
 
 @njit(**SERIAL)
 def _without_top(heap, top):
-    """Pop the top of a heap: its children are joined in pairs, then pair by pair from the last to the first."""
+    """Pop the top of a pairing heap: merge its children in pairs, then the pairs from the last to the first."""
     a, pairs = heap[top].child, np.int32(-1)
     while a >= 0:
         b = heap[a].next
@@ -281,7 +288,7 @@ def _without_top(heap, top):
 
 @njit(**SERIAL)
 def _clip_own(x, steps, memory, trees, cut):
-    """Clip entries: each becomes soft(x, cut), clipped at the lowest limit on its path to the root."""
+    """Clip entries: each becomes soft(x, cut), clipped at the lowest height on the path from its node to the root."""
     (units, starts, width), (depth, _, limit) = memory, trees
     path = np.full(depth.max() + 1, np.inf)
     for k in range(depth.size):
@@ -297,7 +304,7 @@ def _clip_own(x, steps, memory, trees, cut):
 
 @njit(**SERIAL)
 def _clip_entry(x, e, steps, cut, most):
-    """Soft threshold of one entry, then clipped at `most`."""
+    """Soft-threshold one entry, then clip its absolute value at `most`."""
     if cut > 0:
         reach = x.dtype.type(cut * steps[e] if steps.size > 0 else cut)
         x[e] -= min(max(x[e], -reach), reach)

@@ -1,19 +1,22 @@
-"""Prox of Euclidean norms of nested groups in a diagonal metric (a step per entry) on the CPU, by Newton.
+"""CPU kernel of the prox of norms of nested groups with a step per entry (a diagonal metric), by Newton's method.
 
-With D = 1 / step the prox of sum_k reach_k ||V_k|| at x is v_e = D_e x_e / (D_e + q_e), where q_e is the sum of
-tau_k = reach_k / ||V_k|| over the nodes on the path from the root to that of e. A subtree is zero exactly if that of
-D x is zero under steps of 1, whatever D is. For the others, Newton solves 1 / (tau_k ||V_k||) = 1 / reach_k; for a
-single entry this takes one step. The Newton equations couple a node with all nodes above and below it. Written in
-sums along paths, y, their matrix is that of the tree, so elimination takes two passes, up to the roots and back. With
-w_e = v_e^2 / (q_e + D_e), all numbers in it are sums of positive terms:
+With D = 1 / step the prox of sum_k reach_k ||V_k|| at x is v_e = D_e x_e / (D_e + q_e). Here q_e is the sum of tau_k =
+reach_k / ||V_k|| over the nodes on the path from the root to the node of e. A subtree is zero exactly if the prox of D
+x with steps of 1 is zero on it, for any D. For the other nodes, Newton's method solves 1 / (tau_k ||V_k||) = 1 /
+reach_k. For a single entry this takes one iteration.
+
+The Newton equations couple a node with all its ancestors and descendants. In terms of y, the sums along paths, their
+matrix has the sparsity of the tree. So elimination takes two passes, up to the roots and back. With w_e = v_e^2 / (q_e
++ D_e), all numbers of the elimination are sums of positive terms:
 
     delta_k = mean of D_e over the entries of the node itself, weighted by w_e, and of delta_c over the children c,
-              weighted by ||V_c||^2 / (q_k + delta_c)
+              weighted by ||V_c||^2 / (q_k + delta_c).
 
-is the metric that a subtree has left as a whole, and the elimination divides by (q_above + delta) / (q + delta).
-Newton is bounded: (D + q_above) V_k is at least what is left of D x, of norm L_k, after the projections of k and all
-nodes below it; so tau_k is at most reach_k / L_k (largest D of the subtree + q_above).
-Nodes come in level order; memory is as in `kernels.prox.forest`. Numbers per node are float64.
+delta is the effective metric of a whole subtree. The elimination divides by (q_above + delta) / (q + delta).
+
+The Newton step is bounded. (D + q_above) V_k is at least the part of D x that is left after the projections of k and of
+all nodes below, whose norm is L_k. So tau_k is at most reach_k / L_k (largest D of the subtree + q_above). Nodes are in
+level order, memory is as in `kernels.prox.forest`, and numbers per node are float64.
 """
 
 import numpy as np
@@ -22,18 +25,20 @@ from numba import njit
 from structsparse.kernels.options import SERIAL
 from structsparse.kernels.prox.forest import _add_to_parents, _factors, _multiply_downwards
 
-EXACT = 1e-12  # residual of a node's equation at which Newton ends
-FEW, FAINT = 12, 1e-15  # after so many rounds, this share of the value counts as rounding
-ROUNDS = 100  # at most; a dozen are nearly always enough
-STALLED = 0.5  # a round that leaves more of the worst residual is followed by a fixed-point round, which is safe
-LEAST, MOST = -0.9, 9.0  # bounds on the change of 1 / tau in a round, as a share of it
+EXACT = 1e-12  # residual of the equation of a node at which Newton's method stops
+FEW, FAINT = 12, 1e-15  # after FEW iterations, residuals below FAINT of the value count as rounding errors
+ROUNDS = 100  # Newton iterations, at most; a dozen are nearly always enough
+STALLED = 0.5  # if more of the worst residual is left, a fixed-point iteration follows
+LEAST, MOST = -0.9, 9.0  # bounds on the relative change of 1 / tau in an iteration
 
 
 @njit(**SERIAL)
 def shrink_forest_metric(x, steps, units, starts, width, above, levels, weight, strength, accuracy, scratch):
-    """Prox of norms of subtrees with a step per entry, reach = strength * weight [nodes]; scratch [8, nodes]. Newton
-    ends once the sum of reach ||V|| |residual| is below `accuracy` times the sum of reach ||V||, or each residual is
-    below EXACT. Returns the number of rounds."""
+    """Kernel: prox of norms of subtrees with a step per entry, reach = strength * weight [nodes].
+
+    Newton's method stops when the sum of reach ||V|| |residual| is below `accuracy` times the sum of reach ||V||, or
+    when each residual is below EXACT. `scratch` is [8, nodes]. Returns the number of iterations.
+    """
     memory = units, starts, width
     q, tau, squares, delta, pull, metric, stiffest, bound = scratch
     reach = weight, strength
@@ -42,7 +47,7 @@ def shrink_forest_metric(x, steps, units, starts, width, above, levels, weight, 
     for rounds in range(ROUNDS):
         worst, share = _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric)
         done = not share > (max(accuracy, FAINT) if rounds > FEW else accuracy)
-        if not worst > EXACT or done or rounds + 1 == ROUNDS:  # also if it is NaN
+        if not worst > EXACT or done or rounds + 1 == ROUNDS:  # a NaN residual also ends the loop
             break
         safe = worst > STALLED * last and rounds > 3 and not safe
         last = worst
@@ -53,7 +58,10 @@ def shrink_forest_metric(x, steps, units, starts, width, above, levels, weight, 
 
 @njit(**SERIAL)
 def _begin(x, steps, memory, above, levels, reach, q, tau, squares, factor, plain, stiffest, bound):
-    """First tau and q: infinite for dead subtrees; of the others from the norms of the shrunken D x in the metric."""
+    """Starting point of Newton's method: tau and q of each node, infinite for subtrees that become zero.
+
+    For the other subtrees they follow from norms after the prox of D x with steps of 1.
+    """
     weight, strength = reach
     units, starts, width = memory
     for k in range(q.size):
@@ -74,7 +82,7 @@ def _begin(x, steps, memory, above, levels, reach, q, tau, squares, factor, plai
         if level > 0:
             _add_to_parents(squares[a:b], above[a:b], squares)
     for k in range(q.size):
-        bound[k] = strength * weight[k] / np.sqrt(squares[k])  # of what the projection of k leaves
+        bound[k] = strength * weight[k] / np.sqrt(squares[k])  # `squares` excludes what was projected away
     _multiply_downwards(factor[levels[1] :], above[levels[1] :], factor)
     for k in range(q.size):
         squares[k] = plain[k] * factor[k] * factor[k]
@@ -89,8 +97,11 @@ def _begin(x, steps, memory, above, levels, reach, q, tau, squares, factor, plai
 
 @njit(**SERIAL)
 def _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric):
-    """Norms of subtrees, and the elimination up to the roots; returns the worst residual, and all of them as a share of
-    the value. Until a node's children are done, `delta` holds the sum of their weights, `metric` that times delta."""
+    """One upward pass of Newton's elimination: norms of subtrees, then elimination from the leaves to the roots.
+
+    Returns the worst residual, and the sum of the residuals as a share of the value. Until the children of a node are
+    done, `delta` holds the sum of their weights, and `metric` the sum of weight * delta.
+    """
     weight, strength = reach
     units, starts, width = memory
     squares[:], delta[:], pull[:], metric[:] = 0.0, 0.0, 0.0, 0.0
@@ -112,7 +123,7 @@ def _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric):
                         delta[k] += pulled * step
                         metric[k] += pulled
         square, of_node = squares[k], 0.0
-        if square == 0 and tau[k] > 0:  # too small to tell
+        if square == 0 and tau[k] > 0:  # the norm underflows: the subtree counts as zero
             q[k] = tau[k] = np.inf
             continue
         if tau[k] > 0:
@@ -120,7 +131,7 @@ def _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric):
             residual, part = norm * tau[k] / (strength * weight[k]) - 1, strength * weight[k] * norm
             worst, value, rest = max(worst, abs(residual)), value + part, rest + part * abs(residual)
             of_node = square * residual
-        free = delta[k] == 0  # no entry can move
+        free = delta[k] == 0  # no entry of the subtree can move
         left = np.inf if free else metric[k] / delta[k]
         delta[k] = left
         pull[k] += of_node
@@ -137,7 +148,10 @@ def _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric):
 
 @njit(**SERIAL)
 def _down(above, reach, safe, q, tau, squares, delta, pull, before, stiffest, bound):
-    """Substitution from the roots: `squares` becomes y, `before` the old q; tau and q become the new ones."""
+    """One downward pass of Newton's method: substitution from the roots gives the new tau and q.
+
+    `squares` becomes y, and `before` the old q.
+    """
     weight, strength = reach
     for k in range(q.size):
         if q[k] == np.inf:
@@ -152,7 +166,7 @@ def _down(above, reach, safe, q, tau, squares, delta, pull, before, stiffest, bo
             squares[k] = y + change * tau[k]
             tau[k] = strength * weight[k] / np.sqrt(square) if safe else tau[k] / (1 + min(max(change, LEAST), MOST))
             most = bound[k] * (stiffest[k] + new)
-            tau[k] = most if most < tau[k] else tau[k]  # NaN (0 * inf, for a step of zero) bounds nothing
+            tau[k] = most if most < tau[k] else tau[k]  # a NaN bound (0 * inf, for a step of zero) is ignored
             q[k] = new + tau[k]
         else:
             squares[k], q[k] = y, new
@@ -160,14 +174,14 @@ def _down(above, reach, safe, q, tau, squares, delta, pull, before, stiffest, bo
 
 @njit(**SERIAL)
 def _shrunk(x, step, q):
-    """The entry v and its step; where q is zero, an infinite step moves nothing."""
+    """The entry of the prox, x / (1 + step * q), and its step. For q = 0 the entry stays, even if step is inf."""
     x, step = np.float64(x), np.float64(step)
     return (x / (1 + step * q) if q > 0 else x), step
 
 
 @njit(**SERIAL)
 def _finish(x, steps, memory, q):
-    """Write the entries of the prox that belong to q."""
+    """Write the entries of the prox, x / (1 + step * q), for the final q of each node."""
     units, starts, width = memory
     for k in range(q.size):
         a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)

@@ -1,6 +1,7 @@
-"""Prox of nonconvex penalties (l0, log-sum, MCP) entry by entry on the CPU; formulas are in `prox.nonconvex`.
+"""CPU kernels of the prox of nonconvex penalties (l0, log-sum, MCP) on single entries.
 
-`steps` has one step for each entry, or one for all. Thresholds are float64, as near a jump rounding decides.
+`prox.nonconvex` has the formulas. `steps` has one step for each entry, or one for all. Thresholds are float64, as the
+prox jumps and rounding would decide near a jump.
 """
 
 import numpy as np
@@ -8,13 +9,13 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL
 
-TILE = 1 << 15  # entries of a piece for one thread
-ALONE = 1 << 16  # entries, up to which waking other threads costs more than it saves
+TILE = 1 << 15  # entries of a tile, the work of one thread
+ALONE = 1 << 16  # entries: with fewer, starting other threads costs more than it saves
 
 
 @njit(**PARALLEL)
 def move_hard(x, steps, strength, parameter):
-    """Hard threshold (l0); `parameter` is unused."""
+    """Kernel of the hard threshold (prox of l0); `parameter` is unused."""
     for tile in prange(_tiles(x)):
         a, b = tile * x.size // _tiles(x), (tile + 1) * x.size // _tiles(x)
         _hard(x[a:b], steps if steps.size == 1 else steps[a:b], strength)
@@ -22,7 +23,7 @@ def move_hard(x, steps, strength, parameter):
 
 @njit(**PARALLEL)
 def move_log_sum(x, steps, strength, parameter):
-    """Prox of the log-sum penalty; `parameter` is its epsilon."""
+    """Kernel of the prox of the log-sum penalty; `parameter` is epsilon."""
     for tile in prange(_tiles(x)):
         a, b = tile * x.size // _tiles(x), (tile + 1) * x.size // _tiles(x)
         _log_sum(x[a:b], steps if steps.size == 1 else steps[a:b], strength, parameter)
@@ -30,7 +31,7 @@ def move_log_sum(x, steps, strength, parameter):
 
 @njit(**PARALLEL)
 def move_firm(x, steps, strength, parameter):
-    """Firm threshold (MCP); `parameter` is its reach."""
+    """Kernel of the firm threshold (prox of the MCP); `parameter` is the reach of the penalty."""
     for tile in prange(_tiles(x)):
         a, b = tile * x.size // _tiles(x), (tile + 1) * x.size // _tiles(x)
         _firm(x[a:b], steps if steps.size == 1 else steps[a:b], strength, parameter)
@@ -38,13 +39,13 @@ def move_firm(x, steps, strength, parameter):
 
 @njit(**SERIAL)
 def _tiles(x):
-    """How many pieces the entries are cut into."""
+    """The number of tiles that the entries are cut into."""
     return 1 if x.size <= ALONE else x.size // TILE
 
 
 @njit(**SERIAL)
 def _hard(x, steps, strength):
-    """`move_hard` of one piece."""
+    """Hard threshold of the entries of one tile."""
     stride = 1 if steps.size > 1 else 0
     for i in range(x.size):
         dies = abs(np.float64(x[i])) <= np.sqrt(2 * strength * steps[i * stride])
@@ -53,7 +54,7 @@ def _hard(x, steps, strength):
 
 @njit(**SERIAL)
 def _log_sum(x, steps, strength, epsilon):
-    """`move_log_sum` of one piece."""
+    """Prox of the log-sum penalty on the entries of one tile."""
     stride = 1 if steps.size > 1 else 0
     for i in range(x.size):
         size, threshold = abs(np.float64(x[i])), strength * steps[i * stride]
@@ -75,7 +76,7 @@ def _log_sum(x, steps, strength, epsilon):
 
 @njit(**SERIAL)
 def _firm(x, steps, strength, reach):
-    """`move_firm` of one piece."""
+    """Firm threshold (MCP) of the entries of one tile."""
     stride = 1 if steps.size > 1 else 0
     for i in range(x.size):
         size, threshold = abs(np.float64(x[i])), strength * steps[i * stride]

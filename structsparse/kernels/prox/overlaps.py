@@ -1,7 +1,7 @@
-"""Overlapping groups on the CPU: the exact prox of the sum of their norms, by descent over the blocks of its dual.
+"""CPU kernels of the exact prox of overlapping groups, by block coordinate descent on the dual.
 
-A group is a list of atoms, `members[offsets[g] : offsets[g + 1]]`; atom k is x[bounds[k] : bounds[k + 1]]. The copy of
-its entries that a group has (dual variables) lies one atom after the other from starts[g] on.
+Group g has the atoms members[offsets[g] : offsets[g + 1]], and atom k has the entries x[bounds[k] : bounds[k + 1]].
+Each group has one dual variable per entry (its dual block), stored atom by atom from starts[g] on.
 """
 
 import numpy as np
@@ -9,14 +9,14 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 
-TILE = 1 << 15  # entries of a piece for one thread
-TRAIL = 6  # duals that an extrapolation combines
-ROUNDS = 60  # of Newton, at most: it converges within a dozen on ordinary input
+TILE = 1 << 15  # entries of a piece, the work of one thread
+TRAIL = 6  # number of past dual vectors that an extrapolation combines
+ROUNDS = 60  # Newton iterations, at most; a dozen are enough on ordinary input
 
 
 @njit(**SERIAL)
 def _read(x, steps, even, bounds, members, dual):
-    """Take a group's dual back: x <- r = x + steps * dual. Returns the norms of r and of r / steps."""
+    """Undo the move by a group's dual block: x <- r = x + steps * dual. Returns the norms of r and of r / steps."""
     c, squares, scaled = 0, 0.0, 0.0
     for k in members:
         for i in range(bounds[k], bounds[k + 1]):
@@ -32,7 +32,10 @@ def _read(x, steps, even, bounds, members, dual):
 
 @njit(**SERIAL)
 def _root(x, steps, bounds, members, reach):
-    """Norm theta of a group after its prox, where r / (theta + reach * steps) has norm 1; see kernels.prox.blocks."""
+    """Norm theta of an overlapping group after its prox, by Newton's method.
+
+    At the solution, r / (theta + reach * steps) has norm 1. `kernels.prox.blocks` explains why the method converges.
+    """
     total = 0.0
     for k in members:
         for i in range(bounds[k], bounds[k + 1]):
@@ -59,7 +62,10 @@ def _root(x, steps, bounds, members, reach):
 
 @njit(**SERIAL)
 def _turn(x, steps, even, bounds, members, dual, reach):
-    """Exact minimum over one group's dual block; returns whether it lies in its ball, so that the group is zero."""
+    """Exact minimisation over the dual block of one overlapping group.
+
+    Returns whether the block lies inside its ball, which means that the group is zero.
+    """
     norm, scaled = _read(x, steps, even, bounds, members, dual)
     c = 0
     if scaled <= reach:
@@ -81,7 +87,7 @@ def _turn(x, steps, even, bounds, members, dual, reach):
 
 @njit(**SERIAL)
 def _norm(x, bounds, members, zero):
-    """Norm of a group without the atoms that will be zero."""
+    """Norm of an overlapping group without the atoms that are marked in `zero`."""
     total = 0.0
     for k in members:
         if not zero[k]:
@@ -92,7 +98,7 @@ def _norm(x, bounds, members, zero):
 
 @njit(**SERIAL)
 def _slack(x, bounds, members, zero, dual, reach):
-    """reach * |x_g| - <x_g, dual_g> for a dual on the sphere of radius reach, without cancellation."""
+    """Duality gap of one group, reach * |x_g| - <x_g, dual_g>, computed without cancellation for |dual_g| = reach."""
     norm = _norm(x, bounds, members, zero)
     if norm == 0:
         return 0.0
@@ -107,7 +113,7 @@ def _slack(x, bounds, members, zero, dual, reach):
 
 @njit(**SERIAL)
 def _scaled_squares(x, steps, bounds, members):
-    """Sum of x^2 / steps over a group; infinite where an entry other than zero has step 0."""
+    """Sum of x^2 / steps over a group; infinite where a nonzero entry has step 0."""
     total = 0.0
     for k in members:
         for i in range(bounds[k], bounds[k + 1]):
@@ -118,7 +124,7 @@ def _scaled_squares(x, steps, bounds, members):
 
 @njit(**SERIAL)
 def _scale_of(x, steps, bounds, members, offsets, reach, penalised):
-    """Sum of x^2 / steps over all entries that some group moves; marks the penalised atoms."""
+    """Sum of x^2 / steps over all entries in penalised groups (reach > 0); marks the atoms of these groups."""
     total = 0.0
     for g in range(reach.size):
         if reach[g] > 0:
@@ -133,7 +139,7 @@ def _scale_of(x, steps, bounds, members, offsets, reach, penalised):
 
 @njit(**SERIAL)
 def _mark(x, steps, bounds, members, offsets, reach, dead, small, zero):
-    """Mark atoms: zero[k] <- whether atom k lies in a dead group, or in one too small to matter."""
+    """Mark atoms as zero: those of dead groups, and those of groups whose sum of x^2 / steps is at most `small`."""
     zero[:] = False
     for g in range(reach.size):
         if reach[g] > 0:
@@ -145,7 +151,7 @@ def _mark(x, steps, bounds, members, offsets, reach, dead, small, zero):
 
 @njit(**SERIAL)
 def _energy(x, steps, bounds, penalised):
-    """The dual objective: sum of x^2 / steps over the penalised atoms."""
+    """The dual objective of the prox of overlapping groups: sum of x^2 / steps over the penalised atoms."""
     total = 0.0
     for k in range(penalised.size):
         if penalised[k]:
@@ -157,7 +163,10 @@ def _energy(x, steps, bounds, penalised):
 
 @njit(**SERIAL)
 def _gap(x, steps, bounds, members, offsets, starts, reach, dual, zero):
-    """Duality gap of x once marked atoms are zero: at least half the squared distance to the minimum, over steps."""
+    """Duality gap of the prox of overlapping groups at x, with the marked atoms set to zero.
+
+    The gap is at least half the squared distance to the minimum in the metric 1 / steps.
+    """
     total = 0.0
     for k in range(zero.size):
         if zero[k]:
@@ -173,7 +182,7 @@ def _gap(x, steps, bounds, members, offsets, starts, reach, dual, zero):
 
 @njit(**SERIAL)
 def _let_go(x, steps, bounds, penalised):
-    """Set penalised entries with an infinite step to zero, with a step of 1."""
+    """Set penalised entries with an infinite step to zero, and their step to 1."""
     for k in range(penalised.size):
         if penalised[k]:
             for i in range(bounds[k], bounds[k + 1]):
@@ -183,7 +192,7 @@ def _let_go(x, steps, bounds, penalised):
 
 @njit(**SERIAL)
 def _subtract(x, steps, bounds, members, offsets, starts, reach, dual):
-    """x <- x - steps * sum of duals, each projected on its ball."""
+    """Primal point of the dual variables: x <- x - steps * sum of duals, each projected on its ball."""
     for g in range(reach.size):
         block = dual[starts[g] : starts[g + 1]]
         if reach[g] == 0:
@@ -201,7 +210,7 @@ def _subtract(x, steps, bounds, members, offsets, starts, reach, dual):
 
 @njit(**SERIAL)
 def _extrapolated(trail):
-    """Anderson extrapolation of the last duals: where their rounds would lead if they were linear."""
+    """Anderson extrapolation: the limit of the last dual vectors if the iteration were linear."""
     last = trail.shape[0] - 1
     moves = np.empty((last, trail.shape[1]))
     for j in range(last):
@@ -222,10 +231,12 @@ def _extrapolated(trail):
 
 @njit(**SERIAL)
 def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual, tolerance, rounds):
-    """Prox of overlapping groups: x <- argmin_v sum_g reach[g] * |v_g| + sum (v - x)^2 / (2 * steps), by exact minimum
-    over one dual block after the other, until the gap bounds the error by `tolerance` times the norm of x (both in the
-    metric). Groups come by size, the smallest first, so that nested ones take one round. Returns the rounds and the
-    relative distance to the minimum.
+    """Kernel: exact prox of overlapping groups, by block coordinate descent on the dual.
+
+    x <- argmin_v sum_g reach[g] * |v_g| + sum (v - x)^2 / (2 * steps). Each round minimises exactly over one dual block
+    after the other. The rounds end when the gap bounds the error by `tolerance` times the norm of x, both in the metric
+    1 / steps. `order` lists the groups by size, the smallest first, so that nested groups take one round. Returns the
+    number of rounds and the bound on the relative error.
     """
     dead, zero = np.zeros(reach.size, np.bool_), np.zeros(bounds.size - 1, np.bool_)
     sets = bounds, members, offsets, starts, reach
@@ -243,7 +254,8 @@ def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual
                 dead[g] = _turn(x, steps, even, bounds, group, block, reach[g])
         done += 1
         if done in (check, rounds):
-            for small in ((0.1 * tolerance) ** 2 * scale, 0.0):  # many groups may each be small and matter together
+            # first with small groups set to zero, then without: many small groups may be large together
+            for small in ((0.1 * tolerance) ** 2 * scale, 0.0):
                 _mark(x, steps, bounds, members, offsets, reach, dead, small, zero)
                 gap = _gap(x, steps, bounds, members, offsets, starts, reach, dual, zero)
                 if not 2 * gap > tolerance**2 * scale:
@@ -252,7 +264,7 @@ def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual
                 break
             check = min(2 * done, done + 10)
         if done == TRAIL:
-            trail = np.empty((TRAIL, dual.size))  # most problems never need it
+            trail = np.empty((TRAIL, dual.size))  # allocated late, as most problems stop earlier
         if done >= TRAIL:
             trail[filled] = dual
             filled += 1
@@ -282,7 +294,7 @@ def _soft_squares(x, cut):
 
 @njit(**SERIAL)
 def _soft_scale(x, cut, factor):
-    """x <- soft(x, cut) * factor."""
+    """Scale the entries of one atom: x <- soft(x, cut) * factor."""
     if factor == 0:
         x[:] = 0
     else:
@@ -292,7 +304,7 @@ def _soft_scale(x, cut, factor):
 
 @njit(**SERIAL)
 def _pieces(offsets, width):
-    """First row block of each piece; the number of blocks comes last."""
+    """First row block of each piece of work, then the number of row blocks."""
     pieces = 1 + offsets[-1] * width // TILE
     first = np.searchsorted(offsets, np.arange(pieces + 1) * offsets[-1] // pieces)
     first[0], first[pieces] = 0, offsets.size - 1
@@ -301,7 +313,7 @@ def _pieces(offsets, width):
 
 @njit(**PARALLEL)
 def atom_squares(x, offsets, width, cut, squares):
-    """Squared norms of atoms: squares[k] <- sum of the squares of soft(x, cut) over row block k."""
+    """Kernel: squares[k] <- squared norm of soft(x, cut) over atom k, a row block."""
     first = _pieces(offsets, width)
     for piece in prange(first.size - 1):
         for k in range(first[piece], first[piece + 1]):
@@ -310,7 +322,7 @@ def atom_squares(x, offsets, width, cut, squares):
 
 @njit(**PARALLEL)
 def scale_atoms(x, offsets, width, cut, factor):
-    """Scale atoms: row block k of x <- soft(x, cut) * factor[k]; a negative factor leaves the block as it is."""
+    """Kernel: atom k of x, a row block, <- soft(x, cut) * factor[k]; a negative factor leaves the atom as it is."""
     first = _pieces(offsets, width)
     for piece in prange(first.size - 1):
         for k in range(first[piece], first[piece + 1]):

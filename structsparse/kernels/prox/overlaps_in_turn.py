@@ -1,6 +1,6 @@
-"""Overlapping groups on the CPU, one after the other: the prox of each group's norm by itself.
+"""CPU kernel for overlapping groups that applies the prox of each norm in turn (not the prox of the sum of norms).
 
-A group is a list of atoms, `members[offsets[g] : offsets[g + 1]]`; atom k is x[bounds[k] : bounds[k + 1]].
+Group g has the atoms members[offsets[g] : offsets[g + 1]], and atom k has the entries x[bounds[k] : bounds[k + 1]].
 """
 
 import numpy as np
@@ -12,7 +12,10 @@ from structsparse.kernels.prox.overlaps import _root
 
 @njit(**SERIAL)
 def shrink_in_turn(x, steps, even, bounds, members, offsets, order, reach):
-    """The prox of each group's norm, one group after the other: not the prox of their sum where groups overlap."""
+    """Kernel: the prox of the norm of each group, one group after the other.
+
+    Where groups overlap, the result is not the prox of the sum of the norms.
+    """
     for g in order:
         if reach[g] == 0:
             continue
@@ -29,7 +32,7 @@ def shrink_in_turn(x, steps, even, bounds, members, offsets, order, reach):
 
 @njit(**SERIAL)
 def _norms(x, steps, even, bounds, members):
-    """The norms of a group of x and of x / steps."""
+    """The norm of x and the norm of x / steps over one overlapping group."""
     squares, scaled = 0.0, 0.0
     for k in members:
         for i in range(bounds[k], bounds[k + 1]):

@@ -1,18 +1,19 @@
-"""Sums over the atoms of overlapping groups on the CPU, for the interior point method of `prox.overlaps_interior`.
+"""CPU kernels of the interior point method for overlapping groups: sums over the entries of each atom.
 
-Atom k is x[bounds[k] : bounds[k + 1]], and `pull` has one number per atom.
+`prox.overlaps_interior` explains the method. Atom k is x[bounds[k] : bounds[k + 1]], and `pull` has one number per
+atom.
 """
 
 from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 
-ALONE = 1 << 15  # entries, up to which one thread is done before the others are awake
+ALONE = 1 << 15  # entries: with fewer, one thread finishes before the others start
 
 
 @njit(**SUMS)
 def _pulled_sums(x, steps, pull):
-    """`pulled_sums` of one atom."""
+    """Sums of v^2, steps * v^2 / (1 + steps * pull) and steps * v^2 over one atom, for v = x / (1 + steps * pull)."""
     squares, falls, spread = 0.0, 0.0, 0.0
     for i in range(x.size):
         share = 1 / (1 + steps[i] * pull)
@@ -27,8 +28,10 @@ def _pulled_sums(x, steps, pull):
 
 @njit(**PARALLEL)
 def pulled_sums(x, steps, bounds, pull, sums):
-    """Sums over each atom k of v^2, of steps * v^2 / (1 + steps * pull) and of steps * v^2, for v = x / (1 + steps *
-    pull[k])."""
+    """Kernel: sums over each atom of v^2, of steps * v^2 / (1 + steps * pull) and of steps * v^2.
+
+    Here v = x / (1 + steps * pull[k]).
+    """
     if x.size <= ALONE:
         for k in range(pull.size):
             atom = slice(bounds[k], bounds[k + 1])
@@ -41,7 +44,7 @@ def pulled_sums(x, steps, bounds, pull, sums):
 
 @njit(**SERIAL)
 def sums_at_zero(x, steps, bounds, sums):
-    """Sums over each atom of x^2 / steps, of x^2 / steps^2, and of the former without entries of step 0."""
+    """Kernel: sums over each atom of x^2 / steps, of x^2 / steps^2, and of x^2 / steps without entries of step 0."""
     for k in range(bounds.size - 1):
         first, second, finite = 0.0, 0.0, 0.0
         for i in range(bounds[k], bounds[k + 1]):
@@ -56,14 +59,14 @@ def sums_at_zero(x, steps, bounds, sums):
 
 @njit(**SERIAL)
 def _pull(x, steps, pull, v):
-    """v <- x / (1 + steps * pull) on one atom."""
+    """v <- x / (1 + steps * pull) for the entries of one atom of overlapping groups."""
     for i in range(x.size):
         v[i] = x[i] / (1 + steps[i] * pull)
 
 
 @njit(**PARALLEL)
 def pulled(x, steps, bounds, pull, zero, v):
-    """v <- x / (1 + steps * pull[k]) on each atom k, or exactly zero."""
+    """Kernel: v <- x / (1 + steps * pull[k]) on each atom k, or exactly zero where zero[k]."""
     for k in prange(pull.size):
         atom = slice(bounds[k], bounds[k + 1])
         if zero[k]:
@@ -74,7 +77,7 @@ def pulled(x, steps, bounds, pull, zero, v):
 
 @njit(**SERIAL)
 def common(owner, starts, values, matrix):
-    """Sums over common atoms: matrix[g, h] <- sum of values over the atoms that groups g and h have in common."""
+    """Kernel: matrix[g, h] <- sum of values [atoms] over the atoms that groups g and h have in common."""
     for k in range(values.size):
         groups = owner[starts[k] : starts[k + 1]]
         for i in range(groups.size):

@@ -1,11 +1,13 @@
-"""Prox of total variation along chains, and of sorted weights, on the CPU; exact, computed in float64.
+"""CPU kernels of the prox of total variation along chains, and of isotonic regression for sorted weights.
 
-Total variation (Johnson 2013, with a step for each entry): let f_t(b) be the least cost of v_1 .. v_t if v_t = b. Its
-derivative rises with b and is piecewise linear; t + 1 receives the derivative clipped to [-strength, strength]. It is
-stored as knots in a double-ended queue: their places, the change of slope and the jump of the derivative at each (only
-an entry that cannot move makes a jump). Each entry adds a line. The clip removes knots from both ends and adds one on
-either side: 2 knots an entry, so the time is linear. Backwards from the end, v_t is v_{t + 1} clipped to the interval
-in which the derivative was not clipped.
+Both are exact and computed in float64. Total variation uses dynamic programming (Johnson 2013, with a step for each
+entry). Let f_t(b) be the least cost of v_1 .. v_t if v_t = b. The derivative of f_t is piecewise linear and rises with
+b. Position t + 1 receives the derivative clipped to [-strength, strength].
+
+A double-ended queue stores the derivative as knots: the place of each knot, the change of slope there, and the jump
+there. Only an entry with step 0 makes a jump. Each entry adds a line. The clipping removes knots from both ends and
+adds one at each end, so the time is linear. Backwards from the end, v_t is v_{t + 1} clipped to the interval in which
+the derivative was not clipped.
 """
 
 import numpy as np
@@ -13,14 +15,16 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL
 
-LONGEST = 1e30  # step; longer ones make no difference
-ALONE = 1 << 13  # entries, up to which waking other threads costs more than it saves
+LONGEST = 1e30  # longest step; longer steps give the same result
+ALONE = 1 << 13  # entries: with fewer, starting other threads costs more than it saves
 
 
 @njit(**PARALLEL)
 def smooth_chains(x, steps, strength):
-    """Prox of total variation: each chain x[o, :, i] of x [outer, time, inner] under strength * sum |v_{t+1} - v_t| in
-    the metric 1 / steps, where steps is [1, 1, 1] or of the shape of x."""
+    """Kernel: prox of strength * sum |v_{t+1} - v_t| on each chain x[o, :, i] of x [outer, time, inner].
+
+    The metric is 1 / steps, where `steps` is [1, 1, 1] or of the shape of x.
+    """
     outer, time, inner = x.shape
     chains = outer * inner
     parts = 1 if x.size <= ALONE else min(chains, 64)
@@ -36,10 +40,10 @@ def smooth_chains(x, steps, strength):
 
 @njit(**SERIAL)
 def _smooth(x, steps, stride, strength, scratch):
-    """`smooth_chains` of one chain; steps are [1] (stride 0) or one per entry (stride 1)."""
+    """Prox of total variation on one chain; `steps` are [1] (stride 0) or one per entry (stride 1)."""
     knots, lowest, highest = scratch[:3], scratch[3], scratch[4]
     last = x.size - 1
-    first = end = x.size  # the knots are first .. end - 1
+    first = end = x.size  # the queue holds the knots first .. end - 1
     for t in range(x.size):
         w, step = np.float64(x[t]), np.float64(steps[t * stride])
         slope, start = 1.0 / min(step, LONGEST), strength if t == 0 else 0.0
@@ -59,7 +63,7 @@ def _smooth(x, steps, stride, strength, scratch):
             knots[0, end], knots[1, end], knots[2, end] = right, -fall, right_jump
             end += 1
             lowest[t], highest[t] = left, right
-    least, most = np.inf, -np.inf  # rounding must not leave the range of the data: zeros stay zeros
+    least, most = np.inf, -np.inf  # the range of x: clipping to it keeps zeros zero despite rounding
     for t in range(x.size):
         least, most = min(least, np.float64(x[t])), max(most, np.float64(x[t]))
     v = min(max(lowest[last], least), most)
@@ -71,9 +75,11 @@ def _smooth(x, steps, stride, strength, scratch):
 
 @njit(**SERIAL)
 def _crossing(place, past, slope, side, first, end, knots):
-    """The place where the derivative crosses a target, from the left (side 1) or the right (side -1). At a place beyond
-    all knots it is `past` above the target and has that slope. Also returns the slope there, the jump beyond the
-    target, and the number of knots passed."""
+    """Total variation: the place where the derivative crosses its target, from the left (side 1) or right (side -1).
+
+    At `place`, beyond all knots, the derivative is `past` above the target and has slope `slope`. Returns the crossing,
+    the slope there, the jump beyond the target, and the number of knots passed.
+    """
     rise, passed = slope, 0
     while first + passed < end:
         knot = first + passed if side > 0 else end - 1 - passed
@@ -90,8 +96,10 @@ def _crossing(place, past, slope, side, first, end, knots):
 
 @njit(**SERIAL)
 def fall_and_stop(x):
-    """Project on sorted vectors: x <- the nearest vector that never rises and is nowhere below zero (pool adjacent
-    violators)."""
+    """Kernel of isotonic regression: x <- the nearest vector that never rises and is never below zero.
+
+    The algorithm is pool adjacent violators.
+    """
     totals, counts = np.empty(x.size), np.empty(x.size, np.int64)
     blocks = 0
     for i in range(x.size):
