@@ -59,7 +59,7 @@ def chunks(source: Source, expected: str) -> Iterator[bytes]:
     if not isinstance(source, str | os.PathLike):
         try:
             read = source.read1  # returns what has arrived
-        except AttributeError:  # an unbuffered stream has no read1, and its read returns what has arrived
+        except AttributeError:  # the method `read` of an unbuffered stream also returns what has arrived
             read = source.read
         while data := read(_CHUNK):
             yield data
@@ -102,7 +102,7 @@ def gunzipped(name: str, data: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def whole_lines(data: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Chunks of bytes cut anew into pieces of whole lines, each with whether it is the last piece."""
+    """Chunks of bytes, cut anew into pieces that end with a line, each with whether the piece is the last."""
     begun: list[bytes] = []
     for chunk in data:
         end = chunk.rfind(b"\n") + 1

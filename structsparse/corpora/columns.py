@@ -39,7 +39,7 @@ class Column:
         return [self.values[code] for code in self.codes[start:stop].tolist()]
 
     def take(self, tokens: np.ndarray) -> "Column":
-        """The column of the tokens at these positions, with the same codes."""
+        """The column of the tokens at the given positions; the codes stay the same."""
         return Column(self.values, self.codes[tokens])
 
     def without_unused(self) -> "Column":
@@ -99,7 +99,7 @@ class Sentences:
         return np.repeat(self.offsets[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1]), offsets
 
     def with_column(self, name: str, column: Column) -> "Sentences":
-        """The same sentences with one more column, which replaces an existing column of the same name."""
+        """The sentences with an added column, which replaces an existing column of that name."""
         return replace(self, columns={**self.columns, name: column})
 
 
@@ -159,7 +159,7 @@ class LineReader:
         self.widths = _widths(self.names, frozenset(optional))
         if comments not in ("auto", "always", "never"):
             raise UserError(f"comments={comments!r} is unknown, expected auto, always or never")
-        self.width, self.tabbed, self.first = 0, False, 0  # of the first token: columns, tabs, line number
+        self.width, self.tabbed, self.first = 0, False, 0  # first token: columns, tabs, line number
         self.waiting: list[str] = []  # lines before the first token
         self.fields: list[str] = []  # columns of all tokens since the last `complete`, token after token
         self.ends: list[int] = []  # the length of `fields` at the end of each sentence

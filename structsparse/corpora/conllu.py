@@ -77,7 +77,7 @@ class TreebankStream:
 
     def lines(self) -> Iterator[list[str]]:
         """Lists of the whole lines of CoNLL-U that have arrived."""
-        number = 0  # of lines before the current piece
+        number = 0  # number of lines before the current piece
         for data, last in whole_lines(gunzipped(self.name, chunks(self.source, _EXPECTED))):
             data = data.removeprefix(b"\xef\xbb\xbf") if number == 0 else data
             valid = _valid_utf8(data)
@@ -307,7 +307,7 @@ def _with_arc(line: str, arcs: Iterator[tuple[str, str, str]]) -> str:
     if line.startswith("#"):
         return line
     fields = line.split("\t")
-    if fields[DEPS].isdigit():  # CoNLL-X: the head in the projective tree, followed by its relation
+    if fields[DEPS].isdigit():  # CoNLL-X: head and relation in the projective tree
         fields[MISC] = "_"
     if fields[ID].isdigit():
         fields[HEAD], fields[DEPREL], remark = next(arcs)

@@ -19,7 +19,7 @@ from structsparse.corpora.documents import DocumentReading, Documents, DocumentS
 from structsparse.corpora.parses import with_parses
 from structsparse.corpora.splits import PARTS, completed
 
-SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".ndjson": ""}  # by suffix; empty: JSON lines
+SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".ndjson": ""}  # by file suffix; empty: JSON lines
 
 
 @dataclass

@@ -32,7 +32,7 @@ class Tree(NamedTuple):
 
     line: int  # line of the file where the tree begins
     leaves: list[str]  # words as in a text: ( for -LRB-
-    spans: list[tuple[int, int, str]]  # of each constituent the first leaf, the leaf after the last, and its label
+    spans: list[tuple[int, int, str]]  # constituents: first leaf, leaf after the last, label
 
 
 @dataclass(frozen=True, eq=False)

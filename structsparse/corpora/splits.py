@@ -26,7 +26,7 @@ class SentenceSplits:
     scheme: str = "auto"  # scheme of the tags: iob1, iob2, iobes; auto: detected
     stray: str = "repair"  # what to do with a tag that breaks the scheme: repair or refuse
     truth: tuple[str, ...] = ()  # the feature templates with nonzero weights in the model of a planted corpus
-    joined: bool = False  # whether the dev sentences are among those of train
+    joined: bool = False  # whether train contains the dev sentences
 
     @property
     def parts(self) -> dict[str, Sentences]:

@@ -125,7 +125,7 @@ def _spans(prefix: np.ndarray, kind: np.ndarray, offsets: np.ndarray) -> Spans:
     inside = prefix != OUTSIDE
     opens = inside & (OPENS[prefix] | CLOSES[before] | (kind != kind_before))
     start = np.flatnonzero(opens)
-    # A span ends where the next one opens or at an O; the first token of a sentence is one of the two.
+    # A span ends where the next span opens or at an O; the first token of a sentence is either of these.
     bounds = np.append(np.flatnonzero(opens | ~inside), len(prefix))
     return Spans(start, bounds[np.searchsorted(bounds, start) + 1], kind[start])
 
@@ -137,7 +137,7 @@ def _write(spans: Spans, offsets: np.ndarray, scheme: str) -> np.ndarray:
     change[start] += 1
     change[end] -= 1
     prefix = np.where(np.cumsum(change[:-1]) > 0, INSIDE, OUTSIDE)
-    if scheme == "iob1":  # B only after a span of the same type that ends right before it
+    if scheme == "iob1":  # B only after a span of the same type that ends at the token before
         touches = (start[1:] == end[:-1]) & (kind[1:] == kind[:-1])
         prefix[np.setdiff1d(start[1:][touches], _first_tokens(offsets))] = BEGIN
     else:

@@ -30,7 +30,7 @@ _TOKEN = re.compile(
     r"|[^\W_]+(?:['’_-][^\W_]+)*"  # don't, mother-in-law; underscores around a word are emphasis
     r"|-+|\.+|[^\w\s]"
 )
-_SENTENCE_END = re.compile(  # before the next sentence, which does not begin with a small letter
+_SENTENCE_END = re.compile(  # punctuation at the end of a sentence, if the next word does not begin with a small letter
     r"[.!?…]+[\"'”’)\]]*(\s+)(?=\S)(?![\"'“‘(\[]*[a-zß-öø-ÿ])"
 )
 _ABBREVIATIONS = (
@@ -109,7 +109,7 @@ def sentences_of(lines: Iterable[tuple[str, bool]], reading: TextReading) -> Ite
             *complete, rest = _split_sentences(" ".join(paragraph))
             for sentence in complete:
                 yield reading.split(sentence), True
-            if len(rest) > _PARAGRAPH:  # a sentence without an end: hand on all but its last word
+            if len(rest) > _PARAGRAPH:  # a very long sentence: yield all but the last word
                 begun, _, rest = rest.rstrip().rpartition(" ")
                 yield reading.split(begun), False
             paragraph, size = [rest], len(rest)
@@ -122,7 +122,7 @@ def sentences_of(lines: Iterable[tuple[str, bool]], reading: TextReading) -> Ite
 
 
 def _split_sentences(paragraph: str) -> list[str]:
-    """The sentences of a paragraph, by its punctuation; the last one may be incomplete."""
+    """Split a paragraph into sentences by punctuation; the last sentence may be incomplete."""
     sentences, begin = [], 0
     for end in _SENTENCE_END.finditer(paragraph):
         stop = end.start(1)

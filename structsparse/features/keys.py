@@ -26,9 +26,9 @@ from structsparse.kernels.features import keys as kernels
 WORD = 64  # bits of a full key
 
 
-@lru_cache(1 << 16)  # a stream repeats its words
+@lru_cache(1 << 16)  # the words of a stream repeat
 def _digest(text: str) -> bytes:
-    """The 64-bit hash of a text, as bytes."""
+    """The 64-bit hash of an attribute value, as bytes."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
@@ -196,7 +196,7 @@ class FeatureIndex(ABC):
 
 
 def _mask(length: int) -> np.uint64:
-    """A 64-bit number whose first `length` bits are ones."""
+    """The bit mask of the first `length` bits of a 64-bit key."""
     return np.uint64(((1 << length) - 1) << (WORD - length))
 
 

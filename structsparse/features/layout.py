@@ -1,4 +1,4 @@
-"""Layout of a feature weight table [rows, labels], and groups of its weights: by template, by feature, by label."""
+"""Layout of a feature weight table [rows, labels], and groups of the weights: by template, by feature, by label."""
 
 from __future__ import annotations
 

@@ -313,7 +313,7 @@ def _select(members: np.ndarray, offsets: np.ndarray, groups: np.ndarray) -> tup
 
 
 def _offsets(sizes: np.ndarray) -> np.ndarray:
-    """Offsets of consecutive runs of these sizes: [runs + 1]"""
+    """The offsets of consecutive groups of words with the given sizes: [groups + 1]"""
     return np.concatenate([[0], np.cumsum(sizes)])
 
 

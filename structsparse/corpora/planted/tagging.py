@@ -62,7 +62,7 @@ class Truth:
 
     labels: tuple[str, ...]  # the first is O, the label before every sentence
     transitions: np.ndarray  # [labels before, labels]
-    tables: Mapping[str, Table]  # by template
+    tables: Mapping[str, Table]  # weights by the name of the template
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +84,8 @@ class PlantedTagging:
 class _Language:
     """Stems, endings and parts of speech that planted tagging sentences are drawn from."""
 
-    stems: tuple[str, ...]  # by family
-    endings: tuple[str, ...]  # by family
+    stems: tuple[str, ...]  # all stems, family after family
+    endings: tuple[str, ...]  # all endings, family after family
     circle: tuple[str, ...]  # parts of speech in the order of the circle
     ending_mass: np.ndarray  # [pos, families], probabilities of the families of endings given the part of speech
 
@@ -201,7 +201,7 @@ def _emissions(truth: Truth, language: _Language, text: _SentenceCodes) -> np.nd
     pairs = [(before, pos) for before in language.circle for pos in language.circle]
     pair = len(POS) * np.roll(text.pos, 1, axis=1) + text.pos
     ending_before = np.roll(text.ending, 1, axis=1)
-    pair[:, :1] = ending_before[:, :1] = -1  # before the first token
+    pair[:, :1] = ending_before[:, :1] = -1  # no part of speech and no ending before the first token
     capital = text.marks[list(MARKS).index("K")]
     readings = {  # the values of each template, and the code of each token's value, -1 for none
         "prefix4[0]": ([(stem,) for stem in language.stems], text.stem),

@@ -222,7 +222,7 @@ def _draw_heads(rng: np.random.Generator, arcs: np.ndarray, roots: np.ndarray, i
         odds = inverse[open_, word, word][:, None] - np.where(_is(root[open_], time), 0, inverse[open_, word])
         head = _draw(rng, arcs[open_, :, word] * odds)
         heads[open_, word] = head + 1
-        # The column of the word becomes that of this arc alone: a rank-one update of the inverse.
+        # With the arc fixed, the Laplacian's column of the word changes: a rank-one update of the inverse.
         from_root = (head == root[open_])[:, None]
         column = inverse[open_, :, word] - np.where(from_root, 0, inverse[open_, :, head])
         row = inverse[open_, word] / column[:, word][:, None]

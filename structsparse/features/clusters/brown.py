@@ -28,7 +28,7 @@ class WordTree:
     Nodes 0 .. classes - 1 are classes; then comes one node for each merge, the root last. The words below a node are
     order[begins[node] : ends[node]]."""
 
-    words: tuple[str, ...]  # by code
+    words: tuple[str, ...]  # the word of each code
     frequency: np.ndarray  # int64 [words], occurrences of each code in the text
     leaf: np.ndarray  # int32 [words], the class of each code, -1 for words that are not in the text
     children: np.ndarray  # int32 [classes - 1, 2], the nodes below each merge; the first has bit 0

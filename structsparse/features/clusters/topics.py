@@ -65,7 +65,7 @@ def _sampled(tomotopy, documents, topics: int, top: int, iterations: int, seed: 
 
     Words are passed to tomotopy as the digits of their codes, so that no word is empty or split."""
     model = tomotopy.LDAModel(k=topics, seed=seed)
-    model.optim_interval = 0  # equal priors for all topics; fitted ones would leave half of a thousand topics empty
+    model.optim_interval = 0  # equal priors for all topics; fitted priors leave half of 1000 topics empty
     digits = [str(code) for code in range(len(documents.words))]
     offsets = documents.offsets.tolist()
     for begin, end in zip(offsets[:-1], offsets[1:], strict=True):

@@ -175,7 +175,7 @@ class ContextTree:
         return self._with(nodes, entries, **levels), rows
 
     def restrict(self, places: Places) -> tuple[ContextTree, np.ndarray]:
-        """The subtree of the contexts of a subset of the targets, and for each subtree entry the entry of this tree: int64
+        """The subtree for a subset of the targets, and for each entry of the subtree the entry of the full tree: int64
 
         The subtree has all nodes on the paths to the contexts of the subset, with all entries of these nodes. Counts
         are those of the full tree; `ends` and `entry_ends` count the subset alone. The cost depends only on the size

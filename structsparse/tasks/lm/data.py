@@ -23,7 +23,7 @@ class LanguageData:
     """Train, dev and test texts in one vocabulary, and the context tries of the training text."""
 
     texts: TextSplits
-    tries: dict[int, ContextTree] = field(default_factory=dict, repr=False)  # by order, built on demand
+    tries: dict[int, ContextTree] = field(default_factory=dict, repr=False)  # by order, built on first use
     truth: tuple[str, ...] = ()
     metric: str = "perplexity"
 
@@ -104,7 +104,7 @@ class TargetBatches(Progress):
             yield TargetBatch(self.part, chosen, self.count if chosen is None else len(chosen))
 
     def _order(self) -> np.ndarray:
-        """The order of the targets in this epoch: int64 [targets]"""
+        """The order of the targets in the current epoch: int64 [targets]"""
         if not self.shuffle:
             return np.arange(self.count)
         return np.random.default_rng([self.seed, self.epoch]).permutation(self.count)

@@ -61,7 +61,7 @@ FORMATS: dict[str, Callable[[LanguageModel], Iterator[str]]] = {"arpa": arpa, "t
 
 @dataclass(frozen=True)
 class _Grams:
-    """All n-grams of one length in an ARPA file, ascending."""
+    """The n-grams of one length in an ARPA file, in ascending order."""
 
     prefix: np.ndarray  # int64 [n-grams], number of the shorter n-gram of all words but the last
     last: np.ndarray  # int64 [n-grams], the last word

@@ -97,7 +97,7 @@ class NgramModel(nn.Module):
 
     @torch.no_grad()
     def curvature(self) -> Tensor:  # [entries], positive
-        """A diagonal bound, up to one factor, of the curvature of the mean loss: a preconditioner for solvers.
+        """A diagonal preconditioner for solvers: a bound, up to a constant factor, of the curvature of the mean loss.
 
         The bound is features * reach * max(count, expected count at `start`) / targets. The Hessian of the summed loss
         with respect to the entries of a path is at most features features^T times the expected count. The row sums of

@@ -50,7 +50,7 @@ class NextWord(NamedTuple):
 
     word: str
     probability: float  # exp of the sum of the parts, divided by the total over all words
-    parts: tuple[Part, ...]  # from the empty context on
+    parts: tuple[Part, ...]  # for the empty context first, then for longer contexts
 
 
 class Context(NamedTuple):
@@ -188,7 +188,7 @@ class LanguageModel:
             yield coded, coded.text(self.vocabulary)
 
     def _sentences(self, text: str | Sequence[str]) -> Iterable[tuple[list[str], bool]]:
-        """The sentences of a text, each with True because it is complete; a list of words is one sentence."""
+        """The tokens of the sentences of a text, in pieces, each with whether a sentence ends there."""
         if isinstance(text, str):
             return sentences_of([(line, True) for line in text.split("\n")], self.reading)
         if isinstance(text, Sequence) and all(isinstance(word, str) for word in text):

@@ -114,7 +114,7 @@ class LanguageModule(TaskModule):
         if self._on_trie is None:
             model = NgramModel(self.trie, self.model.alpha, self.model.base_name).to(self.model.table)
             rows = torch.from_numpy(self.trie.collapse()[1]).long()
-            self._on_trie = [model, rows]  # a list, so that it is not registered as a submodule
+            self._on_trie = [model, rows]  # in a list, so that the model is not registered as a submodule
         model, rows = self._on_trie
         model.table.copy_(self.model.table[rows.to(self.device)])
         return model

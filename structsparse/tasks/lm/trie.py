@@ -26,7 +26,7 @@ class Trie:
     word: np.ndarray  # int32 [nodes], farthest word of the context; -1 for node 0
     starts: np.ndarray  # int32 [nodes + 1], the entries of node n are starts[n] : starts[n + 1]
     entry_word: np.ndarray  # int32 [entries], the next word of each entry
-    counts: np.ndarray | None = None  # int64 [entries], occurrences in training; None for a model read from its folder
+    counts: np.ndarray | None = None  # int64 [entries], occurrences in training; None for a model read from a folder
 
     @property
     def nodes(self) -> int:
