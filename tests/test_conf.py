@@ -241,4 +241,4 @@ def test_groups_that_do_not_fit_are_refused_before_data_are_read(run):
     refused = run("task=textcat", "reg=group_lasso", "data=documents", "data.train=nowhere.csv", data=(), base=())
     assert refused.status == 2
     assert refused.errors.startswith("error: groups=template is for a table of templates or arcs")
-    assert "go with reg=nested, overlap, overlap_sequential, structured" in refused.errors
+    assert "with reg=nested, overlap, overlap_sequential, structured" in refused.errors

@@ -79,7 +79,7 @@ def reduced(arguments: list[str]) -> list[str]:
         own = any(a.startswith("--config-dir") for a in arguments)  # files of the reader, which only a run composes
         stages = [] if own else [*compose("config", arguments).recipe]
     epochs = {stage: f"recipe.{stage}.trainer.max_epochs" for stage in stages[1:]}
-    return [*arguments, *(f"++{key}=1" for key in epochs.values() if key not in given)]
+    return [*arguments, *(f"++{key}=2" for key in epochs.values() if key not in given)]
 
 
 def train(arguments: list[str]) -> None:

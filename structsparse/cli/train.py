@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.argv = command  # Lightning starts the other processes of a distributed run with this command
         _run(cfg)
 
-    overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
+    overrides = [a for a in arguments if a.startswith("~") or ("=" in a and not a.startswith("-"))]
     flags = [argument for argument in arguments if argument not in overrides]
     sys.argv = [command[0], *flags, *overrides]  # argparse needs all overrides next to each other
     try:

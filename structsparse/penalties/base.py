@@ -176,14 +176,14 @@ class Penalty(nn.Module, ABC):
         None: unknown.
 
         A norm balances gradients within its dual ball, where its conjugate is zero."""
-        return self._dual(self.critical(gradient))
+        return self._scaled_dual(self.critical(gradient))
 
     @torch.no_grad()
     def nonnegative_conjugate(self, gradient: Tensor) -> Dual | None:
         """The dual of the penalty at a gradient, see `conjugate`, under the constraint W >= 0."""
-        return self._dual(self.nonnegative_critical(gradient))
+        return self._scaled_dual(self.nonnegative_critical(gradient))
 
-    def _dual(self, critical: Tensor | None) -> Dual | None:
+    def _scaled_dual(self, critical: Tensor | None) -> Dual | None:
         """The dual of a norm, from the critical strength of a gradient; None if there is no critical strength."""
         if critical is None:
             return None

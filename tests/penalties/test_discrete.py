@@ -378,7 +378,7 @@ def test_solvers_that_know_no_copies_say_so():
         Tied([w]).attach({w: Discrete()})
     solver = Tied([w])
     solver.attach({w: L1(0.1)})
-    with pytest.raises(UserError, match="from 1 to 256, not 0"):
+    with pytest.raises(UserError, match="1 to 256 distinct values, not 0"):
         solver.step(lambda: w.sum())
 
 

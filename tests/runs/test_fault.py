@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from structsparse import load
-from structsparse.tasks.tagging import data as tagging
 from structsparse.tasks.tagging.task import Tagging, TaggingTask
 from structsparse.training import finish
 from structsparse.training.callbacks import checkpoints as saving
@@ -178,7 +177,7 @@ def test_ctrl_c_before_training_needs_no_traceback(run, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tagging, "prepare", interrupted)
+    monkeypatch.setattr(TaggingTask, "prepare", interrupted)
     stopped = run()
     assert (stopped.status, stopped.errors) == (130, "")
 

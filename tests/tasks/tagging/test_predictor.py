@@ -198,7 +198,7 @@ def rows(output: bytes, width: int) -> list[list[str]]:
 
 def test_it_writes_how_probable_each_tag_is(data, model, folder, run):  # noqa: F811
     test = data.splits.test
-    status, output, messages = run("predict", folder, "--marginals", given=columns(test, *NAMES))
+    status, output, messages = run("predict", folder, "--marginals", stdin=columns(test, *NAMES))
     assert (status, messages) == (0, "")
     found = rows(output, 5)
     tags, chances = model.tag(test), model.probabilities(test)
@@ -211,7 +211,7 @@ def test_it_writes_how_probable_each_tag_is(data, model, folder, run):  # noqa: 
 def test_it_writes_a_sentence_as_often_as_it_has_tag_sequences(marginals, data, model, folder, run):  # noqa: F811
     test = data.splits.test.select(slice(5))
     options = ["--nbest", 3, *["--marginals"] * marginals]
-    status, output, _ = run("predict", folder, *options, given=columns(test, *NAMES))
+    status, output, _ = run("predict", folder, *options, stdin=columns(test, *NAMES))
     assert status == 0
     blocks = output.decode().strip().split("\n\n")
     found = iter(blocks)
@@ -232,24 +232,24 @@ def test_it_writes_a_sentence_as_often_as_it_has_tag_sequences(marginals, data, 
 @pytest.mark.parametrize("options", [(), ("--marginals",), ("--nbest", "2")])
 def test_pieces_change_nothing(options, data, folder, run, monkeypatch):  # noqa: F811
     given = columns(data.splits.test, *NAMES)
-    whole = run("predict", folder, *options, given=given)
+    whole = run("predict", folder, *options, stdin=given)
     monkeypatch.setattr(byte_streams, "_CHUNK", 50)
-    assert run("predict", folder, *options, given=given) == whole
+    assert run("predict", folder, *options, stdin=given) == whole
 
 
 @pytest.mark.parametrize("piece", [20, 1 << 18])
 def test_a_fault_comes_after_the_sentences_before_it(piece, data, folder, run, monkeypatch):  # noqa: F811
     monkeypatch.setattr(byte_streams, "_CHUNK", piece)
     good = columns(data.splits.test.select(slice(3)), *NAMES)
-    status, output, messages = run("predict", folder, given=good + b"a NOUN O\none two three four\n\n" + good)
+    status, output, messages = run("predict", folder, stdin=good + b"a NOUN O\none two three four\n\n" + good)
     lines = good.count(b"\n")
     assert (status, messages.count("\n")) == (2, 1)
     assert f"line {lines + 2}: 4 columns, expected 3" in messages
-    assert output == run("predict", folder, given=good)[1]
+    assert output == run("predict", folder, stdin=good)[1]
 
 
 def test_tabs_are_answered_with_tabs(folder, run):  # noqa: F811
-    _, output, _ = run("predict", folder, given=b"New York\tNOUN\nis VERB\n\na b\tX\n")
+    _, output, _ = run("predict", folder, stdin=b"New York\tNOUN\nis VERB\n\na b\tX\n")
     assert [line.count(b"\t") for line in output.splitlines()] == [2, 2, 0, 2, 0]
 
 

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from structsparse.base.errors import UserError
 from structsparse.groups import by_row
 from structsparse.penalties import L1, GroupLasso
+from structsparse.solvers.base import Capabilities
 from structsparse.solvers.dual_averaging import RDA, AdagradRDA
 from structsparse.solvers.fista import FISTA, AcceleratedSGD
 from structsparse.solvers.mira import MIRA
@@ -517,8 +518,10 @@ def test_a_run_with_each_solver_of_the_whole_corpus(solver, run):
     assert found.status == 0
 
 
-class Carrying(torch.optim.SGD):
-    """Remembers what it is told."""
+class Carrying(Capabilities, torch.optim.SGD):
+    """Carries penalties and remembers what it is told."""
+
+    carries_penalties = True
 
     def __init__(self, params, lr):
         super().__init__(params, lr=lr)
