@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import structsparse as ss
+from structsparse.tasks import registry
 from tests.support.runs import PLANTED, ROOT, SMALL
 
 LAZY_PACKAGES = ("structsparse", "structsparse.losses", "structsparse.solvers", "structsparse.structures")
@@ -150,6 +151,19 @@ def test_yaml_files_of_the_user_are_options(tmp_path):
     options = [*SMALL, "data=tiny", "trainer.max_epochs=1"]
     result = ss.train(options, folder=tmp_path / "run", config_dir=tmp_path / "mine", quiet=True)
     assert "train: 30" in (result.folder / ".hydra" / "config.yaml").read_text()
+
+
+def test_a_model_shows_itself_in_one_line(result):
+    assert repr(result.model) == f"SequenceTagger(5 labels, {result.metrics['rows_alive']:,} features)"
+
+
+@pytest.mark.parametrize("task", registry.KINDS)
+def test_every_kind_of_model_has_the_same_verbs(task):
+    kind = registry.module(task, "artifact").load.__annotations__["return"]
+    predictor = getattr(registry.module(task, "predictor"), kind)
+    for verb in ("predict", "nbest", "marginals", "evaluate"):
+        assert getattr(predictor, verb).__doc__
+    assert "__repr__" in vars(predictor)
 
 
 @pytest.mark.parametrize(

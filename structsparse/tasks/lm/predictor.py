@@ -74,6 +74,9 @@ class LanguageModel:
     alpha: float = 1.0
     base: np.ndarray | None = None  # float32 or float64 [V], fixed score of each word; None: zeros
 
+    def __repr__(self) -> str:
+        return f"LanguageModel({self.trie.words:,} words, {self.trie.nodes:,} contexts, {self.trie.entries:,} weights)"
+
     @classmethod
     def of(
         cls, tree: ContextTree, table: np.ndarray, alpha: float = 1.0, base: np.ndarray | None = None,

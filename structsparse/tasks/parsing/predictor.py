@@ -78,6 +78,10 @@ class DependencyParser:
     relations: Relations | None
     rule: str  # how punctuation is found: by `upos` or by `characters`
 
+    def __repr__(self) -> str:
+        relations = "no" if self.relations is None else len(self.relations.names)
+        return f"DependencyParser({len(self.index):,} features, {relations} relations)"
+
     @property
     def columns(self) -> dict[str, int]:
         """The columns that the parser reads, with the number of templates that read each column."""

@@ -59,6 +59,9 @@ class SequenceTagger:
     tagger: Tagger
     edges: TokenIndex | None = None  # the index of edge features (feature, pair of neighbouring labels)
 
+    def __repr__(self) -> str:
+        return f"SequenceTagger({len(self.labels)} labels, {len(self.index):,} features)"
+
     # --- the methods that every model has
 
     def predict(self, sentences: Input) -> list[list[str]]:

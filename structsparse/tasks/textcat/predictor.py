@@ -44,6 +44,10 @@ class Classifier:
     reading: DocumentReading  # how a text is split into words
     loss: str
 
+    def __repr__(self) -> str:
+        target = "numbers" if self.classes is None else f"{len(self.classes)} classes"
+        return f"Classifier({target}, {len(self.table):,} words)"
+
     @classmethod
     def of(
         cls,
