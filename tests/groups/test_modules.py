@@ -120,7 +120,7 @@ def test_heads_of_an_attention_made_of_linear_layers():
     assert found["key.weight"].names[1] == "key head 1"
     with pytest.raises(UserError, match="cannot be divided among 4 heads"):
         modules.projection_heads(model, 4, "query")
-    with pytest.raises(UserError, match="name the layers"):
+    with pytest.raises(UserError, match="name layers of queries"):
         modules.projection_heads(model, 3)
 
 

@@ -104,7 +104,7 @@ def test_one_set_of_values_for_all_parameters():
     weights = {"a": torch.tensor([1.0, 0.0, -4.0]), "b": torch.tensor([[3.0]])}
     Discrete.at_start(penalties, weights)
     assert [p.values.tolist() for p in penalties.values()] == [[-4.0, 0.0, 2.0]] * 2
-    with pytest.raises(UserError, match="takes its values from the weights of a stage before"):
+    with pytest.raises(UserError, match="takes its values from the weights of the previous stage"):
         Discrete.at_start({"a": Discrete(values="kmeans")}, {"a": torch.zeros(3)})
 
 
@@ -386,7 +386,7 @@ def test_solvers_that_know_no_copies_say_so():
     ("options", "words"),
     [
         (("reg.admm.inner=0",), "reg.admm.inner is 0"),
-        (("warm=false",), "takes its values from the weights of a stage before"),
+        (("warm=false",), "takes its values from the weights of the previous stage"),
         (("~recipe.start", "reg.values=template", "model=growing", "loss=perceptron", "solver=online_perceptron",
           "solver.average=false", "batch=20"), "those of a growing table come and go"),
     ],

@@ -429,7 +429,7 @@ def test_it_runs_on_the_meta_device(layout, kind):
 def test_what_is_not_exact_is_refused():
     forest = rows()
     counts = by_parents(SHAPE, [-1] * 8, counts=[1] * 7 + [2])
-    with pytest.raises(UserError, match=r"TreeGroupLasso cannot take collapsed nodes .* take TreeGroupLassoMax"):
+    with pytest.raises(UserError, match=r"TreeGroupLasso cannot take collapsed nodes .* choose TreeGroupLassoMax"):
         TreeGroupLasso(counts, 1.0)
     TreeGroupLasso(by_parents(SHAPE, [-1] * 8, counts=[1] * 8), 1.0)
     for penalty in PENALTIES.values():
