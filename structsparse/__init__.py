@@ -1,4 +1,4 @@
-"""Structured predictors under group-sparsity penalties: train them, prune what is dead, use what is left.
+"""Structured predictors under group-sparsity penalties: train models, remove their dead parts, use the small models.
 
     import structsparse as ss
 
@@ -12,8 +12,8 @@
 
     fit = ss.fit_linear(X, y, ss.penalties.L1(0.1))
 
-`ss.penalties`, `ss.groups`, `ss.prox`, `ss.structures`, `ss.losses` and `ss.solvers` are what research extends.
-Everything is imported on first use. Mistakes that the caller can correct raise `ss.UserError`.
+`ss.penalties`, `ss.groups`, `ss.prox`, `ss.structures`, `ss.losses` and `ss.solvers` are the packages to extend
+in research. Every name is imported on first use. Mistakes that the caller can correct raise `ss.UserError`.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """Lossless coding of integers and words as bytes of an artifact: arithmetic coding for integers, LZMA for words.
 
-Decoding checks its input. Damaged bytes lead to a UserError that names the tensor, or to wrong values, never to a
-read or write out of bounds."""
+Decoding checks its input. Damaged bytes lead to a UserError that names the tensor, or to wrong values, never to a read
+or write out of bounds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from structsparse.artifacts.folder import take_bytes
 from structsparse.base.errors import UserError
 from structsparse.kernels.artifacts import arithmetic_coder as coder
 
-WIDEST = 14  # bits of a symbol at most; with more, learning the probabilities costs more than it saves
+WIDEST = 14  # most bits of a symbol; for more bits, learning the probabilities costs more than coding saves
 _LZMA = {"format": lzma.FORMAT_RAW, "filters": [{"id": lzma.FILTER_LZMA2, "preset": 6}]}
-_EXPANSION = 1000  # bytes of decoded words per encoded byte, at most
+_EXPANSION = 1000  # most bytes of decoded words per encoded byte
 
 
 def bits_of(largest: int) -> int:
-    """The number of bits of symbols (integers) from 0 to `largest`."""
+    """Artifact coding: the number of bits of the integers from 0 to `largest`."""
     return int(largest).bit_length()
 
 
@@ -31,12 +31,12 @@ def bits_of(largest: int) -> int:
 def encode_symbols(
     symbols: np.ndarray, width: int, contexts: np.ndarray | None = None, chained: np.ndarray | None = None
 ) -> np.ndarray:
-    """Encode integers below 2^width as bytes (uint8) by adaptive arithmetic coding.
+    """Artifact coding: encode integers below 2^width (symbols) as bytes (uint8) by adaptive arithmetic coding.
 
-    `contexts` selects the probability model of each symbol. Where `chained`, the symbol before is a part of the
-    context."""
+    `contexts` selects the probability model of each symbol. Where `chained` is true, the context includes the symbol
+    before."""
     contexts, chained, counts = _coder_state(len(symbols), width, contexts, chained)
-    buffer = np.zeros((2 * width + 1) * len(symbols) + 8, np.uint8)  # upper bound; unused pages are never touched
+    buffer = np.zeros((2 * width + 1) * len(symbols) + 8, np.uint8)  # upper bound; unused pages take no memory
     symbols = symbols if symbols.dtype == np.uint8 else symbols.astype(np.int32)
     size = coder.encode(symbols, contexts, chained, width, counts, buffer)
     return buffer[:size].copy()
@@ -50,7 +50,7 @@ def decode_symbols(
     contexts: np.ndarray | None = None,
     chained: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Decode `count` integers that `encode_symbols` has encoded: uint8 if they fit, else int32.
+    """Artifact coding: decode `count` integers that `encode_symbols` has encoded: uint8 if they fit, else int32.
 
     `name` is the name of the tensor, for error messages."""
     symbols = np.empty(count, np.uint8 if width <= 8 else np.int32)
@@ -61,13 +61,13 @@ def decode_symbols(
 
 
 def encode_with_width(symbols: np.ndarray, contexts: np.ndarray | None = None) -> np.ndarray:
-    """Encode integers as bytes; the first byte is the number of bits of an integer."""
+    """Artifact coding: encode integers as bytes, where the first byte is the number of bits of an integer."""
     width = bits_of(symbols.max(initial=0))
     return np.concatenate([np.array([width], np.uint8), encode_symbols(symbols, width, contexts)])
 
 
 def decode_with_width(tensors: dict, name: str, count: int, contexts: np.ndarray | None = None) -> np.ndarray:
-    """Decode `count` integers that `encode_with_width` has encoded: int64"""
+    """Artifact coding: decode `count` integers that `encode_with_width` has encoded: int64 [count]."""
     encoded = take_bytes(tensors, name)
     if not len(encoded) or encoded[0] > WIDEST:
         raise UserError(f"tensor {name} does not begin with the number of bits of a symbol, at most {WIDEST}")
@@ -77,9 +77,10 @@ def decode_with_width(tensors: dict, name: str, count: int, contexts: np.ndarray
 def _coder_state(
     count: int, width: int, contexts: np.ndarray | None, chained: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The contexts and chaining flags of all symbols, and zeroed bit counts of the adaptive probability models.
+    """Artifact coding: the arguments of the arithmetic coder, with zeroed bit counts of the probability models.
 
-    If `contexts` or `chained` is None, all symbols have one context or no chaining."""
+    Returns the context of each symbol, whether each symbol is chained, and the counts. If `contexts` or `chained` is
+    None, all symbols have one context or no chaining."""
     contexts = np.broadcast_to(np.int32(0), count) if contexts is None else contexts.astype(np.int32)
     chained = np.broadcast_to(np.False_, count) if chained is None else chained
     predecessors = (1 << width) if chained.any() else 0
@@ -91,13 +92,13 @@ def _coder_state(
 
 
 def encode_words(words: Sequence[str]) -> np.ndarray:
-    """Encode a list of words as bytes (uint8): JSON compressed by LZMA."""
+    """Artifact coding: encode a list of words as bytes (uint8), as JSON compressed by LZMA."""
     text = json.dumps(list(words), ensure_ascii=True, separators=(",", ":")).encode()
     return np.frombuffer(lzma.compress(text, **_LZMA), np.uint8)
 
 
 def decode_words(tensors: dict, count: int) -> list[str]:
-    """Decode the words of the tensor `words`; there must be `count` words."""
+    """Artifact coding: decode the tensor `words` to a list of `count` words."""
     encoded = take_bytes(tensors, "words")
     decompressor = lzma.LZMADecompressor(**_LZMA)
     try:

@@ -20,7 +20,7 @@ import safetensors.numpy
 from structsparse.base.errors import UserError
 from structsparse.base.version import VERSION
 
-FORMAT = 2
+FORMAT = 2  # version of the format of `model.json` that this program writes and reads
 DESCRIPTION, WEIGHTS = "model.json", "weights.safetensors"
 
 
@@ -28,13 +28,13 @@ DESCRIPTION, WEIGHTS = "model.json", "weights.safetensors"
 
 
 def read_description(folder: Path) -> dict:
-    """Read the fields of `model.json` of a model of any task; only the format version is checked."""
+    """Artifact folder: read the fields of `model.json` for a model of any task; checks the format version only."""
     with errors_in(folder / DESCRIPTION):
         return _parsed((folder / DESCRIPTION).read_bytes())
 
 
 def _parsed(text: bytes) -> dict:
-    """The fields in the text of `model.json`, if this version reads their format.
+    """Artifact folder: the fields in the text of `model.json`, if this version reads their format.
 
     JSON that is not an object has no fields."""
     try:
@@ -52,7 +52,9 @@ def _parsed(text: bytes) -> dict:
 
 
 def read_tensors(weights: bytes, sha256: str) -> dict[str, np.ndarray]:
-    """Read the tensors of a weights file, after a check of the checksum stated in `model.json`."""
+    """Artifact folder: read the tensors of `weights.safetensors`, after a check of the checksum in `model.json`.
+
+    `weights` is the content of the file."""
     checksum = hashlib.sha256(weights).hexdigest()
     if checksum != sha256:
         raise UserError(
@@ -60,13 +62,13 @@ def read_tensors(weights: bytes, sha256: str) -> dict[str, np.ndarray]:
         )
     try:
         return safetensors.numpy.load(weights)
-    except (safetensors.SafetensorError, KeyError) as error:  # KeyError: a number type that numpy lacks
+    except (safetensors.SafetensorError, KeyError) as error:  # KeyError means a number type that numpy lacks
         raise UserError(f"no readable safetensors file ({error})") from None
 
 
 @contextlib.contextmanager
 def errors_in(path: Path) -> Iterator[None]:
-    """Context manager that puts the path of a file in front of error messages about its content."""
+    """Artifact folder: context manager that puts the path of a file in front of error messages about its content."""
     try:
         yield
     except UserError as error:
@@ -76,7 +78,7 @@ def errors_in(path: Path) -> Iterator[None]:
 
 
 def take(tensors: dict, name: str, dtypes: Collection[str], shape: tuple[int, ...]) -> np.ndarray:
-    """Remove a tensor from the tensors of an artifact and return it, after a check of its shape and number type."""
+    """Artifact folder: remove a tensor from the dictionary of tensors and return it; checks type and shape."""
     if name not in tensors:
         raise UserError(f"tensor {name} is missing")
     array = tensors.pop(name)
@@ -86,7 +88,7 @@ def take(tensors: dict, name: str, dtypes: Collection[str], shape: tuple[int, ..
 
 
 def take_bytes(tensors: dict, name: str) -> np.ndarray:
-    """Remove a tensor of encoded bytes (uint8, any length) from the tensors of an artifact and return it."""
+    """Artifact folder: remove a tensor of encoded bytes (uint8) from the dictionary of tensors and return it."""
     if name not in tensors:
         raise UserError(f"tensor {name} is missing")
     array = tensors.pop(name)
@@ -96,13 +98,15 @@ def take_bytes(tensors: dict, name: str) -> np.ndarray:
 
 
 def check_weights(name: str, array: np.ndarray) -> None:
-    """Refuse weights that are NaN or plus infinity. Minus infinity is allowed: it forbids a label or a transition."""
+    """Artifact folder: refuse weights of a model that are NaN or plus infinity.
+
+    Minus infinity is allowed: it forbids a label or a transition."""
     if not (array < np.inf).all():
         raise UserError(f"{name} holds a weight that is NaN or infinite, expected numbers")
 
 
 def as_float32(folder: Path, numbers: np.ndarray) -> np.ndarray:
-    """Weights of a model converted to float32; refuses weights that are not finite in float32.
+    """Artifact folder: the weights of a model as float32; refuses weights that are not finite in float32.
 
     `folder` is the folder of the model, for the error message."""
     with np.errstate(over="ignore"):
@@ -115,7 +119,7 @@ def as_float32(folder: Path, numbers: np.ndarray) -> np.ndarray:
 # --- fields of the description
 
 
-Fields = dict[str, tuple[Callable[[object], bool], str]]  # by name: a test of the value, the expected value in words
+Fields = dict[str, tuple[Callable[[object], bool], str]]  # by name: test of the value, expected value in words
 COMMON_FIELDS: Fields = {
     "format": (lambda value: type(value) is int and value > 0, "a number"),
     "structsparse": (lambda value: isinstance(value, str), "a version"),
@@ -124,7 +128,9 @@ COMMON_FIELDS: Fields = {
 
 
 def check_fields(description: dict, fields: Fields, optional: Collection[str] = ()) -> None:
-    """Check that `model.json` has exactly these fields, with acceptable values."""
+    """Artifact folder: check that `model.json` has exactly these fields, with acceptable values.
+
+    Fields named in `optional` may be missing."""
     for name in sorted(({*description} ^ {*fields}) - {*optional}):
         raise UserError(f"{name} is {'unknown' if name in description else 'missing'}, expected {', '.join(fields)}")
     for name, (accepts, expected) in fields.items():
@@ -133,12 +139,12 @@ def check_fields(description: dict, fields: Fields, optional: Collection[str] = 
 
 
 def are_strings(value: object) -> bool:
-    """Whether a field of `model.json` is a list of strings."""
+    """Artifact folder: whether a field of `model.json` is a list of strings."""
     return isinstance(value, list) and all(isinstance(string, str) for string in value)
 
 
 def each_is(value: object, accepts: Callable[[object], bool]) -> bool:
-    """Whether a field of `model.json` is an object all of whose values are accepted."""
+    """Artifact folder: whether a field of `model.json` is an object all of whose values `accepts` accepts."""
     return isinstance(value, dict) and all(map(accepts, value.values()))
 
 
@@ -146,7 +152,7 @@ def each_is(value: object, accepts: Callable[[object], bool]) -> bool:
 
 
 def write_model(folder: Path, description: dict, weights: bytes) -> int:
-    """Write the artifact folder of a model, completely or not at all; returns its size in bytes."""
+    """Artifact folder: write the folder of a model, completely or not at all; returns the size in bytes."""
     checksum = hashlib.sha256(weights).hexdigest()
     fields = {"format": FORMAT, "structsparse": VERSION, "sha256": checksum, **description}
     lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in fields.items())
@@ -156,9 +162,11 @@ def write_model(folder: Path, description: dict, weights: bytes) -> int:
 
 
 def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files of a model to a temporary folder and rename the folder. A failure leaves the old model."""
+    """Artifact folder: write the files of a model to a temporary folder and rename it to the artifact folder.
+
+    After a failure, the old model is still there."""
     try:
-        folder = folder.resolve()  # a link to a model stays a link
+        folder = folder.resolve()  # a symbolic link to a model remains a link
         folder.parent.mkdir(parents=True, exist_ok=True)
         other_files = {path.name for path in folder.iterdir()} - {*files} if folder.exists() else set()
         if other_files:
@@ -177,7 +185,9 @@ def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _swap(new: Path, folder: Path, old: Path) -> None:
-    """Rename the folder of the new model to `folder`, and the old model to `old`; both renamings happen or neither."""
+    """Artifact folder: rename the folder of the new model to `folder`, and the old model to `old`.
+
+    Both folders are renamed or none."""
     try:
         if folder.exists():
             folder.rename(old)
@@ -192,15 +202,15 @@ def _swap(new: Path, folder: Path, old: Path) -> None:
 
 @dataclass(frozen=True)
 class TensorParts:
-    """Which tensors of an artifact identify features or labels, by the beginnings of tensor names.
+    """Artifact folder: which tensors belong to features (`index`) or labels, by the beginnings of tensor names.
 
-    Tensors of feature keys and of positions in coded tables are recognised for every task."""
+    Tensors of feature keys, and of positions in coded tables, are recognised for every task."""
 
     index: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
 
     def part(self, tensor: str) -> str:
-        """The part of an artifact to which a tensor belongs: `index`, `labels` or `values`."""
+        """Artifact folder: the part of an artifact that a tensor belongs to: `index`, `labels` or `values`."""
         if tensor.endswith("keys") or tensor.startswith(self.index):
             return "index"
         return (
@@ -209,7 +219,9 @@ class TensorParts:
 
 
 def part_sizes(folder: Path, parts: TensorParts = TensorParts()) -> dict[str, int]:
-    """The size of an artifact by part, in bytes: `index` (features), `labels`, `values`, `description` (the rest)."""
+    """Artifact folder: the size in bytes of each part of an artifact.
+
+    The parts are `index` (features), `labels`, `values` and `description` (all other bytes)."""
     tensors = safetensors.numpy.load((folder / WEIGHTS).read_bytes())
     sizes = dict.fromkeys(("index", "labels", "values", "description"), 0)
     for name, array in tensors.items():

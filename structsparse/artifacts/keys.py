@@ -2,7 +2,7 @@
 
 The keys of a feature template are an ascending sequence of random numbers. They are encoded as Elias (1974) and Fano
 (1971) proposed. The low bits of each key are stored as they are. The high bits are stored as the number of keys with
-each value, in unary. An arithmetic coder compresses these ones and zeros to their entropy."""
+each value of the high bits, in unary. An arithmetic coder compresses these ones and zeros to their entropy."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from structsparse.features.keys import WORD, FeatureIndex
 from structsparse.kernels.artifacts import bits as packing
 
 Index = TypeVar("Index", bound=FeatureIndex)
-GUARD = 32  # additional bits of a key: an unknown feature is mistaken for a known one once in 2^GUARD
-LEAST_GUARD = 4
-EXPECTED_KEYS = "counts of features and bits of their keys"  # what `are_keys` accepts, in error messages
+GUARD = 32  # additional bits of a key; one in 2^GUARD unknown features is mistaken for a known feature
+LEAST_GUARD = 4  # fewest additional bits of a key that may be chosen
+EXPECTED_KEYS = "counts of features and bits of their keys"  # error messages: the values that `are_keys` accepts
 
 
 def are_keys(value: object) -> bool:
-    """Whether a field of `model.json` is an object of [number of features, bits of a key] by feature template."""
+    """Artifact keys: whether a field of `model.json` describes the hash keys of each feature template.
+
+    The field must be an object of [number of features, bits of a key] by template."""
     return each_is(value, lambda pair: isinstance(pair, list) and len(pair) == 2 and _possible(*pair))
 
 
 def _possible(count: object, bits: object) -> bool:
-    """Whether a template can have `count` features with distinct keys of `bits` bits."""
+    """Artifact keys: whether a template can have `count` features with distinct hash keys of `bits` bits."""
     if type(count) is not int or type(bits) is not int or not 0 < count < 2**31:
         return False
     return 0 < bits <= WORD and count <= 1 << bits
@@ -38,9 +40,9 @@ def _possible(count: object, bits: object) -> bool:
 def keep_living_(
     state: dict[str, np.ndarray], tables: Collection[str], index: FeatureIndex
 ) -> tuple[dict[str, list[int]], np.ndarray]:
-    """Restrict weight tables to feature rows with a nonzero weight, sorted by key, and encode the keys of these rows.
+    """Artifact keys: restrict weight tables to features with a nonzero weight, sorted by key, and encode these keys.
 
-    Returns the number of features and the bits of a key by template, and the keys as bytes."""
+    Returns, by template, the number of features and the bits of a key; also the encoded keys as bytes."""
     masks = [(state[name] != 0).any(axis=1) for name in tables]
     alive = np.logical_or.reduce(masks) if masks else np.zeros(len(index), bool)
     living, _ = index.keep(alive)
@@ -52,7 +54,7 @@ def keep_living_(
 
 
 def encode_keys(index: FeatureIndex) -> np.ndarray:
-    """Encode the feature keys of all templates as bytes: the low bits of all keys, then the coded high bits."""
+    """Artifact keys: encode the hash keys of all templates as bytes, first all low bits, then the coded high bits."""
     sizes = [(int(count), int(bits)) for count, bits in zip(np.diff(index.offsets), index.lengths, strict=True)]
     if len(index.keys) == 0:
         return np.zeros(0, np.uint8)
@@ -76,7 +78,7 @@ def decode_keys(
     tensors: dict,
     name: str = "keys",
 ) -> Index:
-    """Decode the feature index from the tensor `name`, which holds encoded keys.
+    """Artifact keys: decode the feature index from the tensor `name`, which holds encoded hash keys.
 
     `templates`: number of features and bits of a key by the name of the template. `parse` reads the name of a
     template."""
@@ -106,7 +108,7 @@ def decode_keys(
 
 
 def _sizes(sizes: Iterable[Sequence[int]]) -> tuple[int, list[int]]:
-    """The bytes of the low bits of all keys, and the number of coded high bits of each template.
+    """Artifact keys: the bytes of the low bits of all keys, and the number of coded high bits of each template.
 
     `sizes` has (number of keys, bits of a key) of each template."""
     total, lengths = 0, []
@@ -118,7 +120,8 @@ def _sizes(sizes: Iterable[Sequence[int]]) -> tuple[int, list[int]]:
 
 
 def _low_bits(count: int, bits: int) -> int:
-    """The number of low bits of a key, which are stored as they are.
+    """Artifact keys: the number of low bits of a hash key, which are stored as they are.
 
-    There remain four to eight values of the high bits per key, which costs a tenth of a bit more than the minimum."""
+    There remain four to eight values of the high bits per key. A key then costs a tenth of a bit more than the
+    minimum."""
     return max(0, bits - count.bit_length() - 2)

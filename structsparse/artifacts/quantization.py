@@ -13,21 +13,23 @@ from torch import Tensor
 from structsparse.artifacts.keys import GUARD, LEAST_GUARD
 from structsparse.base.errors import UserError
 
-FEWEST, MOST = 2, 10  # bits of a quantized weight
-REACHES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)  # ranges that are tried, as shares of the largest weight
-_SMALLEST = 2.0**-126  # the least step: below it float32 loses precision
+FEWEST, MOST = 2, 10  # fewest and most bits of a quantized weight
+REACHES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)  # limits of quantized weights that are tried, as shares of the largest weight
+_SMALLEST = 2.0**-126  # smallest step; float32 has fewer digits for smaller numbers
 
 
 @dataclass(frozen=True)
 class ArtifactOptions:
-    """Options for the size of an artifact; None leaves weights or feature keys as they are."""
+    """Options for the size of an artifact: quantization of weights, and shorter feature keys.
 
-    bits: int | None = None  # bits of a weight
+    An option that is None leaves the weights or the keys as they are."""
+
+    bits: int | None = None  # fewest and most bits of a quantized weight
     mistaken: float | None = None  # share of unknown features that may be mistaken for known features
 
     @classmethod
     def of(cls, options: Mapping[str, object]) -> Self:
-        """The options of the configuration group `artifact`, checked."""
+        """Size options of an artifact, such as quantization, from the configuration group `artifact`, after a check."""
         result = cls(**options)
         if result.bits is not None and (type(result.bits) is not int or not FEWEST <= result.bits <= MOST):
             raise UserError(f"artifact.bits={result.bits}: expected {FEWEST} to {MOST}, null for none")
@@ -38,15 +40,15 @@ class ArtifactOptions:
 
     @property
     def guard(self) -> int | None:
-        """The bits of a key beyond those that tell the features apart.
+        """Size option of an artifact beside quantization: the bits of a key beyond the bits that tell features apart.
 
-        An unknown feature is mistaken for a known one once in 2^guard."""
+        An unknown feature is mistaken for a known feature once in 2^guard. None keeps the full keys."""
         return None if self.mistaken is None else math.ceil(-math.log2(self.mistaken))
 
 
 @torch.no_grad()
 def quantize_all_(parameters: Iterable[Tensor], bits: int, loss: Callable[[], float]) -> None:
-    """Quantize all parameters in place, one after the other, each with the range that gives the smallest loss.
+    """Quantization of all parameters in place, one after the other, each with the range that gives the smallest loss.
 
     If few weights are large, a range smaller than the largest weight has a finer step and is often better."""
     for weights in parameters:
@@ -60,7 +62,7 @@ def quantize_all_(parameters: Iterable[Tensor], bits: int, loss: Callable[[], fl
 
 @torch.no_grad()
 def quantize_(weights: Tensor, bits: int, reach: float = 1.0) -> Tensor:
-    """Round weights in place to the nearest of 2^bits - 1 multiples of a step; returns the weights.
+    """Quantization of weights in place: round to the nearest of 2^bits - 1 multiples of a step; returns the weights.
 
     The largest multiple is about the share `reach` of the largest weight. Zeros and infinities stay as they are. The
     step has 8 binary digits, so that float32 represents all multiples exactly."""
@@ -71,4 +73,4 @@ def quantize_(weights: Tensor, bits: int, reach: float = 1.0) -> Tensor:
     digits, exponent = math.frexp(reach * largest / most)
     step = max(math.ldexp(math.ceil(digits * 256) / 256, exponent), _SMALLEST)
     multiples = torch.round(weights.double() / step).clamp(-most, most)
-    return weights.copy_(torch.where(finite, multiples * step + 0.0, weights.double()))  # -0 becomes 0
+    return weights.copy_(torch.where(finite, multiples * step + 0.0, weights.double()))  # adding 0.0 turns -0 into 0

@@ -1,6 +1,7 @@
 """Lossless coding of weight tables as tensors of an artifact: positions and values of nonzero entries apart.
 
-Of several exact encodings of a table the smallest is chosen; the plain float32 array is one of them."""
+Several encodings of a table are tried, and the smallest is chosen. The plain float32 array is one of these
+encodings."""
 
 from __future__ import annotations
 
@@ -19,17 +20,17 @@ from structsparse.artifacts.coding import (
 from structsparse.artifacts.folder import take, take_bytes
 from structsparse.base.errors import UserError
 
-_HEADER = 66  # bytes that safetensors needs for each tensor, besides its name
-_WIDEST_CODE = 10  # bits of the code of a value
-_SAMPLE = 1 << 14  # number of values in the sample that shows whether there are too many distinct values
-_WIDEST_CHAIN = 9  # bits of a label at most, for the label before to be a part of the context
+_HEADER = 66  # bytes of the header of a tensor in a safetensors file, besides the name of the tensor
+_WIDEST_CODE = 10  # most bits of the code of a value
+_SAMPLE = 1 << 14  # values in the sample that shows whether there are too many distinct values
+_WIDEST_CHAIN = 9  # most bits of a label for which the context includes the label before
 
 
 def encode_table(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
-    """Encode a weight table (float32 [rows, labels] or [rows]) as tensors, by the smallest of three encodings.
+    """Artifact tables: encode a weight table (float32 [rows, labels] or [rows]) as tensors, in the smallest way.
 
-    The encodings are: the plain array; the nonzero entries row by row; the nonzero entries of the distinct rows,
-    with the number of the distinct row for each row."""
+    The encodings are: the plain array; the nonzero entries row by row; the nonzero entries of the distinct rows, with
+    the number of the distinct row for each row."""
     flat = table.reshape(len(table), math.prod(table.shape[1:]))
     plain = {name: np.ascontiguousarray(table)}
     if flat.shape[1] == 1 and flat.all() and _too_many(flat[:, 0]):
@@ -44,7 +45,7 @@ def encode_table(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def decode_table(tensors: dict, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Decode a weight table of this shape that `encode_table` has encoded: float32.
+    """Artifact tables: decode a weight table of this shape that `encode_table` has encoded: float32.
 
     The tensors of the table are removed from the dictionary."""
     if name in tensors or not any(stored.startswith(f"{name}.") for stored in tensors):
@@ -58,7 +59,7 @@ def decode_table(tensors: dict, name: str, shape: tuple[int, ...]) -> np.ndarray
 
 
 def _file_bytes(tensors: dict[str, np.ndarray]) -> int:
-    """The bytes that tensors take in a safetensors file, including their headers."""
+    """Artifact tables: the bytes that tensors take in a safetensors file, including their headers."""
     return sum(array.nbytes + len(name) + _HEADER for name, array in tensors.items())
 
 
@@ -66,8 +67,10 @@ def _file_bytes(tensors: dict[str, np.ndarray]) -> int:
 
 
 def _distinct(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct rows of a table, the most frequent first, and for each row the number of its distinct row."""
-    plain = np.ascontiguousarray(flat + np.float32(0))  # -0 becomes 0
+    """Artifact tables: the distinct rows of a weight table, the most frequent first.
+
+    Also returns, for each row, the number of its distinct row."""
+    plain = np.ascontiguousarray(flat + np.float32(0))  # turns -0 into 0
     as_items = plain.view(np.dtype((np.void, plain.dtype.itemsize * plain.shape[1]))).ravel()
     _, first, numbers, counts = np.unique(as_items, return_index=True, return_inverse=True, return_counts=True)
     order = np.lexsort((first, -counts))
@@ -75,7 +78,9 @@ def _distinct(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _encode_rows(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
-    """Encode the nonzero entries of a table as tensors: their number in each row, their labels, their values."""
+    """Artifact tables: encode the nonzero entries of a weight table as tensors, row by row.
+
+    The tensors are the number of nonzero entries in each row, the labels (columns) of these entries, and the values."""
     rows, labels = np.nonzero(table)
     counts = np.bincount(rows, minlength=len(table))
     contexts, chained, width = _label_contexts(counts, table.shape[1])
@@ -87,7 +92,7 @@ def _encode_rows(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _decode_rows(tensors: dict, name: str, rows: int, labels: int) -> np.ndarray:
-    """Decode the table that `_encode_rows` has encoded: float32 [rows, labels]"""
+    """Artifact tables: decode the weight table that `_encode_rows` has encoded: float32 [rows, labels]."""
     counts = _symbols(tensors, f"{name}.counts", bits_of(labels), rows)
     if (counts > labels).any():
         raise UserError(f"{name}.counts holds {counts.max()}, expected 0 to {labels}")
@@ -106,14 +111,15 @@ def _decode_rows(tensors: dict, name: str, rows: int, labels: int) -> np.ndarray
 
 
 def _symbols(tensors: dict, name: str, width: int, count: int, *contexts: np.ndarray) -> np.ndarray:
-    """Decode the integers of one tensor of a table: int64 [count]"""
+    """Artifact tables: decode the integers of one tensor of a weight table: int64 [count]."""
     return decode_symbols(take_bytes(tensors, name), name, width, count, *contexts).astype(np.int64)
 
 
 def _label_contexts(counts: np.ndarray, labels: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """The coding contexts and chaining flags of the labels of all nonzero entries, and the bits of a label.
+    """Artifact tables: the coding context of the label (column) of each nonzero entry of a weight table.
 
-    The context is the number of nonzero entries of the row and, unless there are very many labels, the label before."""
+    The context is the number of nonzero entries of the row and, unless there are very many labels, the label before.
+    Also returns whether the label before is part of the context (chained), for each entry, and the bits of a label."""
     width = bits_of(labels - 1)
     sizes = np.repeat(counts, counts)
     chained = np.ones(len(sizes), bool)
@@ -124,7 +130,9 @@ def _label_contexts(counts: np.ndarray, labels: int) -> tuple[np.ndarray, np.nda
 
 
 def _value_contexts(counts: np.ndarray) -> np.ndarray:
-    """The coding contexts of the values of all nonzero entries: the number of entries of the row, at most four."""
+    """Artifact tables: the coding context of the value of each nonzero entry of a weight table.
+
+    The context is the number of nonzero entries of the row, at most four, minus one."""
     return np.minimum(np.repeat(counts, counts), 4) - 1
 
 
@@ -132,7 +140,9 @@ def _value_contexts(counts: np.ndarray) -> np.ndarray:
 
 
 def _encode_values(name: str, values: np.ndarray, contexts: np.ndarray) -> dict[str, np.ndarray]:
-    """Encode values (float32 [entries]) as tensors: multiples of a step, codes of the distinct values, or plain."""
+    """Artifact tables: encode the nonzero values (float32 [entries]) of a weight table as tensors, in the smallest way.
+
+    The encodings are: multiples of a step, codes of the distinct values, or the plain values."""
     plain = {f"{name}.values": values}
     if _too_many(values):
         return plain
@@ -151,12 +161,14 @@ def _encode_values(name: str, values: np.ndarray, contexts: np.ndarray) -> dict[
 
 
 def _too_many(values: np.ndarray) -> bool:
-    """Whether a sample of the values has more distinct values than there are codes; this saves sorting all values."""
+    """Artifact tables: whether a sample of values of a weight table has more distinct values than there are codes.
+
+    The sample saves sorting all values."""
     return len(np.unique(values[:_SAMPLE])) > 1 << _WIDEST_CODE
 
 
 def _decode_values(tensors: dict, name: str, contexts: np.ndarray) -> np.ndarray:
-    """Decode the values that `_encode_values` has encoded: float32 [entries]"""
+    """Artifact tables: decode the values that `_encode_values` has encoded: float32 [entries]."""
     entries = len(contexts)
     if f"{name}.codes" not in tensors:
         return take(tensors, f"{name}.values", ["float32"], (entries,))
@@ -175,11 +187,11 @@ def _decode_values(tensors: dict, name: str, contexts: np.ndarray) -> np.ndarray
 
 
 def step_of(values: np.ndarray) -> np.float32 | None:
-    """The largest number of which all values are exact small multiples, or None if there is no such number."""
+    """Artifact tables: the largest step such that all values are exact small multiples of the step, or None."""
     if not len(values) or not np.isfinite(values).all() or not values.any():
         return None
     sizes = np.abs(values[values != 0]).astype(np.float64)
-    unit = np.spacing(np.float32(sizes.min()))  # every float32 from the smallest value on is a multiple of it
+    unit = np.spacing(np.float32(sizes.min()))  # every float32 of at least this absolute value is a multiple of `unit`
     if sizes.max() / unit >= 2**53:
         return None
     step = np.gcd.reduce((sizes / np.float64(unit)).astype(np.int64)) * np.float64(unit)

@@ -6,15 +6,18 @@ import numpy as np
 
 
 def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Concatenated index ranges begin : begin + length of all pairs (begin, length): int64 [sum of lengths]"""
+    """Ragged array: the concatenated index ranges begin : begin + length of all pairs (begin, length).
+
+    Returns int64 [sum of lengths]."""
     ends = np.cumsum(lengths)
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
 
 
 def padded_batches(sizes: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
-    """Slices (begin, end) of items sorted by falling size, for batches padded to their largest item.
+    """Batches of arrays of similar size: slices (begin, end) of items sorted by falling size.
 
-    The number of items times the largest size is at most `limit`, unless the slice has a single item."""
+    Each batch is padded to the largest item of the batch. The number of items times the largest size is at most
+    `limit`, unless the slice has a single item."""
     begin = 0
     while begin < len(sizes):
         end = min(begin + max(1, limit // max(1, int(sizes[begin]))), len(sizes))

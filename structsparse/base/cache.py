@@ -1,9 +1,9 @@
 """Disk cache of arrays, addressed by content: the key of an entry is a hash of all inputs of its computation.
 
-An entry is one file: a line of JSON that describes the arrays, then the bytes of the arrays, all under checksums.
-Entries are written to a temporary file and renamed, so readers never see half of an entry and concurrent writers do
-no harm. Entries are memory-mapped, so concurrent runs share the memory. When the cache is too large, the least
-recently used entries are evicted."""
+An entry is one file: a line of JSON that describes the arrays, then the bytes of the arrays. Checksums
+cover the line and the arrays. Entries are written to a temporary file and renamed, so readers never see half of an
+entry and concurrent writers do no harm. Entries are memory-mapped, so concurrent runs share the memory. When the cache
+is too large, the least recently used entries are evicted."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ import pooch
 from structsparse.base.errors import UserError
 
 CACHE_VARIABLE = "STRUCTSPARSE_CACHE"
-FORMAT = 1  # version of the format of entries; a part of every key
-_ALIGNMENT = 64  # bytes of a cache line of the CPU
-_ABANDONED = 3600  # seconds after which a temporary file is taken to be left by a process that was killed
+FORMAT = 1  # version of the file format of cache entries; part of every key
+_ALIGNMENT = 64  # bytes; arrays begin at multiples of this, the size of a CPU cache line
+_ABANDONED = 3600  # seconds after which a temporary file counts as left behind by a killed process
 _DTYPES = ("int32", "int64", "uint64")
 
 Arrays = dict[str, np.ndarray]
@@ -39,12 +39,12 @@ class Damaged(Exception):
 
 
 def cache_folder() -> Path:
-    """The folder for everything that can be computed or downloaded again: STRUCTSPARSE_CACHE or the platform's own."""
+    """The cache folder for all results and downloads that can be made again: STRUCTSPARSE_CACHE or the system's."""
     return Path(os.environ.get(CACHE_VARIABLE) or pooch.os_cache("structsparse")).expanduser()
 
 
 def folder() -> Path:
-    """The folder of the cache entries."""
+    """The folder of the cache entries, inside the cache folder."""
     return cache_folder() / "prepared"
 
 
@@ -93,14 +93,16 @@ def load_or_make(key: str, make: Callable[[], Arrays], megabytes: int, report: C
 
 
 def load(key: str) -> Arrays | None:
-    """The arrays of a cache entry, or None if there is no entry. Changes to the arrays do not reach the file."""
+    """The arrays of a cache entry, or None if there is no entry.
+
+    Changes to the arrays do not change the file. A damaged entry is removed and raises Damaged."""
     path = folder() / key
     try:
         with path.open("rb") as file:
             arrays = _decoded(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-    except OSError:  # no entry, or an unreadable one
+    except OSError:  # there is no entry, or the entry cannot be read
         return None
-    except ValueError as error:  # also raised for an empty file, which cannot be mapped
+    except ValueError as error:  # damaged; an empty file cannot be mapped and also raises ValueError
         with contextlib.suppress(OSError):
             path.unlink()
         raise Damaged(f"{path} is damaged ({error}) and was removed") from None
@@ -110,9 +112,9 @@ def load(key: str) -> Arrays | None:
 
 
 def store(key: str, arrays: Mapping[str, np.ndarray], limit: int) -> None:
-    """Write a cache entry, then evict other entries until all take at most `limit` bytes. Raises OSError.
+    """Write a cache entry, then evict other entries until all entries take at most `limit` bytes.
 
-    Arrays that are larger than the limit are not stored."""
+    Arrays that are larger than the limit in total are not stored. A failed write raises OSError."""
     if sum(array.nbytes for array in arrays.values()) > limit:
         return
     folder().mkdir(parents=True, exist_ok=True)
@@ -122,7 +124,7 @@ def store(key: str, arrays: Mapping[str, np.ndarray], limit: int) -> None:
             _write(file, arrays)
             file.close()
             temporary.chmod(0o644)
-            temporary.replace(folder() / key)  # not flushed to the disk: the checksums show what a crash has damaged
+            temporary.replace(folder() / key)  # no fsync: after a crash, checksums detect a damaged entry
         finally:
             temporary.unlink(missing_ok=True)
     _evict(key, limit)
@@ -164,22 +166,22 @@ def _decoded(entry: mmap.mmap) -> Arrays:
 
 
 def _bytes(array: np.ndarray) -> memoryview:
-    """The bytes of an array of a cache entry."""
+    """The bytes of an array of a cache entry, without a copy if the array is contiguous."""
     return np.ascontiguousarray(array).view(np.uint8).data
 
 
 def _aligned(size: int) -> int:
-    """A position in a cache entry, rounded up to a multiple of the alignment."""
+    """A position in the file of a cache entry, rounded up to a multiple of the alignment."""
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _evict(newest: str, limit: int) -> None:
-    """Remove the least recently used entries beyond `limit` bytes, and abandoned temporary files.
+    """Remove the least recently used cache entries beyond `limit` bytes, and abandoned temporary files.
 
     The entry `newest` is never removed."""
     now, entries = time.time(), []
     for path in folder().iterdir():
-        with contextlib.suppress(OSError):  # another process may have removed it
+        with contextlib.suppress(OSError):  # another process may have removed the file
             state = path.stat()
             if path.name.startswith("."):
                 if now - state.st_mtime > _ABANDONED:

@@ -6,6 +6,6 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def configuration_folder() -> Path:
-    """The folder of `config.yaml` and of the options of each configuration group."""
+    """The configuration folder, which has `config.yaml` and a folder of options for each configuration group."""
     installed = _PACKAGE / "conf"
     return installed if installed.is_dir() else _PACKAGE.parent / "conf"

@@ -1,4 +1,4 @@
-"""Input and output of commands: standard input and output, or the files named by options."""
+"""Console input and output of commands: standard input and output, or the files named by options."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from structsparse.base.files import atomic_file
 
 
 def source(options: argparse.Namespace) -> Path | BinaryIO:
-    """The input of a command: the file of the option `input`, or standard input."""
+    """Console input of a command: the file of the option `input`, or standard input."""
     return sys.stdin.buffer if options.input is None else options.input
 
 
 @contextlib.contextmanager
 def write_output(options: argparse.Namespace) -> Iterator[BinaryIO]:
-    """The output of a command: the file of the option `output`, written atomically, or standard output."""
+    """Console output of a command: the file of the option `output`, written atomically, or standard output."""
     if options.output is None:
         yield sys.stdout.buffer
     else:
@@ -29,11 +29,11 @@ def write_output(options: argparse.Namespace) -> Iterator[BinaryIO]:
 
 
 def check_output(path: Path | None) -> None:
-    """Refuse an output path that is a folder or a device."""
+    """Refuse an output path of a console command that is a folder or a device."""
     if path is not None and path.exists() and not path.is_file():
         raise UserError(f"{path}: is not a regular file, expected one that can be replaced")
 
 
 def note(text: str) -> None:
-    """Print a note for the user to standard error."""
+    """Print a note for the user to the console (standard error)."""
     print(f"note: {text}", file=sys.stderr)

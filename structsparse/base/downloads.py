@@ -1,4 +1,4 @@
-"""Known corpora: files identified by name and checksum, found on this machine or downloaded."""
+"""Downloads of known corpora: files identified by name and checksum, found on this machine or downloaded."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ DATA_VARIABLE = "STRUCTSPARSE_DATA"
 
 
 def data_folders() -> list[Path]:
-    """The folders where corpora are looked up: STRUCTSPARSE_DATA if it is set, then the cache."""
+    """Folders searched for a corpus before its download: STRUCTSPARSE_DATA if it is set, then the cache."""
     data = os.environ.get(DATA_VARIABLE)
     return [*([Path(data).expanduser()] if data else []), cache_folder()]
 
 
 def find_path(path: str) -> Path:
-    """The path of a file or folder that the user has named: as given, or below STRUCTSPARSE_DATA."""
+    """Path of a user's file or folder, which needs no download: as given, or below STRUCTSPARSE_DATA."""
     data = os.environ.get(DATA_VARIABLE)
     candidates = [Path(path).expanduser(), *([Path(data).expanduser() / path] if data else [])]
     for candidate in candidates:
@@ -42,7 +42,7 @@ def find_path(path: str) -> Path:
 
 @dataclass(frozen=True)
 class KnownFile:
-    """A file of a known corpus, with its checksum."""
+    """Downloadable file of a known corpus: its name and its checksum."""
 
     name: str
     sha256: str  # checksum of the decompressed text in UTF-8; a text in Latin-1 is converted first
@@ -50,21 +50,21 @@ class KnownFile:
 
 @dataclass(frozen=True)
 class KnownCorpus:
-    """A known corpus of a few files, with the URLs from which they can be downloaded."""
+    """Known corpus of a few files, with the URLs for their download."""
 
     name: str
-    folder: str  # below STRUCTSPARSE_DATA and below the cache
-    # URLs are tried in this order; {file} stands for the name of a file, a part after # names a file in a zip archive
-    urls: tuple[str, ...]  # if empty, the corpus cannot be downloaded
-    files: Mapping[str, KnownFile]  # by split: train, dev, test, if the corpus has them
+    folder: str  # name of the corpus folder in STRUCTSPARSE_DATA and in the cache
+    # URLs are tried in order. {file} stands for the name of a file; a part after # names a file in a zip archive.
+    urls: tuple[str, ...]  # empty if the corpus cannot be downloaded
+    files: Mapping[str, KnownFile]  # by split: those of train, dev and test that the corpus has
     hint: str = ""  # the end of the error message for a missing file
 
     def locate(self) -> dict[str, Path]:
-        """The file of each split: below STRUCTSPARSE_DATA, else in the cache, else downloaded to the cache."""
+        """Locate the file of each split of a corpus: in STRUCTSPARSE_DATA, else in the cache, else by download."""
         return {split: self._find(file) for split, file in self.files.items()}
 
     def _find(self, file: KnownFile) -> Path:
-        """The path of a corpus file, which is downloaded if it is not on this machine."""
+        """Path of one file of a known corpus, after a download if the file is not on this machine."""
         paths = [folder / self.folder / file.name for folder in data_folders()]
         for path in paths:
             if path.is_file():
@@ -83,7 +83,7 @@ class KnownCorpus:
         raise UserError(self._missing(file, failures, paths[-1]))
 
     def _missing(self, file: KnownFile, failures: list[str], cached: Path) -> str:
-        """The error message for a missing corpus file: the reason, and where to put the file."""
+        """Error message for a corpus file whose download failed: the reason, and where to put the file."""
         companions = ", ".join(other.name for other in self.files.values() if other is not file)
         data = f"{DATA_VARIABLE}/{self.folder}/{file.name}"
         value = os.environ.get(DATA_VARIABLE) or "not set"
@@ -96,17 +96,17 @@ class KnownCorpus:
 
 @dataclass(frozen=True)
 class KnownArchive:
-    """A known corpus of very many files, found as a folder or downloaded as one tar archive."""
+    """Known corpus of very many files, found as a folder or downloaded as one tar archive."""
 
     name: str
-    folder: str  # below STRUCTSPARSE_DATA and below the cache
+    folder: str  # name of the corpus folder in STRUCTSPARSE_DATA and in the cache
     urls: tuple[str, ...]
-    sha256: str  # checksum of the archive as the server sends it
-    parts: Mapping[str, str]  # folders of the corpus that are used: {name: path in the archive}
-    example: str  # the path of a file of the corpus, for error messages
+    sha256: str  # checksum of the downloaded archive, still compressed
+    parts: Mapping[str, str]  # folders of the corpus folder: {name: path in the archive}
+    example: str  # path of a file below the corpus folder, for error messages
 
     def locate(self) -> Path:
-        """The folder with all parts: below STRUCTSPARSE_DATA, else in the cache, else downloaded to the cache."""
+        """Locate the folder of an archived corpus: in STRUCTSPARSE_DATA, else in the cache, else by download."""
         paths = [folder / self.folder for folder in data_folders()]
         for path in paths:
             if self._is_complete(path):
@@ -126,18 +126,18 @@ class KnownArchive:
         )
 
     def _is_complete(self, path: Path) -> bool:
-        """Whether a corpus folder has all parts."""
+        """Whether the folder of a downloaded corpus archive has all parts."""
         return all((path / part).is_dir() for part in self.parts)
 
     def _checked(self, data: bytes) -> bytes:
-        """The bytes of the archive, if they have the expected checksum."""
+        """The bytes of a downloaded archive, if the checksum is the expected one; otherwise an error."""
         checksum = hashlib.sha256(data).hexdigest()
         if checksum != self.sha256:
             raise _OtherContent(f"another archive, SHA-256 {checksum[:12]}... where {self.sha256[:12]}... is expected")
         return data
 
     def _unpack(self, data: bytes, target: Path) -> None:
-        """Unpack the archive of a corpus to a temporary folder and rename it."""
+        """Unpack a downloaded archive into a temporary folder, then rename it to the folder of the corpus."""
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as temporary:
             corpus = Path(temporary) / self.folder
@@ -149,28 +149,28 @@ class KnownArchive:
             try:
                 corpus.rename(target)
             except OSError:
-                if not self._is_complete(target):  # else another run was faster
+                if not self._is_complete(target):  # if complete, another run has made the folder
                     raise
 
 
 class _OtherContent(Exception):
-    """Error for a complete download whose checksum is not the expected one."""
+    """Error for a complete download whose checksum or content is not the expected one."""
 
 
-# the exceptions of a failed download; those of requests are OSErrors
+# the exceptions of a failed download; exceptions of the library requests are OSErrors
 _FAILURES = OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError, _OtherContent
 
 
 def _fetch(url: str) -> bytes:
-    """Download the bytes of a URL, as the server sends them."""
+    """Download the bytes of a URL without decompression."""
     buffer = io.BytesIO()
-    download = pooch.HTTPDownloader(chunk_size=1 << 16, timeout=(10, 60))  # seconds to connect, and between bytes
+    download = pooch.HTTPDownloader(chunk_size=1 << 16, timeout=(10, 60))  # seconds to connect, and to wait for data
     download(url, buffer, None)
     return buffer.getvalue()
 
 
 def _download(url: str) -> bytes:
-    """Download a URL and decompress gzip; for url#member, the file `member` of a zip archive."""
+    """Download a URL and decompress gzip; for `url#member`, return the file `member` of a zip archive."""
     url, _, member = url.partition("#")
     data = _fetch(url)
     if member:
@@ -182,7 +182,7 @@ def _download(url: str) -> bytes:
 
 
 def _checked(text: bytes, file: KnownFile) -> bytes:
-    """The downloaded text in UTF-8, if it has the checksum of the corpus file; otherwise an error."""
+    """The downloaded text of a corpus file in UTF-8, if the checksum is the expected one; otherwise an error."""
     for candidate in (text, text.decode("latin-1").encode()):
         if hashlib.sha256(candidate).hexdigest() == file.sha256:
             return candidate
@@ -191,7 +191,7 @@ def _checked(text: bytes, file: KnownFile) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Why a download failed, in words, without the internals of connection errors."""
+    """The reason of a failed download in words, without the internals of connection errors."""
     if isinstance(error, requests.HTTPError):
         return f"the server answers {error.response.status_code} {error.response.reason}"
     if isinstance(error, requests.Timeout):

@@ -14,9 +14,9 @@ from structsparse.base.errors import UserError
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that replaces `path` when the block ends without an error. Missing folders are made.
+    """Atomic file writing: a binary file that replaces `path` when the block ends without an error.
 
-    The file is written under a temporary name, flushed to the disk and renamed."""
+    The file is written under a temporary name, flushed to the disk and renamed. Missing folders are made."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,6 +38,6 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in UTF-8, atomically."""
+    """Write a text file in UTF-8 atomically: the whole text is written, or the old file stays."""
     with atomic_file(path) as file:
         file.write(text.encode("utf-8"))

@@ -1,6 +1,6 @@
 """Lazy imports: public names of a package that are imported on first use (PEP 562).
 
-So importing the package itself costs nothing."""
+The import of the package itself therefore takes no time."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from importlib import import_module
 def lazy_names(
     package: str, homes: Mapping[str, tuple[str, ...]], modules: tuple[str, ...] = ()
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """The functions `__getattr__` and `__dir__` of a package that imports its public names on first use.
+    """Lazy imports: functions `__getattr__` and `__dir__` of a package that imports public names on first use.
 
-    `homes` has the public names of each module; `modules` are modules that are public themselves."""
+    `homes` maps each module to the public names that it defines. `modules` are modules that are public names
+    themselves."""
     home = {name: module for module, names in homes.items() for name in names}
 
     def get(name: str) -> object:
-        """A public name of the package, imported and then stored in the package."""
+        """Lazy import of one public name of the package, which is then stored in the package."""
         if name in modules:
             return import_module(f"{package}.{name}")
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(f"{package}.{home[name]}"), name)
-        setattr(sys.modules[package], name, value)  # the next use finds it without this function
+        setattr(sys.modules[package], name, value)  # the next use finds the name without this function
         return value
 
     return get, lambda: sorted(sys.modules[package].__all__)

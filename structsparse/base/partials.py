@@ -1,4 +1,4 @@
-"""Partial applications (`functools.partial`): the class or function behind one."""
+"""Partial applications (`functools.partial`): the class or function that a partial application calls."""
 
 from collections.abc import Callable
 from functools import partial

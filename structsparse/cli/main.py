@@ -24,7 +24,9 @@ examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program and return the exit status: 0, 2 for mistakes of the user, 130 after Ctrl-C."""
+    """Main function of the program `structsparse`: parse the command line, run a subcommand, return the exit status.
+
+    The exit status is 0, or 2 for mistakes of the user, or 130 after Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["train"]:
         return train.main(arguments[1:])
@@ -49,22 +51,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
+    """The main parser of the command line, with a parser for each subcommand."""
     raw = argparse.RawDescriptionHelpFormatter
     result = argparse.ArgumentParser("structsparse", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=raw)
     result.add_argument("--version", action="version", version=f"structsparse {VERSION}")
     adder = result.add_subparsers(metavar="COMMAND", required=True)
-    adder.add_parser("train", help=train.PURPOSE, add_help=False)  # reads its own arguments
+    adder.add_parser("train", help=train.PURPOSE, add_help=False)  # `train.main` parses the arguments of train
     models.add_subcommands(adder)
     return result
 
 
 def _failed(reason: str) -> int:
-    """Print an error message to standard error; returns exit status 2."""
+    """Main program: print an error message to standard error; returns exit status 2."""
     print(f"error: {reason}", file=sys.stderr)
     return 2
 
 
 def _discard_output() -> None:
-    """Redirect standard output to nowhere, so that Python does not try to write the rest when it exits."""
+    """Main program: redirect standard output to the null device, so that Python writes nothing more at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Subcommands that use a trained model, such as predict and evaluate, put together from what the tasks declare."""
+"""Subcommands that use trained models, such as predict and evaluate, assembled from the declarations of the tasks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from structsparse.base.errors import UserError
 from structsparse.cli import evaluate, predict
 from structsparse.tasks import registry
 
-SHARED = {"predict": predict, "evaluate": evaluate}  # subcommands that all tasks share
-Parts = Mapping[str, Subcommand]  # what each task contributes to one subcommand
+SHARED = {"predict": predict, "evaluate": evaluate}  # modules of the subcommands that all tasks share
+Parts = Mapping[str, Subcommand]  # by task: the contribution of the task to one subcommand
 
 
 def add_subcommands(adder) -> None:
-    """Add a parser for every subcommand to argparse's subparsers."""
+    """Add a parser to argparse's subparsers for every subcommand that uses trained models."""
     tasks = dict(registry.commands())
     for name, parts in _by_name(tasks).items():
         purpose = SHARED[name].PURPOSE if name in SHARED else next(iter(parts.values())).purpose
@@ -37,7 +37,7 @@ def add_subcommands(adder) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run a subcommand with the function of the task for which the model was trained."""
+    """Run a subcommand on a trained model, with the function of the model's task."""
     task, tasks = registry.task_of(options.model), dict(registry.commands())
     parts = _by_name(tasks)[options.command]
     model = f"{options.model} is {tasks[task].singular if task in tasks else f'a model of task {task}'}"
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _by_name(tasks: Mapping[str, ModelCommands]) -> dict[str, dict[str, Subcommand]]:
-    """The subcommands by name, each with the contribution of every task."""
+    """The subcommands for trained models by name, each with the contribution of every task."""
     names = {name: {} for name in SHARED}
     for task, commands in tasks.items():
         for part in commands.subcommands:
@@ -62,7 +62,7 @@ def _by_name(tasks: Mapping[str, ModelCommands]) -> dict[str, dict[str, Subcomma
 
 
 def _owners(parts: Parts) -> dict[str, dict[str, Argument]]:
-    """The arguments that tasks add to a subcommand; for each argument, the tasks that have it."""
+    """For each argument of a subcommand for trained models: the tasks that declare the argument."""
     owners = {}
     for task, part in parts.items():
         for argument in part.arguments:
@@ -71,9 +71,9 @@ def _owners(parts: Parts) -> dict[str, dict[str, Argument]]:
 
 
 def _add_arguments(parser: argparse.ArgumentParser, parts: Parts, tasks: Mapping[str, ModelCommands]) -> None:
-    """Add the arguments of tasks to a parser.
+    """Add the arguments that tasks declare for their models to the parser of a subcommand.
 
-    Arguments that only some tasks have stand in a section that names the kinds of models."""
+    Arguments of only some tasks are in a section whose title names the kinds of models."""
     groups = {(*parts,): parser}
     for owners in _owners(parts).values():
         group = groups.get((*owners,)) or parser.add_argument_group(f"for {_plurals(owners, tasks)} only")

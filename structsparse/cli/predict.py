@@ -1,4 +1,4 @@
-"""The subcommand `structsparse predict`: purpose and arguments that all tasks share."""
+"""The subcommand `structsparse predict`: the help line and the arguments that all tasks share."""
 
 from pathlib import Path
 

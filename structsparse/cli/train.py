@@ -1,6 +1,6 @@
 """The subcommand `structsparse train` and the function `structsparse.train`: training runs from options, by Hydra.
 
-Heavy modules are imported after the arguments are understood."""
+Heavy modules are imported after the arguments have been checked."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train with the options of the command line; returns the exit status."""
+    """Subcommand train: train with the options of the command line; returns the exit status."""
     if {"--help", "-h"} & {*arguments}:
         print(help_text(arguments), end="")
         return 0
     try:
-        check_options(arguments)  # options of earlier versions are refused
+        check_options(arguments)  # refuses options of earlier versions
     except UserError as error:
         return _failed(str(error))
     import hydra
@@ -45,13 +45,13 @@ def main(arguments: Sequence[str]) -> int:
     folder = str(configuration_folder())
 
     def job(cfg: DictConfig) -> None:
-        """One run of Hydra, with the command line as it was typed."""
+        """Subcommand train: one run of Hydra, with the command line as the user typed it."""
         sys.argv = command  # Lightning starts the other processes of a distributed run with this command
         _run(cfg)
 
     overrides = [a for a in arguments if a.startswith("~") or ("=" in a and not a.startswith("-"))]
     flags = [argument for argument in arguments if argument not in overrides]
-    sys.argv = [command[0], *flags, *overrides]  # argparse needs all overrides next to each other
+    sys.argv = [command[0], *flags, *overrides]  # argparse needs all overrides in one block
     try:
         hydra.main(version_base="1.3", config_path=folder, config_name="config")(job)()
     finally:
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(cfg: DictConfig) -> None:
-    """One training run of the program. Mistakes of the user end in a one-line message and exit status 2."""
+    """Subcommand train: one training run; a mistake of the user ends in a one-line message and exit status 2."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
     from rich.console import Console
@@ -78,7 +78,7 @@ def _run(cfg: DictConfig) -> None:
     except _mistakes() as error:
         _failed(_reason(error))
         if HydraConfig.get().mode == RunMode.MULTIRUN:
-            raise  # Hydra goes on with the other runs before it fails
+            raise  # Hydra finishes the other runs, then fails
         sys.exit(2)
     except OSError as error:
         if error.errno not in DISK_FULL:
@@ -93,14 +93,14 @@ def _run(cfg: DictConfig) -> None:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The result of a training run: the figures of its `metrics.json`, its folder, and the trained model."""
+    """Result of the function `train`: the contents of `metrics.json`, the run folder, and the trained model."""
 
     metrics: Mapping[str, Any]
     folder: Path
 
     @cached_property
     def model(self) -> registry.Predictor:
-        """The trained model, loaded from the run folder."""
+        """Result of the function `train`: the trained model, loaded from the run folder."""
         return registry.load(self.folder)
 
 
@@ -110,10 +110,11 @@ def train(
     config_dir: str | Path | None = None,
     quiet: bool = False,
 ) -> TrainingResult:
-    """Train in this process as `structsparse train OPTIONS...` does: `train(["task=ner", "reg=group_lasso"])`.
+    """The function `structsparse.train`: train in this process, as `structsparse train OPTIONS...` does.
 
-    Results are written to `folder` (default: a new folder in `runs`). `config_dir` is a folder with further yaml
-    files of options. `quiet` prints nothing. Mistakes raise UserError."""
+    Example: `train(["task=ner", "reg=group_lasso"])`. Results are written to `folder` (default: a new folder in
+    `runs`). `config_dir` is a folder with further yaml files of options. With `quiet`, nothing is printed. Mistakes of
+    the user raise UserError."""
     if isinstance(options, str):
         raise UserError(f"options={options!r} is a string, expected a list of strings such as [{options!r}]")
     check_options(options)
@@ -132,7 +133,7 @@ def train(
 
 
 def _composed(options: list[str], folder: str | Path | None, config_dir: str | Path | None) -> tuple:
-    """The composed configuration of a run, the chosen option of each group, and the run folder.
+    """Function `train`: the configuration from the options, the choice of each config group, and the run folder.
 
     Configuration and options are also written to the run folder."""
     from hydra import compose, initialize_config_dir
@@ -159,7 +160,7 @@ def _composed(options: list[str], folder: str | Path | None, config_dir: str | P
 
 
 def _mistakes() -> tuple[type[Exception], ...]:
-    """The exception classes that report mistakes of the user."""
+    """The exception classes that `structsparse train` reports as mistakes of the user."""
     from hydra.errors import HydraException
     from lightning.fabric.utilities.exceptions import MisconfigurationException
     from omegaconf.errors import MissingMandatoryValue
@@ -168,20 +169,20 @@ def _mistakes() -> tuple[type[Exception], ...]:
 
 
 def _reason(error: Exception) -> str:
-    """The message of an exception in one line."""
+    """The error message of `structsparse train` for an exception, in one line."""
     reason = error.__cause__ if isinstance(error.__cause__, UserError) else error
     missing = f"{error.full_key} needs a value" if type(error).__name__ == "MissingMandatoryValue" else None
     return missing or " ".join(str(reason).split())
 
 
 def _failed(reason: str) -> int:
-    """Print an error message to standard error; returns exit status 2."""
+    """Print an error message of `structsparse train` to standard error; returns exit status 2."""
     print(f"error: {reason}", file=sys.stderr)
     return 2
 
 
 def silence_lightning() -> None:
-    """Silence Lightning's advice about data loaders and loggers that are not used here."""
+    """Silence messages of Lightning during `structsparse train` that do not apply to our data loaders and loggers."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*")

@@ -27,13 +27,13 @@ Train a structured predictor under a group-sparsity penalty. Results are written
   structsparse train --help reg                  lists the choices of a group, here reg, one per line
   structsparse train --help reg=group_lasso      prints the options of a choice
 """
-BASE = "_"  # the names of yaml files that several choices share begin so
+BASE = "_"  # prefix of the names of base files: yaml files that several choices include
 
 
 def help_text(arguments: Sequence[str], conf: Path | None = None) -> str:
-    """The text that `--help` prints: the choices of a group, the options of a choice, or an overview.
+    """Train help: the choices of a group, the options of a choice, or an overview.
 
-    `arguments` are the other arguments of the command line."""
+    `arguments` are the arguments of `structsparse train`; `conf` is the folder of the yaml files."""
     conf = conf or configuration_folder()
     groups = [argument for argument in arguments if (conf / argument).is_dir()]
     chosen = [argument.split("=") for argument in arguments if re.fullmatch(r"[\w/]+=\w+", argument)]
@@ -44,7 +44,7 @@ def help_text(arguments: Sequence[str], conf: Path | None = None) -> str:
 
 
 def _overview(conf: Path) -> str:
-    """The names of all choices by group, and the options that every run has."""
+    """Train help: an overview with the names of all choices by group, and the options of every run."""
     groups = sorted(path for path in conf.iterdir() if path.is_dir())
     width = max(len(group.name) for group in groups) + 2
     lines = ["Choices:"]
@@ -58,21 +58,21 @@ def _overview(conf: Path) -> str:
 
 
 def _choices(group: Path) -> str:
-    """The choices of a group, one per line, each with the comment at the head of its file."""
+    """Train help: the choices of a group, one per line, each with the comment at the head of the yaml file."""
     files = list(_files(group))
     width = max(len(path.stem) for path in files)
     return "\n".join(f"{group.name}={path.stem:<{width}}  {_comment(path)}".rstrip() for path in files) + "\n"
 
 
 def _options(file: Path, conf: Path) -> str:
-    """The text of the yaml file of a choice, after the texts of the bases that it shares with others."""
+    """Train help: the yaml text of a choice, after the texts of the base files that the choice includes."""
     bases = [_options(base, conf) for base in _bases(file)]
     text = file.read_text(encoding="utf-8").replace("# @package _global_\n", "").rstrip()
     return "\n".join([*bases, f"# {file.relative_to(conf)}", text, ""])
 
 
 def _bases(file: Path) -> Iterator[Path]:
-    """The base files in the same folder that a yaml file includes."""
+    """Train help: the base files in the same folder that a yaml file includes."""
     names = re.findall(rf"(?<![\w/@])({BASE}\w+)", file.read_text(encoding="utf-8"))
     for name in dict.fromkeys(names):
         if (base := file.with_name(f"{name}.yaml")).exists():
@@ -80,11 +80,11 @@ def _bases(file: Path) -> Iterator[Path]:
 
 
 def _files(group: Path) -> Iterator[Path]:
-    """The yaml files of the choices of a group, without base files."""
+    """Train help: the yaml files of the choices of a group, without base files."""
     return (path for path in sorted(group.glob("*.yaml")) if not path.stem.startswith(BASE))
 
 
 def _comment(path: Path) -> str:
-    """The comment at the head of a yaml file, in one line."""
+    """Train help: the comment at the head of a yaml file, in one line."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("# @package")]
     return " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), lines))

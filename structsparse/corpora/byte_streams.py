@@ -1,4 +1,4 @@
-"""Bytes of corpus files and pipes: read at once or in chunks, decompressed, cut into whole lines."""
+"""Byte streams of corpora: bytes of files and pipes, read at once or in chunks, decompressed, cut into whole lines."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import BinaryIO
 from structsparse.base.errors import UserError
 
 Source = str | os.PathLike | BinaryIO
-_CHUNK = 1 << 18  # bytes read at once: some ten thousand tokens
+_CHUNK = 1 << 18  # bytes of a chunk: some ten thousand tokens
 _GZIP = b"\x1f\x8b"  # the first bytes of gzipped data
 
 
 def name_of(source: Source) -> str:
-    """The name of a corpus file or byte stream, for messages."""
+    """The name of a byte stream for messages: the file name, or "stream" for bytes in memory."""
     if isinstance(source, str | os.PathLike):
         return str(source)
     try:
@@ -27,12 +27,12 @@ def name_of(source: Source) -> str:
 
 
 def damaged(name: str) -> UserError:
-    """The error for gzipped corpus data that cannot be decompressed."""
+    """The error for a gzipped byte stream that cannot be decompressed."""
     return UserError(f"{name}: the compressed file is cut short or damaged")
 
 
 def read_bytes(path: Path, expected: str) -> bytes:
-    """All bytes of a corpus file; error messages name the kind of file that was `expected`."""
+    """The bytes of a corpus file, read at once; error messages name the kind of file that was `expected`."""
     if path.is_dir():
         raise UserError(f"{path}: is a directory, expected {expected}")
     try:
@@ -44,7 +44,7 @@ def read_bytes(path: Path, expected: str) -> bytes:
 
 
 def read_gunzipped(path: Path, expected: str) -> bytes:
-    """All bytes of a corpus file, decompressed if the file is gzipped."""
+    """The bytes of a corpus file, read at once and decompressed if the file is gzipped."""
     data = read_bytes(path, expected)
     if not data.startswith(_GZIP):
         return data
@@ -55,11 +55,11 @@ def read_gunzipped(path: Path, expected: str) -> bytes:
 
 
 def chunks(source: Source, expected: str) -> Iterator[bytes]:
-    """The bytes of a corpus file or pipe in chunks; each chunk is handed on as soon as it arrives."""
+    """The byte stream of a file or pipe in chunks; each chunk is yielded as soon as it arrives."""
     if not isinstance(source, str | os.PathLike):
         try:
-            read = source.read1  # returns what has arrived
-        except AttributeError:  # the method `read` of an unbuffered stream also returns what has arrived
+            read = source.read1  # returns the bytes that have arrived
+        except AttributeError:  # `read` of an unbuffered stream returns the bytes that have arrived
             read = source.read
         while data := read(_CHUNK):
             yield data
@@ -77,7 +77,7 @@ def chunks(source: Source, expected: str) -> Iterator[bytes]:
 
 
 def gunzipped(name: str, data: Iterable[bytes]) -> Iterator[bytes]:
-    """Chunks of bytes, decompressed if the first two bytes are those of gzipped data."""
+    """The chunks of a byte stream, decompressed if the first two bytes mark gzipped data."""
     data = iter(data)
     start = b""
     while len(start) < len(_GZIP) and (chunk := next(data, b"")):
@@ -102,7 +102,7 @@ def gunzipped(name: str, data: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def whole_lines(data: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Chunks of bytes, cut anew into pieces that end with a line, each with whether the piece is the last."""
+    """The byte stream in pieces of whole lines, each with whether the piece is the last."""
     begun: list[bytes] = []
     for chunk in data:
         end = chunk.rfind(b"\n") + 1

@@ -1,4 +1,4 @@
-"""Column files read as a stream: sentence by sentence from a pipe, or from a file larger than memory."""
+"""Streamed column files: sentences read one by one from a pipe, or from a file larger than memory."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,7 +8,7 @@ from structsparse.corpora.columns import EXPECTED, LineReader, Sentences
 
 
 class ColumnStream:
-    """The sentences of a column file or pipe as an iterator, each as soon as the empty line after it arrives.
+    """Streamed sentences of a column file or pipe: each is yielded when the empty line after it has arrived.
 
     Columns and comments are parsed as by `read_columns`. The sentences before an error are yielded before the error is
     raised. From the first piece that is not UTF-8 on, text is read as Latin-1; earlier sentences stay as they are."""
@@ -24,16 +24,16 @@ class ColumnStream:
         self.source = source
         self.name = name_of(source)
         self._reader = LineReader(self.name, names, comments, optional)
-        self._decoding: list[str] = []  # at most one note: the text is not UTF-8
+        self._decoding: list[str] = []  # empty, or the note that the text is not UTF-8
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the user about the columns read so far."""
+        """Notes for the user about the streamed columns that have been read so far."""
         return [*self._decoding, *self._reader.notes()]
 
     @property
     def tabbed(self) -> bool:
-        """Whether the columns of the first token are separated by tabs."""
+        """Whether tabs separate the columns in the first token of the stream."""
         return self._reader.tabbed
 
     def __iter__(self) -> Iterator[Sentences]:
@@ -51,7 +51,7 @@ class ColumnStream:
                 raise failure
 
     def _lines(self) -> Iterator[tuple[list[str], bool]]:
-        """The whole lines of the column stream that have arrived, and whether they are its last lines."""
+        """The whole lines of the column stream that have arrived, with whether the stream ends after them."""
         number = 1
         for data, last in whole_lines(chunks(self.source, EXPECTED)):
             text = self._decoded(data, number)

@@ -1,10 +1,10 @@
-"""CoNLL-U and CoNLL-X treebank files: ten columns between tabs, a word a line, an empty line after a sentence.
+"""CoNLL-U and CoNLL-X treebank files: one word per line in ten columns between tabs, an empty line after a sentence.
 
-Words are numbered from 1 on. In CoNLL-U a line 3-4 is a multiword token: the spelling of words 3 and 4 together. A line
-5.1 is an empty node: a word that the sentence omits and that only the graph in column `deps` mentions. Multiword
-tokens, empty nodes and comments are kept for writing but are not tokens here. Comments followed by an empty line belong
-to the next sentence. In CoNLL-X the last two columns are a second head of the word, in a projective tree, and the
-relation of the word to it.
+Words are numbered from 1 on. In CoNLL-U, a line numbered 3-4 is a multiword token: the spelling of words 3 and 4
+together. A line numbered 5.1 is an empty node: an omitted word, which only the graph in column `deps` mentions.
+Multiword tokens, empty nodes and comments are kept for writing but are not tokens here. Comments followed by an empty
+line belong to the next sentence. In CoNLL-X, the last two columns are the head and the relation of the word in a second
+tree, which is projective.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from structsparse.corpora.treebank import COLUMNS, UNKNOWN, Treebank
 
 FIELDS = "id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc"
 ID, HEAD, DEPREL, DEPS, MISC = (FIELDS.index(name) for name in ("id", "head", "deprel", "deps", "misc"))
-# positions in FIELDS of the fields that a treebank keeps
+# positions in FIELDS of the fields that become columns of a Treebank
 _TREEBANK_FIELDS = [FIELDS.index("form" if name == "word" else name) for name in COLUMNS]
 _NUMBER = r"[1-9]\d{0,8}"
 _MULTIWORD = re.compile(rf"({_NUMBER})-({_NUMBER})", re.ASCII)
@@ -34,7 +34,9 @@ _EXPECTED = "a file of CoNLL-U"
 
 
 def read_treebank(source: Source, *, heads: bool = True) -> Treebank:
-    """The treebank of a CoNLL-U file, plain or gzipped. Without `heads` the column of heads is ignored."""
+    """Read the treebank of a CoNLL-U file, plain or gzipped.
+
+    Without `heads`, the column of heads is ignored."""
     stream = TreebankStream(source, heads=heads)
     for lines in stream.lines():
         stream.reader.take(lines)
@@ -43,7 +45,7 @@ def read_treebank(source: Source, *, heads: bool = True) -> Treebank:
 
 
 class TreebankStream:
-    """The sentences of a CoNLL-U file or pipe as an iterator, each as soon as the empty line after it arrives.
+    """CoNLL-U stream: sentences of a file or pipe, each yielded when the empty line after it has arrived.
 
     The sentences before an error are yielded before the error is raised."""
 
@@ -76,7 +78,7 @@ class TreebankStream:
             raise failure
 
     def lines(self) -> Iterator[list[str]]:
-        """Lists of the whole lines of CoNLL-U that have arrived."""
+        """Whole lines of the CoNLL-U stream, in lists of the lines that have arrived."""
         number = 0  # number of lines before the current piece
         for data, last in whole_lines(gunzipped(self.name, chunks(self.source, _EXPECTED))):
             data = data.removeprefix(b"\xef\xbb\xbf") if number == 0 else data
@@ -90,21 +92,23 @@ class TreebankStream:
 
 
 class TreeReader:
-    """Parser of CoNLL-U: `take` parses lines as they arrive, `complete` returns the sentences that have ended."""
+    """CoNLL-U reader: parses lines as they arrive and collects sentences with trees.
+
+    `take` parses lines, `complete` returns the sentences that have ended, and `end` ends the file."""
 
     def __init__(self, name: str, heads: bool = True):
         self.name, self.with_heads = name, heads
         self.number = 0  # number of the last line parsed
-        self.sentences = 0  # sentences that have ended so far
-        self.many_roots = 0  # ended sentences whose tree has several roots
-        self.trailing_comments = 0  # comments after the last sentence
+        self.sentences = 0  # number of sentences that have ended so far
+        self.many_roots = 0  # number of ended sentences whose tree has several roots
+        self.trailing_comments = 0  # number of comments after the last sentence
         self._block: list[str] = []  # lines of the current sentence
         self._words: list[list[str]] = []  # words of the current sentence, each as its ten fields
         self._numbers: list[int] = []  # line number of each word of the current sentence
-        self._other_tokens = 0  # multiword tokens and empty nodes of the current sentence
+        self._other_tokens = 0  # number of multiword tokens and empty nodes of the current sentence
         self._last = 0  # line number of the last word, multiword token or empty node of the current sentence
         self._multiword_end = 0  # number of the last word of the last multiword token of the current sentence
-        self._empty_nodes = 0  # empty nodes after the last word of the current sentence
+        self._empty_nodes = 0  # number of empty nodes after the last word of the current sentence
         self._clear()
 
     def take(self, lines: list[str]) -> None:
@@ -124,7 +128,7 @@ class TreeReader:
                 self._end_sentence()
 
     def end(self) -> None:
-        """End a CoNLL-U file: the last sentence needs no empty line; a file without a sentence is refused."""
+        """End the CoNLL-U file: the last sentence needs no empty line; a file without a sentence is refused."""
         if self._words or self._other_tokens:
             self._end_sentence()
         self.trailing_comments = len(self._block)
@@ -148,7 +152,7 @@ class TreeReader:
         return treebank
 
     def notes(self) -> list[str]:
-        """Notes for the user: the numbers of trees with several roots and of comments that are left out."""
+        """CoNLL-U notes for the user: numbers of trees with several roots and of comments left out."""
         notes = []
         if self.many_roots:
             notes.append(f"{self.many_roots:,} of {self.sentences:,} trees have several roots, where CoNLL-U has one")
@@ -158,8 +162,8 @@ class TreeReader:
         return notes
 
     def _clear(self) -> None:
-        """Forget the sentences that `complete` has returned."""
-        self._fields: list[str] = []  # the fields that a treebank keeps, token after token
+        """CoNLL-U reader: forget the sentences that `complete` has returned."""
+        self._fields: list[str] = []  # fields that become columns of a Treebank, token after token
         self._heads: list[int] = []  # [tokens], number of the head of each word
         self._lines: list[int] = []  # [tokens], line number of each word
         self._ends: list[int] = []  # [sentences], position after the last token of each sentence
@@ -206,7 +210,7 @@ class TreeReader:
         self._other_tokens = self._multiword_end = self._empty_nodes = 0
 
     def _checked_heads(self) -> list[int]:
-        """The heads of the words of the current sentence; refused if they do not form one or several trees."""
+        """The heads in the current CoNLL-U sentence; refused if they do not form one or several trees."""
         count, heads = len(self._words), []
         for word, (fields, line) in enumerate(zip(self._words, self._numbers, strict=True), 1):
             text = fields[HEAD]
@@ -239,17 +243,17 @@ class TreeReader:
 
 
 def cycle_of(heads: list[int]) -> list[int]:
-    """A cycle among the heads of a sentence, as a list of words; empty if every word descends from a root.
+    """A cycle in the heads of a CoNLL-U sentence, as a list of words; empty if the heads form trees.
 
     Each word of the list has the next word as head, and the last word has the first. `heads` are positions from 1 on,
     0 for a root."""
-    visited_from = [0] * (len(heads) + 1)  # for each word, the start of the first walk that reached the word
+    visited_from = [0] * (len(heads) + 1)  # by word: the word where the first walk that reached it started
     visited_from[0] = -1
     for start in range(1, len(heads) + 1):
         word = start
         while not visited_from[word]:
             visited_from[word], word = start, heads[word - 1]
-        if visited_from[word] == start:  # reached twice by this walk
+        if visited_from[word] == start:  # the walk from `start` has reached the word twice
             cycle = [word]
             while (word := heads[word - 1]) != cycle[0]:
                 cycle.append(word)
@@ -284,9 +288,10 @@ def write_treebank(
 ) -> None:
     """Write a treebank as CoNLL-U: the sentences as they were read, or with predicted `heads` [tokens].
 
-    Predicted heads come with relations (`labels`; None: _) and with a remark NAME=VALUE for each token, which is added
-    to `misc`. Columns that describe the old tree then become _: `deps` of words and empty nodes, and in CoNLL-X both
-    columns of the projective tree. Each line read becomes one line, so that input and output can be compared.
+    Predicted heads come with relations `labels` (None: each relation is _) and with `remarks`: a string NAME=VALUE for
+    each token, which is added to the column `misc`. Columns about the old tree then become _: the column `deps`, and in
+    CoNLL-X both columns of the projective tree. Each line read becomes one line, so that input and output can be
+    compared.
     """
     if heads is None:
         stream.write("".join(f"{block}\n\n" for block in treebank.blocks).encode())
@@ -303,11 +308,11 @@ def write_treebank(
 
 
 def _with_arc(line: str, arcs: Iterator[tuple[str, str, str]]) -> str:
-    """A CoNLL-U line with the next arc (head, relation, remark) if the line is a word; the column `deps` becomes _."""
+    """A CoNLL-U line with the next arc (head, relation, remark) if the line is a word; `deps` becomes _."""
     if line.startswith("#"):
         return line
     fields = line.split("\t")
-    if fields[DEPS].isdigit():  # CoNLL-X: head and relation in the projective tree
+    if fields[DEPS].isdigit():  # CoNLL-X: the fields DEPS and MISC have head and relation in the projective tree
         fields[MISC] = "_"
     if fields[ID].isdigit():
         fields[HEAD], fields[DEPREL], remark = next(arcs)

@@ -1,4 +1,4 @@
-"""Files of labelled documents: a folder with a folder for each label, or a table as CSV, TSV or JSON lines."""
+"""Files of labelled documents: a folder with one folder per label, or a table in CSV, TSV or JSON lines."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ from structsparse.corpora.documents import DocumentReading, Documents, DocumentS
 from structsparse.corpora.parses import with_parses
 from structsparse.corpora.splits import PARTS, completed
 
-SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".ndjson": ""}  # by file suffix; empty: JSON lines
+# separator of columns by file suffix; empty for JSON lines
+SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".ndjson": ""}
 
 
 @dataclass
 class RawDocuments:
-    """Documents as they were read: names, texts, and labels as strings."""
+    """Labelled documents as read from files: names, texts, and labels as strings."""
 
-    names: list[str] = field(default_factory=list)  # a file, or file:line
+    names: list[str] = field(default_factory=list)  # the file of each document, or file:line in a table
     texts: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
 
     def add(self, name: str, text: str, label: str) -> None:
-        """Append a document with its name, text and label."""
+        """Append a document read from a file, with its name, text and label."""
         self.names.append(name)
         self.texts.append(text)
         self.labels.append(label)
 
     @classmethod
     def concatenated(cls, parts: Iterable[RawDocuments]) -> RawDocuments:
-        """The raw documents of several collections, one collection after the other."""
+        """Concatenate the raw documents of several files or folders."""
         columns = ((part.names, part.texts, part.labels) for part in parts)
         return cls(*(list(chain(*column)) for column in zip(*columns, strict=True)))
 
     def only(self, labels: Sequence[str]) -> RawDocuments:
-        """The raw documents whose label is in `labels`."""
+        """The raw documents from files whose label is in `labels`."""
         chosen = [k for k, label in enumerate(self.labels) if label in labels]
         return RawDocuments(*([column[k] for k in chosen] for column in (self.names, self.texts, self.labels)))
 
@@ -64,9 +65,11 @@ def documents(
     split: int,
     unlabelled: str | None,
 ) -> DocumentSplits:
-    """Labelled documents of the user's own files (data=documents).
+    """Labelled documents from the user's files, in train, dev and test (data=documents).
 
-    Missing dev and test parts are random shares of train."""
+    `text` and `label` name the columns of a table. Missing dev and test parts are random shares of train: `held_out`
+    is the share, `split` the seed. `parses` has paths of parse trees by part, `unlabelled` is a path of texts without
+    labels."""
     reading = DocumentReading(tokens, lower, language)
     paths = {part: path for part, path in zip(PARTS, (train, dev, test), strict=True) if path is not None}
     raw = {part: read(find_path(path), text, label) for part, path in paths.items()}
@@ -80,7 +83,7 @@ def documents(
 
 
 def read(path: Path, text: str = "text", label: str = "label") -> RawDocuments:
-    """Read labelled documents from a table, or from a folder that has a folder of documents for each label.
+    """Read labelled documents from a table file, or from a folder that has a folder for each label.
 
     A table has a column of texts named `text` and a column of labels named `label`."""
     raw = RawDocuments()
@@ -96,7 +99,9 @@ def read(path: Path, text: str = "text", label: str = "label") -> RawDocuments:
 
 
 def content_of(path: Path) -> str:
-    """The text of a document file, plain or gzipped, in UTF-8 or else Latin-1, with \\n at the end of lines."""
+    """The text of a document file, plain or gzipped, in UTF-8 or else Latin-1.
+
+    Windows line ends (\\r\\n) become \\n."""
     data = read_gunzipped(path, "a readable file")
     try:
         text = data.decode("utf-8-sig")
@@ -111,7 +116,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def texts_of(path: Path) -> tuple[str, ...]:
-    """Texts without labels: the text of a file, or of each file in a folder and in its subfolders."""
+    """Texts without labels: the text of a document file, or of each file below a folder."""
     if not path.is_dir():
         return (content_of(path),)
     files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
@@ -121,7 +126,7 @@ def texts_of(path: Path) -> tuple[str, ...]:
 
 
 def _folder(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Name, text and label of each document of a folder of folders."""
+    """Name, text and label of each document file in a folder that has a folder for each label."""
     folders = sorted(inner for inner in path.iterdir() if inner.is_dir() and not inner.name.startswith("."))
     if not folders:
         raise UserError(f"{path}: has no folders, expected one for each label, with a file for each document")
@@ -131,7 +136,7 @@ def _folder(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _separator(path: Path) -> str:
-    """The separator of columns in a table of documents, by the suffix of the file; empty for JSON lines."""
+    """The separator of columns in a table file of documents, by the file suffix; empty for JSON lines."""
     suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     if suffix.lower() not in SEPARATORS:
         endings = ", ".join(SEPARATORS)
@@ -140,7 +145,7 @@ def _separator(path: Path) -> str:
 
 
 def _rows(path: Path, separator: str, columns: tuple[str, str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a table of documents: the line number where each row begins, and the row's text and label."""
+    """The rows of a table file of documents: the first line number, and the text and label of each row."""
     content = content_of(path)
     rows = _separated(path, content, separator) if separator else _json_lines(path, content)
     for line, row in rows:
@@ -154,8 +159,8 @@ def _rows(path: Path, separator: str, columns: tuple[str, str]) -> Iterator[tupl
 
 
 def _separated(path: Path, content: str, separator: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a table of documents in CSV or TSV."""
-    csv.field_size_limit(1 << 30)  # bytes of a document
+    """The rows of a table file of documents in CSV or TSV: first line number and cells by column."""
+    csv.field_size_limit(1 << 30)  # largest number of characters in a cell
     quoting = csv.QUOTE_MINIMAL if separator == "," or '\t"' in content else csv.QUOTE_NONE
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=separator, quoting=quoting, strict=True)
     line = 1
@@ -174,7 +179,7 @@ def _separated(path: Path, content: str, separator: str) -> Iterator[tuple[int, 
 
 
 def _json_lines(path: Path, content: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a table of documents with a JSON object a line."""
+    """The rows of a file of documents in JSON lines: line number and cells by column."""
     for number, line in enumerate(content.split("\n"), 1):
         if not line.strip():
             continue
@@ -191,7 +196,7 @@ def _json_lines(path: Path, content: str) -> Iterator[tuple[int, dict[str, str]]
 
 
 def _cell(value: object) -> str | None:
-    """A JSON value as the cell of a table of documents; None if it is neither a text nor a number."""
+    """A JSON value as a cell in a table file of documents; None if the value is neither text nor number."""
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else str(value) if isinstance(value, (int, float)) else None
@@ -207,10 +212,11 @@ def assembled(
     reading: DocumentReading,
     parses: Mapping[str, str] | None = None,
 ) -> dict[str, Documents]:
-    """The parts of a corpus of raw documents, tokenized together.
+    """Make the parts of a corpus from raw documents of files, tokenized together.
 
-    Documents with a label outside of `classes` are left out. None: the classes are all labels of train, in numerical
-    order if they are integers. `parses`: paths of files of parse trees by part."""
+    Documents with a label outside of `classes` are left out. If `classes` is None, the classes are all labels of
+    train, in numerical order if they are integers. With `numbers`, labels are numbers. `parses` has paths of files of
+    parse trees by part."""
     for part in set(parses or {}) - set(raw):
         raise UserError(f"data.parses has {part}, which is drawn from train; expected only {', '.join(raw)}")
     if numbers and classes is not None:
@@ -230,7 +236,7 @@ def assembled(
 
 
 def _classes(train: RawDocuments, requested: Sequence[str] | None) -> tuple[str, ...]:
-    """The names of the classes of documents, at least two: sorted labels of train, or the classes requested."""
+    """The classes of raw documents from files, at least two: the requested classes, or all labels of train."""
     present = set(train.labels)
     if requested is None:
         names = sorted(present, key=int if all(_is_integer(name) for name in present) else None)
@@ -245,12 +251,12 @@ def _classes(train: RawDocuments, requested: Sequence[str] | None) -> tuple[str,
 
 
 def _is_integer(name: str) -> bool:
-    """Whether the name of a class is an integer."""
+    """Whether a label in a document file is an integer."""
     return name.removeprefix("-").isdecimal() and len(name) < 100
 
 
 def _codes(raw: RawDocuments, classes: tuple[str, ...]) -> np.ndarray:
-    """The labels of documents as codes into the classes: int64 [documents]"""
+    """The labels of raw documents from files as codes into the classes: int64 [documents]."""
     code = {name: k for k, name in enumerate(classes)}
     for name, label in zip(raw.names, raw.labels, strict=True):
         if label not in code:
@@ -262,7 +268,7 @@ def _codes(raw: RawDocuments, classes: tuple[str, ...]) -> np.ndarray:
 
 
 def _numbers(raw: RawDocuments) -> np.ndarray:
-    """The labels of documents as numbers: float64 [documents]"""
+    """The labels of raw documents from files as numbers: float64 [documents]."""
     numbers = np.zeros(len(raw.labels))
     for k, label in enumerate(raw.labels):
         try:
@@ -275,12 +281,12 @@ def _numbers(raw: RawDocuments) -> np.ndarray:
 
 
 def _position(name: str) -> str:
-    """The name of a document in error messages: file, line 7 for file:7."""
+    """The position of a document in error messages about files: "file, line 7" for file:7."""
     path, colon, line = name.rpartition(":")
     return f"{path}, line {line}" if colon and line.isdecimal() else name
 
 
 def _listed(names: Mapping[str, object] | Sequence[str]) -> str:
-    """At most ten names of classes or columns, for messages."""
+    """At most ten names of classes or columns, for messages about document files."""
     names = list(names)
     return ", ".join(names[:10]) + (f", ... ({len(names)})" if len(names) > 10 else "")

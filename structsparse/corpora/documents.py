@@ -1,8 +1,8 @@
 """Labelled documents for text categorization: texts, their tokens as integer codes, sentences and phrases.
 
 A corpus is tokenized once. Train, dev and test share one list of word types, so that a code means the same word in
-each. `features.words` decides which word types are features. The position of each token in the text of its document is
-kept, so that reports can mark tokens in the text.
+each part. `features.words` decides which word types are features. The position of each token in the text of the
+document is kept, so that reports can mark tokens in the text.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from structsparse.base.arrays import ranges
 from structsparse.base.errors import UserError
 from structsparse.corpora.sentence_splitter import sentence_begins
 
+# regular expression of a token, by the option `tokens`
 TOKENS = {"words": re.compile(r"\w+"), "letters": re.compile(r"[a-zA-Z]\w*"), "spaces": re.compile(r"\S+")}
 
 
 @dataclass(frozen=True)
 class DocumentReading:
-    """Tokenization of documents.
+    """Tokenization options of documents.
 
-    tokens: `words` are runs of letters, digits and underscores; `letters` are such runs from the first letter a to z
-    on; `spaces` are runs of anything but white space."""
+    With `tokens` = "words", tokens are runs of letters, digits and underscores. With "letters", each such run is cut
+    to the part from its first letter a to z on. With "spaces", tokens are runs of characters other than white space.
+    `lower` converts tokens to small letters."""
 
     tokens: str = "words"
     lower: bool = True
@@ -40,20 +42,22 @@ class DocumentReading:
 
 @dataclass(frozen=True, eq=False)
 class Constituents:
-    """Constituents (phrases) of the parse trees of documents, by document; a phrase precedes the phrases inside it."""
+    """Constituents (phrases) in parse trees of documents, by document; a phrase precedes the phrases inside it."""
 
-    document: np.ndarray  # int32 [constituents]
+    document: np.ndarray  # int32 [constituents], number of the document, ascending
     begin: np.ndarray  # int32 [constituents], the first token, counted within the document
-    end: np.ndarray  # int32 [constituents], the token after the last
-    value: np.ndarray  # int16 [constituents], a sentiment from 0 to 4, -1 for none
+    end: np.ndarray  # int32 [constituents], the token after the last token, counted within the document
+    value: np.ndarray  # int16 [constituents], sentiment from 0 to 4, -1 if unknown
     kind: np.ndarray | None = None  # int16 [constituents], codes into kinds
-    kinds: tuple[str, ...] = ()  # NP, VP, ...; for dependency trees the relation of the head word
+    kinds: tuple[str, ...] = ()  # names of kinds: NP, VP, ...; in dependency trees, relations of head words
 
     def __len__(self) -> int:
         return len(self.document)
 
     def select(self, indices: np.ndarray, documents: int) -> Constituents:
-        """The phrases of the documents at `indices`, in that order; `documents` is the number of documents before."""
+        """The constituents of the documents at `indices`, in that order.
+
+        `documents` is the number of documents before the selection."""
         bounds = np.searchsorted(self.document, np.arange(documents + 1))
         sizes = np.diff(bounds)[indices]
         rows = ranges(bounds[:-1][indices], sizes)
@@ -64,19 +68,19 @@ class Constituents:
 
 @dataclass(frozen=True, eq=False)
 class Documents:
-    """Labelled documents, one part of a corpus: document `k` has the tokens `offsets[k]` to `offsets[k + 1]`."""
+    """Labelled documents, one part of a corpus: document `k` has the tokens `offsets[k]` to `offsets[k + 1]` - 1."""
 
-    names: list[str]  # file, or file:line, that each document was read from
+    names: list[str]  # the file, or file:line, of each document
     texts: list[str]  # as read from the files, not lowercased
     words: tuple[str, ...]  # all word types of all parts of the corpus, in alphabetical order
     tokens: np.ndarray  # int32 [tokens], codes into words
     begins: np.ndarray  # int32 [tokens], position of the first character of each token in the document's text
-    ends: np.ndarray  # int32 [tokens], position after the last character of each token
-    offsets: np.ndarray  # int64 [documents + 1]
+    ends: np.ndarray  # int32 [tokens], position after the last character of each token in the document's text
+    offsets: np.ndarray  # int64 [documents + 1], position of the first token of each document
     labels: np.ndarray  # int64 [documents], codes into classes; float64 if there are no classes
-    classes: tuple[str, ...] | None = None  # None: labels are numbers
+    classes: tuple[str, ...] | None = None  # names of classes; None if labels are numbers
     constituents: Constituents | None = None
-    sentence_offsets: np.ndarray | None = None  # int64 [sentences + 1] into the tokens; None: a splitter finds them
+    sentence_offsets: np.ndarray | None = None  # int64 [sentences + 1] into the tokens; None: not known
     language: str = "en"  # language whose sentence-splitting rules are used
 
     def __len__(self) -> int:
@@ -84,31 +88,31 @@ class Documents:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The number of tokens of each document: int64 [documents]"""
+        """The number of tokens of each document: int64 [documents]."""
         return np.diff(self.offsets)
 
     def sentences(self) -> np.ndarray:
         """Offsets of the sentences among the tokens of all documents: int64 [sentences + 1].
 
-        The boundaries are those of the corpus, else those of a sentence splitter. No sentence is empty, and no
-        sentence extends over two documents."""
+        If the corpus has no sentence boundaries, a sentence splitter finds them. No sentence is empty, and no sentence
+        extends over two documents."""
         return self._sentences
 
     @cached_property
     def _sentences(self) -> np.ndarray:
-        """Offsets of the sentences among the tokens of all documents, computed once: int64 [sentences + 1]"""
+        """Offsets of the sentences among the tokens of all documents, computed once: int64 [sentences + 1]."""
         begins = self._split() if self.sentence_offsets is None else self.sentence_offsets
         return np.union1d(begins, np.append(self.offsets, 0)).astype(np.int64)
 
     def _split(self) -> np.ndarray:
-        """The first token of each sentence that the sentence splitter finds in the documents: int64 [sentences]"""
+        """The first token of each sentence that the splitter finds in the documents: int64 [sentences]."""
         places = sentence_begins(self.texts, self.language)
         bounds = zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), places, strict=True)
         firsts = [low + np.searchsorted(self.begins[low:high], begun) for low, high, begun in bounds]
         return np.concatenate([np.zeros(0, np.int64), *firsts])
 
     def select(self, indices: Sequence[int] | np.ndarray) -> Documents:
-        """The documents at `indices`, in that order."""
+        """The documents at `indices`, in that order, with their tokens, labels, constituents and sentences."""
         indices = np.asarray(indices, np.int64)
         sizes = self.lengths[indices]
         rows = ranges(self.offsets[:-1][indices], sizes)
@@ -132,7 +136,7 @@ class Documents:
         )
 
     def describe(self) -> str:
-        """A line for the user: numbers of documents, words and constituents, and the distribution of labels."""
+        """A line for the user about documents: numbers of documents, words and constituents, and the labels."""
         trees = "" if self.constituents is None else f", {len(self.constituents):,} constituents"
         return f"{len(self):,} documents, {len(self.tokens):,} words{trees}, {self._labels()}"
 
@@ -154,11 +158,11 @@ class DocumentSplits:
     train: Documents
     dev: Documents
     test: Documents
-    truth: tuple[str, ...] = ()  # names of the word groups that determine the labels of a planted corpus
-    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # all word groups of a planted corpus by name
+    truth: tuple[str, ...] = ()  # in a planted corpus, the names of the word groups that determine labels
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # in a planted corpus, all word groups by name
     reading: DocumentReading = field(default_factory=DocumentReading)  # tokenization of this corpus and of new texts
     unlabelled: tuple[str, ...] = ()  # texts without labels, for word clusters
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # notes for the user
 
     @property
     def parts(self) -> dict[str, Documents]:
@@ -171,7 +175,7 @@ class DocumentSplits:
         return self.train.classes
 
     def describe(self) -> list[str]:
-        """Lines for the user: a description of train, dev and test, the size of the vocabulary, and notes."""
+        """Lines for the user about documents: train, dev and test, the size of the vocabulary, and notes."""
         types = len(np.unique(self.train.tokens))
         size = f"vocabulary: {types:,} different words in train, {len(self.train.words):,} in all"
         return [*(f"{part}: {documents.describe()}" for part, documents in self.parts.items()), size, *self.notes]
@@ -187,7 +191,7 @@ def tokenize(
     classes: tuple[str, ...] | None,
     reading: DocumentReading | None = None,
 ) -> Documents:
-    """Tokenize texts into documents, with tokens as codes into the sorted word types of all texts."""
+    """Make documents from texts: tokens become codes into the sorted word types of all texts."""
     reading = DocumentReading() if reading is None else reading
     finditer, places, sizes = TOKENS[reading.tokens].finditer, [], []
     tokens: list[str] = []
@@ -219,7 +223,7 @@ def from_tokens(
     classes: tuple[str, ...] | None,
     lower: bool = True,
 ) -> Documents:
-    """Documents from lists of tokens; the text of a document is its tokens, joined by spaces."""
+    """Make documents from lists of tokens; the text of a document has its tokens joined by spaces."""
     words, codes = coded_tokens([token for document in tokens for token in document], lower)
     offsets = np.concatenate([[0], np.cumsum(np.array([len(document) for document in tokens], np.int64))])
     sizes = np.array([len(token) for document in tokens for token in document], np.int32)
@@ -239,7 +243,7 @@ def from_tokens(
 
 
 def coded_tokens(tokens: Iterable[str], lower: bool) -> tuple[tuple[str, ...], np.ndarray]:
-    """All word types of documents in alphabetical order, and the tokens as codes: int32 [tokens]"""
+    """All word types of documents in alphabetical order, and the tokens as codes: int32 [tokens]."""
     numbers: dict[str, int] = {}
     codes = np.array([numbers.setdefault(token, len(numbers)) for token in tokens], np.int32)
     spellings = [token.lower() for token in numbers] if lower else [*numbers]
@@ -252,17 +256,17 @@ def coded_tokens(tokens: Iterable[str], lower: bool) -> tuple[tuple[str, ...], n
 
 
 class RunningText(NamedTuple):
-    """Sequences of words that follow each other in texts, from which word clusters are learnt."""
+    """Running text of documents, from which word clusters are learnt: sequences of consecutive words."""
 
     words: tuple[str, ...]
-    tokens: np.ndarray  # codes into words
-    offsets: np.ndarray  # int64 [sequences + 1]
+    tokens: np.ndarray  # int32 [tokens], codes into words
+    offsets: np.ndarray  # int64 [sequences + 1], position of the first token of each sequence
 
 
 def running_text(train: Documents, unlabelled: Sequence[str], reading: DocumentReading) -> RunningText:
-    """The words of the training documents and of further texts, in the vocabulary of training.
+    """The running text of training documents and of texts without labels, in the vocabulary of training.
 
-    In further texts, a word that training lacks is left out and ends a sequence."""
+    In texts without labels, a word that training lacks is left out and ends a sequence."""
     if not unlabelled:
         return RunningText(train.words, train.tokens, train.offsets)
     no_labels = np.zeros(len(unlabelled), np.int64)
@@ -270,7 +274,8 @@ def running_text(train: Documents, unlabelled: Sequence[str], reading: DocumentR
     code_of = {train.words[code]: code for code in np.unique(train.tokens).tolist()}
     codes = np.array([code_of.get(word, -1) for word in more.words], np.int64)[more.tokens]
     in_train = codes >= 0
-    sequence = np.cumsum(~in_train) + np.repeat(np.arange(len(more)), more.lengths)  # ascends wherever a sequence ends
+    # [tokens], number of the sequence of each token, ascending
+    sequence = np.cumsum(~in_train) + np.repeat(np.arange(len(more)), more.lengths)
     sizes = np.unique(sequence[in_train], return_counts=True)[1]
     offsets = np.concatenate([train.offsets, train.offsets[-1] + np.cumsum(sizes)])
     tokens = np.concatenate([train.tokens, codes[in_train].astype(train.tokens.dtype)])

@@ -1,4 +1,4 @@
-"""Sentences from plain Python: lists of words, or of tuples or dicts with the columns of each token."""
+"""Sentences from Python lists: lists of words, or lists of tuples or dicts with the columns of each token."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from structsparse.corpora.columns import Column, Sentences
 
 
 def sentences_from_lists(sentences: Iterable, columns: Sequence[str], reader: str = "this model") -> Sentences:
-    """Sentences (columns of codes) from lists of tokens.
+    """Make sentences (columns of codes) from Python lists of tokens.
 
     A token is a string if there is one column, else a tuple of values in the order of `columns`, or a dict. Error
-    messages say that `reader` expects such lists."""
+    messages say that `reader` (for example "this model") expects such lists."""
     if isinstance(sentences, str | bytes | Mapping) or not isinstance(sentences, Iterable):
         raise UserError(f"got {sentences!r:.60}; {expected_lists(columns, reader)}")
     tokens, ends = [], [0]
@@ -35,14 +35,16 @@ def sentences_from_lists(sentences: Iterable, columns: Sequence[str], reader: st
 
 
 def existing_file(path: str | os.PathLike, columns: Sequence[str], reader: str = "this model") -> Path:
-    """The path of an existing file; the error for a missing file also says which lists of sentences are accepted."""
+    """The path of an existing file, for functions that accept a path or lists of sentences.
+
+    The error for a missing file also describes the accepted lists."""
     if not Path(path).exists():
         raise UserError(f"{str(path)!r:.60} is not a file; {expected_lists(columns, reader)}, or the path of a file")
     return Path(path)
 
 
 def expected_lists(columns: Sequence[str], reader: str) -> str:
-    """The description, for error messages, of the lists that `sentences_from_lists` accepts."""
+    """Description, for error messages, of the lists that `sentences_from_lists` accepts."""
     if len(columns) < 2:
         token = f"each a list of {'words' if tuple(columns) in ((), ('word',)) else f'values of {columns[0]}'} (str)"
     else:
@@ -51,7 +53,7 @@ def expected_lists(columns: Sequence[str], reader: str) -> str:
 
 
 def _values(token: object, columns: Sequence[str]) -> list[str] | None:
-    """The values of a token in the order of the columns; None if the token is not a string, tuple or dict of these."""
+    """The values of a token from a list, in the order of the columns; None if the token is malformed."""
     if not columns:
         return []
     if isinstance(token, str):

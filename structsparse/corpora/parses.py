@@ -1,8 +1,8 @@
-"""Parse trees of documents from files: bracketed trees, or CoNLL-U with the phrases that the dependencies imply.
+"""Parses of documents from files: bracketed parse trees, or CoNLL-U, in which dependencies imply phrases.
 
-The tokens of a parser may differ from the tokens of the documents. Trees are therefore aligned with documents by
-letters and digits alone, which must be the same in all leaves as in all texts. A token of a document belongs to the
-leaf that holds the first letter of the token.
+The tokens of a parser may differ from the tokens of the documents. Trees and documents are therefore aligned by letters
+and digits alone. The sequence of letters and digits must be the same in the leaves of all trees and in all texts. A
+token of a document belongs to the leaf that contains the first letter of the token.
 """
 
 from __future__ import annotations
@@ -21,38 +21,40 @@ from structsparse.corpora.byte_streams import read_gunzipped
 from structsparse.corpora.conllu import TreeReader
 from structsparse.corpora.documents import Constituents, Documents
 
-_BRACKETED = re.compile(r"\(\s*([^\s()]*)|(\))|([^\s()]+)")  # groups: an opening bracket's label; ")"; a word
+# groups: label after an opening bracket; closing bracket; word
+_BRACKETED = re.compile(r"\(\s*([^\s()]*)|(\))|([^\s()]+)")
+# escaped brackets in leaves, and the characters in the text
 _BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
 _TRACE = "-NONE-"  # the label of leaves that have no word in the text
 _NO_LETTERS = re.compile(r"[\W_]+")
 
 
 class Tree(NamedTuple):
-    """Parse tree of a sentence: its leaves and constituents."""
+    """Parse tree of a sentence: its leaves (words) and constituents."""
 
-    line: int  # line of the file where the tree begins
-    leaves: list[str]  # words as in a text: ( for -LRB-
-    spans: list[tuple[int, int, str]]  # constituents: first leaf, leaf after the last, label
+    line: int  # number of the line in the file where the tree begins
+    leaves: list[str]  # words as in the text: ( instead of -LRB-
+    spans: list[tuple[int, int, str]]  # constituents: first leaf, leaf after the last leaf, label
 
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """Constituents of many parse trees, over the leaves of all trees one after the other."""
+    """Many parse trees: their constituents as ranges of the concatenated leaves of all trees."""
 
-    leaves: list[str]
-    lines: list[int]  # [trees]
-    offsets: np.ndarray  # int64 [trees + 1] into the leaves
-    begin: np.ndarray  # int64 [constituents] into the leaves
-    end: np.ndarray  # int64 [constituents]
-    labels: list[str]  # [constituents]
+    leaves: list[str]  # words of all trees
+    lines: list[int]  # [trees], number of the line where each tree begins
+    offsets: np.ndarray  # int64 [trees + 1], first leaf of each tree
+    begin: np.ndarray  # int64 [constituents], first leaf of each constituent
+    end: np.ndarray  # int64 [constituents], leaf after the last leaf of each constituent
+    labels: list[str]  # [constituents], label of each constituent
 
     def line_of(self, leaf: int) -> int:
-        """The line where the parse tree of a leaf begins."""
+        """The number of the line where the parse tree of a leaf begins."""
         return self.lines[int(np.searchsorted(self.offsets, leaf, side="right")) - 1]
 
 
 def concatenated(trees: Iterable[Tree]) -> Trees:
-    """The constituents of several parse trees, as ranges of the concatenated leaves of all trees."""
+    """Concatenate parse trees: constituents become ranges of the leaves of all trees."""
     leaves, lines, offsets, spans, labels = [], [], [0], [], []
     for tree in trees:
         before = len(leaves)
@@ -69,7 +71,9 @@ def concatenated(trees: Iterable[Tree]) -> Trees:
 
 
 def with_parses(documents: Documents, path: Path) -> Documents:
-    """Documents with constituents and sentences from a file that has the parse trees of all documents in order."""
+    """Add parses to documents: constituents and sentences from a file with the parse trees of all documents.
+
+    The trees must have the order of the documents."""
     trees = concatenated(read_trees(path))
     alignment = _Alignment.of(documents, trees, path)
     has_tokens, _, begin, _ = alignment.tokens_of(trees.offsets[:-1], trees.offsets[1:])
@@ -91,18 +95,18 @@ def with_parses(documents: Documents, path: Path) -> Documents:
 
 @dataclass(frozen=True, eq=False)
 class _Alignment:
-    """Alignment of parse trees with documents: positions of leaves and tokens, counted in letters and digits."""
+    """Alignment of parses with documents: positions of leaves and tokens, counted in letters and digits."""
 
     documents: Documents
     trees: Trees
     path: Path
-    leaves: np.ndarray  # int64 [leaves + 1], letters and digits before each leaf
-    tokens: np.ndarray  # int64 [tokens], letters and digits before each token
-    texts: np.ndarray  # int64 [documents + 1], letters and digits before each text
+    leaves: np.ndarray  # int64 [leaves + 1], number of letters and digits before each leaf
+    tokens: np.ndarray  # int64 [tokens], number of letters and digits before each token
+    texts: np.ndarray  # int64 [documents + 1], number of letters and digits before each text
 
     @classmethod
     def of(cls, documents: Documents, trees: Trees, path: Path) -> _Alignment:
-        """The alignment of parse trees with documents; refused if their letters and digits differ."""
+        """Align parses with documents; refused if letters and digits differ."""
         letters = [_NO_LETTERS.sub("", text) for text in documents.texts]
         leaf_letters = [_NO_LETTERS.sub("", leaf) for leaf in trees.leaves]
         leaves, texts = (
@@ -114,7 +118,10 @@ class _Alignment:
         return alignment
 
     def tokens_of(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, ...]:
-        """For each range of leaves: whether it has a token, the document, the first token, the token after the last."""
+        """Find the document tokens in ranges of leaves of the parse trees.
+
+        Returns for each range: whether it has a token, the document, the first token, the token after the last
+        token."""
         first, last = self.leaves[begin], self.leaves[end]
         owner = np.searchsorted(self.texts[1:-1], first, side="right")
         beyond = (last > first) & (last > self.texts[owner + 1])
@@ -125,12 +132,12 @@ class _Alignment:
                 f"{self.documents.names[owner[k]]}, expected a tree to end with its document at the latest"
             )
         offsets = self.documents.offsets
-        low = np.maximum(np.searchsorted(self.tokens, first), offsets[owner])  # the text before may end without letters
+        low = np.maximum(np.searchsorted(self.tokens, first), offsets[owner])  # previous text may end without letters
         high = np.searchsorted(self.tokens, last)
         return (last > first) & (high > low), owner, low, high
 
     def _check(self, leaves: str, letters: str) -> None:
-        """Refuse parse trees over another text; the error shows where the letters begin to differ."""
+        """Refuse parses of another text; the error shows where the letters begin to differ from the documents."""
         if leaves == letters:
             return
         both = min(len(leaves), len(letters))
@@ -146,7 +153,7 @@ class _Alignment:
 
 
 def _letters_before(documents: Documents) -> np.ndarray:
-    """The number of letters and digits of all texts before each token: int64 [tokens]"""
+    """Alignment of parses: the number of letters and digits in all texts before each token, int64 [tokens]."""
     points = _code_points("".join(documents.texts))
     is_letter = np.zeros(int(points.max(initial=0)) + 1, bool)
     present = np.flatnonzero(np.bincount(points))
@@ -157,12 +164,12 @@ def _letters_before(documents: Documents) -> np.ndarray:
 
 
 def _code_points(text: str) -> np.ndarray:
-    """The characters of a text as numbers: uint32 [characters]"""
+    """Alignment of parses: the characters of a text as numbers, uint32 [characters]."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
 
 def _excerpt(letters: str, place: int) -> str:
-    """Twenty letters from position `place` on, for messages."""
+    """Twenty letters from position `place` on, for messages about parses."""
     return repr(letters[place : place + 20]) if place < len(letters) else "nothing more"
 
 
@@ -170,7 +177,9 @@ def _excerpt(letters: str, place: int) -> str:
 
 
 def read_trees(path: Path) -> Iterator[Tree]:
-    """The parse trees of a file, plain or gzipped: bracketed if it begins with a bracket, else CoNLL-U."""
+    """Read the parse trees of a file, plain or gzipped, in brackets or in CoNLL-U.
+
+    A file of bracketed trees begins with a bracket."""
     text = _text(path)
     if not text.strip():
         raise UserError(f"{path}: is empty, expected bracketed trees or CoNLL-U")
@@ -188,7 +197,7 @@ def _text(path: Path) -> str:
 def bracketed(path: Path, text: str | None = None) -> Iterator[Tree]:
     """Read bracketed parse trees (label (label word) ...), each on one line or on several lines."""
     text = _text(path) if text is None else text
-    line, counted = 1, 0  # the line of the character at `counted`
+    line, counted = 1, 0  # `line` is the number of the line of the character at position `counted`
     first, leaves, spans, open_, empty = 1, [], [], [], False
     for part in _BRACKETED.finditer(text):
         kind = part.lastindex
@@ -219,14 +228,14 @@ def bracketed(path: Path, text: str | None = None) -> Iterator[Tree]:
 
 
 def unescaped(word: str) -> str:
-    """A leaf of a bracketed parse tree as the word of the text: ( for -LRB-, / for \\/."""
+    """The word of the text for a leaf of a bracketed parse tree: ( for -LRB-, / for \\/."""
     return _BRACKETS.get(word) or word.replace("\\/", "/").replace("\\*", "*")
 
 
 def dependencies(path: Path, text: str | None = None) -> Iterator[Tree]:
-    """Read parse trees from CoNLL-U: the constituent of a word is the range of leaves of the word and its descendants.
+    """Read parse trees from CoNLL-U: the constituent of a word covers the word and its descendants.
 
-    Longer constituents come first. A multiword token is one leaf; empty nodes are left out."""
+    A constituent is a range of leaves. A multiword token is one leaf; empty nodes are left out."""
     reader = TreeReader(str(path))
     reader.take((_text(path) if text is None else text).replace("\r\n", "\n").split("\n"))
     reader.end()
@@ -239,8 +248,8 @@ def dependencies(path: Path, text: str | None = None) -> Iterator[Tree]:
 
 
 def _leaves(block: str) -> tuple[list[str], list[int]]:
-    """The leaves of a sentence in CoNLL-U, and the number of the leaf that contains each word."""
-    leaves, leaf_of, multiword_end = [], [], 0  # number of the last word of the last multiword token
+    """The leaves of a parse tree in CoNLL-U, and the number of the leaf that contains each word."""
+    leaves, leaf_of, multiword_end = [], [], 0  # multiword_end: last word of the last multiword token
     for line in block.split("\n"):
         if line.startswith("#"):
             continue
@@ -256,9 +265,12 @@ def _leaves(block: str) -> tuple[list[str], list[int]]:
 
 
 def _subtree_spans(leaf_of: list[int], heads: list[int], labels: list[str]) -> list[tuple[int, int, str]]:
-    """The range of leaves of each word and its descendants, with the word's relation; longer ranges first."""
+    """The constituent of each word in a parse tree: the range of leaves of the word and its descendants.
+
+    `leaf_of` has the leaf of each word; `labels` has the relations. Constituents are sorted by first leaf, longer
+    first."""
     begin, end = list(leaf_of), [leaf + 1 for leaf in leaf_of]
-    for word, head in enumerate(heads):  # each word widens the ranges of all its ancestors
+    for word, head in enumerate(heads):  # the range of each ancestor must contain the word
         while head:
             begin[head - 1] = min(begin[head - 1], leaf_of[word])
             end[head - 1] = max(end[head - 1], leaf_of[word] + 1)

@@ -16,7 +16,9 @@ def can_split() -> bool:
 
 
 def sentence_begins(texts: Sequence[str], language: str = "en") -> list[np.ndarray]:
-    """The position of the first character of each sentence, for each text: a list of int64 [sentences]."""
+    """Sentence splitter: the position of the first character of each sentence, for each text.
+
+    Returns a list with one int64 [sentences] per text."""
     try:
         from sentencex import get_sentence_boundaries
     except ImportError:

@@ -1,4 +1,4 @@
-"""Train, dev and test parts of corpora, and random splits of a part where the corpus has none."""
+"""Splits of corpora into train, dev and test, and random splits if dev or test is missing."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Sentences
 
 PARTS = "train", "dev", "test"
-Items = TypeVar("Items")  # Documents, Sentences or Treebank: has a length and `select`
+Items = TypeVar("Items")  # Documents, Sentences or Treebank: a class with a length and a method `select`
 
 
 @dataclass(frozen=True)
 class SentenceSplits:
-    """A corpus of tagged sentences: train, dev and test."""
+    """Splits of a corpus of tagged sentences: train, dev and test."""
 
     name: str
     train: Sentences
     dev: Sentences
     test: Sentences
-    scheme: str = "auto"  # scheme of the tags: iob1, iob2, iobes; auto: detected
-    stray: str = "repair"  # what to do with a tag that breaks the scheme: repair or refuse
+    scheme: str = "auto"  # scheme of the tags: iob1, iob2, iobes, or auto (detected from the tags)
+    stray: str = "repair"  # treatment of a tag that breaks the scheme: repair or refuse
     truth: tuple[str, ...] = ()  # the feature templates with nonzero weights in the model of a planted corpus
     joined: bool = False  # whether train contains the dev sentences
 
     @property
     def parts(self) -> dict[str, Sentences]:
-        """The sentences of train, dev and test by the name of the part."""
+        """Splits by name: the sentences of train, dev and test."""
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
 
 def hold_out(sentences: Sentences, share: float, seed: int) -> tuple[Sentences, Sentences]:
-    """Split off a random share of the sentences: (the rest, the share), both in the order of the corpus."""
+    """Split off a random share of the sentences, for a corpus without a dev file.
+
+    Returns (the rest, the share), both in the order of the corpus."""
     if not 0 < share < 1:
         raise UserError(f"data.held_out is {share}; without a dev file it must lie between 0 and 1")
     count = round(share * len(sentences))
@@ -49,7 +51,7 @@ def hold_out(sentences: Sentences, share: float, seed: int) -> tuple[Sentences, 
 
 
 def completed(parts: Mapping[str, Items], held_out: float, seed: int, kind: str) -> dict[str, Items]:
-    """Train, dev and test splits; missing dev and test parts are random shares of train.
+    """Complete the splits train, dev and test: missing dev and test parts are random shares of train.
 
     `kind` is the noun for the items in messages."""
     missing = [part for part in PARTS if part not in parts]
@@ -65,7 +67,9 @@ def completed(parts: Mapping[str, Items], held_out: float, seed: int, kind: str)
 
 
 def drawn(items: Items, sizes: Mapping[str, int], seed: int, kind: str = "documents") -> dict[str, Items]:
-    """Random splits of a part: parts of the given sizes and the rest as `train`, each in the order of the corpus."""
+    """Random splits: draw parts of the given sizes; the rest is `train`.
+
+    Every part keeps the order of the corpus. `kind` is the noun for the items in messages."""
     if not all(sizes.values()) or sum(sizes.values()) >= len(items):
         asked = " and ".join(f"{size} for {part}" for part, size in sizes.items())
         raise UserError(

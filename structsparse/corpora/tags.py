@@ -1,8 +1,8 @@
 """Span tags: conversion between the schemes iob1, iob2 and iobes, and the spans that tags encode.
 
-Tags are read as by `conlleval.pl`, with S for a span of one token: every sequence of tags, even an invalid one, has
-exactly one set of spans. A tag is stray if it differs from the tag that results when these spans are written in the
-scheme of the corpus.
+Tags are read as by the program `conlleval.pl`, with S for a span of one token. Every sequence of tags, even an invalid
+sequence, then has exactly one set of spans. A tag is stray if it differs from the tag that results when
+these spans are written in the scheme of the corpus.
 """
 
 from collections.abc import Sequence
@@ -13,27 +13,27 @@ import numpy as np
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
 
-SCHEMES = ("iob2", "iob1", "iobes")  # in a tie, `detect_scheme` chooses the earlier one
-PREFIXES = "OBIES"
+SCHEMES = ("iob2", "iob1", "iobes")  # in the order of preference of `detect_scheme` in a tie
+PREFIXES = "OBIES"  # outside, begin, inside, end, single; positions are the codes of prefixes
 OUTSIDE, BEGIN, INSIDE, END, SINGLE = range(5)
-CLOSES = np.array([True, False, False, True, True])  # prefixes after which a span cannot go on
-OPENS = np.array([False, True, False, False, True])  # prefixes that always open a span
+CLOSES = np.array([True, False, False, True, True])  # [prefixes], whether no span can continue after the prefix
+OPENS = np.array([False, True, False, False, True])  # [prefixes], whether the prefix always opens a span
 
 
 class Spans(NamedTuple):
-    """Labelled spans in order of appearance, from token `start` to token `end` (exclusive)."""
+    """Spans that tags encode, in order of appearance, from token `start` to token `end` - 1."""
 
-    start: np.ndarray  # int64 [spans]
-    end: np.ndarray  # int64 [spans]
+    start: np.ndarray  # int64 [spans], first token
+    end: np.ndarray  # int64 [spans], token after the last token
     type: np.ndarray  # int64 [spans], codes into `span_types`
 
 
 class _SplitTags(NamedTuple):
-    """Tags split into prefix and type."""
+    """Tags split into prefix (B, I, ...) and type (PER, LOC, ...)."""
 
     prefix: np.ndarray  # int64 [tags], codes into PREFIXES
     type: np.ndarray  # int64 [tags], codes into types, -1 for O
-    types: list[str]
+    types: list[str]  # in order of first appearance
 
 
 def span_types(names: Sequence[str]) -> list[str]:
@@ -42,13 +42,17 @@ def span_types(names: Sequence[str]) -> list[str]:
 
 
 def spans(codes: np.ndarray, offsets: np.ndarray, names: Sequence[str]) -> Spans:
-    """The spans that coded tags encode by the rules of `conlleval.pl`; no span crosses the end of a sentence."""
+    """The spans that coded tags encode; no span crosses the end of a sentence.
+
+    `codes` [tokens] are codes into the tags `names`; `offsets` [sentences + 1] has the first token of each sentence."""
     table, codes = _split_all(names), np.asarray(codes)
     return _spans(table.prefix[codes], table.type[codes], np.asarray(offsets))
 
 
 def detect_scheme(sentences: Sentences, name: str = "tag") -> str:
-    """The tag scheme in which the fewest tags are stray; iob2 in a tie, for example if there are no spans."""
+    """Detect the scheme of span tags: the scheme in which the fewest tags are stray.
+
+    In a tie, for example if there are no spans, the scheme is iob2."""
     prefix, kind, _ = _read(sentences, name)
     read_spans = _spans(prefix, kind, sentences.offsets)
     strays = [np.count_nonzero(prefix != _write(read_spans, sentences.offsets, scheme)) for scheme in SCHEMES]
@@ -56,10 +60,10 @@ def detect_scheme(sentences: Sentences, name: str = "tag") -> str:
 
 
 def convert(sentences: Sentences, name: str, source: str, target: str, stray: str = "repair") -> tuple[Column, int]:
-    """The tags of column `name` in another scheme, and the number of tags that were stray in the source scheme.
+    """Convert the span tags of column `name` to another scheme.
 
-    stray="repair" replaces each stray tag by the tag that its span has in the scheme; "refuse" raises an error that
-    names the first stray tag.
+    Returns the new column and the number of tags that were stray in the source scheme. stray="repair" replaces each
+    stray tag by the tag that its span has in the scheme; "refuse" raises an error that names the first stray tag.
     """
     _check("scheme", source, SCHEMES)
     _check("scheme", target, SCHEMES)
@@ -77,13 +81,15 @@ def convert(sentences: Sentences, name: str, source: str, target: str, stray: st
 
 
 def _check(option: str, value: str, choices: Sequence[str]) -> None:
-    """Refuse an unknown tag scheme or treatment of stray tags."""
+    """Refuse an unknown scheme of span tags, or an unknown treatment of stray tags."""
     if value not in choices:
         raise UserError(f"{option} {value!r} is unknown, expected one of {', '.join(choices)}")
 
 
 def _read(sentences: Sentences, name: str) -> _SplitTags:
-    """Prefix and type of the tag of every token: [tokens] each. A malformed tag is refused with its position."""
+    """Prefix and type of the span tag of every token, [tokens] each.
+
+    A malformed tag is refused with its position."""
     column = sentences.columns[name]
     for code, value in enumerate(column.values):
         tokens = np.flatnonzero(column.codes == code) if _split(value) is None else ()
@@ -94,7 +100,7 @@ def _read(sentences: Sentences, name: str) -> _SplitTags:
 
 
 def _split_all(names: Sequence[str]) -> _SplitTags:
-    """Prefix and type of each tag of a list; a malformed tag is refused."""
+    """Prefix and type of each span tag of a list; a malformed tag is refused."""
     prefix, kind, code_of = [], [], {}
     for name in names:
         parts = _split(name)
@@ -106,7 +112,9 @@ def _split_all(names: Sequence[str]) -> _SplitTags:
 
 
 def _split(tag: str) -> tuple[str, str] | None:
-    """Prefix and type of a tag, split at the first dash (a type may have dashes); None if it is malformed."""
+    """Prefix and type of a span tag, split at the first dash; None if the tag is malformed.
+
+    A type may have dashes."""
     prefix, _, kind = tag.partition("-")
     if tag == "O" or (prefix in ("B", "I", "E", "S") and kind):
         return prefix, kind
@@ -114,30 +122,32 @@ def _split(tag: str) -> tuple[str, str] | None:
 
 
 def _malformed(name: str, tag: str) -> str:
-    """The message for a malformed tag."""
+    """The error message for a malformed span tag."""
     return f"{name} {tag!r} is malformed, expected O or B-, I-, E- or S- before a type"
 
 
 def _spans(prefix: np.ndarray, kind: np.ndarray, offsets: np.ndarray) -> Spans:
-    """The spans that tags encode; `prefix` and `kind` are int64 [tokens], the prefix and type of each tag."""
+    """The spans that tags encode, from the prefix and the type of each tag.
+
+    `prefix` and `kind` are int64 [tokens]; `offsets` [sentences + 1] has the first token of each sentence."""
     before, kind_before = np.roll(prefix, 1), np.roll(kind, 1)
     before[_first_tokens(offsets)] = OUTSIDE
     inside = prefix != OUTSIDE
     opens = inside & (OPENS[prefix] | CLOSES[before] | (kind != kind_before))
     start = np.flatnonzero(opens)
-    # A span ends where the next span opens or at an O; the first token of a sentence is either of these.
+    # A span ends where the next span opens or at an O. The first token of a sentence opens a span or has O.
     bounds = np.append(np.flatnonzero(opens | ~inside), len(prefix))
     return Spans(start, bounds[np.searchsorted(bounds, start) + 1], kind[start])
 
 
 def _write(spans: Spans, offsets: np.ndarray, scheme: str) -> np.ndarray:
-    """The tag prefix of every token when spans are written in a scheme: int64 [tokens]"""
+    """The tag prefix of every token when spans are written in a scheme: int64 [tokens]."""
     start, end, kind = spans
     change = np.zeros(offsets[-1] + 1, dtype=np.int64)
     change[start] += 1
     change[end] -= 1
     prefix = np.where(np.cumsum(change[:-1]) > 0, INSIDE, OUTSIDE)
-    if scheme == "iob1":  # B only after a span of the same type that ends at the token before
+    if scheme == "iob1":  # B only if a span of the same type ends at the token before
         touches = (start[1:] == end[:-1]) & (kind[1:] == kind[:-1])
         prefix[np.setdiff1d(start[1:][touches], _first_tokens(offsets))] = BEGIN
     else:
@@ -149,7 +159,7 @@ def _write(spans: Spans, offsets: np.ndarray, scheme: str) -> np.ndarray:
 
 
 def _column(prefix: np.ndarray, kind: np.ndarray, types: list[str]) -> Column:
-    """The column of tags made of `prefix` and `kind` [tokens], with the tags in order of first appearance."""
+    """The column of span tags from prefixes and types `kind` [tokens], with tags in order of first appearance."""
     keys = kind * len(PREFIXES) + prefix
     _, first, codes = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -165,11 +175,11 @@ def _tag(prefix: int, kind: int, types: list[str]) -> str:
 
 
 def _first_tokens(offsets: np.ndarray) -> np.ndarray:
-    """The positions of the first tokens of sentences; no span continues into them."""
+    """Span tags: the positions of the first tokens of sentences, where no tag continues a span."""
     return offsets[:-1][np.diff(offsets) > 0]
 
 
 def _position(sentences: Sentences, token: int) -> str:
-    """File, sentence and token of a tag, for messages."""
+    """The position of a span tag for messages: file, sentence and token."""
     sentence = int(np.searchsorted(sentences.offsets, token, side="right")) - 1
     return f"{sentences.source}, sentence {sentence + 1}, token {token - sentences.offsets[sentence] + 1}"

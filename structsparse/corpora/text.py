@@ -1,4 +1,4 @@
-"""Text of language models as one array of word codes, sentence after sentence, and the vocabulary of the codes.
+"""Encoded text of language models: one array of word codes, sentence after sentence, and the vocabulary of the codes.
 
 A file is read once, as a stream, and every new word gets a provisional code. Memory holds the vocabulary and four bytes
 for each word of the text. At the end, codes by frequency replace the provisional codes.
@@ -18,12 +18,12 @@ import numpy as np
 from structsparse.base.errors import UserError
 from structsparse.corpora.text_reading import END, START, UNKNOWN, TextReading, lines_of_text, sentences_of
 
-_MOST = np.iinfo(np.int32).max
+_MOST = np.iinfo(np.int32).max  # largest int32
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words that a language model can predict.
+    """Vocabulary of a text: the words that a language model can predict.
 
     Words are sorted by falling frequency in training, then by first appearance. `</s>` is the last word; `<unk>` is
     always in the vocabulary. Code len(vocabulary) stands for `<s>`, which appears in contexts only."""
@@ -35,47 +35,47 @@ class Vocabulary:
 
     @cached_property
     def codes(self) -> dict[str, int]:
-        """The code of each word of the vocabulary."""
+        """The code of each word in the vocabulary of a text."""
         return {word: code for code, word in enumerate(self.words)}
 
     @property
     def unknown(self) -> int:
-        """The code of `<unk>`."""
+        """The code of `<unk>` (a word outside the vocabulary) in a text."""
         return self.codes[UNKNOWN]
 
     @property
     def end(self) -> int:
-        """The code of `</s>`."""
+        """The code of `</s>` (the end of a sentence) in a text."""
         return len(self.words) - 1
 
     @property
     def start(self) -> int:
-        """The code of `<s>`."""
+        """The code of `<s>` (the beginning of a sentence) in a text."""
         return len(self.words)
 
     def name(self, code: int) -> str:
-        """The word of a code, `<s>` included."""
+        """The word that a code of an encoded text stands for, `<s>` included."""
         return START if code == len(self.words) else self.words[code]
 
 
 @dataclass(frozen=True)
 class EncodedText:
-    """A text in the codes of a vocabulary: each sentence is `<s>`, the words and `</s>`."""
+    """Encoded text in the codes of a vocabulary: each sentence is `<s>`, the words and `</s>`."""
 
     vocabulary: Vocabulary
     codes: np.ndarray  # int32 [positions]
     known: np.ndarray  # bool [positions], False where a word outside the vocabulary became <unk>
-    source: str = "text"
+    source: str = "text"  # the file of the text, for messages
 
     @cached_property
     def history(self) -> np.ndarray:
-        """The number of words before each position in its sentence, `<s>` included: int32 [positions]"""
+        """Encoded text: the number of words before each position in its sentence, `<s>` included, int32 [positions]."""
         place = np.arange(len(self.codes), dtype=np.int32)
         return place - np.maximum.accumulate(np.where(self.codes == self.vocabulary.start, place, np.int32(0)))
 
     @cached_property
     def targets(self) -> np.ndarray:
-        """The positions of the words to predict, which are all words but `<s>`: int64 [tokens]"""
+        """Encoded text: positions of the words to predict (all words but `<s>`), int64 [tokens]."""
         return np.flatnonzero(self.codes != self.vocabulary.start)
 
     @property
@@ -96,12 +96,12 @@ class EncodedText:
 
 
 class ProvisionalText:
-    """Text in provisional codes: 0 at the end of a sentence, 1 + k for the k-th word of `words`."""
+    """Provisional text in order of reading: code 0 at the end of a sentence, code 1 + k for word `words[k]`."""
 
     def __init__(self, source: str, words: Sequence[str], codes: np.ndarray):
         ends = codes == 0
         keep = ~ends
-        keep[1:] |= ends[1:] & ~ends[:-1]  # drop ends of empty sentences
+        keep[1:] |= ends[1:] & ~ends[:-1]  # keep the first of consecutive ends: empty sentences are dropped
         self.source, self.words, self.codes = source, words, codes[keep]
         self.ends = np.flatnonzero(self.codes == 0) + 1  # [sentences], the position after each sentence
 
@@ -116,19 +116,23 @@ class ProvisionalText:
         return ProvisionalText(f"{self.source} ({name})", self.words, self.codes[first:last])
 
     def until(self, words: int, begin: int = 0) -> int:
-        """The least `end` for which sentences `begin` to `end` - 1 have at least `words` words; else all sentences."""
-        before = self.ends - np.arange(1, len(self.ends) + 1)  # words up to the end of each sentence
+        """Where to cut a provisional text: the least `end` such that a part has at least `words` words.
+
+        The part has the sentences `begin` to `end` - 1. If the text is too short, `end` is the number of sentences."""
+        before = self.ends - np.arange(1, len(self.ends) + 1)  # number of words up to the end of each sentence
         start = int(before[begin - 1]) if begin else 0
         return min(int(np.searchsorted(before, start + words)) + 1, len(self.ends))
 
     def vocabulary(self, min_count: int = 1) -> Vocabulary:
-        """The vocabulary of the words that occur at least `min_count` times; `<unk>` replaces all other words."""
+        """The vocabulary of a provisional text: all words that occur at least `min_count` times.
+
+        `<unk>` replaces all other words."""
         if min_count < 1:
             raise UserError(f"data.min_count is {min_count}, expected at least 1")
         words = [*self.words] if UNKNOWN in self.words else [*self.words, UNKNOWN]
         counts = np.bincount(self.codes, minlength=len(words) + 1)[1:]
         first = np.full(len(words) + 1, len(self.codes))
-        first[self.codes[::-1]] = np.arange(len(self.codes))[::-1]  # the last assignment to a code wins
+        first[self.codes[::-1]] = np.arange(len(self.codes))[::-1]  # by code: first position (assigned last)
         rare, unknown = counts < min_count, words.index(UNKNOWN)
         rare[unknown] = False
         counts[unknown] += counts[rare].sum()
@@ -137,7 +141,7 @@ class ProvisionalText:
         return Vocabulary((*(words[k] for k in order.tolist()), END))
 
     def text(self, vocabulary: Vocabulary) -> EncodedText:
-        """The provisional text in the codes of a vocabulary, with `<s>` before each sentence."""
+        """Encode a provisional text in the codes of a vocabulary, with `<s>` before each sentence."""
         code_of = vocabulary.codes
         code = np.array([vocabulary.end, *(code_of.get(word, -1) for word in self.words)], np.int32)
         sentences = len(self.ends)
@@ -156,24 +160,24 @@ class ProvisionalText:
 def encode(
     sentences: Iterable[Sequence[str]], vocabulary: Vocabulary | None = None, source: str = "text"
 ) -> EncodedText:
-    """Encode lists of words in the codes of a vocabulary; None: the vocabulary of these lists."""
+    """Encode a text, given as lists of words, in the codes of a vocabulary; None: the vocabulary of the lists."""
     pieces = ((list(sentence), True) for sentence in sentences)
     coded = code_pieces(source, pieces, TextReading())
     return coded.text(coded.vocabulary() if vocabulary is None else vocabulary)
 
 
 def read_text(path: str | os.PathLike, vocabulary: Vocabulary, reading: TextReading | None = None) -> EncodedText:
-    """Read a text file, plain or gzipped, in the codes of a vocabulary."""
+    """Read a text file, plain or gzipped, as an encoded text in the codes of a vocabulary."""
     return read_coded(path, TextReading() if reading is None else reading).text(vocabulary)
 
 
 def read_coded(path: str | os.PathLike, reading: TextReading) -> ProvisionalText:
-    """Read a text file, plain or gzipped, in provisional codes."""
+    """Read a text file, plain or gzipped, as a provisional text."""
     return coded_lines(str(path), lines_of_text(Path(path)), reading)
 
 
 def coded_lines(source: str, lines: Iterable[tuple[str, bool]], reading: TextReading) -> ProvisionalText:
-    """Lines of text in provisional codes; `lines` are pieces of lines, each with whether the line ends there."""
+    """Make a provisional text from lines; `lines` are pieces of lines, each with whether the line ends there."""
     coded = code_pieces(source, sentences_of(lines, reading), reading)
     if not len(coded.ends):
         raise UserError(f"{source}: has no words, expected text")
@@ -181,7 +185,7 @@ def coded_lines(source: str, lines: Iterable[tuple[str, bool]], reading: TextRea
 
 
 class _CodeOf(dict):
-    """Mapping from tokens to provisional codes of words; a new token gets the code of the word that replaces it."""
+    """Provisional codes of a text by token; a new token gets the code of the word that replaces the token."""
 
     def __init__(self, word: Callable[[str], str], numbers: dict[str, int]):
         super().__init__()
@@ -195,11 +199,12 @@ class _CodeOf(dict):
 
 
 def code_pieces(source: str, pieces: Iterable[tuple[list[str], bool]], reading: TextReading) -> ProvisionalText:
-    """Sentences in provisional codes; `pieces` are lists of tokens, each with whether the sentence ends there."""
+    """Make a provisional text from pieces: lists of tokens, each with whether the sentence ends there."""
     numbers: dict[str, int] = {}
     inside = _CodeOf(lambda token: reading.word(token, True), numbers)
     first = _CodeOf(lambda token: reading.word(token, False), numbers)
-    codes, begun, complete, words = array("i"), False, 0, 0  # complete: codes up to the last end of a sentence
+    # begun: whether the current sentence has tokens; complete: number of codes up to the last end of a sentence
+    codes, begun, complete, words = array("i"), False, 0, 0
     for tokens, ends in pieces:
         opening = 0 if begun else reading.opening(tokens)
         codes.extend(map(first.__getitem__, tokens[:opening]))

@@ -1,6 +1,6 @@
-"""Reading of plain text for language models: files to lines, lines to sentences, sentences to tokens.
+"""Text reading for language models: plain text files become lines, then sentences, then tokens.
 
-A line may be longer than memory: lines, sentences and paragraphs are therefore read in pieces. `<s>` and `</s>` in a
+A line may be larger than memory. Lines, sentences and paragraphs are therefore read in pieces. `<s>` and `</s>` in a
 text mark the beginning and the end of a sentence. `<unk>` is a word.
 """
 
@@ -17,41 +17,42 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.byte_streams import damaged
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
-NUMBER, PROPER_NOUN = "#n", "<proper_noun>"
-_PIECE = 1 << 20  # bytes of a line that are read at once: a line may be as long as the file
-_PARAGRAPH = 1 << 16  # characters: the complete sentences of a longer paragraph are yielded before the paragraph ends
+NUMBER, PROPER_NOUN = "#n", "<proper_noun>"  # words that replace numbers and proper nouns
+_PIECE = 1 << 20  # bytes of a line that are read at once
+_PARAGRAPH = 1 << 16  # characters; sentences of a longer paragraph are yielded before its end
 
 _RESERVED = frozenset([START, END, UNKNOWN, NUMBER, PROPER_NOUN])
 _IS_NUMBER = re.compile(r"[-+]?[$£€]?\d[\d.,:/]*(?:st|nd|rd|th|s|%)?")
 _FIRST_PERSON = re.compile(r"I(?:['’]\w+)?")
 _TOKEN = re.compile(
     r"</?s>|<unk>|<proper_noun>|#n\b"
-    r"|\d+(?:[.,:]\d+)+(?![^\W_])"  # 1,000.5
-    r"|[^\W_]+(?:['’_-][^\W_]+)*"  # don't, mother-in-law; underscores around a word are emphasis
+    r"|\d+(?:[.,:]\d+)+(?![^\W_])"  # a number: 1,000.5
+    r"|[^\W_]+(?:['’_-][^\W_]+)*"  # a word: don't, mother-in-law; underscores around a word are emphasis
     r"|-+|\.+|[^\w\s]"
 )
-_SENTENCE_END = re.compile(  # punctuation at the end of a sentence, if the next word does not begin with a small letter
+_SENTENCE_END = re.compile(  # punctuation at the end of a sentence; the next word has no small initial
     r"[.!?…]+[\"'”’)\]]*(\s+)(?=\S)(?![\"'“‘(\[]*[a-zß-öø-ÿ])"
 )
 _ABBREVIATIONS = (
-    "Mr Mrs Ms Dr St Prof Rev Hon Capt Col Gen Lt Sgt Maj Messrs Mme Mlle vs e.g i.e cf [A-HJ-Z]"  # and initials
+    "Mr Mrs Ms Dr St Prof Rev Hon Capt Col Gen Lt Sgt Maj Messrs Mme Mlle vs e.g i.e cf [A-HJ-Z]"  # last: initials
 )
 _NO_END = re.compile(rf"(?<![^\s\"'“‘(\[.-])(?:{_ABBREVIATIONS.replace('.', '[.]').replace(' ', '|')})[.]$")
 
 
 @dataclass(frozen=True)
 class TextReading:
-    """Rules by which text for a language model becomes sentences and words.
+    """Text reading rules, by which text for a language model becomes sentences and words.
 
-    sentences: `lines` (one a line) or `text` (running text: paragraphs between empty lines, sentences by punctuation);
-    tokens: `spaces` or `words` (words, numbers and punctuation apart). `classes` replaces numbers by `#n` and
-    capitalised words inside a sentence by `<proper_noun>`; `lower` comes after that."""
+    `sentences` is "lines" (a sentence per line) or "text" (running text: empty lines separate paragraphs, punctuation
+    separates sentences). `tokens` is "spaces" (split at spaces) or "words" (words, numbers and punctuation apart).
+    `classes` replaces numbers by `#n` and capitalised words inside a sentence by `<proper_noun>`. `lower` then
+    converts words to small letters."""
 
     sentences: str = "lines"
     tokens: str = "spaces"
     lower: bool = False
     classes: bool = False
-    limit: int | None = None  # words that are read at most, up to the end of a sentence
+    limit: int | None = None  # largest number of words; reading stops after the last sentence within it
 
     def __post_init__(self):
         _check("data.sentences", self.sentences, ("lines", "text"))
@@ -60,20 +61,22 @@ class TextReading:
             raise UserError(f"data.limit is {self.limit}, expected null or a number of words of at least 1")
 
     def split(self, text: str) -> list[str]:
-        """The tokens of a line or sentence of text."""
+        """Text reading: split a line or sentence into tokens."""
         return text.split() if self.tokens == "spaces" else _TOKEN.findall(text)
 
     def opening(self, tokens: Sequence[str]) -> int:
-        """The number of tokens up to the first word of a sentence, whose capital does not make it a proper noun.
+        """Text reading: the number of tokens up to the first word of a sentence, punctuation included.
 
-        0 if proper nouns are not replaced."""
+        The capital of the first word does not make the word a proper noun. 0 if proper nouns are not replaced."""
         if not self.classes:
             return 0
         words = (k for k, token in enumerate(tokens, 1) if token != START and any(map(str.isalnum, token)))
         return next(words, 0)
 
     def word(self, token: str, inside: bool) -> str:
-        """The word that replaces a token; `inside` says that the token comes after the first word of the sentence."""
+        """Text reading: the word that replaces a token.
+
+        `inside` says whether the token comes after the first word of the sentence."""
         if token in _RESERVED:
             return token
         if self.classes and _IS_NUMBER.fullmatch(token):
@@ -84,7 +87,7 @@ class TextReading:
 
 
 def _check(name: str, value: object, choices: Sequence) -> None:
-    """Refuse an option of text reading that is not one of the choices."""
+    """Refuse a value of a text reading option that is not one of the choices."""
     if value not in choices:
         raise UserError(f"{name} is {value!r}, expected one of {', '.join(map(str, choices))}")
 
@@ -93,7 +96,7 @@ def _check(name: str, value: object, choices: Sequence) -> None:
 
 
 def sentences_of(lines: Iterable[tuple[str, bool]], reading: TextReading) -> Iterator[tuple[list[str], bool]]:
-    """The tokens of sentences in pieces, each piece with whether the sentence ends there.
+    """Text reading: the tokens of sentences in pieces, each with whether the sentence ends there.
 
     `lines` are pieces of lines, each with whether the line ends there."""
     if reading.sentences == "lines":
@@ -109,7 +112,7 @@ def sentences_of(lines: Iterable[tuple[str, bool]], reading: TextReading) -> Ite
             *complete, rest = _split_sentences(" ".join(paragraph))
             for sentence in complete:
                 yield reading.split(sentence), True
-            if len(rest) > _PARAGRAPH:  # a very long sentence: yield all but the last word
+            if len(rest) > _PARAGRAPH:  # a very long sentence: all but the last word are yielded
                 begun, _, rest = rest.rstrip().rpartition(" ")
                 yield reading.split(begun), False
             paragraph, size = [rest], len(rest)
@@ -122,7 +125,9 @@ def sentences_of(lines: Iterable[tuple[str, bool]], reading: TextReading) -> Ite
 
 
 def _split_sentences(paragraph: str) -> list[str]:
-    """Split a paragraph into sentences by punctuation; the last sentence may be incomplete."""
+    """Text reading: split a paragraph into sentences by punctuation.
+
+    The last sentence may be incomplete."""
     sentences, begin = [], 0
     for end in _SENTENCE_END.finditer(paragraph):
         stop = end.start(1)
@@ -136,7 +141,9 @@ def _split_sentences(paragraph: str) -> list[str]:
 
 
 def lines_of_text(path: Path) -> Iterator[tuple[str, bool]]:
-    """The lines of a text file, very long lines in pieces cut at spaces; with each piece, whether the line ends."""
+    """Text reading: the lines of a file in pieces, each with whether the line ends there.
+
+    A very long line is cut at spaces."""
     number, rest = 1, b""
     for data in _pieces(path):
         ends = data.endswith(b"\n")
@@ -150,7 +157,7 @@ def lines_of_text(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def decoded(path: Path, number: int, data: bytes) -> str:
-    """The text of line `number` of a file, which must be UTF-8."""
+    """Text reading: the text of line `number` of a file, which must be UTF-8."""
     try:
         return data.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
@@ -159,12 +166,12 @@ def decoded(path: Path, number: int, data: bytes) -> str:
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
-    """The lines of a text file, plain or gzipped, as bytes; very long lines come in pieces."""
+    """Text reading: the lines of a plain or gzipped file as bytes, very long lines in pieces."""
     if path.is_dir():
         raise UserError(f"{path}: is a directory, expected a file of text")
     try:
         with path.open("rb") as file:
-            gzipped = file.peek(2)[:2] == b"\x1f\x8b"  # a pipe cannot be read again from its beginning
+            gzipped = file.peek(2)[:2] == b"\x1f\x8b"  # `peek`, because a pipe cannot be read twice
             with gzip.GzipFile(fileobj=file) if gzipped else file as plain:
                 while data := plain.readline(_PIECE):
                     yield data

@@ -1,4 +1,4 @@
-"""Treebanks: sentences as columns of codes with the dependency head of each word; projectivity and punctuation."""
+"""Treebank: sentences as columns of codes with the dependency head of each word; projectivity and punctuation."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from structsparse.base.arrays import ranges
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Sentences
 
-COLUMNS = "word", "lemma", "upos", "xpos", "deprel"  # attributes expect the form under the name `word`
-UNKNOWN = -1  # the head of a word whose head was not read
+COLUMNS = "word", "lemma", "upos", "xpos", "deprel"  # columns of a treebank; the column `word` has the word forms
+UNKNOWN = -1  # the head of a word in a treebank that was read without heads
 RULES = "upos", "characters"  # rules for which tokens are punctuation
-PUNCTUATION = "PUNCT"  # the part of speech in Universal Dependencies
+PUNCTUATION = "PUNCT"  # the part of speech of punctuation in Universal Dependencies
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Treebank(Sentences):
-    """Sentences with their dependency trees, and with the lines of the file, so that they can be written unchanged."""
+    """Treebank: sentences with their dependency trees and with the lines of the file.
 
-    heads: np.ndarray  # int32 [tokens], positions in the sentence from 1 on; 0: a root, UNKNOWN: not read
+    The lines allow to write the treebank unchanged."""
+
+    heads: np.ndarray  # int32 [tokens], position of the head from 1 on; 0: root, UNKNOWN: not read
     lines: np.ndarray  # int32 [tokens], line numbers in the file
     blocks: tuple[str, ...]  # [sentences], all lines of each sentence, with comments, multiword tokens and empty nodes
 
@@ -33,7 +35,7 @@ class Treebank(Sentences):
                 raise ValueError(f"{size} {name}, the sentences need {expected}")
 
     def select(self, indices) -> Treebank:
-        """The sentences and trees at `indices` (positions, slice or mask), in that order; columns keep their codes."""
+        """The treebank of the sentences at `indices` (positions, slice or mask), in that order; codes are kept."""
         chosen = np.arange(len(self))[indices]
         tokens, offsets = self._tokens_of(chosen)
         return replace(
@@ -46,11 +48,11 @@ class Treebank(Sentences):
         )
 
     def roots(self) -> np.ndarray:
-        """The number of words with head 0 of each sentence: int64 [sentences]"""
+        """The number of roots (words with head 0) of each tree in the treebank: int64 [sentences]."""
         return per_sentence(self.heads == 0, self.offsets)
 
     def describe(self) -> str:
-        """A line for the user: sizes of the treebank, shares of non-projective trees and arcs, numbers of relations."""
+        """A line for the user about a treebank: sizes, non-projective shares, numbers of relations and of roots."""
         sizes = f"{len(self):,} sentences, {self.tokens:,} tokens"
         if not self.tokens or (self.heads == UNKNOWN).any():
             return f"{sizes}, no trees"
@@ -62,21 +64,24 @@ class Treebank(Sentences):
 
 
 def per_sentence(mask: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The number of tokens of each sentence for which a mask is true: bool [tokens] to int64 [sentences]"""
+    """The number of tokens in each treebank sentence for which a mask is true.
+
+    From `mask`, bool [tokens], and `offsets` [sentences + 1] to int64 [sentences]."""
     before = np.concatenate([[0], np.cumsum(mask)])
     return before[offsets[1:]] - before[offsets[:-1]]
 
 
 def nonprojective(heads: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Whether the arc to each word is non-projective: some word between head and word does not descend from the head.
+    """Whether the arc to each word in a treebank is non-projective.
 
-    Arcs from the root are projective. The heads must form trees. [tokens], [sentences + 1] to bool [tokens]"""
+    An arc is non-projective if some word between head and word does not descend from the head. Arcs from the root are
+    projective. The heads must form trees. From `heads` [tokens] and `offsets` [sentences + 1] to bool [tokens]."""
     first = np.repeat(offsets[:-1], np.diff(offsets))
-    above = np.where(heads > 0, first + heads - 1, -1)  # the head as a position among all tokens
+    above = np.where(heads > 0, first + heads - 1, -1)  # [tokens], the head among all tokens, -1 for a root
     arcs = np.flatnonzero(heads > 0)
     low = np.minimum(arcs, above[arcs]) + 1
     sizes = np.maximum(arcs, above[arcs]) - low
-    climber = ranges(low, sizes)  # every word between the ends of an arc climbs towards the root
+    climber = ranges(low, sizes)  # each word between the ends of an arc, replaced by its head in each round
     arc = np.repeat(arcs, sizes)
     crossed = np.zeros(len(heads), dtype=bool)
     while len(arc):
@@ -93,8 +98,8 @@ def nonprojective(heads: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 def punctuation(treebank: Sentences, rule: str) -> np.ndarray:
     """Which tokens of a treebank are punctuation: bool [tokens].
 
-    By the rule `upos`, these are tokens with the part of speech PUNCT. By `characters`, as in the shared tasks of 2006
-    and 2007, these are tokens in which every character is punctuation in Unicode."""
+    By the rule `upos`, a token with the part of speech PUNCT is punctuation. By the rule `characters`, as in the
+    shared tasks of 2006 and 2007, a token is punctuation if every character is punctuation in Unicode."""
     if rule == "upos":
         column = treebank.columns["upos"]
         return np.array([value == PUNCTUATION for value in column.values], bool)[column.codes]
@@ -112,5 +117,5 @@ def punctuation_rule(treebank: Sentences) -> str:
 
 
 def only_punctuation(word: str) -> bool:
-    """Whether all characters of a word are punctuation in Unicode."""
+    """Punctuation rule for treebanks: whether all characters of a word are punctuation in Unicode."""
     return all(unicodedata.category(character).startswith("P") for character in word)

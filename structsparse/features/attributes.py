@@ -15,15 +15,16 @@ _RUNS = re.compile(r"(.)\1+")
 
 
 def shape(word: str) -> str:
-    """Word shape: letters become A or a, digits 0; a run of one character becomes that character, a run of digits 0+.
+    """Token attribute: word shape, where letters become A or a, digits become 0, and runs are shortened.
 
-    `Confidence` -> `Aa` and `2,664,098` -> `0,0+,0+`, as in Martins et al. (2011)."""
+    A run of one character becomes this character once; a run of digits becomes 0+. Examples: `Confidence` -> `Aa`
+    and `2,664,098` -> `0,0+,0+`, as in Martins et al. (2011)."""
     types = "".join("A" if c.isupper() else "a" if c.isalpha() else "0" if c.isdigit() else c for c in word)
     return _DIGITS.sub("0+", _RUNS.sub(lambda run: "00" if run[1] == "0" else run[1], types))
 
 
 def case(word: str) -> str:
-    """Case of the letters of a word: `lower`, `upper`, `title`, `mixed`, `initial` (one capital) or `none`."""
+    """Token attribute: case of a word: `lower`, `upper`, `title`, `mixed`, `initial` (one capital) or `none`."""
     letters = [c for c in word if c.isalpha()]
     if not letters:
         return "none"
@@ -35,7 +36,7 @@ def case(word: str) -> str:
 
 
 def digit(word: str) -> str:
-    """How many characters of a word are digits: `none`, `some`, `all`, or `year` for exactly 4 digits."""
+    """Token attribute: how many characters are digits: `none`, `some`, `all`, or `year` for exactly 4 digits."""
     digits = sum(c.isdigit() for c in word)
     if digits == 0:
         return "none"
@@ -45,16 +46,18 @@ def digit(word: str) -> str:
 
 
 def punctuation(word: str) -> str:
-    """How many characters of a word are punctuation: `none`, `some` or `all`."""
+    """Token attribute: how many characters are punctuation: `none`, `some` or `all`."""
     marks = sum(not c.isalnum() for c in word)
     return "none" if marks == 0 else "all" if marks == len(word) else "some"
 
 
 def _affix(size: int, first: bool) -> Callable[[str], str]:
-    """The function that returns the first or last `size` characters of a word, or = and the word if it is shorter."""
+    """Token attribute: a function that returns the first or last `size` characters of a word.
+
+    For a shorter word, this function returns = and the whole word."""
 
     def affix(word: str) -> str:
-        """The prefix or suffix of a word."""
+        """Token attribute: the prefix or suffix of a word, or = and the whole word if the word is shorter."""
         if len(word) < size:
             return "=" + word
         return word[:size] if first else word[-size:]
@@ -74,7 +77,9 @@ OF_WORD: dict[str, Callable[[str], str]] = {
 
 
 def attribute(sentences: Sentences, name: str) -> Column:
-    """An attribute of all tokens as a column of codes. Functions are evaluated once for each distinct word."""
+    """An attribute of all tokens as a column of codes.
+
+    The function of an attribute is evaluated once for each distinct word."""
     if name in sentences.columns:
         return sentences.columns[name]
     if name not in OF_WORD or "word" not in sentences.columns:
@@ -89,7 +94,7 @@ def attribute(sentences: Sentences, name: str) -> Column:
 
 
 def numbers(sentences: Sentences, names: Sequence[str]) -> np.ndarray:
-    """Numeric attributes of all tokens (features.dense): float32 [tokens, names]"""
+    """Numeric attributes of all tokens, for the option features.dense: float32 [tokens, names]"""
     result = np.empty((sentences.tokens, len(names)), np.float32)
     for k, name in enumerate(names):
         column = attribute(sentences, name)
@@ -97,7 +102,7 @@ def numbers(sentences: Sentences, names: Sequence[str]) -> np.ndarray:
             values = np.array([float(value) for value in column.values])
         except ValueError as error:
             raise UserError(f"{sentences.source}: column {name!r} (features.dense) is not numeric: {error}") from None
-        fits = np.abs(values) <= np.finfo(np.float32).max  # false for NaN
+        fits = np.abs(values) <= np.finfo(np.float32).max  # also false for NaN
         if not fits.all():
             value = column.values[int(np.argmin(fits))]
             where = f"{sentences.source}: column {name!r} (features.dense)"

@@ -1,8 +1,7 @@
 """Filters of feature templates: feature selection before training, where each template is scored independently.
 
-A filter takes the candidate templates with the features of the training part. It returns the templates to keep, in
-the order of the candidates, and notes for the user.
-"""
+A filter takes the candidate templates with the features of the training part. The filter returns the templates to
+keep, in the order of the candidates, and notes for the user."""
 
 from __future__ import annotations
 
@@ -15,20 +14,22 @@ import numpy as np
 from structsparse.base.errors import UserError
 from structsparse.features.information import mutual_information
 
-Filtered = tuple[list, list[str]]  # templates, notes
+Filtered = tuple[list, list[str]]  # the templates that a filter keeps, and notes for the user
 
 
 class Candidates(Protocol):
-    """Feature templates to choose from, with the feature of each template at each place (token or arc) in training."""
+    """Candidate templates of a filter, with the feature of each template at each place (token or arc) of training."""
 
     templates: Sequence
 
     @property
     def gold(self) -> np.ndarray:
-        """The gold code at each place (the label of a token, whether an arc is gold): int [places]"""
+        """Filter candidates: the gold code at each place, token or arc: int [places]
+
+        The code of a token is its label; the code of an arc is 1 if the arc is in the gold tree, otherwise 0."""
 
     def features(self) -> Iterator[np.ndarray]:
-        """For one template after another, the code of the feature at each place: int [places]"""
+        """Filter candidates: the feature code at each place (token or arc), template by template: int [places]"""
 
 
 def all_of(candidates: Candidates) -> Filtered:
@@ -37,7 +38,7 @@ def all_of(candidates: Candidates) -> Filtered:
 
 
 def keeps_all(filter: Callable) -> bool:
-    """Whether a filter of templates is `all_of` or a partial of it."""
+    """Whether a filter of feature templates is `all_of`, which keeps all, or a partial application of `all_of`."""
     return (filter.func if isinstance(filter, partial) else filter) is all_of
 
 
@@ -51,7 +52,7 @@ def at_random(candidates: Candidates, count: int, seed: int) -> Filtered:
 
 
 def by_gain(candidates: Candidates, count: int, over_chance: bool, seed: int) -> Filtered:
-    """The filter that keeps the `count` templates with the largest information gain about the gold codes.
+    """The filter that keeps the `count` feature templates with the largest information gain about the gold codes.
 
     `over_chance` subtracts the information gain about shuffled gold codes."""
     templates = candidates.templates
@@ -66,10 +67,11 @@ def by_gain(candidates: Candidates, count: int, over_chance: bool, seed: int) ->
 
 
 def gains(candidates: Candidates, shuffled: np.ndarray | None = None) -> np.ndarray:
-    """Information gain of each template: mutual information of its feature and the gold code, in bits, [templates]
+    """Filter score of each template: mutual information of its feature and the gold code, in bits: float64 [templates]
 
-    Equation 16 of Martins et al. (2011). A template whose features are all different has the largest gain in training,
-    but does not generalize. It has the same gain about `shuffled` gold codes, which is subtracted if given."""
+    This information gain is equation 16 of Martins et al. (2011). A template whose features are all different has
+    the largest gain in training, but does not generalize. Such a template has the same gain about `shuffled` gold
+    codes. If `shuffled` is given, the gain about these codes is subtracted."""
     gold, result = candidates.gold, []
     for codes in candidates.features():
         chance = 0.0 if shuffled is None else mutual_information(codes, shuffled)
@@ -78,12 +80,14 @@ def gains(candidates: Candidates, shuffled: np.ndarray | None = None) -> np.ndar
 
 
 def in_order(templates: Sequence, chosen: np.ndarray) -> list:
-    """The chosen feature templates [count], in the order of the candidates."""
+    """The feature templates that a filter has chosen, in the order of the candidates.
+
+    chosen: the numbers of these templates, int [count]"""
     return [templates[k] for k in np.sort(chosen)]
 
 
 def check_count(count: int, available: int, seed: int) -> None:
-    """Refuse a count that is not from 1 to the number of templates available, and a negative seed."""
+    """Refuse filter options: a count that is not from 1 to the number of templates, or a negative seed."""
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UserError(f"filter.seed is {seed}; expected a whole number of at least 0")
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= available:

@@ -6,14 +6,17 @@ import numpy as np
 
 
 def mutual_information(a: np.ndarray, b: np.ndarray) -> float:
-    """Mutual information sum P(a, b) log2 (P(a, b) / (P(a) P(b))) of two sequences of codes, in bits; never below 0."""
+    """Mutual information of two sequences of codes, such as features and labels, in bits; never below 0.
+
+    This is the sum over the codes a, b of P(a, b) log2 (P(a, b) / (P(a) P(b))), where P is the relative frequency."""
     values = np.uint64(int(b.max()) + 1)
-    pair = a.astype(np.uint64) * values + b.astype(np.uint64)  # for 64-bit keys, a hash of the pair
+    # with 64-bit codes the product overflows, and `pair` is a hash of the two codes
+    pair = a.astype(np.uint64) * values + b.astype(np.uint64)
     return max(0.0, _entropy(a) + _entropy(b) - _entropy(pair))
 
 
 def _entropy(codes: np.ndarray) -> float:
-    """Entropy of a sequence of codes, in bits, from their counts."""
+    """Entropy of a sequence of codes in bits, a term of the mutual information."""
     ordered = np.sort(codes)
     ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, len(ordered))
     share = np.diff(ends, prepend=0) / len(codes)

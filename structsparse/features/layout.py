@@ -20,44 +20,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TemplateLayout(TableLayout):
-    """Layout of a weight table with a row for each feature, template after template, and a column for each label."""
+    """Layout of a feature weight table: a row for each feature, template after template, a column for each label."""
 
     kind = "templates"
 
-    templates: Sequence[str]
-    offsets: np.ndarray  # int64 [templates + 1], the rows of template k are offsets[k] : offsets[k + 1]
-    labels: Sequence[str]
-    reduced: bool = False
-    pairs: Pairs | None = None  # row and label of each entry of a parameter that is a vector of observed pairs
+    templates: Sequence[str]  # names of the feature templates
+    offsets: np.ndarray  # int64 [templates + 1] the rows of template k are offsets[k] : offsets[k + 1]
+    labels: Sequence[str]  # names of the labels
+    reduced: bool = False  # whether dead rows were removed
+    pairs: Pairs | None = None  # row and label of each weight, if the weights are a vector of observed pairs
 
     def is_pairs(self, shape: Sequence[int]) -> bool:
-        """Whether a parameter of this shape is the vector of observed (row, label) pairs."""
+        """Feature weight layout: whether a parameter of this shape is the vector of observed (row, label) pairs."""
         return self.pairs is not None and tuple(shape) == (len(self.pairs),)
 
     def rows(self, shape: Sequence[int]) -> np.ndarray:
-        """The offsets of the rows (features) along the first dimension of a parameter: int64 [rows + 1]"""
+        """Feature weight layout: the first weight of each row along dimension 0 of a parameter: int64 [rows + 1]"""
         return self.pairs.offsets if self.is_pairs(shape) else np.arange(int(self.offsets[-1]) + 1)
 
     def blocks(self, shape: Sequence[int]) -> np.ndarray:
-        """The offsets of the templates along the first dimension of a parameter: int64 [templates + 1]"""
+        """Feature weight layout: the first weight of each template along dimension 0: int64 [templates + 1]"""
         return self.rows(shape)[self.offsets]
 
     def named_rows(self) -> Mapping[str, Sequence[int]]:
-        """The rows of each template, by the template's name."""
+        """Feature weight layout: the rows of each template, by the template's name."""
         bounds = np.asarray(self.offsets).tolist()
         return {name: range(bounds[k], bounds[k + 1]) for k, name in enumerate(self.templates)}
 
 
 @over("templates", "arcs", makes=Partition)
 def by_template(shape: Sequence[int], layout: TemplateLayout, weights: str = "sqrt_size", parameter: str = ""):
-    """Groups of weights by template: the weights of all features of a template are one group."""
+    """Groups of feature weights by template: the weights of all features of a template are one group."""
     check_table(shape, 0, layout, "groups=template", parameter)
     return by_row_blocks(shape, list(layout.templates), layout.blocks(shape), weights, parameter)
 
 
 @over("templates", "arcs", makes=Partition)
 def by_feature(shape: Sequence[int], layout: TemplateLayout, weights: str = "sqrt_size", parameter: str = ""):
-    """Groups of weights by feature: the weights of a feature for all labels are one group."""
+    """Groups of feature weights by feature: the weights of a feature for all labels are one group."""
     check_table(shape, 0, layout, "groups=feature", parameter)
     starts = layout.rows(shape)
     return by_row_blocks(shape, RowNames(len(starts) - 1), starts, weights, parameter)
@@ -65,7 +65,7 @@ def by_feature(shape: Sequence[int], layout: TemplateLayout, weights: str = "sqr
 
 @over("templates", makes=Partition)
 def by_label(shape: Sequence[int], layout: TemplateLayout, weights: str = "sqrt_size", parameter: str = ""):
-    """Groups of weights by label: the weights of all features for a label are one group."""
+    """Groups of feature weights by label: the weights of all features for a label are one group."""
     if layout.is_pairs(shape):
         labels = torch.from_numpy(layout.pairs.labels.astype(np.int64))
         return Partition(labels, list(layout.labels), shape, weights, parameter)
@@ -75,7 +75,7 @@ def by_label(shape: Sequence[int], layout: TemplateLayout, weights: str = "sqrt_
 
 @over("templates", makes=Forest)
 def by_template_tree(shape: Sequence[int], layout: TemplateLayout, weights: str = "sqrt_size", parameter: str = ""):
-    """Tree-structured groups of weights: a tree for each template, with the template's features as children."""
+    """Tree-structured groups of feature weights: a tree for each template, whose features are the children."""
     check_table(shape, 0, layout, "groups=template_tree", parameter)
     count, starts = len(layout.templates), layout.rows(shape)
     rows = len(starts) - 1
@@ -88,7 +88,9 @@ def by_template_tree(shape: Sequence[int], layout: TemplateLayout, weights: str 
 
 
 class TemplateTreeNames(Sequence):
-    """The names of the nodes of the template forest: names of templates, then names of rows, without a copy."""
+    """The names of the groups of feature weights by template tree: names of templates, then names of rows.
+
+    The two sequences of names are not copied."""
 
     def __init__(self, templates: Sequence[str], rows: Sequence[str]):
         self.templates, self.rows = templates, rows
@@ -104,7 +106,9 @@ class TemplateTreeNames(Sequence):
 
 
 def check_table(shape: Sequence[int], dimension: int, layout: TemplateLayout, groups: str, parameter: str) -> None:
-    """Refuse a parameter whose number of rows (dimension 0) or columns (1) does not fit the feature weight table."""
+    """Refuse a parameter whose number of rows or columns does not fit the layout of the feature weight table.
+
+    `dimension` is 0 for rows (features) and 1 for columns (labels)."""
     noun, expected = [("features", int(layout.offsets[-1])), ("labels", len(layout.labels))][dimension]
     if not layout.is_pairs(shape) and (len(shape) != 2 or shape[dimension] != expected):
         raise UserError(

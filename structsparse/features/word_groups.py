@@ -1,19 +1,19 @@
 """Overlapping groups of words: rows of a classifier's table that a group penalty sets to zero together.
 
-A group is made from a unit: the words of a sentence, phrase, topic, cluster, ... A group contains each word of the unit
-once; words that are not features are left out. Units of a single word make no group, because an additional lasso
-penalty already covers single words. Groups of the same words are merged and their weights added, which leaves the
-penalty the same.
+A group is made from a unit: the words of a sentence, phrase, topic, cluster, ... A group contains each word of the
+unit once; words that are not features are left out. Units of a single word make no group, because an additional
+lasso penalty already covers single words. Groups of the same words are merged and their weights added, which leaves
+the penalty the same.
 
-`weights` of each group before merging:
+The option `weights` is a rule for the weight of each group before merging:
 
     one          1
-    sqrt_size    sqrt(entries of the table)
+    sqrt_size    sqrt(number of table entries in the group)
     overlap      1 / (mean over the words of the group of the number of groups that have the word)
 
-`permute` makes random control groups with the same number, sizes and overlaps. A random permutation of the training
-words (`seed`) replaces each word: `frequency` by a word of the same document frequency, `all` by any word.
-"""
+The option `permute` makes random control groups with the same number, sizes and overlaps. A random permutation of
+the training words (`seed`) replaces each word. With `frequency`, a word of the same document frequency replaces it,
+with `all`, any word."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from structsparse.groups.layouts import over
 from structsparse.kernels.features import word_groups as kernels
 
 WEIGHTS, PERMUTATIONS = ("one", "sqrt_size", "overlap"), ("none", "frequency", "all")
-NEUTRAL = 2  # the neutral sentiment of the sentiments from 0 to 4
+NEUTRAL = 2  # the neutral value of sentiments, which go from 0 to 4
 MOST_LISTED = 5  # largest number of words listed in a message
 
 
 class Units(NamedTuple):
-    """The units that groups of words are made from: unit k has the words codes[begins[k] : ends[k]]."""
+    """The units from which groups of words are made: unit k has the words codes[begins[k] : ends[k]]."""
 
-    codes: np.ndarray  # codes of word types of the corpus; -1: not in the corpus
-    begins: np.ndarray  # [units], positions in `codes`
-    ends: np.ndarray  # [units], positions in `codes`
-    noun: str  # the kind of units, for messages
-    name: Callable[[int], str]  # the name of a unit by number
-    factor: np.ndarray | float = 1.0  # factors of the group weights
+    codes: np.ndarray  # codes of words as word types of the corpus; -1: the word is not in the corpus
+    begins: np.ndarray  # [units] position in `codes` of the first word of each unit
+    ends: np.ndarray  # [units] position in `codes` after the last word of each unit
+    noun: str  # a plural noun for the units, for messages
+    name: Callable[[int], str]  # a function from the number of a unit to its name
+    factor: np.ndarray | float = 1.0  # factor of the group weight: one number, or one for each unit
 
 
 @over("words", makes=Cover)
@@ -59,7 +59,7 @@ def sentences(shape, layout: WordLayout, parameter: str = "the table", weights: 
     train, bounds = layout.train, layout.train.sentences()
 
     def name(unit: int) -> str:
-        """The name of a sentence: its number and its document."""
+        """The name of a group of words from a sentence: the number of the sentence and the document."""
         document = _document_at(train, bounds[unit])
         before = np.searchsorted(bounds, train.offsets[document])
         return f"sentence {unit - before + 1} of {train.names[document]}"
@@ -100,7 +100,7 @@ def constituents(
     first = train.offsets[owner]
 
     def name(unit: int) -> str:
-        """The name of a constituent: its document and its words."""
+        """The name of a group of words from a constituent: the document and the words of the constituent."""
         codes = train.tokens[first[unit] + begins[unit] : first[unit] + ends[unit]]
         return f"phrase of {train.names[owner[unit]]}: " + " ".join(train.words[c] for c in codes.tolist())
 
@@ -147,7 +147,7 @@ def ward(
 
 
 def _below(tree: WordTree, largest: int | None) -> Units:
-    """The units of a cluster tree: the words below each node that has at most `largest` words."""
+    """The units for groups of words from a cluster tree: the words below each node with at most `largest` words."""
     nodes = np.flatnonzero(tree.sizes <= (len(tree.words) if largest is None else largest))
     bounds = tree.begins[nodes], tree.ends[nodes]
     return Units(tree.order, *bounds, "clusters", lambda unit: tree.name(int(nodes[unit])))
@@ -157,11 +157,10 @@ def _below(tree: WordTree, largest: int | None) -> Units:
 def words_file(
     shape, layout: WordLayout, parameter: str = "the table", weights: str = "one", path: str | Path = "", **control
 ) -> Cover:
-    """Groups of words from a JSON or YAML file.
+    """Groups of words from a JSON or YAML file of word lists.
 
     The file has {name: [words]}, or {groups: {name: [words]}, weights: {name: number}}. Weights in the file replace
-    `weights`.
-    Words that are not features are left out with a warning."""
+    the rule `weights`. Words that are not features are left out with a warning."""
     path = Path(path)
     content = files.read(path)
     if content.parents is not None or isinstance(content.rows, tuple):
@@ -244,8 +243,9 @@ def combined(
 def extra_columns(cover: Cover) -> tuple[list[str], sparse.csr_array]:
     """Groups of words as extra features of documents: names, and the factor of each word, float64 [words, groups].
 
-    An extra feature is the sum of the group's words divided by the square root of their number. It is thus a direction
-    of length 1, as each single word is, so that penalties treat groups and words alike."""
+    An extra feature is the sum of the counts of the group's words, divided by the square root of the number of
+    words. So the factors of a group form a vector of length 1, as for a single word, and penalties treat groups and
+    words alike."""
     sizes = cover.offsets.diff().numpy()
     values = np.repeat(1 / np.sqrt(sizes), sizes)
     arrays, shape = (values, cover.members.numpy(), cover.offsets.numpy()), (len(cover), len(cover.atoms))
@@ -258,7 +258,8 @@ def _cover(
 ) -> Cover:  # fmt: skip
     """Make the groups of words of all units with at least two words.
 
-    In the result, `source` has the group of each unit (-1: none), and `notes` tells what was left out."""
+    In the result, `source` [units] is the group of each unit (-1: the unit has no group), and `notes` says how many
+    units were left out or merged."""
     for key, value, choices in (("weights", weights, WEIGHTS), ("permute", permute, PERMUTATIONS)):
         if value not in choices:
             raise UserError(f"groups.{key} is {value!r}, expected one of {', '.join(choices)}")
@@ -290,12 +291,12 @@ def _cover(
 
 
 def _factor(factor: np.ndarray | float, units: np.ndarray) -> np.ndarray | float:
-    """The factors of the group weights for some units."""
+    """The factors of the weights for groups of words that are made from the given units."""
     return factor[units] if isinstance(factor, np.ndarray) else factor
 
 
 def _weights(rule: str, members: np.ndarray, offsets: np.ndarray, table: int, columns: int) -> np.ndarray:
-    """The penalty weights of groups of words by one of the rules WEIGHTS: float64 [groups]"""
+    """The weights of groups of words by one of the rules WEIGHTS: float64 [groups]"""
     sizes = np.diff(offsets)
     if rule == "one":
         return np.ones(len(sizes))
@@ -318,15 +319,15 @@ def _offsets(sizes: np.ndarray) -> np.ndarray:
 
 
 def permutation(layout: WordLayout, kind: str, seed: int) -> np.ndarray:
-    """The permutation of words for random control groups, the row that replaces each row: int32 [rows]
+    """Random control groups of words: the row that replaces each row of the table: int32 [rows]
 
-    Words that are not in training, and extra features, replace themselves."""
+    Extra features and words that are not in training are not replaced."""
     place = np.arange(len(layout.words), dtype=np.int32)
     if kind == "none":
         return place
     words = np.flatnonzero(layout.counts[: len(place) - layout.extra] > 0)
     drawn = words[np.random.default_rng(seed).permutation(len(words))]
-    if kind == "frequency":  # both sorted by document frequency; ties by number in `words`, at random in `drawn`
+    if kind == "frequency":  # sort both by document frequency; ties stay random in `drawn`
         words = words[np.argsort(layout.documents[words], kind="stable")]
         drawn = drawn[np.argsort(layout.documents[drawn], kind="stable")]
     place[words] = drawn
@@ -334,12 +335,15 @@ def permutation(layout: WordLayout, kind: str, seed: int) -> np.ndarray:
 
 
 def _document_at(documents, token: int) -> int:
-    """The number of the document that contains a token."""
+    """The number of the document that contains a token, for the name of a group of words from a sentence."""
     return int(np.searchsorted(documents.offsets, token, side="right")) - 1
 
 
 class UnitNames(Sequence):
-    """The names of groups of words, each after the first unit of the group, spelt when asked for."""
+    """The names of groups of words, made on demand: a group has the name of its first unit.
+
+    name: a function from the number of a unit to its name; units [groups]: the first unit of each group; merged
+    [groups]: the number of units that make the same group"""
 
     def __init__(self, name: Callable[[int], str], units: np.ndarray, merged: np.ndarray):
         self.name, self.units, self.merged = name, units, merged
@@ -355,7 +359,7 @@ class UnitNames(Sequence):
 
 
 class JoinedNames(Sequence):
-    """The names of combined groups of words, kind after kind; `bounds` [kinds + 1] are their offsets."""
+    """The names of combined groups of words, kind after kind; kind k has the names from bounds[k] to bounds[k + 1]."""
 
     def __init__(self, parts: Sequence[Sequence[str]]):
         self.parts, self.bounds = parts, _offsets(np.array([len(part) for part in parts]))

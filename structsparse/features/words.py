@@ -1,8 +1,7 @@
 """Bags of words: the choice of words as features of documents, and the values of these features.
 
-Each row of a classifier's table stands for a word. The words are those of train (or of all parts, as in some papers);
-weightings such as tf-idf are estimated on train alone.
-"""
+Each row of a classifier's table stands for a word. The words come from train or, as in some papers, from all parts.
+Weightings such as tf-idf are estimated on train alone."""
 
 from __future__ import annotations
 
@@ -23,52 +22,56 @@ WEIGHTINGS, VOCABULARIES = ("counts", "log", "tfidf"), ("train", "all")
 
 @dataclass(frozen=True, eq=False)
 class WordLayout(TableLayout):
-    """Layout of a classifier's weight table: a row for each word, then a row for each feature that sums over words."""
+    """Layout of a bag-of-words weight table: a row for each word, then a row for each feature that sums over words."""
 
     kind = "words"
 
-    words: tuple[str, ...]  # [rows], the last `extra` entries are names of groups of words
+    words: tuple[str, ...]  # [rows] the word of each row; the last `extra` rows have names of groups of words
     train: Documents
-    row_of: np.ndarray  # int32 [word types of the corpus], the row of each word type, -1 for none
-    counts: np.ndarray  # int64 [rows], occurrences in train
-    documents: np.ndarray  # int64 [rows], documents of train with the word
-    classes: tuple[str, ...] | None
-    extra: int = 0
+    row_of: np.ndarray  # int32 [word types of the corpus] the row of each word type, -1: the word is not a feature
+    counts: np.ndarray  # int64 [rows] number of occurrences of the word in train
+    documents: np.ndarray  # int64 [rows] number of documents of train with the word
+    classes: tuple[str, ...] | None  # names of the classes; None: labels are numbers
+    extra: int = 0  # number of rows that stand for sums over several words
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # groups of words of a planted corpus, by name
-    unlabelled: tuple[str, ...] = ()  # texts without labels, for clusters of words
-    reading: DocumentReading = field(default_factory=DocumentReading)
+    unlabelled: tuple[str, ...] = ()  # texts without labels, from which word clusters are learnt too
+    reading: DocumentReading = field(default_factory=DocumentReading)  # how texts are split into words
 
     def __len__(self) -> int:
         return len(self.words)
 
     def named_rows(self) -> Mapping[str, Sequence[int]]:
-        """The rows of the classifier's table by word."""
+        """Bag-of-words layout: the row of the classifier's table for each word, by word."""
         return {word: (row,) for row, word in enumerate(self.words)}
 
     def frequency(self, name: str) -> Tensor | None:
-        """The frequency of each row's word in training, in tokens (`counts`) or in `documents`: float64 [rows]"""
+        """Bag-of-words layout: how often the word of each row occurs in train: float64 [rows]
+
+        `name` is `counts`, the number of occurrences, or `documents`, the number of documents with the word. For
+        other names the result is None."""
         columns = {"counts": self.counts, "documents": self.documents}
         return torch.from_numpy(columns[name]).double() if name in columns else None
 
     @property
     def plain(self) -> int:
-        """The number of rows that stand for single words."""
+        """Bag-of-words layout: the number of rows that stand for single words."""
         return len(self.words) - self.extra
 
 
 @dataclass(frozen=True, eq=False)
 class Weighting:
-    """The weighting of word counts, which turns a count c into the value of a feature.
+    """The weighting of a bag of words, which turns the count c of a word into the value of a feature.
 
-    counts: c; log: log(1 + c); tfidf: c (1 + log((1 + N) / (1 + documents))), with N documents in train, as in
-    scikit-learn. `normalize` then scales each document to l2 norm 1."""
+    `kind` is counts: c; log: log(1 + c); or tfidf: c (1 + log((1 + N) / (1 + d))), as in scikit-learn. N is the
+    number of documents in train, and d the number of documents in train that have the word. `normalize` then scales
+    each document to l2 norm 1."""
 
     kind: str
     normalize: bool
-    factors: np.ndarray  # float64 [rows], ones except for tfidf
+    factors: np.ndarray  # float64 [rows] the factor of each word's count; 1 except for tfidf
 
     def __call__(self, counts: sparse.csr_array) -> sparse.csr_array:
-        """The feature values from the counts of words: float64 [documents, rows]"""
+        """Bag of words: the feature values from the counts of words: float64 [documents, rows]"""
         values = counts.astype(np.float64)
         if self.kind == "log":
             np.log1p(values.data, out=values.data)
@@ -87,22 +90,24 @@ class Bag:
 
     layout: WordLayout
     weighting: Weighting
-    members: sparse.csr_array | None = None  # [words, extra]: factors of the words in each extra feature
+    members: sparse.csr_array | None = None  # [words, extra features] the factor of each word's count
 
     def matrix(self, documents: Documents) -> sparse.csr_array:
-        """The feature values of documents: float64 [documents, rows]; words that are not features are ignored"""
+        """Bag of words: the feature values of documents: float64 [documents, rows]
+
+        Words that are not features are ignored."""
         counts = self.count(documents)
         if self.members is not None:
             counts = sparse.hstack([counts, counts @ self.members], format="csr")
         return self.weighting(counts)
 
     def count(self, documents: Documents) -> sparse.csr_array:
-        """The count of each word in each document: int64 [documents, words]"""
+        """Bag of words: the count of each word in each document: int64 [documents, words]"""
         return count(documents, rows_of(documents, self.layout), self.layout.plain)
 
 
 def rows_of(documents: Documents, layout: WordLayout) -> np.ndarray:
-    """The row of each word type of documents, -1 for words that are not features: int32 [word types]"""
+    """Bag of words: the row of each word type of documents, -1 for words that are not features: int32 [word types]"""
     if documents.words is layout.train.words:
         return layout.row_of
     rows = {word: row for row, word in enumerate(layout.words[: layout.plain])}
@@ -110,7 +115,9 @@ def rows_of(documents: Documents, layout: WordLayout) -> np.ndarray:
 
 
 def count(documents: Documents, row_of: np.ndarray, rows: int) -> sparse.csr_array:
-    """The count of the words of each row in each document: int64 [documents, rows]"""
+    """Count a bag of words: how often the words of each row occur in each document: int64 [documents, rows]
+
+    row_of: the row of each word type, -1 for words that are not features"""
     owner = np.repeat(np.arange(len(documents), dtype=np.int32), documents.lengths)
     row = row_of[documents.tokens]
     known = row >= 0
@@ -134,11 +141,11 @@ def bag(
     parts = [train] if vocabulary == "train" else [*documents.parts.values()]
     types = len(train.words)
     counts = count(train, np.arange(types, dtype=np.int32), types)
-    frequency = np.bincount(counts.indices, minlength=types)  # document frequency in train
+    frequency = np.bincount(counts.indices, minlength=types)  # number of documents of train with each word type
     chosen = np.zeros(types, bool)
     for part in parts:
         chosen[part.tokens] = True
-    chosen &= frequency >= (min_count if min_count > 1 else 0)  # min_count=1 keeps words that train lacks
+    chosen &= frequency >= (min_count if min_count > 1 else 0)  # min_count=1 also keeps words that are not in train
     codes = np.flatnonzero(chosen)
     if not len(codes):
         raise UserError(f"no word is in {min_count} documents of train; lower features.min_count")
@@ -162,7 +169,9 @@ def bag(
 
 
 def extended(bag: Bag, names: Sequence[str], members: sparse.sparray) -> Bag:
-    """A bag of words with extra features, each a weighted sum of word counts: members [words, features]"""
+    """A bag of words with extra features, each a weighted sum of word counts.
+
+    members [words, extra features]: the factor of each word's count in each extra feature"""
     layout = bag.layout
     members = sparse.csr_array(members)
     if members.shape != (layout.plain, len(names)) or layout.extra:

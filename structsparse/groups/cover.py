@@ -13,7 +13,7 @@ from structsparse.groups.group_weights import checked_weights
 from structsparse.groups.partition import Partition, by_row
 from structsparse.kernels.groups import cover as kernels
 
-FAMILIES = 1024  # families of disjoint groups that are shrunk one after the other, at most
+FAMILIES = 1024  # largest number of families of disjoint groups into which a cover may be divided
 
 
 class Cover(nn.Module):
@@ -22,7 +22,7 @@ class Cover(nn.Module):
     Atoms are the disjoint groups of a Partition: rows, entries, or blocks of rows. Group g holds the atoms
     members[offsets[g] : offsets[g + 1]]. An atom may lie in many groups. An atom that lies in no group is free
     (unpenalised, always alive), as are the free entries of the Partition. `size` counts the entries of each group, each
-    entry once. `weight` is as in Partition. `multiplicity` counts the groups of each atom.
+    entry once. `weights` is as in Partition. `multiplicity` counts the groups of each atom.
     """
 
     def __init__(
@@ -48,21 +48,25 @@ class Cover(nn.Module):
         self.register_buffer("size", self.gather(atoms.size.double()).long())
         self.register_buffer("weight", checked_weights(weights, self.size, self.names))
         self.register_buffer("starts", torch.cat([self.size.new_zeros(1), self.size.cumsum(0)]), persistent=False)
-        self.copies = int(self.starts[-1])  # copies of entries: one per entry and group that contains the entry
+        self.copies = int(self.starts[-1])  # total size of all groups; an entry in two groups counts twice
         self._entries, self._pairs = None, None  # computed on first use
 
     def __len__(self) -> int:
         return len(self.names)
 
     def extra_repr(self) -> str:
+        """Cover of overlapping groups: the number of groups and the parameter, for the printed form of the module."""
         return f"{len(self)} overlapping groups over {self.parameter} {tuple(self.shape)}"
 
     def sums(self, X: Tensor) -> Tensor:
-        """Sum of a tensor of the shape of the parameter over each overlapping group: [groups], float64."""
+        """Cover of overlapping groups: the sum of X, shaped like the parameter, over each group: [groups], float64."""
         return self.gather(self.atoms.sums(X))
 
     def norms(self, W: Tensor) -> Tensor:
-        """Euclidean norm of each overlapping group: [groups], float64. The gradient of a zero norm is zero."""
+        """Cover of overlapping groups: the Euclidean norm of W on each group: [groups], float64.
+
+        The gradient of a zero norm is zero.
+        """
         recorded = W.requires_grad and torch.is_grad_enabled()
         squares = self.gather(self.atoms.sums(W * W) if recorded else self.atoms.norms(W).square())
         if not squares.requires_grad:
@@ -71,15 +75,15 @@ class Cover(nn.Module):
         return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
 
     def nonzeros(self, W: Tensor) -> Tensor:
-        """The number of nonzero entries of each overlapping group: [groups], float64."""
+        """Cover of overlapping groups: the number of nonzero entries of W in each group: [groups], float64."""
         return self.gather(self.atoms.nonzeros(W))
 
     def alive(self, W: Tensor) -> Tensor:
-        """Whether any entry of an overlapping group differs from zero: bool [groups]."""
+        """Cover of overlapping groups: whether any entry of W in a group differs from zero: bool [groups]."""
         return self.gather(self.atoms.alive(W).double()) != 0
 
     def gather(self, values: Tensor) -> Tensor:
-        """Sum of values [atoms] over the atoms of each overlapping group: [groups], float64."""
+        """Cover of overlapping groups: the sum of values [atoms] over the atoms of each group: [groups], float64."""
         if values.device.type == "cpu" and not (values.requires_grad and torch.is_grad_enabled()):
             sums = torch.empty(len(self), dtype=torch.float64)
             values = values.double().contiguous()
@@ -89,26 +93,36 @@ class Cover(nn.Module):
         return sums.index_add(0, self.owner, values.double().index_select(0, self.members))
 
     def scatter(self, values: Tensor) -> Tensor:
-        """Sum of values [groups] over the overlapping groups of each atom: [atoms], float64."""
+        """Cover of overlapping groups: the sum of values [groups] over the groups of each atom: [atoms], float64."""
         sums = torch.zeros(len(self.atoms), dtype=torch.float64, device=values.device)
         return sums.index_add(0, self.members, values.double().index_select(0, self.owner))
 
     def expand(self, values: Tensor, fill: float | bool) -> Tensor:
-        """Expand values [atoms] to one per entry, broadcastable against the parameter; free entries get `fill`."""
+        """Cover of overlapping groups: expand values [atoms] to one value per entry; free entries get `fill`.
+
+        The result is broadcastable against the parameter.
+        """
         return self.atoms.expand(torch.where(self.multiplicity > 0, values, fill), fill)
 
     def covered(self) -> Tensor:
-        """Entries that lie in at least one overlapping group: bool, broadcastable against the parameter."""
+        """Cover of overlapping groups: mask of the entries that lie in at least one group: bool.
+
+        The mask is broadcastable against the parameter.
+        """
         return self.expand(self.multiplicity > 0, fill=False)
 
     def spared(self, W: Tensor) -> Tensor:
-        """Entries that lie in no dead overlapping group: bool, broadcastable against the parameter."""
+        """Cover of overlapping groups: mask of the entries that lie in no dead group: bool.
+
+        The mask is broadcastable against the parameter.
+        """
         return self.expand(self.scatter(~self.alive(W)) == 0, fill=True)
 
     def entries(self) -> tuple[Tensor | None, Tensor]:
-        """Flat positions of the entries in the order atom by atom, and the first place of each atom in that order.
+        """Cover of overlapping groups: flat positions of the entries, atom by atom, and the first place of each atom.
 
-        The positions are None if the entries of the parameter are already in that order.
+        A place is an index into the positions. The positions are None if the parameter already has its entries atom by
+        atom.
         """
         if self._entries is None or self._entries[1].device != self.members.device:
             sizes, ids = self.atoms.size, self.atoms.ids.expand(self.shape).flatten()
@@ -119,9 +133,10 @@ class Cover(nn.Module):
         return self._entries
 
     def pairs(self, in_order: bool = True) -> tuple[Tensor, Tensor]:
-        """The copies of entries in overlapping groups, group by group: the position and the group of each copy.
+        """Cover of overlapping groups: the position and the group of each copy of an entry, group by group.
 
-        Positions are flat positions in the parameter (in_order=True), or places in the order atom by atom.
+        An entry has a copy in each group that contains it. Positions are flat positions in the parameter
+        (in_order=True), or places in the order atom by atom.
         """
         if self._pairs is None or self._pairs[0].device != self.members.device:
             _, bounds = self.entries()
@@ -138,18 +153,18 @@ class Cover(nn.Module):
 
     @cached_property
     def nested(self) -> bool:
-        """Whether the groups are nested: of any two groups that share an atom, one contains the other."""
+        """Whether the groups of a Cover are nested: of any two groups that share an atom, one contains the other."""
         largest_first = self.offsets.diff().argsort(descending=True, stable=True)
         sets = self.members.cpu().numpy(), self.offsets.cpu().numpy(), largest_first.cpu().numpy()
         return bool(kernels.nested(*sets, len(self.atoms)))
 
     def outline(self) -> Cover:
-        """A cover with the same groups over a vector with one entry per atom, such as the norms of the atoms."""
+        """A Cover with the same overlapping groups over a vector with one entry per atom, such as the atoms' norms."""
         atoms = by_row((len(self.atoms),), self.atoms.names, "one", f"the atoms of {self.parameter}")
         return Cover(atoms, self.members, self.offsets, self.names, self.weight)
 
     def subset(self, groups: Tensor) -> Cover:
-        """A cover with only the selected groups, in the order of the selection."""
+        """A Cover with only the selected overlapping groups, in the order of the selection."""
         lengths = self.offsets.diff()[groups]
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         within = torch.arange(int(offsets[-1])) - torch.repeat_interleave(offsets[:-1], lengths)
@@ -158,10 +173,10 @@ class Cover(nn.Module):
         return Cover(self.atoms, members, offsets, names, self.weight[groups])
 
     def colours(self) -> Tensor:
-        """The family of each overlapping group, such that no two groups of a family share an atom: int64 [groups].
+        """Cover of overlapping groups: the family of each group: int64 [groups].
 
-        The families are a greedy graph colouring that starts with the groups with most atoms. There are at least as
-        many families as the largest multiplicity.
+        No two groups of a family share an atom. The families are a greedy graph colouring that starts with the groups
+        with most atoms. There are at least as many families as the largest multiplicity.
         """
         most = int(self.multiplicity.max()) if len(self.atoms) else 0
         if most > FAMILIES:
@@ -175,7 +190,7 @@ class Cover(nn.Module):
         return torch.from_numpy(kernels.colours(*sets, order.numpy(), self.multiplicity.numpy()))
 
     def families(self) -> list[Partition]:
-        """The overlapping groups as a list of Partitions of disjoint groups, with the same names and weights.
+        """The groups of a Cover as a list of Partitions of disjoint groups, with the same names and weights.
 
         In each Partition, the entries of all other groups are free.
         """
@@ -183,7 +198,7 @@ class Cover(nn.Module):
         return [self._family((colours == c).nonzero()[:, 0]) for c in range(int(colours.max()) + 1)]
 
     def _family(self, groups: Tensor) -> Partition:
-        """A Partition of the selected groups of a cover; the selected groups must be disjoint."""
+        """A Partition of the selected groups of a Cover; the selected groups must be disjoint."""
         rank = torch.full((len(self),), -1)
         rank[groups] = torch.arange(len(groups))
         rank = rank[self.owner.long()]
@@ -194,7 +209,7 @@ class Cover(nn.Module):
 
 
 class Numbered(Sequence):
-    """The names `group 0`, `group 1`, ... as a sequence that makes each name on demand."""
+    """Names of the overlapping groups or atoms of a Cover, such as `group 0`, `group 1`, ..., made on demand."""
 
     def __init__(self, noun: str, count: int):
         self.noun, self.numbers = noun, range(count)
@@ -216,9 +231,9 @@ def cover_rows(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Cover:
-    """Overlapping groups of rows of a parameter.
+    """A Cover of overlapping groups of rows of a parameter.
 
-    `members` is a list of lists of rows, or the rows of all groups in one list together with `offsets`.
+    `members` is a list of lists of rows. With `offsets`, it is the rows of all groups in one list.
     """
     return Cover(by_row(shape, weights="one", parameter=parameter), *_compressed(members, offsets), names, weights)
 
@@ -231,9 +246,9 @@ def cover_entries(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Cover:
-    """Overlapping groups of entries of a parameter, given by flat positions.
+    """A Cover of overlapping groups of entries of a parameter, given by flat positions.
 
-    `members` is a list of lists of positions, or the positions of all groups in one list together with `offsets`.
+    `members` is a list of lists of positions. With `offsets`, it is the positions of all groups in one list.
     """
     shape = torch.Size(shape)
     ids = torch.arange(shape.numel()).view(shape)
@@ -259,7 +274,7 @@ def cover_families(families: Sequence[Partition]) -> Cover:
     first[code] = torch.arange(len(code))  # the position of one entry of each atom
     shape, parameter = families[0].shape, families[0].parameter
     partition = Partition(code.view(wide[0].shape), Numbered("atom", atoms), shape, "one", parameter)
-    of_atoms = [group[first] for group in ids]  # the group of each atom, in each family
+    of_atoms = [group[first] for group in ids]  # for each family, the group of each atom
     shifts = torch.tensor([0, *(len(family) for family in families)]).cumsum(0).tolist()
     owner = torch.cat([group[group >= 0] + shift for group, shift in zip(of_atoms, shifts, strict=False)])
     members = torch.cat([(group >= 0).nonzero()[:, 0] for group in of_atoms])
@@ -272,7 +287,7 @@ def cover_families(families: Sequence[Partition]) -> Cover:
 
 
 def _compressed(members, offsets) -> tuple:
-    """The members of all overlapping groups in one list, and the offset of each group in the list."""
+    """Cover of overlapping groups: the members of all groups in one list, and the offset of each group."""
     if offsets is not None:
         return members, offsets
     lengths = torch.tensor([len(group) for group in members], dtype=torch.long)
@@ -281,7 +296,7 @@ def _compressed(members, offsets) -> tuple:
 
 
 def _integers(values, what: str) -> Tensor:
-    """Members or offsets of a cover as an int64 vector; refuses values that are not integers."""
+    """Members or offsets of a Cover as an int64 vector; refuses values that are not integers."""
     values = torch.as_tensor(values)
     if values.numel() == 0:
         values = values.long()
@@ -291,7 +306,7 @@ def _integers(values, what: str) -> Tensor:
 
 
 def _check_sets(members: Tensor, offsets: Tensor, names: Sequence[str], atoms: Partition) -> None:
-    """Refuse overlapping groups without members, members that are not atoms, and repeated members."""
+    """Refuse overlapping groups of a Cover without members, members that are not atoms, and repeated members."""
     of = atoms.parameter
     if len(offsets) != len(names) + 1:
         raise UserError(f"{len(names)} groups of {of} need {len(names) + 1} offsets, got {len(offsets)}")
@@ -316,5 +331,5 @@ def _check_sets(members: Tensor, offsets: Tensor, names: Sequence[str], atoms: P
 
 
 def _group_at(offsets: Tensor, at: int) -> int:
-    """The overlapping group that the member at this place of the list belongs to."""
+    """Cover of overlapping groups: the group of the member at this place of the list of members."""
     return int(torch.searchsorted(offsets, at, right=True)) - 1

@@ -1,4 +1,4 @@
-"""Groups of rows read from a file: JSON, YAML or npz.
+"""Files of groups of rows: JSON, YAML or npz.
 
     {"colours": [0, 1, 2], "shapes": ["round", "square"]}               rows by number or by name
     {"groups": {...}, "weights": {"colours": 1.5, "shapes": 2}}         with a weight for each group
@@ -32,10 +32,10 @@ from structsparse.groups.partition import Partition
 class Written(NamedTuple):
     """The groups as a file states them, before row names are replaced by row numbers."""
 
-    names: list[str]
-    rows: Sequence  # a list of numbers and names per group; from npz: (members, offsets)
-    weights: Mapping[str, float] | None
-    parents: Mapping[str, str] | None
+    names: list[str]  # names of the groups
+    rows: Sequence  # for each group, a list of row numbers and names; from npz: (members, offsets)
+    weights: Mapping[str, float] | None  # weight by name of the group; None: the file has no weights
+    parents: Mapping[str, str] | None  # name of the parent group by name of the group; None: no parents
 
 
 @over(ANY, makes=FORMS)
@@ -123,7 +123,10 @@ def _read_json(path: Path) -> Written:
 
 
 class _UniqueLoader(yaml.SafeLoader):
-    """YAML loader that refuses repeated keys; yaml.SafeLoader would silently use the last one."""
+    """YAML loader for files of groups that refuses repeated keys.
+
+    With yaml.SafeLoader, the last of several equal keys would count without a message.
+    """
 
     def construct_mapping(self, node, deep=False):
         """A YAML mapping of a file of groups as a dict; refuses repeated keys."""
@@ -139,7 +142,7 @@ class _UniqueLoader(yaml.SafeLoader):
 def _read_yaml(path: Path) -> Written:
     """Read a YAML file of groups; refuses repeated keys."""
     try:
-        # _UniqueLoader is a SafeLoader
+        # safe: _UniqueLoader is a SafeLoader, which runs no code from the file
         return _written(path, yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueLoader))
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
@@ -149,7 +152,7 @@ def _read_yaml(path: Path) -> Written:
 
 
 def _written(path: Path, content) -> Written:
-    """Check the parsed content of a JSON or YAML file of groups, and split it into groups, weights and parents."""
+    """Check the parsed content of a JSON or YAML file of groups; split it into groups, weights and parents."""
     if isinstance(content, dict) and isinstance(content.get("groups"), dict):
         unknown = set(content) - {"groups", "weights", "parents"}
         if unknown:
@@ -202,7 +205,7 @@ def _read_npz(path: Path) -> Written:
 
 
 def _column(path: Path, arrays: dict, what: str, names: list[str]) -> dict | None:
-    """An optional npz array with one number per group, as {group name: number}; None if the file has no such array."""
+    """An optional array of an npz file of groups, as {group name: number}; None if the file has no such array."""
     if what not in arrays:
         return None
     if arrays[what].shape != (len(names),):
@@ -211,7 +214,7 @@ def _column(path: Path, arrays: dict, what: str, names: list[str]) -> dict | Non
 
 
 def _parent_names(path: Path, arrays: dict, names: list[str]) -> dict[str, str] | None:
-    """The parent group of each group in an npz file, by name; None if the file has no parents."""
+    """The parent group of each group in an npz file of groups, by name; None if the file has no parents."""
     numbers = _column(path, arrays, "parents", names)
     if numbers is None:
         return None
@@ -263,7 +266,7 @@ def _numbers(path: Path, group: str, row, row_names: Mapping[str, Sequence[int]]
 
 
 def _check(path: Path, names: list[str], members: Tensor, offsets: Tensor, rows: int, parameter: str) -> None:
-    """Refuse a file without groups, rows that the parameter does not have, and repeated rows in a group."""
+    """Refuse a file of groups with no group, with rows that the parameter lacks, or with repeated rows in a group."""
     if not names:
         raise UserError(f"{path} holds no group")
     owner = torch.repeat_interleave(offsets.diff())
@@ -278,7 +281,7 @@ def _check(path: Path, names: list[str], members: Tensor, offsets: Tensor, rows:
 
 
 def _refuse_empty(path: Path, names: list[str], sizes: Tensor) -> None:
-    """Refuse a file with a group that has no rows."""
+    """Refuse a file of groups that has a group without rows."""
     if (sizes == 0).any():
         raise UserError(f"{path}: group {names[int((sizes == 0).nonzero()[0])]} is empty")
 
@@ -294,10 +297,10 @@ def _in_two(members: Tensor, offsets: Tensor, rows: int) -> tuple[int, int, int]
 
 
 def _forest(path: Path, written: Written, members: Tensor, offsets: Tensor, shape, weights, parameter: str) -> Forest:
-    """A Forest of the nested groups of a file with parents.
+    """A Forest of the nested groups of a file of groups with parents.
 
-    A row belongs to the deepest group that lists it, and to all ancestors of that group, whether they list the row or
-    not.
+    A row belongs to the deepest group that lists the row, and to all ancestors of that group, whether they list the row
+    or not.
     """
     names, parents = written.names, _parents(path, written)
     ids = torch.full((shape[0],), -1).view(-1, *[1] * (len(shape) - 1))
@@ -327,7 +330,7 @@ def _forest(path: Path, written: Written, members: Tensor, offsets: Tensor, shap
 
 
 def _parents(path: Path, written: Written) -> Tensor:
-    """The number of the parent group of each group of a file, -1 for none: int64 [groups]."""
+    """The number of the parent group of each group in a file, -1 for none: int64 [groups]."""
     number = {name: k for k, name in enumerate(written.names)}
     parents = torch.full((len(number),), -1)
     for child, parent in written.parents.items():
@@ -340,7 +343,7 @@ def _parents(path: Path, written: Written) -> Tensor:
 
 
 def weights_of(path: Path, written: Written) -> Tensor:
-    """The weights of the groups of a file that has weights: float64 [groups]."""
+    """The weights of the groups in a file that has weights: float64 [groups]."""
     for what, these, those in (
         ("no weight for the group", written.names, written.weights),
         ("a weight for the unknown group", written.weights, written.names),

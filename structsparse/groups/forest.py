@@ -13,8 +13,8 @@ from structsparse.groups.partition import Partition, RowNames
 from structsparse.kernels.groups import forest as kernels
 from structsparse.kernels.memory import flat_array, walkable
 
-MOST_NAMES = 8  # names of a cycle that an error message lists, at most
-CHUNKS = 64  # chunks of whole trees that are shared out among threads, at most
+MOST_NAMES = 8  # largest number of nodes of a cycle that an error message lists
+CHUNKS = 64  # largest number of chunks of whole trees that threads process in parallel
 
 
 class Forest(nn.Module):
@@ -23,14 +23,14 @@ class Forest(nn.Module):
     Each node has a parent (-1: the node is a root). Nodes are in any order. The group of a node holds all entries that
     belong to the node itself or to any node below it.
 
-    `ids` [broadcast against the parameter, as in `Partition`] is the node of each entry; -1 is free. `size` counts the
-    entries of a subtree. `weight` is one of the rules of `Partition`, "depth**alpha" or "alpha**depth" (a root has
-    depth 1), or a tensor. A subtree without entries has weight 0.
+    `ids`, broadcast against the parameter as in `Partition`, is the node of each entry; -1 means that the entry is
+    free. `size` counts the entries of each subtree. `weights` is one of the rules of `Partition`, "depth**alpha" or
+    "alpha**depth" (a root has depth 1), or a tensor. A subtree without entries has weight 0.
 
-    `counts` (whole numbers): a node stands for a chain of `counts` nodes with the same values. This multiplies the
-    weight of the node, and its entries in `size`. The penalty is then the sum over the chains. Its prox is that of the
-    expanded forest in the metric of the expanded entries, so pass `steps / count` for the entries of a node. Only sums
-    of largest entries can be collapsed like this, sums of Euclidean norms cannot.
+    `counts` are whole numbers: node k stands for a chain of counts[k] nodes with the same values. The count multiplies
+    the weight of the node and the number of its entries in `size`. The penalty is then the sum over the chains. To get
+    the prox of the expanded forest, divide the steps of a node's entries by the count of the node. Only penalties with
+    maximum norms can be collapsed like this, not penalties with Euclidean norms.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Forest(nn.Module):
     ):
         super().__init__()
         self.names, self.shape, self.parameter = names, torch.Size(shape), parameter
-        self.own = Partition(ids, names, shape, "one", parameter)  # entries by node, without the nodes below
+        self.own = Partition(ids, names, shape, "one", parameter)  # the entries of each node without the nodes below
         parents = _checked_parents(parents, names, parameter)
         counts = _checked_counts(counts, names, parameter)
         order, above = _checked_order(parents, names, parameter)
@@ -54,50 +54,55 @@ class Forest(nn.Module):
         ordered = bool((order == np.arange(len(order))).all())
         self.register_buffer("parents", parents)
         self.register_buffer("counts", counts)
-        # `order` is the node at each place of level order, `place` its inverse
+        # `order`: the node at each place of level order; `place`: the place of each node; None: the orders are equal
         self.register_buffer("order", None if ordered else torch.from_numpy(order))
         self.register_buffer("place", None if ordered else torch.from_numpy(_inverse(order)))
-        self.register_buffer("above", torch.from_numpy(above))  # place in level order of the parent, -1 for roots
+        # `above`: for each place of level order, the place of the parent, -1 for roots
+        self.register_buffer("above", torch.from_numpy(above))
         depth = np.repeat(np.arange(1, len(levels), dtype=np.int32), np.diff(levels))
         self.register_buffer("depth", self.in_nodes(torch.from_numpy(depth)))
         self.register_buffer("size", self.add_up(self.own.size if counts is None else self.own.size * counts))
         weight = checked_weights(weights, self.size, names, self.depth)
         self.register_buffer("weight", weight if counts is None else weight * counts)
-        self.own.size = self.own.weight = self.own.offsets = None  # only the ids of `own` are used
+        self.own.size = self.own.weight = self.own.offsets = None  # only the ids are used
         self.scratch = Scratch()
 
     def __len__(self) -> int:
         return len(self.names)
 
     def extra_repr(self) -> str:
+        """Forest of nested groups: the numbers of nodes, trees and levels, for the printed form of the module."""
         trees = int(self.levels[1]) if len(self) else 0
         return f"{len(self)} nodes, {trees} trees, {self.height} levels over {self.parameter} {tuple(self.shape)}"
 
     @property
     def ids(self) -> Tensor:
-        """The node of each entry, -1 for free entries; broadcastable against the parameter."""
+        """Forest of nested groups: the node of each entry, -1 for free entries; broadcastable against the parameter."""
         return self.own.ids
 
     @property
     def free(self) -> bool:
-        """Whether some entry of the parameter belongs to no node."""
+        """Forest of nested groups: whether some entry of the parameter belongs to no node."""
         return self.own.free
 
     @property
     def height(self) -> int:
-        """The number of levels of the forest."""
+        """Forest of nested groups: the number of levels of the forest."""
         return len(self.levels) - 1
 
     def children_of(self, node: int) -> Tensor:
-        """The child nodes of a node of the forest: int64 [children]."""
+        """Forest of nested groups: the child nodes of a node of the forest: int64 [children]."""
         return (self.parents == node).nonzero()[:, 0]
 
     def sums(self, X: Tensor) -> Tensor:
-        """Sum of a tensor of the shape of the parameter over each subtree: [nodes], float64."""
+        """Forest of groups: the sum of X, a tensor of the parameter's shape, over each subtree: [nodes], float64."""
         return self.add_up(self.own.sums(X))
 
     def norms(self, W: Tensor) -> Tensor:
-        """Euclidean norm of each subtree: [nodes], float64. The gradient of a zero norm is zero."""
+        """Forest of nested groups: the Euclidean norm of W on each subtree: [nodes], float64.
+
+        The gradient of a zero norm is zero.
+        """
         if self.in_memory(W):
             return self.in_nodes(self._squares_in_memory(W)).sqrt()
         squares = self.sums(W * W)
@@ -105,9 +110,9 @@ class Forest(nn.Module):
         return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
 
     def maxima(self, W: Tensor) -> Tensor:
-        """Largest absolute value of each subtree: [nodes], float64.
+        """Forest of nested groups: the largest absolute value of W on each subtree: [nodes], float64.
 
-        The gradient goes to a single entry that attains the maximum.
+        The gradient of a maximum goes to a single entry that attains the maximum.
         """
         recorded = W.requires_grad and torch.is_grad_enabled()
         if not recorded and self.in_memory(W):
@@ -121,55 +126,58 @@ class Forest(nn.Module):
         return torch.where(where >= 0, chosen.abs().double(), 0.0)
 
     def nonzeros(self, W: Tensor) -> Tensor:
-        """The number of nonzero entries of each subtree: [nodes], float64."""
+        """Forest of nested groups: the number of nonzero entries of W in each subtree: [nodes], float64."""
         return self.sums(W != 0)
 
     def alive(self, W: Tensor) -> Tensor:
-        """Whether any entry of a subtree differs from zero: bool [nodes]."""
+        """Forest of nested groups: whether any entry of W in a subtree differs from zero: bool [nodes]."""
         return self.nonzeros(W) != 0
 
     def expand(self, values: Tensor, fill: float) -> Tensor:
-        """Expand values [nodes] to one value per entry: that of the node of the entry.
+        """Forest of nested groups: expand values [nodes] to one value per entry, the value of the entry's node.
 
         The result is broadcastable against the parameter; free entries get `fill`.
         """
         return self.own.expand(values, fill)
 
     def add_up(self, values: Tensor) -> Tensor:
-        """Sums of values [nodes] over each subtree (the node and all nodes below it): [nodes]."""
+        """Forest of groups: sums of values [nodes] over each subtree (the node and all nodes below it): [nodes]."""
         return _AlongPaths.apply(values, self, True)
 
     def add_down(self, values: Tensor) -> Tensor:
-        """Sums of values [nodes] over the path from the root to each node: [nodes]."""
+        """Forest of nested groups: sums of values [nodes] over the path from the root to each node: [nodes]."""
         return _AlongPaths.apply(values, self, False)
 
     def in_levels(self, values: Tensor) -> Tensor:
-        """Reorder values [nodes] of a forest from node order to level order."""
+        """Forest of nested groups: reorder values [nodes] from the node order of the forest to level order."""
         return values if self.order is None else values.index_select(0, self.order)
 
     def in_nodes(self, values: Tensor) -> Tensor:
-        """Reorder values [nodes] of a forest from level order to node order."""
+        """Forest of nested groups: reorder values [nodes] from level order to the node order of the forest."""
         return values if self.place is None else values.index_select(0, self.place)
 
     def in_memory(self, W: Tensor) -> bool:
-        """Whether the numba kernels for forests can work on the memory of W."""
+        """Forest of nested groups: whether the numba kernels for forests can work on the memory of W."""
         self.check(W)
         return walkable(W)
 
     def check(self, W: Tensor) -> None:
-        """Raise UserError if a tensor does not have the shape of the parameter of the forest."""
+        """Forest of groups: raise UserError if a tensor does not have the shape of the parameter of the forest."""
         self.own.check(W)
 
     def level_memory(self) -> "Memory":
-        """The nodes of the forest in level order, and the memory that belongs to each node."""
+        """Forest of nested groups: the nodes of the forest in level order, and the memory that belongs to each node."""
         return self.scratch.made("level", lambda: self._memory(self.order))
 
     def preorder(self) -> "Preorder":
-        """The nodes of the forest in preorder, with memory, depth (from 0) and bounds of chunks of whole trees."""
+        """Forest of groups: the nodes of the forest in preorder, with memory, depth and chunks of whole trees."""
         return self.scratch.made("preorder", self._preorder)
 
     def _memory(self, order: Tensor | None) -> "Memory":
-        """The memory that belongs to each node of the forest, the nodes in this order."""
+        """Forest of nested groups: the memory that belongs to each node, with the nodes in the given order.
+
+        If `order` is None, the nodes are in the order of the forest.
+        """
         owners, width = self.own.ids, 1
         while owners.dim() and owners.shape[-1] == 1:
             owners, width = owners[..., 0], width * self.shape[owners.dim() - 1]
@@ -183,8 +191,8 @@ class Forest(nn.Module):
         return Memory(nodes, units, kernels.units_by_place(owners.numpy(), place, units), width)
 
     def _preorder(self) -> "Preorder":
-        """Compute the preorder of the nodes, and chunks of whole trees of similar size."""
-        place = kernels.preorder(self.above.numpy())  # place in preorder of each place in level order
+        """Forest of nested groups: compute the preorder of the nodes, and chunks of whole trees of similar size."""
+        place = kernels.preorder(self.above.numpy())  # the place in preorder of each place in level order
         nodes = np.empty_like(place)
         nodes[place] = np.arange(len(self)) if self.order is None else self.order.numpy()
         ordered = bool((nodes == np.arange(len(self))).all())
@@ -192,12 +200,12 @@ class Forest(nn.Module):
         depth = self.depth.numpy()[nodes] - 1
         starts = memory.starts if len(memory.starts) else np.arange(len(self) + 1)
         roots = np.append((depth == 0).nonzero()[0], len(self))
-        shares = np.linspace(0, starts[-1], CHUNKS + 1)  # bounds of chunks with equal numbers of entries
+        shares = np.linspace(0, starts[-1], CHUNKS + 1)  # equal shares of the entries, as bounds of the chunks
         chunks = np.unique(roots[np.searchsorted(starts[roots], shares)])
         return Preorder(memory, depth, np.unique([0, *chunks, len(self)]))
 
     def _squares_in_memory(self, W: Tensor) -> Tensor:
-        """Squared norm of each subtree, in level order, by the numba kernels."""
+        """Forest of nested groups: the squared norm of each subtree, in level order, by the numba kernels."""
         memory, squares = self.level_memory(), torch.empty(len(self), dtype=torch.float64)
         x = flat_array(W)
         kernels.own_squares(x, *memory.owned, x.dtype.type(0), squares.numpy())
@@ -205,25 +213,26 @@ class Forest(nn.Module):
         return squares
 
     def _maxima_in_memory(self, W: Tensor) -> Tensor:
-        """Largest absolute value of each subtree, in level order, by the numba kernels."""
+        """Forest of nested groups: the largest absolute value of each subtree, in level order, by the numba kernels."""
         values = torch.empty(len(self), dtype=torch.float64)
         kernels.largest(flat_array(W), *self.level_memory().owned, self.above.numpy(), values.numpy())
         return values
 
     def _largest_in_memory(self, W: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest absolute value of each subtree and its flat position, by the numba kernels."""
+        """Forest of groups: the largest absolute value of each subtree and its flat position, by the numba kernels."""
         values, where = torch.zeros(len(self), dtype=torch.float64), torch.full((len(self),), -1)
         kernels.own_largest(flat_array(W), *self.level_memory().owned, values.numpy(), where.numpy())
         kernels.largest_upwards(values.numpy(), where.numpy(), self.above.numpy())
         return self.in_nodes(values), self.in_nodes(where)
 
     def _largest(self, W: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest absolute value of each subtree and its flat position in the parameter, in torch.
+        """Forest of groups: the largest absolute value of each subtree and its flat position, in torch.
 
-        A subtree without entries gets 0 and -1.
+        A subtree without entries gets the value 0 and the position -1.
         """
         size, nowhere = W.abs().double().flatten(), W.numel()
-        owners = self.ids.expand(self.shape).flatten().remainder(len(self) + 1)  # free entries use an extra slot
+        # the node of each entry; free entries (-1) get the additional node len(self)
+        owners = self.ids.expand(self.shape).flatten().remainder(len(self) + 1)
         values = size.new_zeros(len(self) + 1).scatter_reduce(0, owners, size, "amax")
         here = torch.where(size == values[owners], torch.arange(nowhere, device=W.device), nowhere)
         where = here.new_full((len(self) + 1,), nowhere).scatter_reduce(0, owners, here, "amin")
@@ -238,7 +247,7 @@ class Forest(nn.Module):
         return self.in_nodes(values), self.in_nodes(where)
 
     def steps_between_levels(self) -> list[tuple[int, int]]:
-        """First and end place of each level of the forest but the first.
+        """Forest of nested groups: the first and the end place of each level of the forest, without the first level.
 
         The parents of the nodes of a level all lie in the level before.
         """
@@ -247,44 +256,44 @@ class Forest(nn.Module):
 
 
 class Memory(NamedTuple):
-    """Nodes of a forest in some order, and the memory that belongs to each node.
+    """Forest of nested groups: the nodes of a forest in some order, and the memory that belongs to each node.
 
-    `kernels.groups.forest` explains units, starts and width.
+    Memory is divided into units, which are blocks of `width` entries: unit u begins at entry u * width.
     """
 
-    nodes: np.ndarray  # [nodes], or empty if they are in the order of the forest
-    units: np.ndarray
-    starts: np.ndarray
-    width: int
+    nodes: np.ndarray  # [nodes] node numbers in this order; empty: the order of the forest
+    units: np.ndarray  # [units] the units of all nodes, node after node; empty: node k has unit k
+    starts: np.ndarray  # [nodes + 1] position in `units` of the first unit of each node; empty: one unit for each node
+    width: int  # number of entries in a unit
 
     @property
     def owned(self):
-        """The arrays that describe the memory of each node, for the kernels: units, starts, width."""
+        """Forest of groups: the arrays units, starts and width, which give the kernels the memory of each node."""
         return self.units, self.starts, self.width
 
 
 class Preorder(NamedTuple):
-    """The nodes of a forest in preorder: memory, depth from 0, and bounds of chunks of whole trees."""
+    """Forest of nested groups: the nodes of a forest in preorder, with memory, depth, and chunks of whole trees."""
 
     memory: Memory
-    depth: np.ndarray  # [nodes] depth of each node, 0 for roots
-    chunks: np.ndarray  # [chunks + 1] first node of each chunk
+    depth: np.ndarray  # [nodes] the depth of each node, 0 for roots
+    chunks: np.ndarray  # [chunks + 1] the first place in preorder of each chunk, then the number of nodes
 
 
 class Scratch(dict):
-    """A cache of scratch arrays and node orders for the kernels of a forest, filled on first use.
+    """Forest of nested groups: a cache of scratch arrays and node orders for the numba kernels, filled on first use.
 
     A copied or pickled forest gets an empty cache.
     """
 
     def made(self, name, make):
-        """The cached value with this name; the function `make` computes it on first use."""
+        """Forest of groups: the scratch value with this name, which the function `make` computes on first use."""
         if name not in self:
             self[name] = make()
         return self[name]
 
     def array(self, name: str, size: int, dtype=np.float64) -> np.ndarray:
-        """An uninitialised scratch array; calls with the same arguments return the same array."""
+        """Forest of groups: an uninitialised scratch array; calls with the same arguments return the same array."""
         return self.made((name, size, dtype), lambda: np.empty(size, dtype))
 
     def __deepcopy__(self, memo):
@@ -295,14 +304,14 @@ class Scratch(dict):
 
 
 class _AlongPaths(torch.autograd.Function):
-    """Differentiable sums of node values over subtrees (up) or over paths from the root (down).
+    """Forest of groups: differentiable sums of node values over subtrees (up) or over paths from the root (down).
 
-    Each of the two directions is the gradient of the other.
+    The gradient of the sums in one direction is the sum of the incoming gradients in the other direction.
     """
 
     @staticmethod
     def forward(ctx, values: Tensor, forest: Forest, up: bool) -> Tensor:
-        """Sums of values [nodes] over subtrees (up) or paths from the root (down)."""
+        """Forest of groups: sums of values [nodes] over subtrees (up) or over paths from the root (down)."""
         ctx.forest, ctx.up = forest, up
         values = forest.in_levels(values).clone()
         if values.device.type == "cpu":
@@ -317,7 +326,7 @@ class _AlongPaths(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
-        """The gradient of the sums: the same sums in the other direction."""
+        """Forest of nested groups: the gradient of the sums over subtrees or paths: sums in the other direction."""
         return _AlongPaths.apply(gradient, ctx.forest, not ctx.up), None, None
 
 
@@ -329,7 +338,7 @@ def by_parents(
     parameter: str = "the parameter",
     counts: Sequence[int] | Tensor | None = None,
 ) -> Forest:
-    """Nested groups of rows: each row is a node of the Forest, and parents[row] is another row or -1."""
+    """Forest of nested groups: each row is a node of the Forest, and parents[row] is another row, or -1 for a root."""
     if len(parents) != shape[0]:
         raise UserError(f"{len(parents)} parents for the {shape[0]} rows of {parameter}")
     names = RowNames(shape[0]) if names is None else names
@@ -338,14 +347,14 @@ def by_parents(
 
 
 def _inverse(order: np.ndarray) -> np.ndarray:
-    """The inverse of a permutation."""
+    """Forest of nested groups: the inverse of a permutation of the nodes."""
     place = np.empty_like(order)
     place[order] = np.arange(len(order), dtype=order.dtype)
     return place
 
 
 def _checked_parents(parents, names: Sequence[str], parameter: str) -> Tensor:
-    """Parents of the nodes of a forest as an int64 vector; refuses a parent that is no other node and not -1."""
+    """Forest of nested groups: the parents of the nodes as an int64 vector; refuses anything but -1 and other nodes."""
     parents = torch.as_tensor(parents)
     if parents.numel() and (parents.is_floating_point() or parents.dtype == torch.bool):
         raise UserError(f"parents of the nodes of {parameter} must be integers, got {parents.dtype}")
@@ -363,7 +372,7 @@ def _checked_parents(parents, names: Sequence[str], parameter: str) -> Tensor:
 
 
 def _checked_counts(counts, names: Sequence[str], parameter: str) -> Tensor | None:
-    """Counts of the nodes of a forest as an int64 vector; refuses counts that are not whole numbers of at least 1."""
+    """Forest of groups: the counts of the nodes as an int64 vector; refuses all but whole numbers of at least 1."""
     if counts is None:
         return None
     counts = torch.as_tensor(counts).cpu()
@@ -377,8 +386,8 @@ def _checked_counts(counts, names: Sequence[str], parameter: str) -> Tensor | No
 
 
 def _checked_order(parents: Tensor, names: Sequence[str], parameter: str) -> tuple[np.ndarray, np.ndarray]:
-    """Level order of a forest: the node at each place, and the place of its parent; refuses cycles."""
-    if kernels.levelled(parents.numpy()):  # keep the order, as contiguous memory is twice as fast
+    """Forest of nested groups: the node at each place of level order, and the place of its parent; refuses cycles."""
+    if kernels.levelled(parents.numpy()):  # keep this order, because contiguous memory is twice as fast
         return np.arange(len(names), dtype=np.int32), parents.numpy().astype(np.int32)
     order, above = kernels.level_order(parents.numpy())
     if len(order) < len(names):

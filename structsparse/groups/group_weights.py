@@ -1,4 +1,4 @@
-"""Weights of groups in a penalty, by a rule such as sqrt(size) or from a tensor."""
+"""Group weights, the factors of groups in a penalty, by a rule such as sqrt(size) or from a tensor."""
 
 from collections.abc import Sequence
 
@@ -17,8 +17,8 @@ WEIGHTS = {
 def checked_weights(weights: str | Tensor, size: Tensor, names: Sequence[str], depth: Tensor | None = None) -> Tensor:
     """Group weights from a rule or a tensor: finite, at least 0, and 0 for groups without entries.
 
-    For nested groups (with `depth`) there are two more rules, depth**alpha and alpha**depth, such as "depth**0.5" and
-    "0.9**depth".
+    For nested groups, `depth` is the depth of each group. There are then two more rules, depth**alpha and alpha**depth,
+    such as "depth**0.5" and "0.9**depth".
     """
     if isinstance(weights, str):
         weights = _by_rule(weights, size, depth)

@@ -16,28 +16,28 @@ from structsparse.base.errors import UserError
 from structsparse.groups.cover import Cover
 from structsparse.groups.forest import Forest
 
-LARGEST = 400  # groups, at most: larger pictures are illegible, and the computation is cubic
-_ABREAST = 12  # groups per line of a picture, at most
-_LINES = 60  # lines of a picture, at most
-_SHOWN = 24  # letters of a group name in a picture, at most
+LARGEST = 400  # largest number of groups: larger pictures are illegible, and the computation takes cubic time
+_ABREAST = 12  # largest number of groups in a line of a picture
+_LINES = 60  # largest number of lines of a picture
+_SHOWN = 24  # largest number of letters of a group name in a picture
 
 
 class Diagram(NamedTuple):
     """A Hasse diagram: groups, and the pairs (inner, outer) of groups with no third group in between."""
 
     names: Sequence[str]
-    sizes: np.ndarray  # [groups] number of entries of each group
+    sizes: np.ndarray  # [groups] the number of entries of each group
     inner: np.ndarray  # [pairs] the inner group of each pair
     outer: np.ndarray  # [pairs] the outer group of each pair
     alive: np.ndarray | None  # bool [groups] whether each group is alive
-    note: str = ""
+    note: str = ""  # a remark above the diagram as text
 
 
 def hasse_text(groups: nn.Module, W: Tensor | None = None, alive: Tensor | None = None, lines: int = 200) -> str:
-    """A Hasse diagram as text: one line per group, indented below the group that contains it, at most `lines` lines.
+    """A Hasse diagram as text: one line per group, indented below the group that contains it.
 
-    If W (or `alive`) is given, ● marks living groups and ○ dead groups. The groups inside a group that occurs several
-    times are listed only the first time.
+    The text has at most `lines` lines. If W (or `alive`) is given, ● marks living groups and ○ dead groups. If a group
+    occurs several times, the groups inside it are listed only the first time.
     """
     diagram = _diagram(groups, W, alive)
     inside: dict[int, list[int]] = {}
@@ -104,15 +104,15 @@ def _line(diagram: Diagram, g: int) -> str:
 
 
 def _short(name: str) -> str:
-    """The name of a group, cut to the width of its box in a Hasse picture."""
+    """The name of a group, cut to the width of its box in the picture of a Hasse diagram."""
     return name if len(name) <= _SHOWN else name[: _SHOWN - 1] + "…"
 
 
 def _places(diagram: Diagram) -> tuple[np.ndarray, int]:
-    """The place of each group in a Hasse picture, [groups, (x, y)], and the number of lines.
+    """The place of each group in the picture of a Hasse diagram, [groups, (x, y)], and the number of lines.
 
-    The line of a group follows from the longest chain of groups around it. Its place in the line follows from the
-    places of the groups directly around it.
+    The longest chain of groups around a group decides the line of the group. The places of the groups directly around a
+    group decide its place in the line.
     """
     depth = np.zeros(len(diagram.sizes), dtype=int)
     while True:
@@ -137,11 +137,11 @@ def _places(diagram: Diagram) -> tuple[np.ndarray, int]:
     return places, max(1, line)
 
 
-# Which group lies inside which
+# Pairs of inner and outer groups
 
 
 def _diagram(groups: nn.Module, W: Tensor | None, alive: Tensor | None) -> Diagram:
-    """The Hasse diagram of a Partition, Forest or Cover."""
+    """The Hasse diagram of the groups of a Partition, Forest or Cover."""
     if W is not None:
         alive = groups.alive(W.detach())
     if alive is not None:
@@ -165,9 +165,9 @@ def _of_sets(groups: nn.Module, sizes: np.ndarray, alive: np.ndarray | None) -> 
     """The Hasse diagram of overlapping groups; equal groups become one group with the names of all."""
     members, offsets = groups.members.cpu().numpy(), groups.offsets.cpu().numpy()
     sets = csr_array((np.ones(len(members)), members, offsets), shape=(len(groups), len(groups.multiplicity)))
-    common, count = (sets @ sets.T).toarray(), np.diff(offsets)  # [groups, groups] number of common members
+    common, count = (sets @ sets.T).toarray(), np.diff(offsets)  # [groups, groups] number of common atoms
     within = common == count[:, None]
-    first = (within & within.T).argmax(1)  # the first of all groups with the same members
+    first = (within & within.T).argmax(1)  # for each group, the first group with the same atoms
     distinct = np.unique(first)
     names = [" = ".join(groups.names[g] for g in (first == k).nonzero()[0].tolist()) for k in distinct.tolist()]
     strictly = (within & ~within.T)[np.ix_(distinct, distinct)]

@@ -1,8 +1,9 @@
 """Layouts of weight tables, and the kinds of layout that each group maker supports.
 
 A group maker is a function `groups(shape, layout, ..., parameter=name)` that returns the groups of one parameter. The
-decorator `over` declares which kinds of layout it supports and which forms of groups it makes. So options that do not
-fit each other are refused before any data are read. A maker without the decorator counts as supporting every layout.
+decorator `over` declares which kinds of layout the maker supports and which forms of groups the maker returns. So
+options that do not fit each other are refused before any data are read. A maker without the decorator counts as
+supporting every layout.
 """
 
 from __future__ import annotations
@@ -17,28 +18,31 @@ from structsparse.groups.cover import Cover
 from structsparse.groups.forest import Forest
 from structsparse.groups.partition import Partition
 
-FORMS = (Partition, Forest, Cover)
-ANY = "any"  # for group makers that need only the shape of the table
+FORMS = (Partition, Forest, Cover)  # disjoint, nested and overlapping groups
+ANY = "any"  # kind of layout of group makers that need only the shape of the table
 
 Maker = Callable[..., "Partition | Forest | Cover"]
 
 
 class TableLayout:
-    """What the rows and columns of a weight table stand for. Each task has its own subclass, identified by `kind`."""
+    """Base class of weight table layouts: what the rows and columns of a table stand for.
+
+    Each task has a subclass, identified by `kind`.
+    """
 
     kind: ClassVar[str] = "rows"
     reduced: bool = False  # whether dead rows were removed, so that row numbers in files of groups are invalid
 
     def named_rows(self) -> Mapping[str, Sequence[int]]:
-        """The rows of the weight table that each name in a file of groups stands for."""
+        """Weight table layout: the rows that each name in a file of groups stands for; by default no names."""
         return {}
 
     def frequency(self, name: str) -> Tensor | None:
-        """Counts of each row of the weight table in the training data, by name of the count; None if there are none."""
+        """Weight table layout: how often each row occurs in training, by name of the count; by default None."""
         return None
 
     def chain_lengths(self) -> Tensor | None:
-        """The number of equal weights of the full table that each entry of a collapsed table stands for.
+        """Weight table layout: the number of equal weights that each entry of a collapsed table stands for.
 
         None if each entry stands for one weight.
         """
@@ -52,7 +56,7 @@ class Declared(NamedTuple):
     forms: tuple[type, ...] = FORMS
 
     def fits(self, kind: str) -> bool:
-        """Whether the group maker supports weight table layouts of this kind."""
+        """Whether a group maker supports weight table layouts of this kind."""
         return kind in self.kinds or ANY in self.kinds
 
 
@@ -63,7 +67,7 @@ def over(*kinds: str, makes: type | tuple[type, ...]) -> Callable[[Maker], Maker
     """Decorator of a group maker: declares the kinds of layout it supports and the forms of groups it makes."""
 
     def declare(maker: Maker) -> Maker:
-        """Register the declaration of a group maker and return the maker unchanged."""
+        """Register the layouts and forms that a group maker declares; return the maker unchanged."""
         _DECLARED[maker] = Declared(kinds, makes if isinstance(makes, tuple) else (makes,))
         return maker
 
@@ -71,5 +75,5 @@ def over(*kinds: str, makes: type | tuple[type, ...]) -> Callable[[Maker], Maker
 
 
 def declared(maker: Maker) -> Declared:
-    """The declaration of a group maker (see `over`), also if the maker is wrapped in functools.partial."""
+    """The layouts and forms that a group maker declares with `over`, also through functools.partial."""
     return _DECLARED.get(callee(maker), Declared())

@@ -1,9 +1,9 @@
-"""Groups of the units of neural network layers: neurons, filters, attention heads, embedding columns, whole layers.
+"""Groups of modules: the units of neural network layers, such as neurons, filters and attention heads.
 
 Each kind of unit has two functions. The first one, `groups(shape, layout, parameter=name)`, groups one parameter by its
 shape; conf/groups/module_*.yaml names it. The second one groups all layers of a model and returns {parameter name:
-Partition}. `BY_MODULE` lists it, and `structsparse.networks.attach.attach` uses it. Biases stay free: a unit whose
-weights are all zero outputs a constant.
+Partition}. `BY_MODULE` lists the second one, and `structsparse.networks.attach.attach` uses it. Biases stay free: a
+unit whose weights are all zero outputs a constant.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Patterns = str | Sequence[str]
 
 
 class UnitNames(Sequence):
-    """The names of the units of a layer, `encoder.0.linear1 row 0`, ..., as a sequence that makes each on demand."""
+    """Groups of modules: the names of the units of a layer, such as `encoder.0.linear1 row 0`, made on demand."""
 
     def __init__(self, parameter: str, noun: str, count: int):
         layer = parameter
@@ -42,28 +42,28 @@ class UnitNames(Sequence):
         return [f"{self.stem} {k}" for k in self.units[unit]] if isinstance(unit, slice) else self._name(unit)
 
     def _name(self, unit: int) -> str:
-        """The name of one unit of the layer."""
+        """Groups of modules: the name of one unit of the layer."""
         return f"{self.stem} {self.units[unit]}"
 
 
-# Groups of one parameter, from its shape
+# Groups of one parameter, from the shape of the parameter
 
 
 @over(ANY, makes=Partition)
 def rows(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
-    """Groups by row: the weights into one neuron of a linear layer, or the vector of one word of an embedding."""
+    """Groups of modules: rows, the weights into a neuron of a linear layer or the vector of a word of an embedding."""
     return _along(shape, 0, "row", shape[0] if len(shape) else 0, weights, parameter)
 
 
 @over(ANY, makes=Partition)
 def columns(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
-    """Groups by column: the weights that read one input of a linear layer, or one dimension of an embedding."""
+    """Groups of modules: columns, the weights that read an input of a linear layer or a dimension of an embedding."""
     return _along(shape, 1, "column", shape[1] if len(shape) > 1 else 0, weights, parameter)
 
 
 @over(ANY, makes=Partition)
 def filters(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
-    """Groups by output filter of a convolution with weights [filters, channels, *kernel]."""
+    """Groups of modules: the output filters of a convolution with weights [filters, channels, *kernel]."""
     _check_kernel(shape, parameter)
     return _along(shape, 0, "filter", shape[0], weights, parameter)
 
@@ -72,10 +72,10 @@ def filters(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", p
 def channels(
     shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter", blocks: int = 1
 ):
-    """Groups by input channel of a convolution.
+    """Groups of modules: the input channels of a convolution.
 
-    With `blocks` > 1 (nn.Conv2d(groups=blocks)), each block reads its own channels: channel b * (channels / blocks) + j
-    is index j of block b.
+    With `blocks` > 1 (nn.Conv2d(groups=blocks)), each block of filters reads different channels. In block b, index j of
+    dimension 1 is channel b * (channels / blocks) + j.
     """
     _check_kernel(shape, parameter)
     return _blocked(shape, "channel", blocks, weights, parameter)
@@ -92,7 +92,7 @@ def heads(
     along: str = "rows",
     stacked: int = 1,
 ):
-    """Groups by attention head: its rows of a query, key or value matrix, or its columns of the output matrix.
+    """Groups of modules: attention heads, as rows of a query, key or value matrix or columns of the output matrix.
 
     `along` is "rows" or "columns". If `stacked` matrices lie in one parameter (3 in
     nn.MultiheadAttention.in_proj_weight), the rows of a head in all of them form one group.
@@ -112,14 +112,14 @@ def heads(
 
 @over(ANY, makes=Partition)
 def layers(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
-    """One group of all entries of the parameter (a whole layer)."""
+    """Groups of modules: one group of all entries of the parameter, which is the weight of a whole layer."""
     ids = torch.zeros([1] * len(shape), dtype=torch.long)
     name = parameter.removesuffix(".weight")
     return Partition(ids, [name], shape, weights, parameter)
 
 
 def _along(shape, dimension: int, noun: str, count: int, weights: Weights, parameter: str) -> Partition:
-    """Groups of the units along one dimension of a layer parameter."""
+    """Groups of modules: the units along one dimension of the parameter of a layer."""
     if len(shape) <= dimension:
         raise UserError(f"{parameter} {tuple(shape)} has no {noun}s to group; choose other parameters or groups")
     ids = torch.arange(count).view([-1 if d == dimension else 1 for d in range(len(shape))])
@@ -127,7 +127,7 @@ def _along(shape, dimension: int, noun: str, count: int, weights: Weights, param
 
 
 def _blocked(shape, noun: str, blocks: int, weights: Weights, parameter: str) -> Partition:
-    """Groups of the units along dimension 1 of a convolution weight, separately in each block of dimension 0."""
+    """Groups of modules: units along dimension 1 of a convolution weight, separate for each block of dimension 0."""
     if blocks == 1:
         return _along(shape, 1, noun, shape[1], weights, parameter)
     if shape[0] % blocks:
@@ -139,7 +139,7 @@ def _blocked(shape, noun: str, blocks: int, weights: Weights, parameter: str) ->
 
 
 def _check_kernel(shape: Sequence[int], parameter: str) -> None:
-    """Refuse a parameter that is not the weight of a convolution."""
+    """Groups of modules: refuse a parameter that is not the weight of a convolution."""
     if len(shape) < 3:
         raise UserError(
             f"{parameter} {tuple(shape)} is no convolution: expected [filters, channels, *kernel]; choose module_rows "
@@ -147,11 +147,11 @@ def _check_kernel(shape: Sequence[int], parameter: str) -> None:
         )
 
 
-# Groups of all layers of a kind, from a model
+# Groups of all layers of one kind in a model
 
 
 def linear_rows(model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size") -> dict[str, Partition]:
-    """Groups of the neurons of every linear layer of a model: the weights into each neuron."""
+    """Groups of modules: the neurons of every linear layer of a model, with the weights into each neuron."""
     layers = _matrices(model, nn.Linear)
     return _groups(model, "linear layer", layers, parameters, lambda name, m: rows(m.weight.shape, None, weights, name))
 
@@ -159,7 +159,7 @@ def linear_rows(model: nn.Module, parameters: Patterns = "*", weights: Weights =
 def linear_columns(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """Groups of the inputs of every linear layer of a model: the weights that read each input."""
+    """Groups of modules: the inputs of every linear layer of a model, with the weights that read each input."""
     layers = _matrices(model, nn.Linear)
     return _groups(
         model, "linear layer", layers, parameters, lambda name, m: columns(m.weight.shape, None, weights, name)
@@ -169,13 +169,13 @@ def linear_columns(
 def convolution_filters(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """Groups of the output filters of every convolution of a model.
+    """Groups of modules: the output filters of every convolution of a model.
 
     The filters of a transposed convolution lie along dimension 1.
     """
 
     def make(name: str, m: nn.Module) -> Partition:
-        """The groups of the output filters of one convolution."""
+        """Groups of modules: the output filters of one convolution of the model."""
         if isinstance(m, TRANSPOSED):
             return _blocked(m.weight.shape, "filter", m.groups, weights, name)
         return filters(m.weight.shape, None, weights, name)
@@ -186,13 +186,13 @@ def convolution_filters(
 def convolution_channels(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """Groups of the input channels of every convolution of a model.
+    """Groups of modules: the input channels of every convolution of a model.
 
     The channels of a transposed convolution lie along dimension 0.
     """
 
     def make(name: str, m: nn.Module) -> Partition:
-        """The groups of the input channels of one convolution."""
+        """Groups of modules: the input channels of one convolution of the model."""
         if isinstance(m, TRANSPOSED):
             return _along(m.weight.shape, 0, "channel", m.weight.shape[0], weights, name)
         return channels(m.weight.shape, None, weights, name, m.groups)
@@ -203,14 +203,14 @@ def convolution_channels(
 def attention_heads(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """Groups of the heads of every nn.MultiheadAttention of a model.
+    """Groups of modules: the heads of every nn.MultiheadAttention of a model.
 
-    A head has its query, key and value rows in one group, and its output columns in another. The head is dead as soon
-    as its output columns are zero (`parameters="*out_proj.weight"`), or its value rows.
+    The query, key and value rows of a head form one group, and the output columns another group. The head is dead as
+    soon as its output columns are zero (`parameters="*out_proj.weight"`), or its value rows.
     """
 
     def find() -> Iterator[tuple[str, Tensor, nn.Module]]:
-        """The projection matrices of every nn.MultiheadAttention, with their names."""
+        """Groups of modules: the projection matrices of every nn.MultiheadAttention, with their names."""
         for prefix, m in model.named_modules():
             if isinstance(m, nn.MultiheadAttention):
                 for part in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"):
@@ -219,7 +219,7 @@ def attention_heads(
                 yield f"{prefix}.out_proj.weight", m.out_proj.weight, m
 
     def make(name: str, m: nn.MultiheadAttention) -> Partition:
-        """The groups of heads in one projection matrix."""
+        """Groups of modules: the attention heads in one projection matrix."""
         if name.endswith("out_proj.weight"):
             return heads(m.out_proj.weight.shape, None, weights, name, heads=m.num_heads, along="columns")
         weight = getattr(m, name.rpartition(".")[2])
@@ -232,7 +232,7 @@ def attention_heads(
 def projection_heads(
     model: nn.Module, heads: int, inputs: Patterns = (), outputs: Patterns = (), weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """Groups of the heads of an attention that is built of linear layers.
+    """Groups of modules: the heads of an attention that is built of linear layers.
 
     Heads are rows of the layers whose names match `inputs` (queries, keys, values), and columns of the layers that
     match `outputs`. Example: projection_heads(model, 8, ["*.query", "*.value"], "*.out").
@@ -249,14 +249,14 @@ def projection_heads(
 
 
 def _heads_along(count: int, along: str, weights: Weights) -> Callable[[str, nn.Module], Partition]:
-    """A function that groups the weight of a linear layer by attention head."""
+    """Groups of modules: a function that groups the weight of a linear layer by attention head."""
     return lambda name, m: heads(m.weight.shape, None, weights, name, heads=count, along=along)
 
 
 def embedding_columns(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """Groups of the dimensions of every embedding of a model: one group per column."""
+    """Groups of modules: the dimensions of every embedding of a model, one group per column."""
     layers = _matrices(model, EMBEDDINGS)
     return _groups(model, "embedding", layers, parameters, lambda name, m: columns(m.weight.shape, None, weights, name))
 
@@ -264,13 +264,13 @@ def embedding_columns(
 def embedding_rows(
     model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size"
 ) -> dict[str, Partition]:
-    """Groups of the words of every embedding of a model: one group per row."""
+    """Groups of modules: the words of every embedding of a model, one group per row."""
     layers = _matrices(model, EMBEDDINGS)
     return _groups(model, "embedding", layers, parameters, lambda name, m: rows(m.weight.shape, None, weights, name))
 
 
 def whole_layers(model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size") -> dict[str, Partition]:
-    """One group per layer of a model: the whole weight of each linear layer, convolution or embedding."""
+    """Groups of modules: one group per layer of a model, the weight of a linear layer, convolution or embedding."""
     matrices = _matrices(model, (nn.Linear, *CONVOLUTIONS, *TRANSPOSED, *EMBEDDINGS))
     return _groups(model, "layer", matrices, parameters, lambda name, m: layers(m.weight.shape, None, weights, name))
 
@@ -288,7 +288,7 @@ BY_MODULE: dict[str, Callable[..., dict[str, Partition]]] = {
 
 
 def _matrices(model: nn.Module, kinds) -> Iterator[tuple[str, Tensor, nn.Module]]:
-    """The layers of these kinds in a model: name of the weight, weight, layer.
+    """Groups of modules: the layers of these kinds in a model, as name of the weight, weight and layer.
 
     The output projection inside an nn.MultiheadAttention is left out; `attention_heads` groups it.
     """
@@ -299,7 +299,7 @@ def _matrices(model: nn.Module, kinds) -> Iterator[tuple[str, Tensor, nn.Module]
 
 
 def _groups(model: nn.Module, what: str, layers, patterns: Patterns, make) -> dict[str, Partition]:
-    """The groups of each layer weight whose name matches a pattern.
+    """Groups of modules: the groups of each layer weight whose name matches a pattern.
 
     A shared parameter is grouped once, under the name that torch gives it.
     """
@@ -316,7 +316,7 @@ def _groups(model: nn.Module, what: str, layers, patterns: Patterns, make) -> di
 
 
 def _checked(name: str, m: nn.Module) -> str:
-    """The name of a weight; refuses a layer whose parameters are not initialised yet."""
+    """Groups of modules: the name of a weight; refuses a layer whose parameters are not initialised yet."""
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in m.parameters()):
         raise UserError(f"{name} has no shape yet; run the model once before grouping its units")
     return name

@@ -1,4 +1,4 @@
-"""Overlapping groups from a partial order of feature templates, coarse before fine (the paper's Figure 1)."""
+"""Overlapping groups from a partial order of feature templates, coarse before fine (Martins et al. 2011, Figure 1)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def coarse_to_fine(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Cover:
-    """Overlapping groups of feature templates: a template can live only if all coarser templates live.
+    """Overlapping groups from an order of templates: a template can live only if all coarser templates live.
 
-    Template k has the rows offsets[k] to offsets[k + 1]. Its group, which has the same name, holds its own rows and
-    those of every *finer* template. An entry survives if it lies in no dead group. The rows of a template lie in its
-    own group and in the groups of all coarser templates. So when the group of a coarse template dies, all finer
-    templates die with it. The finest templates lie in the most groups, pay for each, and die first. (With unions over
-    coarser templates instead, coarse templates would need fine ones.)
+    Template k has the rows offsets[k] to offsets[k + 1]. The group of a template has the template's name and holds the
+    rows of the template and of every *finer* template. An entry survives if no dead group contains the entry. So when
+    the group of a coarse template dies, all finer templates die too. The finest templates lie in the most groups, are
+    penalised most, and die first. (If groups held the coarser templates instead, a coarse template could live only if
+    all finer templates live.)
 
-    `order` is a bool matrix, order[a, b] true if a is below (coarser than) b; or pairs (finer, coarser) of names; or a
-    function below(a, b) of two names. Relations that follow from others may be left out. A cycle is an error that lists
-    its names.
+    `order` has one of three forms: a bool matrix, where order[a, b] is true if a is below (coarser than) b; pairs
+    (finer, coarser) of names; or a function below(a, b) of two names. Relations that follow from others may be left
+    out. A cycle is an error whose message lists the names on the cycle.
     """
     atoms = by_row_blocks(shape, names, offsets, "one", parameter)
     finer = closure(as_matrix(order, names), names)
@@ -42,9 +42,9 @@ def coarse_to_fine(
 
 
 def as_matrix(order: Order, names: Sequence[str]) -> Tensor:
-    """A partial order of templates in any form, as a matrix: bool [a, b], true if a is below (coarser than) b.
+    """An order of templates as a matrix: bool [a, b], true if template a is below (coarser than) template b.
 
-    The diagonal of the input is ignored.
+    `order` has one of the forms that `coarse_to_fine` takes. The diagonal of a given matrix is ignored.
     """
     count = len(names)
     if callable(order):
@@ -92,7 +92,7 @@ def _from_pairs(pairs: Iterable[tuple[str, str]], names: Sequence[str]) -> Tenso
 
 
 def _first_names(names: Sequence[str]) -> str:
-    """The first five names of templates, for an error message."""
+    """The first five names in an order of templates, for an error message."""
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
@@ -100,7 +100,7 @@ def _cycle(below: Tensor, reached: Tensor, names: Sequence[str]) -> list[str]:
     """The names of the templates along a shortest cycle of an order; the first name is also the last."""
     start = int(reached.diagonal().nonzero()[0])
     paths = [[start]]
-    for path in paths:  # the loop appends to `paths`
+    for path in paths:  # breadth-first search: the loop appends longer paths to `paths`
         if below[path[-1], start]:
             return [names[k] for k in [*path, start]]
         visited = {k for other in paths for k in other}

@@ -15,13 +15,13 @@ class Partition(nn.Module):
     """Disjoint groups of the entries of one parameter.
 
     `ids` is the group of each entry and broadcasts against the parameter: [rows, 1] groups rows, [1, labels] groups
-    columns, the full shape groups entries. -1 is free (unpenalised, always alive). `size` counts entries of the
-    parameter (rows x labels). `weight` is 1 ("one"), sqrt(size) ("sqrt_size"), log2(1 + size) ("log2_size": the paper's
-    log2|G|, but above zero for a single entry) or a tensor. A group without entries has weight 0. `parameter` is the
-    name of the parameter in messages.
+    columns, the full shape groups entries. The id -1 means that the entry is free (unpenalised, always alive). `size`
+    counts the entries of each group. `weights` is "one" (weight 1), "sqrt_size" (sqrt(size)), "log2_size" (log2(1 +
+    size): the log2|G| of Martins et al. 2011, but above zero for a single entry) or a tensor. A group without entries
+    has weight 0. `parameter` is the name of the parameter in messages.
     """
 
-    whole = False  # whether rows must not be removed from the parameter, as their numbers are fixed
+    whole = False  # whether rows must keep their numbers, so that no row may be removed from the parameter
 
     def __init__(
         self,
@@ -50,20 +50,25 @@ class Partition(nn.Module):
         return len(self.names)
 
     def extra_repr(self) -> str:
+        """Partition: the number of groups and the parameter, for the printed form of the module."""
         return f"{len(self)} groups over {self.parameter} {tuple(self.shape)}"
 
     def sums(self, X: Tensor) -> Tensor:
-        """Sum of a tensor of the shape of the parameter over each disjoint group: [groups], float64."""
+        """Partition: the sum of X, a tensor of the parameter's shape, over each group: [groups], float64."""
         self.check(X)
         totals = (X.sum(self.shared, keepdim=True) if self.shared else X).double().flatten()
         if self.aligned:
             return totals
         ids = self.ids.flatten()
-        slots = ids.remainder(len(self) + 1) if self.free else ids  # free entries use an extra slot
+        # the group of each entry; free entries (-1) get the additional group len(self)
+        slots = ids.remainder(len(self) + 1) if self.free else ids
         return totals.new_zeros(len(self) + 1).index_add(0, slots, totals)[: len(self)]
 
     def norms(self, W: Tensor) -> Tensor:
-        """Euclidean norm of each disjoint group: [groups], float64. The gradient of a zero norm is zero."""
+        """Partition into disjoint groups: the Euclidean norm of W on each group: [groups], float64.
+
+        The gradient of a zero norm is zero.
+        """
         squares = self._block_sums(W, 2) if self.in_blocks(W) else self.sums(W * W)
         if not squares.requires_grad:
             return squares.sqrt()
@@ -71,17 +76,18 @@ class Partition(nn.Module):
         return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
 
     def nonzeros(self, W: Tensor) -> Tensor:
-        """The number of nonzero entries of each disjoint group: [groups], float64."""
+        """Partition into disjoint groups: the number of nonzero entries of W in each group: [groups], float64."""
         return self.sums_past(W, self.weight.new_zeros(len(self)))[0] if self.in_blocks(W) else self.sums(W != 0)
 
     def alive(self, W: Tensor) -> Tensor:
-        """Whether any entry of a disjoint group differs from zero: bool [groups]."""
+        """Partition into disjoint groups: whether any entry of W in a group differs from zero: bool [groups]."""
         return (self._block_sums(W, 1) if self.in_blocks(W) else self.sums(W != 0)) != 0
 
     def sums_past(self, W: Tensor, cuts: Tensor) -> Tensor:
-        """Count and sums of the entries of each disjoint group that exceed a cut: [3, groups], float64.
+        """Partition: count and sums of the entries of each group that exceed a cut: [3, groups], float64.
 
-        For the entries with |w| > cuts[g]: their number, the sum of |w| - cut, and the sum of (|w| - cut)^2.
+        The entries w of group g with |w| > cuts[g] are counted. The three rows are the number of these entries, the sum
+        of |w| - cuts[g], and the sum of (|w| - cuts[g])^2.
         """
         if self.in_blocks(W):
             sums = torch.zeros(3, len(self), dtype=torch.float64)
@@ -93,7 +99,10 @@ class Partition(nn.Module):
         return torch.stack([self.sums(past > 0), self.sums(past), self.sums(past * past)])
 
     def expand(self, values: Tensor, fill: float) -> Tensor:
-        """Expand values [groups] to one per entry, broadcastable against the parameter; free entries get `fill`."""
+        """Partition into disjoint groups: expand values [groups] to one value per entry; free entries get `fill`.
+
+        The result is broadcastable against the parameter.
+        """
         if self.aligned:
             return values.view(self.ids.shape)
         if self.free:
@@ -101,24 +110,24 @@ class Partition(nn.Module):
         return values[self.ids]
 
     def in_blocks(self, W: Tensor) -> bool:
-        """Whether the numba kernels for contiguous row blocks can work on the memory of W."""
+        """Partition: whether the numba kernels for contiguous row blocks can work on the memory of W."""
         self.check(W)
         return self.offsets is not None and walkable(W)
 
     def check(self, W: Tensor) -> None:
-        """Raise UserError if a tensor does not have the shape of the parameter of these groups."""
+        """Partition into disjoint groups: raise UserError if a tensor does not have the shape of the parameter."""
         if W.shape != self.shape:
             raise UserError(f"these groups are of {self.parameter} {tuple(self.shape)}, got a tensor {tuple(W.shape)}")
 
     def _block_sums(self, W: Tensor, power: int) -> Tensor:
-        """Sum of |W|^power over each row block, by the numba kernel: [groups], float64."""
+        """Partition into contiguous rows: the sum of |W|^power over each group, by numba: [groups], float64."""
         sums = torch.zeros(len(self), dtype=torch.float64)
         kernels.block_sums(flat_array(W), self.offsets.numpy(), self.shape[1:].numel(), power, sums.numpy())
         return sums
 
 
 class RowBlocks(Partition):
-    """Disjoint groups of contiguous rows: group k has the rows offsets[k] : offsets[k + 1].
+    """Partition into blocks of contiguous rows: group k has the rows offsets[k] : offsets[k + 1].
 
     A table may have many millions of rows, so `ids` are computed on first use.
     """
@@ -140,23 +149,26 @@ class RowBlocks(Partition):
 
     @property
     def ids(self) -> Tensor:
-        """The group of each row, computed on first use; broadcastable against the parameter."""
+        """Partition into blocks of contiguous rows: the group of each row; broadcastable against the parameter."""
         if self._ids is None or self._ids.device != self.offsets.device:
             self._ids = self._by_row(torch.arange(len(self), device=self.offsets.device))
         return self._ids
 
     def expand(self, values: Tensor, fill: float) -> Tensor:
-        """Expand values [groups] to one per entry, broadcastable against the parameter; no entry is free."""
+        """Partition into blocks of contiguous rows: expand values [groups] to one value per row; no entry is free."""
         return self._by_row(values)
 
     def _by_row(self, values: Tensor) -> Tensor:
-        """Expand values [groups] to one value per row, broadcastable against the parameter."""
+        """Partition into blocks of contiguous rows: expand values [groups] to one value per row.
+
+        The result is broadcastable against the parameter.
+        """
         wide = torch.repeat_interleave(values, self.offsets.diff(), output_size=self.shape[0])
         return _along(wide, 0, self.shape)
 
 
 class RowNames(Sequence):
-    """The names `row 0`, `row 1`, ... as a sequence that makes each name on demand."""
+    """The names of the groups in a partition by row, `row 0`, `row 1`, ..., each made on demand."""
 
     def __init__(self, rows: int):
         self.rows = range(rows)
@@ -175,7 +187,7 @@ def by_row_blocks(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Partition:
-    """Disjoint groups of contiguous rows: rows offsets[k] to offsets[k + 1] form the group names[k]."""
+    """Partition into blocks of contiguous rows: rows offsets[k] to offsets[k + 1] form the group names[k]."""
     offsets = torch.as_tensor(offsets, dtype=torch.long)
     if len(offsets) != len(names) + 1:
         raise UserError(f"{len(names)} groups of {parameter} need {len(names) + 1} offsets, got {len(offsets)}")
@@ -194,7 +206,7 @@ def by_row(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Partition:
-    """Disjoint groups by row: each row of the parameter is a group, as in feature selection."""
+    """Partition by row: each row of the parameter is a group, as in feature selection."""
     names = RowNames(shape[0]) if names is None else names
     return _by_dimension(0, shape, names, weights, parameter)
 
@@ -205,31 +217,31 @@ def by_column(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Partition:
-    """Disjoint groups by column: each column of the parameter is a group, such as the weights of one label."""
+    """Partition by column: each column of the parameter is a group, such as the weights of one label."""
     if len(shape) < 2:
         raise UserError(f"{parameter} {tuple(shape)} has no columns to group")
     return _by_dimension(1, shape, names, weights, parameter)
 
 
 def _by_dimension(dimension, shape, names, weights, parameter) -> Partition:
-    """Disjoint groups along one dimension: one group for each index of the dimension."""
+    """Partition along one dimension: one group for each index of the dimension."""
     if len(names) != shape[dimension]:
         raise UserError(f"{len(names)} names for the {shape[dimension]} {_noun(dimension)} of {parameter}")
     return Partition(_along(torch.arange(len(names)), dimension, shape), names, shape, weights, parameter)
 
 
 def _along(ids: Tensor, dimension: int, shape: Sequence[int]) -> Tensor:
-    """Group ids along one dimension, broadcastable against the parameter."""
+    """Partition along one dimension: group ids, broadcastable against the parameter."""
     return ids.view([-1 if d == dimension else 1 for d in range(len(shape))])
 
 
 def _noun(dimension: int) -> str:
-    """What the indices along a dimension are called in messages: rows, columns, or entries along a dimension."""
+    """Partition along one dimension: the noun for the indices in messages, such as rows or columns."""
     return ("rows", "columns")[dimension] if dimension < 2 else f"entries along dimension {dimension}"
 
 
 def _checked_ids(ids: Tensor, groups: int, shape: torch.Size, parameter: str) -> Tensor:
-    """Group ids with as many dimensions as the parameter, each of length 1 or that of the parameter."""
+    """Partition: checked ids with as many dimensions as the parameter, each of length 1 or the parameter's."""
     if ids.is_floating_point() or ids.dtype == torch.bool:
         raise UserError(f"group ids of {parameter} must be integers, got {ids.dtype}")
     if ids.dim() > len(shape):
@@ -249,12 +261,15 @@ def _checked_ids(ids: Tensor, groups: int, shape: torch.Size, parameter: str) ->
 
 
 def _row_after_row(ids: Tensor, shape: torch.Size) -> bool:
-    """Whether groups are contiguous blocks of rows without free rows, so that the kernels for row blocks apply."""
+    """Whether the groups of a partition are contiguous blocks of rows without free rows.
+
+    The kernels for row blocks apply only to such groups.
+    """
     flat = ids.flatten()
     one_a_row = len(shape) > 0 and ids.shape[0] == shape[0] == len(flat)
     return one_a_row and not (flat < 0).any() and not (flat.diff() < 0).any()
 
 
 def _row_offsets(count: Tensor) -> Tensor:
-    """The first row of each group of contiguous rows, then the number of rows."""
+    """Partition into blocks of contiguous rows: the first row of each group, then the number of rows."""
     return torch.cat([count.new_zeros(1), count.cumsum(0)])

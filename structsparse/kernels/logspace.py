@@ -1,7 +1,7 @@
-"""Exponentials and log-sum-exp for numba kernels, and compiler options that the kernels share.
+"""Log-space kernels: exponentials and log-sum-exp for numba code, and compiler options that the kernels share.
 
-The cache of numba does not notice that a function of another module has changed. After an edit of this file, clear
-that cache (`__pycache__`, `*.nbi`).
+The numba cache does not notice a changed function of another module. After an edit of this file, delete the cache files
+(`__pycache__`, `*.nbi`).
 """
 
 import math
@@ -12,31 +12,31 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 PLAIN = {"cache": True, "nogil": True, "error_model": "numpy"}
-SUMS = {**PLAIN, "fastmath": {"contract", "reassoc", "nsz"}}  # sums in any order; NaN and infinity are kept
-EXACT = {**PLAIN, "fastmath": {"contract"}}  # for arithmetic whose result depends on the order of operations
+SUMS = {**PLAIN, "fastmath": {"contract", "reassoc", "nsz"}}  # the compiler may reorder sums; NaN and infinity are kept
+EXACT = {**PLAIN, "fastmath": {"contract"}}  # a product and a sum may be fused, but no operations reordered
 
-# exp is a Taylor series here: a call to the C library would keep loops from being vectorised
+# The exponential is a Taylor series, because a call to the C library would keep loops from being vectorised.
 TO_BINARY = 1.4426950408889634  # 1 / log 2
-LOG_2, LOG_2_REST = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # log 2 in two parts
-ROUNDER = 1.5 * 2.0**52  # x + ROUNDER has the rounded integer x in its low bits
+LOG_2, LOG_2_REST = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # log 2 as a sum of two floats
+ROUNDER = 1.5 * 2.0**52  # the low bits of x + ROUNDER hold x rounded to an integer
 TAYLOR = tuple(1.0 / math.factorial(k) for k in range(13, -1, -1))
 
 
 @intrinsic
 def _bits(typing, x):
-    """Reinterpret the bits of a float64 as an int64."""
+    """Log-space kernel: reinterpret the bits of a float64 as an int64."""
     return types.int64(types.float64), lambda _c, build, _s, args: build.bitcast(args[0], ir.IntType(64))
 
 
 @intrinsic
 def _from_bits(typing, x):
-    """Reinterpret the bits of an int64 as a float64."""
+    """Log-space kernel: reinterpret the bits of an int64 as a float64."""
     return types.float64(types.int64), lambda _c, build, _s, args: build.bitcast(args[0], ir.DoubleType())
 
 
 @njit(**EXACT)
 def exp(x):
-    """Exponential function: exp(x) for |x| < 700, accurate to one unit in the last place; NaN stays NaN."""
+    """Log-space kernel: exp(x) for |x| < 700, accurate to one unit in the last place; NaN stays NaN."""
     shifted = x * TO_BINARY + ROUNDER
     power = shifted - ROUNDER
     rest = (x - power * LOG_2) - power * LOG_2_REST
@@ -48,15 +48,16 @@ def exp(x):
 
 @njit(**EXACT)
 def exp_below(x):
-    """Exponential function for x <= 0, minus infinity included; below -700 the result is 0."""
+    """Log-space kernel: exp(x) for x <= 0, minus infinity included; below -700 the result is 0."""
     return 0.0 if x < -700.0 else exp(x)
 
 
 @njit(**EXACT)
-def log_step(vector, matrix, peaks, out):  # [width], [width, width] -> [width]
-    """One step of a chain recursion in log-space: out[j] = log sum_i exp(vector[i] + matrix[i, j]).
+def log_step(vector, matrix, peaks, out):  # vector [width], matrix [width, width], out [width]
+    """Log-space kernel: one step of a chain recursion, out[j] = log sum_i exp(vector[i] + matrix[i, j]).
 
-    The inner loops run over the labels j, so that the compiler can vectorise them. `peaks` [width] is work memory."""
+    `vector` holds a log-weight for each label i, and `matrix` the score of each transition from label i to label j. The
+    inner loops run over the labels j, so that the compiler can vectorise them. `peaks` [width] is work memory."""
     peaks[:] = -np.inf
     for i in range(len(vector)):
         v, row = vector[i], matrix[i]
@@ -75,7 +76,11 @@ def log_step(vector, matrix, peaks, out):  # [width], [width, width] -> [width]
 
 @njit(**EXACT)
 def log_total(alpha, end):
-    """Log-partition function of a chain: log sum_j exp(alpha[j] + end[j]); minus infinity if no sequence is allowed."""
+    """Log-space kernel: the log-partition function of a chain, log sum_j exp(alpha[j] + end[j]).
+
+    alpha[j] is the log-weight of all label sequences that end in label j, and end[j] is the score of label j at the
+    end. The result is minus infinity if no sequence is allowed.
+    """
     peak, total = -np.inf, 0.0
     for j in range(len(end)):
         peak = alpha[j] + end[j] if alpha[j] + end[j] > peak else peak

@@ -1,4 +1,4 @@
-"""Check whether compiled kernels can work on a tensor directly: contiguous CPU floats that autograd does not record."""
+"""Kernel memory: which tensors compiled kernels can work on directly, and numpy views of the memory of tensors."""
 
 import torch
 from torch import Tensor
@@ -7,18 +7,21 @@ from structsparse.kernels.prox import blocks as kernels
 
 
 def walkable(W: Tensor) -> bool:
-    """Whether compiled kernels can work on the memory of W. Kernels record no gradients, so W must not need any."""
+    """Kernel memory: whether compiled kernels can work on the memory of the tensor W.
+
+    W must be a contiguous float32 or float64 tensor on the CPU. Kernels record no gradients, so autograd must not
+    record W."""
     recorded = W.requires_grad and torch.is_grad_enabled()
     return W.device.type == "cpu" and W.is_contiguous() and W.dtype in (torch.float32, torch.float64) and not recorded
 
 
 def flat_array(W: Tensor):
-    """A numpy vector that shares the memory of the tensor W."""
+    """Kernel memory: a numpy vector that shares the memory of the tensor W, as an argument of kernels."""
     return W.detach().view(-1).numpy()
 
 
 def power_sum(W: Tensor, power: int) -> Tensor:
-    """Sum of |W|^power (1 or 2) over all entries: a float64 scalar."""
+    """Kernel memory: the sum of |W|^power (1 or 2) over all entries of a tensor, as a float64 scalar tensor."""
     if not walkable(W):
         return (W.abs() if power == 1 else W * W).sum().double()
     total = torch.zeros(1, dtype=torch.float64)

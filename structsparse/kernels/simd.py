@@ -1,4 +1,4 @@
-"""SIMD vectors in numba: a vector of sixteen float32 numbers as one value, so that loops need no auto-vectorisation."""
+"""SIMD kernels: sixteen float32 numbers as one value in numba code, so that loops need no auto-vectorisation."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-LANES = 16
+LANES = 16  # float32 numbers in a SIMD value
 _vector = ir.VectorType(ir.FloatType(), LANES)
 _integers = ir.VectorType(ir.IntType(32), LANES)
 
 
 class Lanes(types.Type):
-    """The numba type of a vector of sixteen float32 numbers."""
+    """SIMD kernels: the numba type of a vector of sixteen float32 numbers."""
 
     def __init__(self):
         super().__init__(name="float32x16")
@@ -24,24 +24,24 @@ lanes = Lanes()
 
 @register_model(Lanes)
 class _LanesModel(models.PrimitiveModel):
-    """Data model of `Lanes`: an LLVM vector of sixteen float32 numbers."""
+    """SIMD kernels: the numba data model of the type `Lanes`, an LLVM vector of sixteen float32 numbers."""
 
     def __init__(self, manager, kind):
         super().__init__(manager, kind, _vector)
 
 
 def _address(context, builder, kind, array, place):
-    """Emit the address of array[place] as a pointer to a vector of 16 entries."""
+    """SIMD kernels: emit the address of array[place] as a pointer to sixteen float32 numbers."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [place]), _vector.as_pointer())
 
 
 @intrinsic
 def load(typing, array, place):
-    """Load array[place : place + 16] of a flat float32 array as a vector."""
+    """SIMD kernel: load array[place : place + 16] of a flat float32 array into sixteen lanes."""
 
     def generate(context, builder, signature, arguments):
-        """Emit the LLVM load."""
+        """SIMD kernel: emit the LLVM load of sixteen float32 numbers."""
         return builder.load(_address(context, builder, signature.args[0], *arguments), align=4)
 
     return lanes(array, types.intp), generate
@@ -49,10 +49,10 @@ def load(typing, array, place):
 
 @intrinsic
 def store(typing, array, place, values):
-    """Store a vector in a flat float32 array: array[place : place + 16] = values."""
+    """SIMD kernel: store sixteen lanes in a flat float32 array, array[place : place + 16] = values."""
 
     def generate(context, builder, signature, arguments):
-        """Emit the LLVM store."""
+        """SIMD kernel: emit the LLVM store of sixteen float32 numbers."""
         builder.store(arguments[2], _address(context, builder, signature.args[0], *arguments[:2]), align=4)
         return context.get_dummy_value()
 
@@ -60,7 +60,7 @@ def store(typing, array, place, values):
 
 
 def _spread(builder, scalar, kind=_vector):
-    """Emit LLVM code for a vector that has the same number in all lanes."""
+    """SIMD kernels: emit LLVM code for sixteen lanes that all hold the same number."""
     empty, lane = ir.Constant(kind, ir.Undefined), ir.IntType(32)
     zeros = ir.Constant(ir.VectorType(lane, LANES), [0] * LANES)
     return builder.shuffle_vector(builder.insert_element(empty, scalar, lane(0)), empty, zeros)
@@ -68,16 +68,16 @@ def _spread(builder, scalar, kind=_vector):
 
 @intrinsic
 def spread(typing, number):
-    """A vector of the same number in all lanes."""
+    """SIMD kernel: sixteen lanes that all hold the same float32 number."""
     return lanes(types.float32), lambda _c, builder, _s, arguments: _spread(builder, arguments[0])
 
 
 def _pairwise(formula):
-    """Make a numba function of two vectors that works lane by lane; `formula` emits the LLVM code."""
+    """SIMD kernels: make a numba function that combines two sixteen-lane values by a formula in LLVM code."""
 
     @intrinsic
     def work(typing, one, other):
-        """The numba signature and the LLVM code of the operation."""
+        """SIMD kernel: the numba signature and the LLVM code of an operation on two sixteen-lane values."""
         return lanes(lanes, lanes), lambda _c, builder, _s, arguments: formula(builder, *arguments)
 
     return work
@@ -93,10 +93,10 @@ smallest = _pairwise(lambda builder, a, b: builder.select(builder.fcmp_ordered("
 
 @intrinsic
 def multiply_add(typing, one, other, sum):
-    """Fused multiply-add: one * other + sum, rounded once."""
+    """SIMD kernel: fused multiply-add in each of sixteen lanes, one * other + sum, rounded once."""
 
     def generate(context, builder, signature, arguments):
-        """Emit a call of the LLVM function `fma`."""
+        """SIMD kernel: emit a call of the LLVM function `fma` for sixteen lanes."""
         kind = ir.FunctionType(_vector, [_vector] * 3)
         function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32")
         return builder.call(function, arguments)
@@ -106,10 +106,10 @@ def multiply_add(typing, one, other, sum):
 
 @intrinsic
 def power_of_two(typing, shifted):
-    """2^n in each lane, where the integer n is in the low bits of the float32 number of the lane."""
+    """SIMD kernel: 2^n in each of sixteen float32 lanes, where the low bits of the lane hold the integer n."""
 
     def generate(context, builder, signature, arguments):
-        """Emit code that writes n + 127 into the exponent bits."""
+        """SIMD kernel: emit code that writes n + 127 into the exponent bits of each lane, which gives 2^n."""
         bits = builder.bitcast(arguments[0], _integers)
         bias, place = (_spread(builder, ir.IntType(32)(k), _integers) for k in (127, 23))
         return builder.bitcast(builder.shl(builder.add(bits, bias), place), _vector)
@@ -119,10 +119,10 @@ def power_of_two(typing, shifted):
 
 @intrinsic
 def total(typing, values):
-    """Horizontal sum: the sum of the sixteen lanes of a vector."""
+    """SIMD kernel: the horizontal sum of sixteen float32 lanes."""
 
     def generate(context, builder, signature, arguments):
-        """Emit additions of rotated copies of the vector, by 8, 4, 2 and 1 lanes."""
+        """SIMD kernel: emit additions of the sixteen lanes rotated by 8, 4, 2 and 1 lanes."""
         sums, kind = arguments[0], ir.IntType(32)
         half = LANES // 2
         while half:

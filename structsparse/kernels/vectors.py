@@ -1,15 +1,17 @@
-"""SIMD loops over a slice of an array: sums, products and soft thresholds, built from LLVM instructions.
+"""Vector loops of kernels over a slice of an array: sums, products and soft thresholds, generated as LLVM code.
 
-A compiled `for i in range(x.size)` processes up to 63 entries at its end one by one. For blocks of a hundred entries
-this takes most of the time. Passing a slice of an array costs as much as a short loop. No vector is read under a mask,
-because the processor does not prefetch past masked reads, which triples their time. Sums are float64. The order of a
-sum depends on the number of entries alone, so the result does not depend on where the entries lie.
+A compiled loop `for i in range(x.size)` processes up to 63 entries at its end one by one. For blocks of a hundred
+entries, these last entries take most of the time. Passing a slice of an array costs as much as a short loop, so the
+functions take the whole array and the bounds. No vector is read under a mask, because the processor does not prefetch
+past masked reads, and reading then takes three times as long. Sums are float64. The order of a sum depends only on the
+number of entries, so the result does not depend on the address of the entries.
 
-For blocks of at most a hundred entries and varying sizes, the ends of such loops are mispredicted branches, which take
-half of the remaining time. The functions for FEW entries process MANY vectors, or TWO, at once, including entries of
-other blocks. Sums mask the entries of other blocks out. Factors are first written to the entries of many blocks. Each
-block overwrites what the block before has written past its end, so products need not know where blocks end. This is
-1.3 times as fast for blocks of 80 entries.
+For blocks of at most a hundred entries and varying sizes, the processor mispredicts the branches at the ends of loops.
+The mispredictions take half of the remaining time. The functions for few entries therefore process a fixed number of
+vectors (MANY or TWO) at once, including entries of the next blocks. Sums mask out the entries of other blocks. For
+products, the factors of many blocks are first written to an array with one factor per entry. The factors that one block
+writes past its end are overwritten by the next block. A product therefore needs no bounds of blocks. All this is 1.3
+times as fast for blocks of 80 entries.
 """
 
 from __future__ import annotations
@@ -20,17 +22,17 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-LANES = {32: 16, 64: 8}  # number of entries in 64 bytes, by the bits of an entry
-FEW = 512  # entries: up to so many squares are summed in the precision of the entries; error at most 1e-6
-TWO, MANY = 2, 8  # vectors processed at once; up to so many are read past the last entry
-AHEAD = 4096  # entries that sums prefetch in advance; the hardware prefetches less and stops at a page
-LONG = 512  # entries: longer loops process TOGETHER vectors at a time, and align written vectors to cache lines
+LANES = {32: 16, 64: 8}  # number of entries in a vector of 64 bytes, by the bits of an entry
+FEW = 512  # sums of up to this many squares are accurate to 1e-6, even in the precision of float32 entries
+TWO, MANY = 2, 8  # numbers of vectors that functions for few entries process at once, even past the last entry
+AHEAD = 4096  # number of entries by which sums prefetch in advance; the hardware prefetches only within a memory page
+LONG = 512  # from this number of entries on, loops process TOGETHER vectors at a time and align stores to cache lines
 TOGETHER = 4  # vectors processed at a time in long loops
-FUSED = ("contract",)  # a product and its sum may be rounded once
+FUSED = ("contract",)  # LLVM flag: a product and a sum may be fused, with one rounding
 
 
 def prefetch(builder, address, writing=0):
-    """Emit an LLVM prefetch of the cache line at a byte address into all caches, for reading or for writing."""
+    """Vector loops of kernels: emit an LLVM prefetch of the cache line at a byte address, to read it or write to it."""
     flag = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [address.type, flag, flag, flag])
     name = "llvm.prefetch.p0" if getattr(address.type, "is_opaque", False) else "llvm.prefetch.p0i8"
@@ -39,7 +41,10 @@ def prefetch(builder, address, writing=0):
 
 
 class _Vectors:
-    """Code generator for a slice of an array as SIMD vectors, with constants in all lanes; all loops share it."""
+    """Vector loops of kernels: code generator for a slice of an array that is processed as vectors.
+
+    `numbers` are the constants of the formula, each as a vector with the constant in all lanes.
+    """
 
     def __init__(self, builder, element, data, size, scalars, lanes):
         self.builder, self.element, self.data, self.size = builder, element, data, size
@@ -50,7 +55,7 @@ class _Vectors:
 
     @classmethod
     def of(cls, context, builder, kind, array, start, stop, numbers):
-        """Make the generator for the entries start : stop of a numba array."""
+        """Vector loops: make the code generator for the entries start : stop of a numba array."""
         data = context.make_array(kind)(context, builder, array).data
         element = context.get_data_type(kind.dtype)
         scalars = cgutils.unpack_tuple(builder, numbers)
@@ -58,80 +63,86 @@ class _Vectors:
         return cls(builder, element, builder.gep(data, [start]), size, scalars, LANES[kind.dtype.bitwidth])
 
     def spread(self, scalar):
-        """Emit a vector with the same number in all lanes."""
+        """Vector loops: emit a vector with the same number in all lanes."""
         kind = ir.VectorType(scalar.type, self.lanes)
         empty, lane = ir.Constant(kind, ir.Undefined), ir.IntType(32)
         first = self.builder.insert_element(empty, scalar, lane(0))
         return self.builder.shuffle_vector(first, empty, ir.Constant(ir.VectorType(lane, self.lanes), [0] * self.lanes))
 
     def address(self, place):
-        """Emit the address of the vector that begins at an index."""
+        """Vector loops: emit the address of the vector that begins at an index of the slice."""
         return self.builder.bitcast(self.builder.gep(self.data, [place]), self.vector.as_pointer())
 
     def load(self, place):
-        """Emit a load of the vector that begins at an index."""
+        """Vector loops: emit a load of the vector that begins at an index of the slice."""
         return self.builder.load(self.address(place), align=self.bits // 8)
 
     def store(self, value, place):
-        """Emit a store of a vector to the entries from an index on."""
+        """Vector loops: emit a store of a vector to the entries of the slice from an index on."""
         self.builder.store(value, self.address(place), align=self.bits // 8)
 
     def zeros(self, vector):
-        """A constant vector of zeros of the given LLVM type."""
+        """Vector loops: a constant vector of zeros of the given LLVM type."""
         return ir.Constant(vector, [0.0] * self.lanes)
 
     def fetch(self, place):
-        """Emit a prefetch of the cache line of an entry, which may lie past the end of the array."""
+        """Vector loops: emit a prefetch of the cache line of an entry, which may lie past the end of the array."""
         prefetch(self.builder, self.builder.bitcast(self.address(place), ir.IntType(8).as_pointer()))
 
     def total(self, wide):
-        """Emit the sum of the lanes of a float64 vector."""
+        """Vector loops: emit the sum of the lanes of a float64 vector."""
         kind = ir.FunctionType(ir.DoubleType(), [ir.DoubleType(), self.wide])
         name = f"llvm.vector.reduce.fadd.v{self.lanes}f64"
         function = cgutils.get_or_insert_function(self.builder.module, kind, name)
         return self.builder.call(function, [ir.Constant(ir.DoubleType(), 0.0), wide], fastmath=("reassoc",))
 
     def only(self, compared, vector, number):
-        """Emit the vector with zeros in all lanes except the lanes with an index ("<", ">=") `number`."""
+        """Vector loops: emit a vector with zeros in all lanes whose index is not < (or not >=) `number`."""
         short = ir.IntType(32)
         lanes = ir.Constant(ir.VectorType(short, self.lanes), list(range(self.lanes)))
         number = self.spread(self.builder.trunc(number, short))
         return self.builder.select(self.builder.icmp_signed(compared, lanes, number), vector, self.zeros(self.vector))
 
     def index(self, number):
-        """An LLVM constant of the index type."""
+        """Vector loops: an LLVM constant of the type of an index."""
         return ir.Constant(self.size.type, number)
 
     def take(self, place):
-        """Emit a load of the vector at the index in the variable `place`, and advance the index by one vector."""
+        """Vector loops: emit a load of the vector at the index in the variable `place`, and advance the index."""
         here = self.builder.load(place)
         self.builder.store(self.builder.add(here, self.index(self.lanes)), place)
         return self.load(here)
 
     def at_least(self, many):
-        """Emit the test whether the slice has at least `many` entries."""
+        """Vector loops: emit the test whether the slice has at least `many` entries."""
         return self.builder.icmp_signed(">=", self.size, self.index(many))
 
     def if_left(self, count):
-        """Emit a branch that is taken if the binary number `count` has the bit of a vector of this many lanes."""
+        """Vector loops: emit a branch that is taken if a vector of this width is part of `count` remaining entries.
+
+        Widths are powers of two. So the branch tests one bit of the binary number `count`.
+        """
         part = self.builder.and_(count, self.index(self.lanes))
         return self.builder.if_then(self.builder.icmp_signed("!=", part, self.index(0)))
 
     def narrower(self):
-        """Yield generators for the same slice with half as many lanes, a quarter as many, down to one lane."""
+        """Vector loops: yield generators for the same slice with half as many lanes, a quarter, down to one lane."""
         lanes = self.lanes
         while (lanes := lanes // 2) > 0:
             yield _Vectors(self.builder, self.element, self.data, self.size, self.scalars, lanes)
 
     def to_line(self):
-        """Emit the number of entries before the first cache line that begins in the slice."""
+        """Vector loops: emit the number of entries before the first cache line that begins in the slice."""
         address = self.builder.ptrtoint(self.data, self.size.type)
         missing = self.builder.and_(self.builder.neg(address), self.index(63))
         return self.builder.udiv(missing, self.index(self.bits // 8))
 
     @contextmanager
     def at_least_once(self, place, many):
-        """Emit a loop around the body of the `with`, once per `many` entries, at least once; yields the index."""
+        """Vector loops: emit a loop around the body of the `with`, once per `many` entries, and at least once.
+
+        The context manager yields the index of the first entry of the iteration.
+        """
         builder = self.builder
         body, done = (builder.append_basic_block(name) for name in ("body", "done"))
         builder.branch(body)
@@ -145,7 +156,10 @@ class _Vectors:
 
     @contextmanager
     def loop(self, place, many):
-        """Emit a loop around the body of the `with` while `many` entries remain; the body advances `place`."""
+        """Vector loops: emit a loop around the body of the `with` that runs while `many` entries remain.
+
+        The body has to advance the index in the variable `place`.
+        """
         builder = self.builder
         test, body, done = (builder.append_basic_block(name) for name in ("test", "body", "done"))
         builder.branch(test)
@@ -159,16 +173,18 @@ class _Vectors:
 
 
 def _summing(formula):
-    """Make a kernel (array, start, stop, numbers) that sums formula(builder, lanes, vector, *numbers) in float64.
+    """Vector loops: make a kernel that adds up formula(x) over a slice of an array in float64.
 
-    The last vector ends at the last entry and overlaps the vector before; overlapping lanes are masked out."""
+    The kernel has the arguments (array, start, stop, numbers), and the sum is of formula(builder, lanes, vector,
+    *numbers). The last vector ends at the last entry and overlaps the vector before; the overlapping lanes are masked
+    out."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
-        """The numba signature and the code generator of the sum."""
+        """Vector loops: the numba signature and the code generator of a sum over a slice."""
 
         def generate(context, builder, signature, arguments):
-            """Emit the loop of the sum."""
+            """Vector loops: emit the LLVM loop of a float64 sum over a slice."""
             vectors = _Vectors.of(context, builder, signature.args[0], *arguments)
             place = cgutils.alloca_once_value(builder, vectors.index(0))
             result = cgutils.alloca_once_value(builder, ir.Constant(ir.DoubleType(), 0.0))
@@ -182,7 +198,7 @@ def _summing(formula):
                     sums = [cgutils.alloca_once_value(builder, vectors.zeros(vectors.wide)) for _ in range(TOGETHER)]
 
                     def add(slot, vector):
-                        """Emit: slot += formula(vector)."""
+                        """Vector loops: emit slot += formula(vector) for a variable `slot` of partial sums."""
                         value = formula(builder, vectors, vector, *vectors.numbers)
                         builder.store(builder.fadd(builder.load(slot), value, flags=FUSED), slot)
 
@@ -207,16 +223,17 @@ def _summing(formula):
 
 
 def _summing_few(formula, together):
-    """Make a kernel like `_summing` for FEW entries: `together` vectors at once, in the precision of the entries.
+    """Vector loops: make a summing kernel for few entries, in the precision of the entries.
 
-    The kernel prefetches half of what it reads: averaged over blocks of all sizes, blocks fill about half of it."""
+    The kernel has the arguments of `_summing` and reads `together` vectors at once. Only the first half of these
+    vectors is prefetched, because blocks of varying sizes fill about half of them on average."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
-        """The numba signature and the code generator of the sum."""
+        """Vector loops: the numba signature and the code generator of a sum over few entries."""
 
         def generate(context, builder, signature, arguments):
-            """Emit the loop of the sum, with lanes past the last entry masked out."""
+            """Vector loops: emit the LLVM loop of a sum over few entries, with lanes past the last entry masked out."""
             vectors = _Vectors.of(context, builder, signature.args[0], *arguments)
             place = cgutils.alloca_once_value(builder, vectors.index(0))
             sums = [cgutils.alloca_once_value(builder, vectors.zeros(vectors.vector)) for _ in range(TOGETHER)]
@@ -238,14 +255,17 @@ def _summing_few(formula, together):
 
 
 def _filling(together):
-    """Make a kernel (array, start, stop, numbers) that fills the slice, and some entries after it, with a number."""
+    """Vector loops: make a kernel that fills a slice, and some entries after the slice, with one number.
+
+    The kernel has the arguments (array, start, stop, numbers) and stores `together` vectors at once.
+    """
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
-        """The numba signature and the code generator of the loop."""
+        """Vector loops: the numba signature and the code generator of a loop that fills a slice."""
 
         def generate(context, builder, signature, arguments):
-            """Emit the loop of stores."""
+            """Vector loops: emit the LLVM loop of stores that fills a slice."""
             vectors = _Vectors.of(context, builder, signature.args[0], *arguments)
             place = cgutils.alloca_once_value(builder, vectors.index(0))
             with vectors.at_least_once(place, together * vectors.lanes) as here:
@@ -259,23 +279,24 @@ def _filling(together):
 
 
 def _changing_each(formula):
-    """Make a kernel (array, start, stop, numbers, factors) like `_changing`, with one factor per entry.
+    """Vector loops: make a kernel that replaces each entry x of a slice by a formula of x and a factor per entry.
 
-    The factor is the last argument of the formula; factors[0] belongs to the entry at `start`."""
+    The kernel has the arguments (array, start, stop, numbers, factors). The factor is the last argument of the formula;
+    factors[0] belongs to the entry at `start`."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers, factors):
-        """The numba signature and the code generator of the loop."""
+        """Vector loops: the numba signature and the code generator of a loop with a factor per entry."""
 
         def generate(context, builder, signature, arguments):
-            """Emit the loop over vectors of entries and of factors."""
+            """Vector loops: emit the LLVM loop over vectors of entries and vectors of factors."""
             *arguments, factors = arguments
             vectors = _Vectors.of(context, builder, signature.args[0], *arguments)
             data = context.make_array(signature.args[4])(context, builder, factors).data
             place = cgutils.alloca_once_value(builder, vectors.index(0))
 
             def change(lanes):
-                """Emit the formula for the next vector of entries."""
+                """Vector loops: emit the replacement of the next vector of entries, with a factor per entry."""
                 here = builder.load(place)
                 factor = _Vectors(builder, vectors.element, data, vectors.size, (), lanes.lanes).load(here)
                 lanes.store(formula(builder, lanes, lanes.take(place), *lanes.numbers, factor), here)
@@ -295,26 +316,27 @@ def _changing_each(formula):
 
 
 def _changing(formula):
-    """Make a kernel (array, start, stop, numbers) that replaces each entry x by formula(builder, lanes, x, *numbers).
+    """Vector loops: make a kernel that replaces each entry x of a slice by formula(builder, lanes, x, *numbers).
 
-    The last vector ends at the last entry and overlaps the vector before, so it is read before any write."""
+    The kernel has the arguments (array, start, stop, numbers). The last vector ends at the last entry and overlaps the
+    vector before, so the last vector is read before any write."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
-        """The numba signature and the code generator of the loop."""
+        """Vector loops: the numba signature and the code generator of a loop that replaces the entries of a slice."""
 
         def generate(context, builder, signature, arguments):
-            """Emit the loop over vectors of entries."""
+            """Vector loops: emit the LLVM loop that replaces the entries of a slice."""
             vectors = _Vectors.of(context, builder, signature.args[0], *arguments)
             place = cgutils.alloca_once_value(builder, vectors.index(0))
 
             def change(lanes):
-                """Emit the formula for the next vector of entries."""
+                """Vector loops: emit the replacement of the next vector of entries by the formula."""
                 here = builder.load(place)
                 lanes.store(formula(builder, lanes, lanes.take(place), *lanes.numbers), here)
 
             def change_few(count):
-                """Emit the formula for the next `count` entries, fewer than one full vector."""
+                """Vector loops: emit the replacement of the next `count` entries, fewer than a full vector."""
                 for lanes in vectors.narrower():
                     with lanes.if_left(count):
                         change(lanes)
@@ -346,55 +368,55 @@ def _changing(formula):
 
 
 def _least(builder, one, other):
-    """Emit the minimum of two vectors, lane by lane."""
+    """Vector loops of kernels: emit the minimum of two vectors, lane by lane."""
     return builder.select(builder.fcmp_ordered("<", one, other), one, other)
 
 
 def _most(builder, one, other):
-    """Emit the maximum of two vectors, lane by lane."""
+    """Vector loops of kernels: emit the maximum of two vectors, lane by lane."""
     return builder.select(builder.fcmp_ordered(">", one, other), one, other)
 
 
 def _soft(builder, vectors, x, cut):
-    """Emit the soft threshold of the lasso: x - max(-cut, min(x, cut))."""
+    """Vector loops of kernels: emit the soft threshold of a vector, x - max(-cut, min(x, cut))."""
     low = builder.fsub(vectors.zeros(vectors.vector), cut)
     return builder.fsub(x, _least(builder, _most(builder, x, low), cut))
 
 
 def _widen(builder, vectors, x):
-    """Emit the conversion of a vector to float64."""
+    """Vector loops of kernels: emit the conversion of a vector to float64."""
     return builder.fpext(x, vectors.wide) if vectors.bits == 32 else x
 
 
 def _absolute(builder, vectors, x):
-    """Emit |x| in float64."""
+    """Vector loops of kernels: emit |x| in float64 for a vector x."""
     kind = ir.FunctionType(vectors.vector, [vectors.vector])
     name = f"llvm.fabs.v{vectors.lanes}f{vectors.bits}"
     return _widen(builder, vectors, builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [x]))
 
 
 def _square(builder, vectors, x):
-    """Emit x^2 in float64."""
+    """Vector loops of kernels: emit x^2 in float64 for a vector x."""
     return _few_square(builder, vectors, _widen(builder, vectors, x))
 
 
 def _few_square(builder, vectors, x):
-    """Emit x^2 in the precision of x."""
+    """Vector loops of kernels: emit x^2 in the precision of a vector x."""
     return builder.fmul(x, x, flags=FUSED)
 
 
 def _times(builder, vectors, x, factor):
-    """Emit x * factor; a factor of zero gives +0.0, for negative and infinite x too."""
+    """Vector loops of kernels: emit x * factor; a factor of zero gives +0.0, for negative and infinite x too."""
     zeros = vectors.zeros(vectors.vector)
     product = builder.fadd(builder.fmul(x, factor, flags=FUSED), zeros, flags=FUSED)
     return builder.select(builder.fcmp_ordered("==", factor, zeros), zeros, product)
 
 
 def _after_soft(formula):
-    """Make the formula that first replaces x by its soft threshold soft(x, cut)."""
+    """Vector loops of kernels: make the formula that first replaces x by the soft threshold soft(x, cut)."""
 
     def thresholded(builder, vectors, x, cut, *numbers):
-        """Emit the formula of soft(x, cut)."""
+        """Vector loops of kernels: emit the formula applied to the soft threshold soft(x, cut)."""
         return formula(builder, vectors, _soft(builder, vectors, x, cut), *numbers)
 
     return thresholded

@@ -1,4 +1,4 @@
-"""Losses of single scores, for classification and regression of documents: logistic, squared and squared hinge."""
+"""Pointwise losses of single scores, for classification and regression: logistic, squared and squared hinge."""
 
 import torch
 import torch.nn.functional as F
@@ -6,16 +6,16 @@ from torch import Tensor, nn
 
 
 class PointwiseLoss(nn.Module):
-    """Base of losses of an item with one score f, or with one score for each class.
+    """Base class of pointwise losses, for an item with one score f, or with one score f_k for each class k.
 
     Targets are numbers for regression, y = -1 or 1 for two classes, class codes for more. With more classes, y is 1 for
     the target class and -1 for each other class, and the loss is the sum over classes (except for Logistic)."""
 
-    smooth = True
-    kind: str  # the name by which solvers that read the data directly know this loss
+    smooth = True  # whether the gradient is continuous
+    kind: str  # name of the loss, for solvers that compute it from the data themselves
 
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:  # [items]
-        """The loss of each item: [items]."""
+        """Pointwise loss: the loss of each item, from scores [items] or [items, classes], and targets: [items]."""
         if scores.dim() == 1:
             return self.of(scores, targets)
         codes = torch.arange(scores.shape[1], device=scores.device)
@@ -23,39 +23,39 @@ class PointwiseLoss(nn.Module):
         return self.of(scores, signs).sum(dim=1)
 
     def of(self, scores: Tensor, y: Tensor) -> Tensor:
-        """The loss of each pair of score and y, entry by entry."""
+        """Pointwise loss: the loss of each score for the target y, entry by entry."""
         raise NotImplementedError
 
 
 class Logistic(PointwiseLoss):
-    """Logistic loss: log(1 + exp(-y f)); with more than two classes log sum_k exp(f_k) - f_target."""
+    """Pointwise logistic loss: log(1 + exp(-y f)); with more than two classes log sum_k exp(f_k) - f_target."""
 
     kind = "logistic"
 
     def of(self, scores: Tensor, y: Tensor) -> Tensor:
-        """The logistic loss entry by entry."""
+        """Pointwise logistic loss: log(1 + exp(-y f)) for each score f and target y, entry by entry."""
         return -F.logsigmoid(y * scores)
 
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:  # [items]
-        """The loss of each item; cross entropy for more than two classes."""
+        """Pointwise logistic loss of each item: [items]; this is cross entropy for more than two classes."""
         return self.of(scores, targets) if scores.dim() == 1 else F.cross_entropy(scores, targets, reduction="none")
 
 
 class Squared(PointwiseLoss):
-    """Squared loss: (f - y)^2 / 2."""
+    """Pointwise squared loss: (f - y)^2 / 2."""
 
     kind = "squared"
 
     def of(self, scores: Tensor, y: Tensor) -> Tensor:
-        """The squared loss entry by entry."""
+        """Pointwise squared loss: (f - y)^2 / 2 for each score f and target y, entry by entry."""
         return (scores - y).square() / 2
 
 
 class SquaredHinge(PointwiseLoss):
-    """Squared hinge loss: max(0, 1 - y f)^2."""
+    """Pointwise squared hinge loss: max(0, 1 - y f)^2."""
 
     kind = "squared_hinge"
 
     def of(self, scores: Tensor, y: Tensor) -> Tensor:
-        """The squared hinge loss entry by entry."""
+        """Pointwise squared hinge loss: max(0, 1 - y f)^2 for each score f and target y, entry by entry."""
         return (1 - y * scores).clamp(min=0).square()

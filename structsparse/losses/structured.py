@@ -1,4 +1,4 @@
-"""Losses of structured prediction: CRF, structured hinge and structured perceptron, for any structure."""
+"""Structured losses: CRF, structured hinge and structured perceptron, for any structure such as chains or trees."""
 
 from torch import Tensor, nn
 
@@ -6,10 +6,10 @@ from structsparse.structures.base import Structure
 
 
 class StructuredLoss(nn.Module):
-    """Base of losses over a structure: one number of at least 0 for each item."""
+    """Base class of structured losses: a loss over a structure gives one number of at least 0 for each item."""
 
     smooth: bool  # whether the gradient is continuous, so that a gradient of zero certifies a minimum
-    cost = 0.0  # added to the score of every wrong part
+    cost = 0.0  # added to the score of every part that is not in the gold structure
 
     def __init__(self, structure: Structure):
         super().__init__()
@@ -17,17 +17,19 @@ class StructuredLoss(nn.Module):
 
 
 class CRF(StructuredLoss):
-    """CRF loss: log sum_y exp(score(y)) - score(gold)."""
+    """Structured CRF loss: log sum_y exp(score(y)) - score(gold), where y runs over all structures."""
 
     smooth = True
 
     def forward(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """The CRF loss of each item."""
+        """Structured CRF loss of each item: [batch]."""
         return _not_negative(self.structure.surprise(scores, gold, lengths))
 
 
 class Hinge(StructuredLoss):
-    """Structured hinge loss: max_y (score(y) + cost * distance(y, gold)) - score(gold)."""
+    """Structured hinge loss: max_y (score(y) + cost * distance(y, gold)) - score(gold).
+
+    y runs over all structures; the distance is the number of wrong parts."""
 
     smooth = False
 
@@ -36,22 +38,22 @@ class Hinge(StructuredLoss):
         self.cost = cost
 
     def forward(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """The hinge loss of each item."""
+        """Structured hinge loss of each item: [batch]."""
         return _margin(self.structure, self.structure.add_cost(scores, gold, lengths, self.cost), gold, lengths)
 
 
 class Perceptron(StructuredLoss):
-    """Structured perceptron loss: max_y score(y) - score(gold)."""
+    """Structured perceptron loss: max_y score(y) - score(gold), where y runs over all structures."""
 
     smooth = False
 
     def forward(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """The perceptron loss of each item."""
+        """Structured perceptron loss of each item: [batch]."""
         return _margin(self.structure, scores, gold, lengths)
 
 
 def _margin(structure: Structure, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-    """The best score minus the score of the gold structure.
+    """Structured loss: the score of the best structure minus the score of the gold structure, of each item.
 
     Costs do not change the score of the gold structure, so both scores may include costs."""
     rival = structure.best(scores, lengths)
@@ -59,5 +61,5 @@ def _margin(structure: Structure, scores, gold: Tensor, lengths: Tensor) -> Tens
 
 
 def _not_negative(loss: Tensor) -> Tensor:
-    """Set losses below zero, which are rounding errors, to zero without changing the gradient."""
+    """Structured loss: set losses below zero, which are rounding errors, to zero without changing the gradient."""
     return loss - loss.detach().clamp_max(0.0)

@@ -1,4 +1,4 @@
-"""Penalties for any torch network: penalties for its parameters, and the prox after each optimizer step.
+"""Attaching penalties to a torch network: penalties for the parameters, and the prox after each optimizer step.
 
     penalties = attach("group_lasso", model, groups="module_rows", parameters="*linear1.weight", strength=1e-3)
     trainer = lightning.Trainer(callbacks=[ProximalStep(penalties)])
@@ -26,7 +26,7 @@ from structsparse.groups.modules import BY_MODULE
 from structsparse.penalties import Penalty
 from structsparse.solvers.base import solver_of
 
-_HANDLES: WeakKeyDictionary[Optimizer, RemovableHandle] = WeakKeyDictionary()  # the hook of `proximal`, by optimizer
+_HANDLES: WeakKeyDictionary[Optimizer, RemovableHandle] = WeakKeyDictionary()  # by optimizer: the hook of `proximal`
 
 
 def attach(
@@ -37,12 +37,16 @@ def attach(
     weights: str = "sqrt_size",
     **options,
 ) -> dict[str, Penalty]:
-    """Make penalties for the chosen parameters of a model: {parameter name: penalty}.
+    """Make the penalties to attach to the chosen parameters of a network: {parameter name: penalty}.
 
-    The callback ProximalStep and the function `proximal` take the result. `penalty`: a class, or its name in small
-    letters ("l1", "group_lasso"); `options` are its arguments (strength, mix, ...). `groups`: a unit of the layers
-    ("module_rows", one of modules.BY_MODULE), {parameter name: groups}, or a function (shape, layout, parameter=name)
-    -> groups. None is for a penalty on entries. `parameters`: patterns of parameter names.
+    The callback ProximalStep and the function `proximal` take the result. `penalty` is a class, or the name of a class
+    in small letters ("l1", "group_lasso"); `options` are the arguments of the class (strength, mix, ...). `parameters`
+    has patterns of parameter names. `groups` is one of
+
+        a name in BY_MODULE ("module_rows", ...): each unit of a layer is a group, with weights by the rule `weights`
+        {parameter name: groups}
+        a function (shape, layout, parameter=name) -> groups
+        None, for a penalty on entries.
     """
     make = _class_of(penalty) if isinstance(penalty, str) else penalty
     _check_options(make, {**({} if groups is None else {"groups": groups}), **options})
@@ -64,7 +68,9 @@ def attach(
 
 
 def chosen(model: nn.Module, patterns: str | Sequence[str]) -> dict[str, nn.Parameter]:
-    """The parameters of a model whose names match a pattern. A pattern that matches nothing is refused."""
+    """The network parameters to attach penalties to: all parameters whose names match a pattern.
+
+    A pattern that matches no parameter is refused."""
     named = dict(model.named_parameters())
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     for pattern in patterns:
@@ -74,11 +80,11 @@ def chosen(model: nn.Module, patterns: str | Sequence[str]) -> dict[str, nn.Para
 
 
 def proximal(optimizer: Optimizer, model: nn.Module, penalties: Mapping[str, Penalty]) -> RemovableHandle:
-    """Register a hook that applies the prox of each penalty after every step of a torch optimizer.
+    """Attach penalties to a torch optimizer: a hook applies the prox of each penalty after every step.
 
-    The prox uses the effective step of the optimizer. Call `.remove()` on the result to stop. The function is for
-    training loops without Lightning. Do not clip gradients: clipping shortens the gradient, but not the threshold of
-    the prox.
+    The function is for training loops without Lightning. The prox uses the effective step of the optimizer. Call
+    `.remove()` on the result to remove the hook. Do not clip gradients: clipping shortens the gradient, but not the
+    threshold of the prox.
     """
     named = dict(model.named_parameters())
     unknown = [name for name in penalties if name not in named]
@@ -102,15 +108,15 @@ def proximal(optimizer: Optimizer, model: nn.Module, penalties: Mapping[str, Pen
 
 
 def _prox_after_step(optimizer: Optimizer, penalties: Mapping[torch.Tensor, Penalty]) -> Callable[..., None]:
-    """A hook that applies the proxes after an optimizer step.
+    """Make the optimizer hook that applies the prox of each attached penalty after a step.
 
-    Parameter groups of the optimizer are looked up at each step, as `load_state_dict` replaces them.
+    The hook looks up parameter groups of the optimizer at each step, because `load_state_dict` replaces them.
     """
     targets = [(penalty.to(p.device), _place_of(optimizer, p), p) for p, penalty in penalties.items()]
     solver = solver_of(optimizer)
 
     def apply(*_) -> None:
-        """Apply the prox of each penalty with the current effective step."""
+        """Apply the prox of each attached penalty with the current effective step of the optimizer."""
         for penalty, place, parameter in targets:
             step = solver.effective_step(optimizer.param_groups[place], parameter)
             penalty.prox_(parameter.detach(), step)
@@ -119,22 +125,22 @@ def _prox_after_step(optimizer: Optimizer, penalties: Mapping[torch.Tensor, Pena
 
 
 def _place_of(optimizer: Optimizer, parameter: torch.Tensor) -> int:
-    """The index of the parameter group of an optimizer that a parameter belongs to."""
+    """The index of the optimizer's parameter group that contains a parameter with an attached penalty."""
     groups = enumerate(optimizer.param_groups)
     return next(place for place, group in groups if any(member is parameter for member in group["params"]))
 
 
 def _nothing(*_) -> None:
-    """An empty hook, for solvers that apply the penalties themselves."""
+    """Do nothing: the optimizer hook for solvers that apply the attached penalties themselves."""
 
 
 def _is_active(handle: RemovableHandle | None) -> bool:
-    """Whether an optimizer hook is still registered."""
+    """Whether the optimizer hook that applies attached penalties is still registered."""
     return handle is not None and handle.id in (handle.hooks_dict_ref() or ())
 
 
 def _check_options(make: Callable[..., Penalty], options: Mapping[str, object]) -> None:
-    """Refuse options that a penalty class does not have, and missing options that it requires."""
+    """Check the options of a penalty to attach: refuse unknown options and missing required options."""
     parameters = inspect.signature(make).parameters
     name, takes = make.__name__, ", ".join(parameters)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -150,7 +156,7 @@ def _check_options(make: Callable[..., Penalty], options: Mapping[str, object]) 
 
 
 def _class_of(name: str) -> type[Penalty]:
-    """The penalty class for a name in small letters: `group_lasso` is GroupLasso, `squared_l2` is SquaredL2."""
+    """The class of a penalty to attach, from a name in small letters: `group_lasso` gives GroupLasso."""
     public = [vars(kinds)[kind] for kind in kinds.__all__ if kind not in ("Penalty", "Copied")]
     classes = {_small(kind.__name__): kind for kind in public if isinstance(kind, type) and issubclass(kind, Penalty)}
     if name not in classes:
@@ -159,5 +165,5 @@ def _class_of(name: str) -> type[Penalty]:
 
 
 def _small(name: str) -> str:
-    """A class name in small letters, words joined by underscores: GroupLasso becomes group_lasso."""
+    """The name by which a penalty class is attached, in small letters: GroupLasso becomes group_lasso."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

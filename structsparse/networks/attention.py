@@ -12,14 +12,15 @@ from structsparse.base.errors import UserError
 
 
 class SlimAttention(nn.Module):
-    """Multi-head attention with only the living heads of an nn.MultiheadAttention, with the same inputs and outputs.
+    """Multi-head attention with only the living heads of an nn.MultiheadAttention; same inputs and outputs.
 
-    heads * head_dim may be less than embed_dim. `living` are the indices of its heads among the `full` heads of the
-    original attention. A mask per head, [batch * full, targets, sources], is indexed with them. The returned attention
-    weights are those of the living heads, or their average.
+    heads * head_dim may be less than embed_dim. `living` has the indices of the living heads among the `full` heads of
+    the original attention. A mask with one slice per original head, [batch * full, targets, sources], is cut down to
+    the living heads. The returned attention weights are the weights of the living heads, or the average over the living
+    heads.
     """
 
-    # nn.TransformerEncoderLayer reads these attributes: with these values it calls `forward` instead of its fast path.
+    # nn.TransformerEncoderLayer reads these attributes. With these values the layer calls `forward`, not a fast path.
     in_proj_weight = None
     in_proj_bias = None
     _qkv_same_embed_dim = False
@@ -55,6 +56,7 @@ class SlimAttention(nn.Module):
         }  # fmt: skip
 
     def extra_repr(self) -> str:
+        """Text for printing a SlimAttention: numbers of living and original heads, head_dim, batch_first."""
         return f"{self.num_heads} of {self.full} heads, head_dim={self.head_dim}, batch_first={self.batch_first}"
 
     def forward(
@@ -68,7 +70,7 @@ class SlimAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention output and attention weights; arguments and results as in nn.MultiheadAttention."""
+        """Output and weights of slim attention; arguments and results are the same as in nn.MultiheadAttention."""
         if is_causal and attn_mask is None:
             raise UserError("is_causal=True only says of what kind attn_mask is; give attn_mask as well")
         if query.is_nested:
@@ -92,7 +94,7 @@ class SlimAttention(nn.Module):
         return output, weights
 
     def _attend(self, query, key, value, mask, need_weights: bool) -> tuple[Tensor, Tensor | None]:
-        """Scaled dot-product attention of all heads: the output of each head, and the attention weights if needed."""
+        """Scaled dot-product attention: the output of each head, and the attention weights if needed."""
         dropout = self.dropout if self.training else 0.0
         if not need_weights:
             return F.scaled_dot_product_attention(query, key, value, mask, dropout), None
@@ -101,18 +103,18 @@ class SlimAttention(nn.Module):
         return weights @ value, weights
 
     def _split(self, x: Tensor) -> Tensor:
-        """[batch, time, heads * head_dim] -> [batch, heads, time, head_dim]: one slice per attention head."""
+        """Split a tensor by attention head: [batch, time, heads * head_dim] -> [batch, heads, time, head_dim]."""
         return x.view(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
 
     def _mask(self, attn_mask, key_padding_mask, query: Tensor, batched: bool) -> Tensor | None:
-        """Both attention masks as numbers to add to the scores.
+        """The sum of attention mask and padding mask, as numbers to add to the attention scores.
 
-        The result is broadcastable to [batch, heads, targets, sources].
+        The result is broadcastable to [batch, heads, targets, sources]; None if there is no mask.
         """
         mask = None
         if attn_mask is not None:
             mask = _added(attn_mask, query)
-            if mask.dim() == 3:  # one mask for each head
+            if mask.dim() == 3:  # one mask for each original head
                 mask = mask.view(query.shape[0], self.full, *mask.shape[1:])[:, self.living]
         if key_padding_mask is not None:
             padding = _added(key_padding_mask if batched else key_padding_mask.unsqueeze(0), query)[:, None, None]
@@ -121,17 +123,17 @@ class SlimAttention(nn.Module):
 
 
 def _added(mask: Tensor, like: Tensor) -> Tensor:
-    """An attention mask as numbers to add to scores: -inf where a bool mask is True; a float mask stays as it is."""
+    """An attention mask as numbers to add to scores: -inf where a bool mask is True; a float mask is unchanged."""
     if mask.dtype != torch.bool:
         return mask.to(like.dtype)
     return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill_(mask, -math.inf)
 
 
 def _by_head(attention: nn.Module) -> tuple[list[Tensor], list[Tensor | None], Tensor]:
-    """The weights of an attention, split by head.
+    """The weights and biases of an attention, split by head.
 
-    Returns query, key and value weights and biases [heads, head_dim, ...], and output weights [embed_dim, heads,
-    head_dim].
+    Returns query, key and value weights [heads, head_dim, inputs], query, key and value biases [heads, head_dim] or
+    None, and output weights [embed_dim, heads, head_dim].
     """
     if isinstance(attention, SlimAttention):
         parts = attention.query, attention.key, attention.value
@@ -148,7 +150,7 @@ def _by_head(attention: nn.Module) -> tuple[list[Tensor], list[Tensor | None], T
 
 
 def dead_heads(attention: nn.Module) -> Tensor:
-    """The dead heads of an attention: heads with zero value weights or zero output weights. bool [heads]."""
+    """Which heads of an attention are dead, with zero value weights or zero output weights: bool [heads]."""
     (_, _, value), _, output = _by_head(attention)
     return (value == 0).flatten(1).all(1) | (output == 0).all(2).all(0)
 
@@ -157,8 +159,8 @@ def dead_heads(attention: nn.Module) -> Tensor:
 def without_heads(m: nn.Module, dead: Tensor) -> SlimAttention:
     """A copy of an attention without the dead heads.
 
-    The attention weights of a head add up to one. So a dead head whose value is the constant b contributes output @ b,
-    which is added to the bias.
+    The attention weights of a head sum to one. So a dead head without value weights has the constant output W @ b, with
+    the value bias b and the output weights W of the head. The constant is added to the output bias.
     """
     weights, biases, output = _by_head(m)
     living = (~dead).nonzero()[:, 0]

@@ -1,8 +1,9 @@
-"""Removal of dead units (neurons, filters, embedding columns, attention heads) from a network, with equal outputs.
+"""Network surgery: removal of dead units (neurons, filters, embedding columns, attention heads) with equal outputs.
 
-A unit is dead if all weights into it are zero, or if all weights that read it are zero. In the first case its output is
-a constant, which is added to the bias of the next layer. Constants are those of evaluation mode: with dropout in
-between, they are the mean. Outputs before and after are equal up to rounding.
+A unit is dead if all weights into the unit are zero, or if all weights that read the unit are zero. In the first case
+the unit outputs a constant, which is added to the bias of the next layer. If dropout lies between two layers, the mean
+of the constant under dropout is added. The outputs of the network before and after surgery are equal up to
+rounding; with dropout, this holds in evaluation mode.
 
     slim, report = remove_dead(model)        # `slim` is a copy: to train it, make a new optimizer
     save(folder, slim, report); slim = load(folder, Network())
@@ -37,7 +38,7 @@ UNITS = {
 
 @dataclass
 class Layer:
-    """Report on one layer after the removal of dead units: units and parameters before and after."""
+    """Surgery report on one layer: units and parameters before and after the removal of dead units."""
 
     name: str
     unit: str  # neuron, filter, column or head
@@ -50,7 +51,7 @@ class Layer:
 
 @dataclass
 class Report:
-    """Report on the removal of dead units from a network, layer by layer.
+    """Surgery report on a network, layer by layer, after the removal of dead units.
 
     `shapes` has the shapes of the layers, which `rebuild` needs.
     """
@@ -63,7 +64,7 @@ class Report:
     HEADER = ("layer", "unit", "units before", "after", "parameters before", "after", "kept")
 
     def rows(self) -> list[tuple]:
-        """The table of the report: one row for each layer, and a row for the whole network."""
+        """The rows of the surgery report: a row for each layer, then a row for the whole network."""
         found = [(x.name, x.unit, x.units_before, x.units_after, x.parameters_before, x.parameters_after, x.kept)
                  for x in self.layers]  # fmt: skip
         return [*found, ("all", "", "", "", self.parameters_before, self.parameters_after, "")]
@@ -77,15 +78,15 @@ class Report:
 
 @torch.no_grad()
 def remove_dead(model: nn.Module, strict: bool = False) -> tuple[nn.Module, Report]:
-    """A copy of the model without its dead units, and a report on each layer.
+    """Network surgery: a copy of the model without dead units, and a report on each layer.
 
     Layers are found by tracing the forward functions (`networks.wiring`). nn.MultiheadAttention and the layers of
-    nn.TransformerEncoder and Decoder are handled specially. Dead units that cannot be removed safely stay, with the
-    reason in the report. If `strict`, they are an error.
+    nn.TransformerEncoder and Decoder are handled specially. A dead unit that cannot be removed safely stays, and the
+    report says why; if `strict`, such a unit is an error.
 
-    Living units, inputs and outputs of the model keep their order. An attention returns the attention weights of its
-    living heads only. Where a forward function cannot be traced, only the children of the module are traced. In that
-    case compare the outputs of both models with `difference`.
+    Living units, inputs and outputs of the model keep their order. An attention returns only the attention weights of
+    living heads. If a forward function cannot be traced, only the children of the module are traced. In that case
+    compare the outputs of both models with `difference`.
     """
     slim = _copy(model)
     before = {name: (_units(m), _numbers(m)) for name, m in _layers(slim)}
@@ -107,16 +108,16 @@ def remove_dead(model: nn.Module, strict: bool = False) -> tuple[nn.Module, Repo
 
 
 def _copy(model: nn.Module) -> nn.Module:
-    """A deep copy of a network; refuses networks that torch cannot copy."""
+    """Deep copy of a network before surgery; refuses a network that torch cannot copy."""
     try:
         return copy.deepcopy(model)
-    except RuntimeError as error:  # a weight that is computed from other parameters (weight_norm, prune)
+    except RuntimeError as error:  # torch cannot copy a weight computed from other parameters (weight_norm)
         raise UserError(f"{type(model).__name__} cannot be copied, so nothing is cut: {error}") from error
 
 
 @torch.no_grad()
 def difference(model: nn.Module, slim: nn.Module, *inputs, **options) -> float:
-    """Largest absolute difference between the outputs of two networks in evaluation mode."""
+    """Largest absolute difference of a network's outputs before and after surgery, in evaluation mode."""
     largest, modes = 0.0, [(m, m.training) for one in (model, slim) for m in one.modules()]
     try:
         outputs = [_tensors(one.eval()(*inputs, **options)) for one in (model, slim)]
@@ -130,11 +131,11 @@ def difference(model: nn.Module, slim: nn.Module, *inputs, **options) -> float:
     return largest
 
 
-# Units of a layer (the producer) and the layer that reads them (the consumer)
+# --- surgery on two layers: the units of a producer layer, which a consumer layer reads
 
 
 def _slim_link(model: nn.Module, link: Link, kept: dict[str, str]) -> bool:
-    """Remove the dead units between a producer and a consumer layer; returns whether there were any."""
+    """Network surgery: remove the dead units of a producer layer; returns whether there were any."""
     if link.problem:
         return False
     producer, consumer = model.get_submodule(link.producer), model.get_submodule(link.consumer)
@@ -160,28 +161,32 @@ def _slim_link(model: nn.Module, link: Link, kept: dict[str, str]) -> bool:
 
 
 def _constants(producer: nn.Module) -> tuple[Tensor, Tensor]:
-    """Which units of a layer have only zero weights, bool [units], and the constant that each of them outputs."""
+    """Network surgery: which units of a layer have only zero weights, and the constant that such a unit outputs.
+
+    Returns bool [units] and the bias of each unit [units]."""
     weight = producer.weight.T if isinstance(producer, nn.Embedding) else producer.weight.flatten(1)
     bias = None if isinstance(producer, nn.Embedding) else producer.bias
     return (weight == 0).all(1), weight.new_zeros(len(weight)) if bias is None else bias.detach().clone()
 
 
 def _read_by(consumer: nn.Module, units: int) -> Tensor:
-    """The weights of the consumer layer that read each unit: [units, ...].
+    """Network surgery: the weights of the consumer layer that read each unit of the producer.
 
-    After nn.Flatten a unit corresponds to several inputs, one per position.
+    Returns [units, weights]. After nn.Flatten, the consumer has several inputs for each unit, one per position.
     """
     weight = consumer.weight.transpose(0, 1)  # [inputs, outputs, *kernel]
     return weight.reshape(units, -1)
 
 
 def _not_foldable(link: Link, consumer: nn.Module) -> bool:
-    """Whether zero padding of a convolution or pool keeps a constant unit from becoming part of the bias."""
+    """Network surgery: whether zero padding forbids to move a constant unit into the bias of the consumer.
+
+    Near the border, a convolution or pool mixes the constant with zeros."""
     return any(part.borders for part in link.between) or (isinstance(consumer, CONVOLUTIONS) and _pads_zeros(consumer))
 
 
 def _pads_zeros(convolution: nn.Module) -> bool:
-    """Whether a convolution pads its input with zeros."""
+    """Network surgery: whether a convolution pads its input with zeros."""
     if convolution.padding_mode != "zeros" or convolution.padding == "valid":
         return False
     if convolution.padding == "same":
@@ -190,7 +195,7 @@ def _pads_zeros(convolution: nn.Module) -> bool:
 
 
 def _fold(consumer: nn.Module, value: Tensor) -> None:
-    """Add the contribution of constant units, value [units], to the bias of the layer that reads them."""
+    """Network surgery: add the contribution of constant units, value [units], to the bias of the consumer layer."""
     if not (value != 0).any():
         return
     weight = consumer.weight.transpose(0, 1).double()  # [inputs, outputs, *kernel]
@@ -199,7 +204,7 @@ def _fold(consumer: nn.Module, value: Tensor) -> None:
 
 
 def _add_to_bias(layer: nn.Module, brings: Tensor) -> None:
-    """Add a vector to the bias of a layer, which gets a bias if it has none."""
+    """Network surgery: add a vector to the bias of a layer; a layer without a bias gets a bias."""
     if layer.bias is None:
         layer.bias = nn.Parameter(brings.to(layer.weight.dtype), layer.weight.requires_grad)
     else:
@@ -207,7 +212,7 @@ def _add_to_bias(layer: nn.Module, brings: Tensor) -> None:
 
 
 def _cut_units(producer: nn.Module, stays: Tensor) -> None:
-    """Remove the outputs of a layer that are not marked in `stays` [units]."""
+    """Network surgery: remove the units of the producer layer that are not marked in `stays`, bool [units]."""
     if isinstance(producer, nn.Embedding):
         producer.weight = _cut(producer.weight, stays, 1)
     else:
@@ -217,18 +222,18 @@ def _cut_units(producer: nn.Module, stays: Tensor) -> None:
 
 
 def _cut_inputs(consumer: nn.Module, stays: Tensor) -> None:
-    """Remove the inputs of a layer that read units not marked in `stays` [units]."""
+    """Network surgery: remove the consumer's inputs from units that are not marked in `stays`, bool [units]."""
     consumer.weight = _cut(consumer.weight, stays.repeat_interleave(width_of(consumer) // len(stays)), 1)
     _resize(consumer)
 
 
 def _cut(parameter: nn.Parameter, stays: Tensor, dimension: int) -> nn.Parameter:
-    """A copy of a layer parameter with only the marked indices of one dimension."""
+    """Network surgery: copy a layer parameter, with only the marked indices of one dimension."""
     return nn.Parameter(parameter.detach().index_select(dimension, stays.nonzero()[:, 0]), parameter.requires_grad)
 
 
 def _resize(layer: nn.Module) -> None:
-    """Set the size attributes of a layer (in_features, out_channels, ...) to the shape of its weight."""
+    """Network surgery: set the size attributes of a layer (out_channels, ...) to the shape of its weight."""
     if isinstance(layer, nn.Embedding):
         layer.embedding_dim = layer.weight.shape[1]
     elif isinstance(layer, CONVOLUTIONS):
@@ -237,13 +242,13 @@ def _resize(layer: nn.Module) -> None:
         layer.out_features, layer.in_features = layer.weight.shape
 
 
-# Attention heads
+# --- surgery on attention heads
 
 
 def _slim_attentions(model: nn.Module) -> dict[str, str]:
-    """Replace every attention that has dead heads by a SlimAttention.
+    """Network surgery: replace every attention that has dead heads by a SlimAttention.
 
-    Returns {name: reason} for the attentions whose dead heads could not be removed.
+    Returns {name: reason} for each attention whose dead heads could not be removed.
     """
     kept, faults = {}, shared_layers(model)
     for name, m in list(model.named_modules()):
@@ -266,30 +271,32 @@ def _slim_attentions(model: nn.Module) -> dict[str, str]:
 
 
 def _refuse_nested(model: nn.Module) -> None:
-    """Disable nested tensors in encoders that contain a SlimAttention, which takes padded tensors."""
+    """Network surgery: disable nested tensors in encoders with a SlimAttention, which needs padded tensors."""
     for m in model.modules():
         if isinstance(m, nn.TransformerEncoder) and any(isinstance(part, SlimAttention) for part in m.modules()):
             m.enable_nested_tensor = m.use_nested_tensor = False
 
 
-# Saving and loading of small networks
+# --- saving and loading of networks after surgery
 
 
 def shapes(model: nn.Module) -> dict[str, dict]:
-    """The shapes of all layers that can lose units; `rebuild` needs them to make a small network from a full one."""
+    """Shapes of layers after surgery, with which `rebuild` makes a small network from a full network."""
     return {
         name: {"attention": m.options()} if isinstance(m, SlimAttention) else _shapes(m) for name, m in _layers(model)
     }
 
 
 def _shapes(layer: nn.Module) -> dict[str, list[int]]:
-    """The shape of each parameter of a layer, by name."""
+    """Shape of each parameter of a layer before or after surgery, by name."""
     return {key: list(p.shape) for key, p in layer._parameters.items() if p is not None}
 
 
 @torch.no_grad()
 def rebuild(model: nn.Module, found: Mapping[str, Mapping]) -> nn.Module:
-    """Give the layers of a full network, in place, the shapes from `shapes`; the weights must be loaded afterwards."""
+    """Repeat network surgery without weights: give the layers of a full network, in place, the shapes from `shapes`.
+
+    The weights must be loaded afterwards."""
     for name, sizes in found.items():
         try:
             layer = model.get_submodule(name)
@@ -307,7 +314,7 @@ def rebuild(model: nn.Module, found: Mapping[str, Mapping]) -> nn.Module:
 
 
 def save(folder: Path | str, slim: nn.Module, report: Report) -> None:
-    """Save a small network: the weights as safetensors, the shapes and the report as JSON; no executable code."""
+    """Save a network after surgery: weights as safetensors, shapes and report as JSON, no executable code."""
     folder = Path(folder)
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in slim.state_dict().items()}
     with atomic_file(folder / WEIGHTS) as file:
@@ -318,7 +325,7 @@ def save(folder: Path | str, slim: nn.Module, report: Report) -> None:
 
 
 def load(folder: Path | str, model: nn.Module) -> nn.Module:
-    """Load a network that `save` wrote into a new full model, whose layers shrink to the saved shapes."""
+    """Load the weights of a network after surgery into a new full model, whose layers shrink to the saved shapes."""
     path = Path(folder) / DESCRIPTION
     try:
         about = json.loads(path.read_text())
@@ -331,32 +338,32 @@ def load(folder: Path | str, model: nn.Module) -> nn.Module:
     return model
 
 
-# Layers and their units
+# --- layers and their units
 
 
 def _layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The layers of a network that have units, by name, without the layers inside an attention."""
+    """Network surgery: the layers of a network that have units, by name; layers inside an attention are left out."""
     inside = {id(part) for m in model.modules() if isinstance(m, ATTENTIONS) for part in m.children()}
     return [(name, m) for name, m in model.named_modules() if isinstance(m, tuple(UNITS)) and id(m) not in inside]
 
 
 def _unit(layer: nn.Module) -> str:
-    """What the units of a layer are called: neuron, filter, column or head."""
+    """Surgery report: what the units of a layer are called (neuron, filter, column or head)."""
     return next(unit for kind, unit in UNITS.items() if isinstance(layer, kind))
 
 
 def _units(layer: nn.Module) -> int:
-    """The number of units of a layer: neurons, filters, columns or heads."""
+    """Surgery report: the number of units of a layer (neurons, filters, columns or heads)."""
     return layer.num_heads if isinstance(layer, ATTENTIONS) else units_of(layer)
 
 
 def _numbers(module: nn.Module) -> int:
-    """The number of parameters (entries) of a module."""
+    """Surgery report: the number of parameter entries of a module."""
     return sum(p.numel() for p in module.parameters())
 
 
 def _tensors(output) -> list[Tensor]:
-    """All tensors in the output of a network: a tensor, or nested lists, tuples and mappings."""
+    """All tensors in the nested outputs of a network, for the comparison before and after surgery."""
     if isinstance(output, Tensor):
         return [output]
     parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, list | tuple) else ()

@@ -1,8 +1,8 @@
-"""Connections between the layers of a network: which layer reads the units of which other layer, and what lies between.
+"""Wiring of a network: which layer reads the units of which other layer, and the operations between both layers.
 
 The forward functions are traced by torch.fx four times: in training and evaluation mode, with optional arguments given
-and left out. A connection counts only if all four graphs agree. If a forward function cannot be traced, the children of
-the module are traced instead.
+and left out. A link between two layers counts only if all four graphs agree. If a forward function cannot be
+traced, the children of the module are traced instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENTRYWISE_MODULES = (
     nn.Softplus, nn.Softsign, nn.LogSigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Tanhshrink, nn.Softshrink,
     nn.Hardshrink, nn.Threshold,
 )  # fmt: skip
-# modules that change nothing in the mean
+# modules that change nothing, or nothing in the mean (dropout)
 NOTHING_MODULES = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 ENTRYWISE_NAMES = (
     "relu relu6 leaky_relu elu selu celu gelu silu mish tanh sigmoid softplus softsign logsigmoid hardtanh hardswish "
@@ -44,22 +44,22 @@ POOLS = {getattr(F, f"{kind}_pool{d}d") for kind in ("max", "adaptive_max", "ada
 
 
 class Between(NamedTuple):
-    """An operation between two layers of a network, such as an activation or a pool.
+    """Wiring: an operation between two layers of a network, such as an activation or a pool.
 
     `apply` computes the effect of the operation on constant units: [units] -> [units].
     """
 
-    what: str
+    what: str  # name and arguments of the operation, for comparisons and messages
     apply: Callable[[Tensor], Tensor] | None = None
-    flattens: bool = False
-    pools: bool = False
-    borders: bool = False  # zero padding: a nonzero constant is not constant afterwards
+    flattens: bool = False  # whether the operation flattens positions, so that a unit has several entries
+    pools: bool = False  # whether the operation pools neighbouring positions
+    borders: bool = False  # whether zero padding makes a nonzero constant vary near the border
 
 
 class Link(NamedTuple):
-    """A connection of two layers: only `consumer` reads the units of `producer`.
+    """Wiring: a link between two layers; only the layer `consumer` reads the units of the layer `producer`.
 
-    Otherwise `problem` says why the units cannot be removed.
+    If the units cannot be removed, `problem` says why.
     """
 
     producer: str
@@ -68,18 +68,18 @@ class Link(NamedTuple):
     problem: str = ""
 
     def same(self, other: Link) -> bool:
-        """Whether two links have the same consumer, problem and operations in between."""
+        """Whether two links of the wiring have the same consumer, problem and operations in between."""
         return self.signature() == other.signature()
 
     def signature(self) -> tuple:
-        """The parts of a link that must agree in all traced graphs."""
+        """The parts of a wiring link that must agree in all traced graphs."""
         return self.consumer, self.problem, [part.what for part in self.between]
 
 
 def links(model: nn.Module) -> list[Link]:
-    """All layers of a network whose units might be removed, each with the layer that reads it.
+    """Wiring of a network: each layer whose units might be removed, with the layer that reads the units.
 
-    The order is that of the modules.
+    The links have the order of the modules.
     """
     found: dict[str, Link] = {}
     _collect(model, "", found)
@@ -93,7 +93,7 @@ def links(model: nn.Module) -> list[Link]:
 
 
 def plain(name: str, layer: nn.Module, faults: dict[str, str]) -> str:
-    """The reason why the units of a layer cannot be removed (hooks, shared weights, ...); empty if there is none."""
+    """Wiring: the reason why the units of a layer cannot be removed (hooks, shared weights, ...); empty if none."""
     if name in faults:
         return faults[name]
     if layer._forward_hooks or layer._forward_pre_hooks:
@@ -106,7 +106,7 @@ def plain(name: str, layer: nn.Module, faults: dict[str, str]) -> str:
 
 
 def _check(model: nn.Module, link: Link, faults: dict[str, str]) -> Link:
-    """A link with its `problem` filled in, if one of the layers must not change or the shapes do not match."""
+    """Wiring: fill in the `problem` of a link if a layer must not change or if the shapes do not match."""
     ends = [name for name in (link.producer, link.consumer) if name]
     problem = next((why for name in ends if (why := plain(name, model.get_submodule(name), faults))), link.problem)
     if not problem and link.consumer:
@@ -115,9 +115,9 @@ def _check(model: nn.Module, link: Link, faults: dict[str, str]) -> Link:
 
 
 def _mismatch(producer: nn.Module, consumer: nn.Module, link: Link) -> str:
-    """The reason why the consumer does not read the units of the producer one by one; empty if there is none.
+    """Wiring: the reason why the consumer layer does not read the producer's units one by one; empty if none.
 
-    Units lie along the last dimension of the output of a linear layer, and along the channels of a convolution.
+    Units are indexed by the last dimension of a linear layer's output, and by the channel of a convolution's output.
     """
     convolved, flat = isinstance(producer, CONVOLUTIONS), any(part.flattens for part in link.between)
     if isinstance(consumer, CONVOLUTIONS) != (convolved and not flat):
@@ -131,17 +131,17 @@ def _mismatch(producer: nn.Module, consumer: nn.Module, link: Link) -> str:
 
 
 def units_of(layer: nn.Module) -> int:
-    """The number of output units of a layer."""
+    """Wiring: the number of output units of a layer."""
     return layer.weight.shape[1] if isinstance(layer, nn.Embedding) else layer.weight.shape[0]
 
 
 def width_of(layer: nn.Module) -> int:
-    """The number of inputs of a layer (of an embedding: its columns)."""
+    """Wiring: the number of inputs of a layer; for an embedding, the number of columns."""
     return layer.weight.shape[1]
 
 
 def shared_layers(model: nn.Module) -> dict[str, str]:
-    """Layers that share a parameter, occur twice in the network, or compute their weights: {name: reason}."""
+    """Wiring: layers that share a parameter, occur twice, or compute their weights: {name: reason}."""
     owners = Counter(id(p) for m in model.modules() for p in m._parameters.values() if p is not None)
     names = Counter(id(m) for _, m in model.named_modules(remove_duplicate=False))
     faults = {}
@@ -156,7 +156,7 @@ def shared_layers(model: nn.Module) -> dict[str, str]:
 
 
 def _feed_forward(name: str, layer: nn.Module) -> Link:
-    """The link between linear1 and linear2 of a transformer encoder or decoder layer."""
+    """Wiring: the link between linear1 and linear2 of a transformer encoder or decoder layer."""
     producer, consumer = _path(name, "linear1"), _path(name, "linear2")
     if isinstance(layer.activation, nn.Module):
         part = _module_between(_path(name, "activation"), layer.activation)
@@ -170,15 +170,15 @@ def _feed_forward(name: str, layer: nn.Module) -> Link:
 
 
 class _Tracer(fx.Tracer):
-    """A torch.fx tracer that treats SlimAttention as a single operation."""
+    """Wiring: a torch.fx tracer that treats SlimAttention as a single operation."""
 
     def is_leaf_module(self, m: nn.Module, name: str) -> bool:
-        """Whether a module is a single operation of the graph; also true for SlimAttention."""
+        """Wiring tracer: whether a module is a single operation of the graph, as SlimAttention is."""
         return isinstance(m, SlimAttention) or super().is_leaf_module(m, name)
 
 
 def _collect(model: nn.Module, prefix: str, found: dict[str, Link]) -> None:
-    """Collect the links inside a module by tracing it or, if that fails, its children."""
+    """Wiring: collect the links inside a module, by tracing the module or else its children."""
     if type(model) in (*ENCODERS, *LAYERS, nn.MultiheadAttention, SlimAttention):
         return
     graphs = _graphs(model)
@@ -196,7 +196,9 @@ def _collect(model: nn.Module, prefix: str, found: dict[str, Link]) -> None:
 
 
 def _graphs(model: nn.Module) -> list[fx.Graph] | None:
-    """The four torch.fx graphs of a module; None if one of them cannot be traced."""
+    """Wiring: the four torch.fx graphs of a module; None if tracing fails.
+
+    The graphs are traced in evaluation and training mode, with optional arguments as inputs and with their defaults."""
     parameters = inspect.signature(model.forward).parameters.values()
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
     modes = {m: m.training for m in model.modules()}
@@ -214,7 +216,7 @@ def _graphs(model: nn.Module) -> list[fx.Graph] | None:
 
 
 def _follow(model: nn.Module, graph: fx.Graph):
-    """The links of a traced graph: from each layer that is called once to the layer that reads its output."""
+    """Wiring: the links of a traced graph, from each layer called once to the layer that reads its output."""
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     read = [node.target.rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"]
     for node in graph.nodes:
@@ -232,9 +234,9 @@ def _follow(model: nn.Module, graph: fx.Graph):
 
 
 def _walk(model: nn.Module, start: fx.Node) -> Link:
-    """Follow the output of a layer through a traced graph to the layer that reads it: their link.
+    """Wiring: follow the output of one layer through a traced graph to the layer that reads the output.
 
-    The link contains the operations between both layers.
+    Returns the link of both layers, with the operations between them.
     """
     between, node = [], start
     while True:
@@ -256,14 +258,14 @@ def _walk(model: nn.Module, start: fx.Node) -> Link:
 
 
 def _called(model: nn.Module, node: fx.Node) -> str:
-    """The name of the module or function that a graph node calls, for messages."""
+    """Wiring: the name of the module or function that a graph node calls, for messages."""
     if node.op == "call_module":
         return f"{type(model.get_submodule(node.target)).__name__} {node.target}"
     return getattr(node.target, "__name__", str(node.target))
 
 
 def _between(model: nn.Module, node: fx.Node) -> Between | None:
-    """The operation of a graph node, if it acts on each unit separately; None otherwise."""
+    """Wiring: the operation of a graph node, if the operation keeps units separate; None otherwise."""
     if node.op == "call_module":
         return None if len(node.args) > 1 else _module_between(node.target, model.get_submodule(node.target))
     rest, options = node.args[1:], dict(node.kwargs)
@@ -283,7 +285,7 @@ def _between(model: nn.Module, node: fx.Node) -> Between | None:
 
 
 def _module_between(name: str, m: nn.Module) -> Between | None:
-    """The operation of a module (activation, dropout, flatten, pool), if it keeps units separate; None otherwise."""
+    """Wiring: the operation of a module (activation, dropout, flatten, pool); None if it mixes units."""
     kind, what = type(m), f"{type(m).__name__} {name}"
     if m._forward_hooks or m._forward_pre_hooks:
         return None
@@ -302,10 +304,10 @@ def _module_between(name: str, m: nn.Module) -> Between | None:
 
 
 def _each(value) -> tuple:
-    """A value as a tuple: padding may be a number or a tuple."""
+    """Wiring: the padding of a pool as a tuple, which torch stores as a number or a tuple."""
     return value if isinstance(value, tuple) else (value,)
 
 
 def _path(prefix: str, name: str) -> str:
-    """The dotted name of a submodule."""
+    """Wiring: the dotted name of a submodule, from the names of its parent and of itself."""
     return f"{prefix}.{name}" if prefix else name

@@ -1,7 +1,7 @@
-"""Sparsity-inducing penalties (regularizers) of a parameter: each class has the penalty's value and its proximal
-operator (prox).
+"""Sparsity-inducing penalties (regularizers) on the weights of a parameter.
 
-A penalty does not see the data and adds nothing to a gradient: its `prox_` is applied after the optimizer's step."""
+Each penalty class computes the value of the penalty and its proximal operator (prox). A penalty does not see the data
+and adds nothing to a gradient: training applies `prox_` after the optimizer's step."""
 
 from structsparse.penalties.base import Penalty
 from structsparse.penalties.blocks import GroupLasso, GroupLassoMax, SparseGroupLasso

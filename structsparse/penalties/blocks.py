@@ -1,4 +1,4 @@
-"""Group lasso penalties over disjoint groups: sparse group lasso, and group lasso with the maximum norm."""
+"""Group lasso penalties over disjoint groups (blocks): sparse group lasso, group lasso with the maximum norm."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from structsparse.kernels.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, checked_partition, past_signs, residual
 from structsparse.prox import Steps
 
-ROUNDS = 100  # Newton steps towards a critical strength, at most; usually fewer than twelve are needed
+ROUNDS = 100  # Newton iterations for a critical strength, at most; usually fewer than twelve are needed
 
 
 class Blocks(Penalty):
-    """Base of group lassos over disjoint groups: strength * ((1 - mix) * sum_g weight_g size(W_g) + mix * sum |W_i|).
+    """Base of group lasso penalties over disjoint groups (blocks) of weights.
 
-    The size of a group is a norm of its weights, so all weights of a group become zero together. The last sum runs over
-    the entries of the groups."""
+    The value is strength * ((1 - mix) * sum_g weight_g size(W_g) + mix * sum |W_i|). W_g are the weights of group g,
+    and weight_g is the factor of the group. The last sum runs over the entries of the groups. The size is a norm of
+    W_g, so all weights of a group become zero together."""
 
     groups: Partition
     takes = (Partition,)
     reweightable = True
-    dual: int  # order, 1 or 2, of the norm that is dual to the size of a group
+    dual: int  # order of the dual norm of the group size: 1 for maximum norms, 2 for Euclidean norms
 
     def __init__(self, groups: Partition, strength: float, mix: float):
         super().__init__(strength, checked_partition(groups, type(self).__name__))
@@ -33,30 +34,34 @@ class Blocks(Penalty):
 
     @abstractmethod
     def sizes(self, W: Tensor) -> Tensor:
-        """The size of each group, a norm of its weights: float64 [groups]."""
+        """Group lasso penalty over disjoint groups: the size of each group, a norm of its weights: float64 [groups]."""
 
     def value(self, W: Tensor) -> Tensor:
-        """The value of the group lasso: strength times the weighted group sizes plus l1."""
+        """Value of a group lasso penalty over disjoint groups: strength times weighted group sizes plus l1 norm."""
         omega = (1 - self.mix) * (self.groups.weight * self.sizes(W)).sum()
         if self.mix > 0:
             omega = omega + self.mix * power_sum(self._grouped(W), 1)
         return self.strength * omega
 
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The critical strength: the largest of the groups' critical strengths."""
+        """Critical strength of a group lasso penalty: the largest critical strength of all disjoint groups."""
         entering = self.entering(grad_at_zero)
         return torch.cat([entering, entering.new_zeros(1)]).max()
 
     @torch.no_grad()
     def entering(self, grad_at_zero: Tensor) -> Tensor:
-        """The critical strength of each group alone: float64 [groups]. It is the root in s of
+        """Critical strength of each disjoint group alone in a group lasso penalty: float64 [groups].
+
+        The critical strength of group g is the root in s of
 
             dual(soft(grad_g, s * mix)) = s * (1 - mix) * weight_g.
 
-        Left minus right side is convex and decreasing in s, so Newton's method from the left never passes the root."""
+        Here grad_g is the gradient of the loss in the group, soft(., cut) is the soft threshold, and dual is the dual
+        norm of the size. Left minus right side is convex and decreasing in s. So Newton's method from zero never passes
+        the root."""
         weight = (1 - self.mix) * self.groups.weight
         entering = torch.zeros_like(weight)
-        for _ in range(ROUNDS if self.mix > 0 else 1):  # without mix the equation is linear: one step
+        for _ in range(ROUNDS if self.mix > 0 else 1):  # with mix = 0 the equation is linear: one step
             duals, falls = self._duals(grad_at_zero, self.mix * entering)
             slope = weight + self.mix * falls
             moves = torch.where((duals > 0) & (slope > 0), (duals - entering * weight) / slope, 0.0)
@@ -67,13 +72,16 @@ class Blocks(Penalty):
 
     @property
     def families(self) -> list[int]:
-        """The number of groups in the only family: all groups have the same strength."""
+        """Number of groups in the only family of a group lasso penalty over disjoint groups, as a list.
+
+        All groups have the same strength."""
         return [len(self.groups)]
 
     def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
-        """Apply the prox at the strength that choose(0, critical strengths of the groups) returns.
+        """Prox of a group lasso penalty over disjoint groups at a strength that the callback `choose` picks, in place.
 
-        `choose` also returns the groups that must become zero, whatever the rounding."""
+        choose(0, critical strengths of the groups) returns the strength, and the groups that must become exactly zero
+        despite rounding."""
         strength, dead = choose(0, self.entering(torch.where(W == 0, 0.0, W / steps)))
         if strength > 0:
             self.strength = strength
@@ -81,47 +89,57 @@ class Blocks(Penalty):
             W.masked_fill_(self.groups.expand(dead, fill=False), 0.0)
 
     def _duals(self, W: Tensor, cuts: Tensor) -> tuple[Tensor, Tensor]:
-        """The dual norm of soft(W_g, cut_g) for each group, and how much it falls per unit of the cut: float64 [groups]
-        each."""
+        """Dual norm of soft(W_g, cut_g) for each disjoint group g of a group lasso penalty: float64 [groups].
+
+        Also returns how much the dual norm falls per unit of the cut: float64 [groups]. soft(., cut) is the soft
+        threshold."""
         sums = self.groups.sums_past(W, cuts)
         if self.dual == 1:
             return sums[1], sums[0]
         norms = sums[2].sqrt()
-        return norms, (sums[1] / norms).nan_to_num(nan=0.0)  # nan comes from 0 / 0 and inf / inf
+        return norms, (sums[1] / norms).nan_to_num(nan=0.0)  # 0 / 0 and inf / inf are NaN
 
     def survivors(self, W: Tensor) -> Tensor:
-        """Mask of the entries of nonzero groups; if entries are penalised too (mix > 0), only the nonzero entries."""
+        """Mask of the entries that a group lasso penalty selects: those of nonzero disjoint groups.
+
+        If entries are penalised too (mix > 0), only nonzero entries of the groups are selected. Entries that lie in no
+        group are always selected."""
         alive = self.groups.expand(self.groups.alive(W), fill=True).expand_as(W)
         if self.mix == 0:
             return alive
         return alive & ((W != 0) | (self.groups.ids < 0) if self.groups.free else W != 0)
 
     def _grouped(self, W: Tensor) -> Tensor:
-        """W with zeros at the entries that lie in no group."""
+        """Copy of W for a penalty over disjoint groups, with zeros at the entries that lie in no group."""
         return torch.where(self.groups.ids >= 0, W, 0.0) if self.groups.free else W
 
 
 class SparseGroupLasso(Blocks):
-    """Sparse group lasso: strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|) over disjoint groups.
+    """Sparse group lasso penalty over disjoint groups of weights.
 
-    The last sum runs over the entries of the groups."""
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of group g, and
+    weight_g is the factor of the group. The last sum runs over the entries of the groups."""
 
     dual = 2
 
     def __init__(self, groups: Partition, strength: float, mix: float, whole: bool = False):
         super().__init__(groups, strength, mix)
-        self.whole = whole  # whether a later training stage may use all entries of nonzero groups
+        self.whole = whole  # whether `survivors` selects all entries of nonzero groups, for a later training stage
 
     def survivors(self, W: Tensor) -> Tensor:
-        """Mask of the entries of nonzero groups; by default only nonzero entries if mix is above 0."""
+        """Mask of the entries that the sparse group lasso penalty selects: those of nonzero disjoint groups.
+
+        If mix is above 0, only nonzero entries of the groups are selected, unless `whole` is set."""
         return self.groups.expand(self.groups.alive(W), fill=True).expand_as(W) if self.whole else super().survivors(W)
 
     def sizes(self, W: Tensor) -> Tensor:
-        """The Euclidean norm of each group: float64 [groups]."""
+        """Euclidean norm of each disjoint group of the sparse group lasso penalty: float64 [groups]."""
         return self.groups.norms(W)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The prox of the sparse group lasso, in place; without mix that of the group lasso."""
+        """Prox of the sparse group lasso penalty over disjoint groups, in place.
+
+        With mix = 0 this is the prox of the group lasso."""
         if self.mix == 0:
             return prox.group_shrink_(W, self.groups, self.strength, steps)
         strength, entry_strength = self.strength * (1 - self.mix), self.strength * self.mix
@@ -129,7 +147,10 @@ class SparseGroupLasso(Blocks):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The distance of -grad from the subdifferential of the sparse group lasso, for each group."""
+        """Optimality gap of the sparse group lasso penalty in each disjoint group: float64 [groups].
+
+        The gap is the distance of -grad from the subdifferential of the penalty at W, where `grad` is the gradient of
+        the loss."""
         norms, reach = self.groups.norms(W), self.strength * (1 - self.mix) * self.groups.weight
         pull = torch.where(norms > 0, reach / norms, 0.0)
         rest = grad + self.groups.expand(pull, fill=0.0).to(W.dtype) * W
@@ -138,18 +159,22 @@ class SparseGroupLasso(Blocks):
 
 
 class GroupLasso(SparseGroupLasso):
-    """Group lasso over disjoint groups: strength * sum_g weight_g ||W_g||."""
+    """Group lasso penalty over disjoint groups: strength * sum_g weight_g ||W_g||.
+
+    W_g are the weights of group g, and weight_g is the factor of the group."""
 
     def __init__(self, groups: Partition, strength: float):
         super().__init__(groups, strength, mix=0.0)
 
 
 class GroupLassoMax(Blocks):
-    """Group lasso with the maximum norm (l1,inf): strength * ((1 - mix) * sum_g weight_g max |W_g| + mix * sum |W_i|).
+    """Group lasso penalty over disjoint groups with the maximum norm (l1/l-infinity).
 
-    The last sum runs over the entries of the groups. The largest entries of a nonzero group become equal. `gap` is the
-    norm in each group of the proximal gradient residual, because the distance to the subdifferential jumps where two
-    entries become equal."""
+    The value is strength * ((1 - mix) * sum_g weight_g max |W_g| + mix * sum |W_i|). W_g are the weights of group g,
+    and weight_g is the factor of the group. The last sum runs over the entries of the groups.
+
+    The largest entries of a nonzero group become equal in size. `gap` is the norm in each group of the proximal
+    gradient residual, because the distance to the subdifferential jumps where two entries become equal."""
 
     dual = 1
 
@@ -157,11 +182,11 @@ class GroupLassoMax(Blocks):
         super().__init__(groups, strength, mix)
 
     def sizes(self, W: Tensor) -> Tensor:
-        """The maximum norm of each group: float64 [groups]."""
+        """Maximum norm of each disjoint group of the group lasso penalty: float64 [groups]."""
         return prox.group_maxima(W.abs(), self.groups)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The prox: soft thresholding, then clipping of each group.
+        """Prox of the group lasso penalty with the maximum norm: soft thresholding, then clipping of disjoint groups.
 
         Clipping keeps the sign of each entry or makes it zero, so the composition is exact, also with a step per entry.
         """
@@ -170,15 +195,15 @@ class GroupLassoMax(Blocks):
         return prox.group_clip_(W, self.groups, self.strength * (1 - self.mix), steps)
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The norm of the proximal gradient residual in each group."""
+        """Norm of the proximal gradient residual in each disjoint group of the penalty: float64 [groups]."""
         return self.groups.norms(residual(self.prox_, W, grad))
 
     def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The norm of the proximal gradient residual under the constraint W >= 0, in each group."""
+        """Norm of the proximal gradient residual in each disjoint group of the penalty, under W >= 0."""
         return self.groups.norms(residual(self.nonnegative_prox_, W, grad))
 
     def _grouped_steps(self, W: Tensor, steps: Steps) -> Steps:
-        """The steps, with zeros for the entries that lie in no group."""
+        """Steps for the prox of a penalty over disjoint groups, zero for the entries that lie in no group."""
         if not self.groups.free:
             return steps
         return (W.new_zeros(self.groups.ids.shape) + steps).masked_fill(self.groups.ids < 0, 0.0)

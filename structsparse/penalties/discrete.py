@@ -1,4 +1,4 @@
-"""Discrete weights (few distinct values), and ADMM copies of the weights that bear a penalty in their place."""
+"""Discrete penalties: weights with few distinct values, and ADMM copies of weights that bear such a penalty."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ KMEANS, TEMPLATE = "kmeans", "template"
 
 
 class Discrete(Penalty):
-    """Penalty of discrete weights: strength * sum |W_i| if every entry of W is one of a few values, else infinity. Zero
-    is always allowed.
+    """Discrete penalty: each weight must be one of a few allowed values, zero included.
 
-    values: "template": +-(eta kappa^x + delta), x = 0, ..., levels - 1 (Suzuki and Nagata, 2013); "kmeans": for each
-    sign, `levels` cluster centres of the initial weights; a list: these values, and their negatives too if none is
-    negative. With `learn` the values are updated in training, see the function `learn`. Defaults of the paper: kappa is
-    4, or 2 from five levels on; delta is half of eta."""
+    The value is strength * sum |W_i| if all weights W_i are allowed values, else infinity.
+
+    The option `values` gives the allowed values. "template": +-(eta kappa^x + delta), x = 0, ..., levels - 1 (Suzuki
+    and Nagata, 2013). "kmeans": for each sign, `levels` cluster centres of the initial weights. A list: the listed
+    values, and their negatives too if no listed value is negative.
+
+    With `learn` training updates the values, see the function `learn`. The defaults are those of the paper: kappa is 4,
+    or 2 from five levels on; delta is half of eta."""
 
     convex = False
     discrete = True
-    binds_all = True  # one set of values for all parameters of a model, if wanted
+    binds_all = True  # all parameters of a model may share one set of allowed values
 
     def __init__(
         self,
@@ -52,18 +55,18 @@ class Discrete(Penalty):
         self.register_buffer("values", _values(values, levels, eta, *shape))
 
     def settle(self, values: Tensor) -> None:
-        """Set the allowed values, such as cluster centres of the weights of several parameters."""
+        """Set the allowed values of the discrete penalty, such as cluster centres of weights."""
         self.values = values
 
     def value(self, W: Tensor) -> Tensor:
-        """strength * sum |W_i| if all entries have allowed values, else infinity."""
+        """Value of the discrete penalty: strength * sum |W_i| if all weights have allowed values, else infinity."""
         if len(self.values) == 0 and not W.any():
-            return W.new_zeros((), dtype=torch.float64)  # zero is allowed, whatever the other values will be
+            return W.new_zeros((), dtype=torch.float64)  # zero is always allowed, also before k-means
         allowed = (levels.nearest_(W.detach().clone(), self._known()) == W).all()
         return torch.where(allowed, self.strength * power_sum(W, 1), math.inf)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The prox: soft thresholding, then rounding to the nearest allowed value.
+        """Prox of the discrete penalty, in place: soft thresholding, then rounding to the nearest allowed value.
 
         This is exact, as the objective of an entry is a parabola on either side of zero, and zero is allowed."""
         known = self._known()
@@ -71,29 +74,34 @@ class Discrete(Penalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The norm, for each row, of the proximal gradient residual, as a discrete penalty has no subdifferential."""
+        """Norm of the proximal gradient residual of the discrete penalty in each row of W.
+
+        A discrete penalty has no subdifferential, so this norm replaces the distance from the subdifferential."""
         return row_norms(residual(self.prox_, W, grad))
 
     def critical(self, grad_at_zero: Tensor) -> None:
-        return None  # at any strength zero is a local optimum
+        """Critical strength of the discrete penalty: None, as zero is a local optimum at any strength."""
+        return None  # noqa: RET501
 
     @classmethod
     @torch.no_grad()
     def at_start(cls, penalties: Mapping[str, Discrete], weights: Mapping[str, Tensor]) -> None:
-        """Set the values of k-means penalties: the centres of the nonzero weights of all parameters together."""
+        """Set the allowed values of discrete penalties with `kmeans` at the start of training.
+
+        The values are cluster centres of the nonzero weights of all parameters together."""
         waiting = {name: penalty for name, penalty in penalties.items() if len(penalty.values) == 0}
         if not waiting:
             return
         living = torch.cat([weights[name].detach()[weights[name] != 0].flatten() for name in waiting])
         if len(living) == 0:
-            next(iter(waiting.values()))._known()  # raises an error that explains why
+            next(iter(waiting.values()))._known()  # raises the error that k-means has no nonzero weights
         for name, penalty in waiting.items():
             penalty.settle(levels.centres(living, penalty.levels).to(weights[name].device))
 
     @classmethod
     @torch.no_grad()
     def at_end(cls, penalties: Mapping[str, Discrete], weights: Mapping[str, Tensor]) -> None:
-        """Store the learnt values, which are the distinct values of the final weights."""
+        """Store the learnt values of discrete penalties, which are the distinct values of the final weights."""
         learning = {name: penalty for name, penalty in penalties.items() if penalty.learn}
         if not learning:
             return
@@ -103,7 +111,7 @@ class Discrete(Penalty):
             penalty.settle(values)
 
     def _known(self) -> Tensor:
-        """The allowed values; an error if k-means has not computed them yet."""
+        """Allowed values of the discrete penalty; raises UserError if k-means has not computed them yet."""
         if len(self.values) == 0:
             raise UserError(
                 "reg.values=kmeans takes its values from the weights of the previous stage, which are all zero; "
@@ -113,7 +121,7 @@ class Discrete(Penalty):
 
 
 def _values(values: str | Sequence[float], levels_: int, eta: float, kappa: float, delta: float) -> Tensor:
-    """The allowed values from the option `values`: float64, ascending; empty for k-means."""
+    """Allowed values of a discrete penalty from the option `values`: float64, ascending; empty for k-means."""
     if values == KMEANS:
         return torch.zeros(0, dtype=torch.float64)
     if values == TEMPLATE:
@@ -131,8 +139,9 @@ def _values(values: str | Sequence[float], levels_: int, eta: float, kappa: floa
 def learn(copies: Mapping[str, Copied], weights: Mapping[str, Tensor]) -> None:
     """Update the learnt values of discrete penalties, one set for all parameters, in an outer iteration of ADMM.
 
-    Each value moves to the minimum of the augmented Lagrangian for the current assignment of the copies. That is the
-    mean of W + A, weighted by the pull, over the entries whose copies have this value."""
+    Each value moves to the minimum of the augmented Lagrangian for the current assignment of entries to values. This
+    minimum is the mean of W + A, weighted by the pull, over the entries that are nearest to the value. W are the
+    weights and A the scaled dual variables, see `Copied`."""
     learning = {name: copy for name, copy in copies.items() if copy.penalty.learn}
     if learning:
         points = [weights[name] + copy.dual for name, copy in learning.items()]
@@ -143,27 +152,32 @@ def learn(copies: Mapping[str, Copied], weights: Mapping[str, Tensor]) -> None:
 
 
 class Moved(NamedTuple):
-    """The changes in an outer iteration of ADMM: the number of entries, and float64 scalars on the device of the
-    weights."""
+    """Changes of discrete weights in one outer iteration of ADMM.
 
-    entries: int
-    apart: Tensor  # ||W - U||^2, weights minus copies
+    W are the weights, and U are the copies of the weights, see `Copied`. The tensors are float64 scalars on the device
+    of the weights."""
+
+    entries: int  # number of weights
+    apart: Tensor  # ||W - U||^2, squared distance of weights and copies
     change: Tensor  # ||U - previous U||^2
-    flips: Tensor  # number of entries of U that have changed
+    flips: Tensor  # number of entries of U that the iteration has changed
     living: Tensor  # number of nonzero entries of U
 
 
 class Copied(Penalty):
-    """Penalty of ADMM on the weights W: lasso * sum |W_i| + 1/2 sum pull_i (W_i - (U_i - A_i))^2, where a copy U of W
-    bears another penalty.
+    """ADMM penalty that pulls weights W towards a copy U, which bears a discrete penalty or any other penalty.
 
-    This is ADMM (alternating direction method of multipliers) for  loss(W) + lasso * sum |W_i| + penalty(U)  such that
-    W = U. A solver trains W under this penalty, which pulls W towards the copy. Then `outer_update` computes
-        U <- prox of the penalty at W + A, with steps 1 / pull,
+    The value is lasso * sum |W_i| + 1/2 sum pull_i (W_i - (U_i - A_i))^2, where A are scaled dual variables.
+
+    ADMM (alternating direction method of multipliers) minimises loss(W) + lasso * sum |W_i| + penalty(U) such that W =
+    U. A solver trains W under the ADMM penalty. Then `outer_update` computes
+
+        U <- prox of the inner penalty at W + A, with steps 1 / pull,
         A <- A + rate * (W - U),
         pull <- growth * pull, A <- A / growth.
-    `pull` broadcasts to the entries. An entry that is kept at zero has a zero copy if the prox of the penalty maps zero
-    to zero."""
+
+    `pull` broadcasts to the entries. An entry of W that is kept at zero has a zero copy if the prox of the inner
+    penalty maps zero to zero."""
 
     def __init__(
         self, penalty: Penalty, W: Tensor, pull: Tensor, lasso: float = 0.0, rate: float = 1.0, growth: float = 1.0
@@ -174,22 +188,27 @@ class Copied(Penalty):
         self.register_buffer("pull", pull.to(W))
         self.register_buffer("copy", start)
         self.register_buffer("dual", torch.zeros_like(start))
-        self.register_buffer("centre", start.clone())  # copy - dual, the point towards which W is pulled
+        self.register_buffer("centre", start.clone())  # the point towards which W is pulled: copy - dual
 
     @property
     def lasso(self) -> float:
-        """The coefficient of sum |W_i|."""
+        """ADMM penalty for discrete weights: the coefficient of sum |W_i|, a float."""
         return float(self.strength)
 
     def value(self, W: Tensor) -> Tensor:
-        """The lasso plus the quadratic pull towards the centre, a scalar."""
+        """ADMM penalty for discrete weights: the value, l1 norm plus quadratic pull towards the centre, a scalar.
+
+        The centre is the copy of the weights minus the scaled dual variables."""
         apart = W - self.centre
         pulled = (apart * apart * self.pull).sum(dtype=torch.float64) / 2
         return pulled + self.strength * power_sum(W, 1)
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The prox of lasso and pull, in place: a weighted mean with the centre, then soft thresholding."""
+        """ADMM penalty for discrete weights: the prox, in place.
+
+        The prox of the quadratic pull is a weighted mean of W and the centre (copy minus dual). Soft thresholding
+        follows."""
         steps = torch.as_tensor(steps, dtype=W.dtype, device=W.device)
         share = 1 / (1 + steps * self.pull)  # weight of W in the mean of W and the centre
         W.mul_(share).add_((1 - share) * self.centre)
@@ -197,24 +216,28 @@ class Copied(Penalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The norm of the smallest subgradient of loss, lasso and pull, in each row."""
+        """ADMM penalty for discrete weights: norm of the smallest subgradient of loss plus penalty in each row."""
         return row_norms(past_signs(self.pulled(W, grad), W, self.strength.to(W.dtype)))
 
     def critical(self, grad_at_zero: Tensor) -> None:
-        return None  # W is pulled towards the centre, not towards zero
+        """ADMM penalty for discrete weights: no critical strength (None), as W is pulled to a centre, not to zero."""
+        return None  # noqa: RET501
 
     def pulled(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The gradient of the loss plus the quadratic pull towards the centre, with respect to W."""
+        """ADMM penalty for discrete weights: gradient of loss plus quadratic pull, with respect to the weights W.
+
+        `grad` is the gradient of the loss alone."""
         return grad + self.pull * (W - self.centre)
 
     def separable(self) -> Separable:
-        """The lasso and the pull as an absolute value and a parabola for each entry."""
+        """ADMM penalty for discrete weights, as an absolute value plus a parabola for each entry."""
         return Separable(self.lasso, self.pull, self.centre)
 
     @torch.no_grad()
     def outer_update(self, W: Tensor) -> Moved:
-        """An outer iteration of ADMM: update copies, duals and pull from the weights W; returns the size of the
-        changes."""
+        """ADMM penalty for discrete weights: an outer iteration, which updates copies, dual variables and pull.
+
+        `W` holds the current weights. Returns the sizes of the changes."""
         before = self.copy.clone()
         self.penalty.prox_(torch.add(W, self.dual, out=self.copy), 1 / self.pull)
         apart, change = W - self.copy, self.copy - before

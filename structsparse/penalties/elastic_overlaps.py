@@ -1,4 +1,4 @@
-"""Structured elastic net: overlapping group lasso, lasso and weighted squares in one penalty."""
+"""Structured elastic net penalty: overlapping group lasso, lasso and weighted squares in one elastic net."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ from structsparse.penalties.overlaps import _checked_cover, climb
 from structsparse.prox import Steps
 from structsparse.prox.steps import thresholds
 
-FREQUENCIES = ("documents", "counts")  # names of the frequencies of a word in the training data: columns of the layout
+FREQUENCIES = ("documents", "counts")  # word frequencies: number of training documents, number of tokens
 
 
 class StructuredElasticNet(Penalty):
-    """Structured elastic net: strength * (group * sum_g weight_g ||W_g|| + lasso * sum_i |W_i| + squares / 2 * sum_i
-    frequency_i W_i^2).
+    """Structured elastic net penalty: overlapping group norms, l1 norm (lasso) and weighted squares.
 
-    The groups may overlap; the other sums run over all entries. W is [rows] or [rows, classes], and a group of rows
-    contains the entries of all classes. `frequency` [rows] weights the squares of each row, by default 1. The names
-    `documents` and `counts` select a frequency from the layout of words, which `fit` reads. With group=0 the groups are
-    counted but not penalised.
+    The value is
 
-    `prox_` is exact: the squares divide W and shorten the steps, then soft thresholding, then the prox of the groups up
-    to `tolerance`, as in OverlappingGroupLasso."""
+        strength * (group * sum_g weight_g ||W_g|| + lasso * sum_i |W_i| + squares / 2 * sum_i frequency_i W_i^2).
+
+    W_g are the weights of group g, and weight_g is the factor of the group. The groups may overlap; the other sums run
+    over all entries. W is [rows] or [rows, classes], and a group of rows contains the entries of all classes.
+
+    `frequency` [rows] weights the squares of each row, by default 1. The names `documents` and `counts` select a
+    frequency from the layout of words, which `fit` reads. With group=0 the groups are counted but not penalised.
+
+    `prox_` is exact: the squares divide W and shorten the steps, then the soft threshold follows, then the prox of the
+    groups up to `tolerance`, as in OverlappingGroupLasso."""
 
     groups: Cover | None
     takes = (None, Cover, Partition)
@@ -56,14 +60,14 @@ class StructuredElasticNet(Penalty):
         self.register_buffer("frequency", weights)
 
     def fit(self, layout: TableLayout) -> None:
-        """Read the frequency of each row from the layout, if `frequency` was given as a name."""
+        """Structured elastic net penalty: read the frequency of each row from the layout, if it was given as a name."""
         if self.source is not None:
             self.frequency = layout.frequency(self.source)
             if self.frequency is None:
                 raise UserError(f"{type(self).__name__}: frequency={self.source} is for a table of words")
 
     def value(self, W: Tensor) -> Tensor:
-        """The value of the structured elastic net: group norms, l1 and squares, times the strength."""
+        """Structured elastic net penalty: the value, strength times overlapping group norms, l1 norm and squares."""
         omega = W.new_zeros((), dtype=torch.float64)
         if self.group > 0:
             omega = omega + self.group * (self.groups.weight * self.groups.norms(W)).sum()
@@ -76,7 +80,9 @@ class StructuredElasticNet(Penalty):
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The prox, in place: squares, soft thresholding, overlapping groups."""
+        """Structured elastic net penalty: the prox, in place.
+
+        The prox of the squares comes first, then the soft threshold, then the prox of the overlapping groups."""
         steps = self._past_squares_(W, steps)
         if self.lasso > 0:
             prox.soft_threshold_(W, self.strength * self.lasso, steps)
@@ -86,17 +92,20 @@ class StructuredElasticNet(Penalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The norm of the smallest subgradient (`rest`) in each group, or in each row if there are no groups. Rows in
-        no group are not included."""
+        """Structured elastic net penalty: norm of the smallest subgradient in each overlapping group.
+
+        Without groups, the result has one norm per row. Rows that lie in no group are not included. `rest` computes the
+        subgradient."""
         rest = self.rest(W, grad)
         return row_norms(rest) if self.groups is None else self.groups.norms(rest)
 
     @torch.no_grad()
     def rest(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The smallest subgradient of loss plus penalty, entry by entry: zero where W is optimal.
+        """Structured elastic net penalty: smallest subgradient of loss plus penalty, zero where W is optimal.
 
-        The norms of nonzero groups and the squares have a gradient, which is added. The zero entries and zero groups
-        can balance part of the sum; by Moreau's decomposition, what remains is a prox of the sum."""
+        `grad` is the gradient of the loss at W. The norms of nonzero groups and the squares have gradients, which are
+        added. Zero entries and zero groups can balance part of the sum. By Moreau's decomposition, the remainder is a
+        prox of the sum."""
         rest = grad.clone()
         if self.squares > 0:
             weights = self._frequency(W)
@@ -114,8 +123,9 @@ class StructuredElasticNet(Penalty):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The critical strength: the dual norm of the gradient, as in OverlappingGroupLasso; None if only squares are
-        penalised."""
+        """Structured elastic net penalty: critical strength, the dual norm of the gradient; None without norms.
+
+        `grad_at_zero` is the gradient of the loss at W = 0. If only squares are penalised, no strength is critical."""
         if self.lasso == 0 and self.group == 0:
             return None
         size = grad_at_zero.abs().double()
@@ -127,13 +137,17 @@ class StructuredElasticNet(Penalty):
         return climb(size, self._norm, self._shrunk, prox.new_dual(self.groups, 1.0, size.device))
 
     def survivors(self, W: Tensor) -> Tensor:
-        """Mask of the nonzero entries; if only groups are penalised, of the entries that lie in no zero group."""
+        """Structured elastic net penalty: mask of the nonzero entries.
+
+        If only groups are penalised, the mask selects all entries that lie in no zero group."""
         if self.lasso > 0 or self.group == 0:
             return W != 0
         return self.groups.spared(W).expand_as(W)
 
     def row_parts(self, rows: int) -> RowParts:
-        """The penalty of a table with this number of rows as group norms, l1 and weighted squares."""
+        """Structured elastic net penalty of a table, as group norms, l1 norm and weighted squares of rows.
+
+        `rows` is the number of rows of the table."""
         strength = float(self.strength)
         weights = self._frequency(torch.zeros(rows)) if self.squares > 0 else None
         frequency = torch.ones(rows, dtype=torch.float64) if weights is None else weights.cpu().double()
@@ -142,27 +156,33 @@ class StructuredElasticNet(Penalty):
         return RowParts(strength * self.lasso, strength * self.squares * frequency, self.groups, reach)
 
     def without_groups(self) -> StructuredElasticNet | None:
-        """The penalty with lasso and squares only; None if it has no groups."""
+        """Structured elastic net penalty with only l1 norm and squares; None if the penalty has no groups."""
         if self.groups is None:
             return None
         parts = 0.0, self.lasso, self.squares, self.frequency
         return StructuredElasticNet(float(self.strength), self.groups, *parts)
 
     def _norm(self, V: Tensor) -> Tensor:
-        """The norm that the penalty multiplies by its strength, without the squares."""
+        """Structured elastic net penalty: the overlapping group norms plus l1 norm of V, without the squares.
+
+        The strength multiplies this norm."""
         return self.group * (self.groups.weight * self.groups.norms(V)).sum() + self.lasso * V.abs().sum()
 
     def _shrunk(self, size: Tensor, strength: Tensor, **how) -> Tensor:
-        """The prox without squares, at this strength, of the nonnegative vector `size`."""
+        """Structured elastic net penalty: the prox without squares of a nonnegative vector, at the given strength.
+
+        `size` is the vector, and the steps are 1."""
         V = (size - strength * self.lasso).clamp(min=0)
         return prox.overlapping_shrink_(V, self.groups, strength * self.group, 0.0, 1.0, **how)
 
     def _reached(self) -> Tensor:
-        """Mask of the atoms that lie in a group with a weight above 0."""
+        """Structured elastic net penalty: mask of the atoms that lie in a group with a positive weight."""
         return self.groups.scatter(self.groups.weight > 0) > 0
 
     def _past_squares_(self, W: Tensor, steps: Steps) -> Steps:
-        """Apply the squares' part of the prox to W; returns the shortened steps for the remaining parts."""
+        """Structured elastic net penalty: apply the prox of the squares to W in place.
+
+        Returns the shortened steps for the prox of the l1 norm and the groups."""
         if self.squares == 0:
             return steps
         ridge, weights = self.strength * self.squares, self._frequency(W)
@@ -173,7 +193,9 @@ class StructuredElasticNet(Penalty):
         return torch.as_tensor(steps, dtype=torch.float64) / shrink
 
     def _frequency(self, W: Tensor) -> Tensor | None:
-        """The frequency of each row, shaped to broadcast against W and checked to fit it; None: all 1."""
+        """Structured elastic net penalty: the frequency of each row, shaped to broadcast against W; None: all 1.
+
+        Raises UserError if the frequencies do not fit the rows of W."""
         if self.frequency is None:
             if self.source is not None:
                 raise UserError(f"{type(self).__name__} has frequency={self.source} but was not fitted to a layout")
@@ -186,4 +208,5 @@ class StructuredElasticNet(Penalty):
         return self.frequency.view(-1, *[1] * (W.dim() - 1))
 
     def extra_repr(self) -> str:
+        """Structured elastic net penalty: the coefficients that are shown when the module is printed."""
         return f"{super().extra_repr()}, group={self.group:g}, lasso={self.lasso:g}, squares={self.squares:g}"

@@ -1,4 +1,4 @@
-"""Penalties that are sums over entries: lasso (l1), elastic net, squared l2, no penalty."""
+"""Penalties that are sums over single entries: lasso (l1), elastic net, squared l2 (ridge), no penalty."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from structsparse.prox.steps import thresholds
 
 
 class ElasticNet(Penalty):
-    """Elastic net: strength * (mix * sum weights_i |W_i| + (1 - mix) / 2 * sum weights_i W_i^2).
+    """Elastic net penalty on entries: strength * (mix * sum weights_i |W_i| + (1 - mix) / 2 * sum weights_i W_i^2).
 
-    `weights` broadcast to W; by default all are 1."""
+    W_i are the entries of the parameter. The penalty weights `weights` broadcast to W; by default all are 1."""
 
     def __init__(self, strength: float, mix: float, weights: Tensor | None = None):
         super().__init__(strength)
@@ -24,14 +24,16 @@ class ElasticNet(Penalty):
         self.register_buffer("weights", checked_entry_weights(weights, f"the weight of {type(self).__name__}"))
 
     def value(self, W: Tensor) -> Tensor:
-        """The value of the elastic net: weighted absolute values and squares, times the strength."""
+        """Elastic net penalty on entries: the value, strength times weighted absolute values and squares."""
         absolute = self.mix * self._power_sum(W, 1) if self.mix > 0 else 0.0
         squares = (1 - self.mix) / 2 * self._power_sum(W, 2) if self.mix < 1 else 0.0
         return self.strength * (absolute + squares)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The prox of the elastic net, in place: soft thresholding, then division by 1 + a multiple of the step."""
-        if self.weights is not None:  # a longer step and a larger weight have the same effect
+        """Elastic net penalty on entries: the prox, in place: soft thresholding, then division.
+
+        The divisor of an entry is 1 + strength * (1 - mix) * weight * step."""
+        if self.weights is not None:  # the prox depends only on the product of penalty weight and step
             steps = thresholds(self._fitting(W), steps, W)
         if self.mix > 0:
             prox.soft_threshold_(W, self.strength * self.mix, steps)
@@ -41,7 +43,9 @@ class ElasticNet(Penalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The norm of the smallest subgradient of loss plus elastic net, in each row."""
+        """Elastic net penalty on entries: norm of the smallest subgradient of loss plus penalty in each row.
+
+        `grad` is the gradient of the loss at W."""
         ridge, cut = self.strength * (1 - self.mix), self.strength * self.mix
         if self.weights is not None:
             weights = self._fitting(W).to(W.dtype)
@@ -50,7 +54,10 @@ class ElasticNet(Penalty):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The critical strength: the largest weighted absolute gradient, divided by mix; None without l1."""
+        """Elastic net penalty on entries: critical strength, the largest weighted gradient / mix; None without l1.
+
+        `grad_at_zero` is the gradient of the loss at W = 0. The absolute gradient of each entry is divided by the
+        weight of the entry."""
         if self.mix == 0:
             return None
         size = grad_at_zero.abs()
@@ -62,32 +69,37 @@ class ElasticNet(Penalty):
 
     @property
     def selects_nothing(self) -> bool:
-        """Whether there is no l1 part, so that no entry becomes zero."""
+        """Elastic net penalty on entries: whether the l1 part is missing (mix = 0), so that no entry becomes zero."""
         return self.mix == 0
 
     def gradient(self, W: Tensor) -> Tensor:
-        """The gradient of the squares with respect to W."""
+        """Elastic net penalty on entries: the gradient of the squares (mix = 0) with respect to W."""
         weights = 1.0 if self.weights is None else self.weights
         return (self.strength * weights * W).to(W)
 
     @torch.no_grad()
     def held(self, W: Tensor) -> Tensor:
-        """Mask of the penalised entries: all except those with weight 0."""
+        """Elastic net penalty on entries: mask of the penalised entries, which are those with a positive weight."""
         ones = torch.ones_like(W, dtype=torch.float64)
         return ones * (1.0 if self.weights is None else self.weights) > 0
 
     @torch.no_grad()
     def conjugate(self, gradient: Tensor) -> Dual | None:
-        """The dual of the elastic net at a gradient: the squares can balance any gradient; pure l1 is a norm."""
+        """Elastic net penalty on entries: the dual at a gradient of the loss.
+
+        The squares can balance any gradient. Without squares (mix = 1) the penalty is a norm."""
         return self._conjugate(gradient.abs()) if self.mix < 1 else super().conjugate(gradient)
 
     @torch.no_grad()
     def nonnegative_conjugate(self, gradient: Tensor) -> Dual | None:
-        """The dual of the elastic net at a gradient under the constraint W >= 0."""
+        """Elastic net penalty on entries: the dual at a gradient of the loss, under the constraint W >= 0."""
         return self._conjugate(-gradient) if self.mix < 1 else super().nonnegative_conjugate(gradient)
 
     def _conjugate(self, size: Tensor) -> Dual | None:
-        """The dual of the elastic net with squares, where `size` is how strongly the gradient pulls each entry."""
+        """Elastic net penalty on entries with squares: the dual at a gradient of the loss.
+
+        `size` is the force of the gradient on each entry: the absolute gradient, or minus the gradient under the
+        constraint W >= 0."""
         if not float(self.strength) > 0:
             return None
         weights = 1.0 if self.weights is None else self.weights.double().clamp(min=torch.finfo(torch.float64).tiny)
@@ -96,28 +108,30 @@ class ElasticNet(Penalty):
 
     @property
     def by_entry(self) -> bool:
-        """Whether all entries have the same weight."""
+        """Elastic net penalty on entries: whether all entries have the same penalty weight."""
         return self.weights is None
 
     def cut_and_ridge(self) -> tuple[float, float] | None:
-        """The coefficients of |W_i| and of W_i^2 / 2; None if entries have weights."""
+        """Elastic net penalty on entries: coefficients of |W_i| and W_i^2 / 2; None if entries have penalty weights."""
         if self.weights is not None:
             return None
         strength = float(self.strength)
         return strength * self.mix, strength * (1 - self.mix)
 
     def for_chains(self, lengths: Tensor) -> None:
-        """Multiply the weight of each entry by the number of weights that collapsing has merged into it."""
+        """Elastic net penalty on entries: count each entry as `lengths` equal weights, merged by collapsing.
+
+        This multiplies the penalty weight of each entry."""
         self.weights = lengths if self.weights is None else self.weights * lengths
 
     def _power_sum(self, W: Tensor, power: int) -> Tensor:
-        """The weighted sum of |W_i|^power; power is 1 or 2."""
+        """Elastic net penalty on entries: the weighted sum of |W_i|^power, where power is 1 or 2."""
         if self.weights is None:
             return power_sum(W, power)
         return (self._fitting(W) * (W.abs() if power == 1 else W * W)).sum()
 
     def _fitting(self, W: Tensor) -> Tensor:
-        """The penalty weights of the entries, checked to broadcast to W."""
+        """Elastic net penalty on entries: the penalty weights of the entries, checked to broadcast to W."""
         have, want = self.weights.shape, W.shape
         if len(have) > len(want) or any(h not in (1, w) for h, w in zip(reversed(have), reversed(want), strict=False)):
             raise UserError(f"{type(self).__name__} has weights {tuple(have)}, which do not fit a tensor {tuple(want)}")
@@ -125,22 +139,23 @@ class ElasticNet(Penalty):
 
 
 class L1(ElasticNet):
-    """Lasso: strength * sum weights_i |W_i|."""
+    """Lasso (l1) penalty on entries: strength * sum weights_i |W_i|, with penalty weights of 1 by default."""
 
     def __init__(self, strength: float, weights: Tensor | None = None):
         super().__init__(strength, mix=1.0, weights=weights)
 
 
 class SquaredL2(ElasticNet):
-    """Squared l2 penalty (ridge): strength / 2 * sum weights_i W_i^2. No strength makes an entry zero, so none is
-    critical."""
+    """Squared l2 penalty (ridge) on entries: strength / 2 * sum weights_i W_i^2, with weights of 1 by default.
+
+    No strength makes an entry zero, so there is no critical strength."""
 
     def __init__(self, strength: float, weights: Tensor | None = None):
         super().__init__(strength, mix=0.0, weights=weights)
 
 
 class NoPenalty(SquaredL2):
-    """The penalty that is zero everywhere."""
+    """The penalty that is zero for all entries."""
 
     binds_all = is_null = True
 
@@ -150,8 +165,8 @@ class NoPenalty(SquaredL2):
         super().__init__(0.0)
 
     def value(self, W: Tensor) -> Tensor:
-        """Zero, as a differentiable scalar."""
-        return W.flatten()[:0].double().sum()  # differentiable, and no value is read
+        """Value of no penalty on the entries: zero, as a differentiable scalar."""
+        return W.flatten()[:0].double().sum()  # the sum of no entries, which autograd can differentiate
 
     def for_chains(self, lengths: Tensor) -> None:
-        """Do nothing: without a penalty, collapsed weights need not be counted."""
+        """No penalty on the entries: do nothing, as merged weights need not be counted."""

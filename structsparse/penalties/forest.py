@@ -1,4 +1,6 @@
-"""Tree-structured group lasso over the subtrees of a forest: if a subtree is zero, so are all subtrees below it."""
+"""Tree-structured group lasso penalty over the subtrees of a forest.
+
+If the weights of a subtree are zero, the weights of all subtrees below it are zero too."""
 
 from __future__ import annotations
 
@@ -16,18 +18,18 @@ from structsparse.penalties.base import Penalty, checked, past_signs, residual
 from structsparse.prox import Steps
 from structsparse.prox.forest import shrink_subtrees_
 
-ROUNDS = 200  # Newton steps towards a critical strength, at most; usually far fewer are needed
+ROUNDS = 200  # Newton iterations for a critical strength, at most; usually far fewer are needed
 
 
 class _ForestPenalty(Penalty):
-    """Base of tree-structured group lassos, whatever norm measures the subtrees."""
+    """Base of the forest penalties: tree-structured group lassos with different norms of the subtrees."""
 
     groups: Forest
     takes = (Forest,)
 
     def __init__(self, groups: Forest, strength: float, mix: float = 0.0):
         if not isinstance(groups, Forest):
-            # the message need not name the kind of Partition
+            # the message calls every subclass of Partition a Partition
             kind = "Partition" if isinstance(groups, Partition) else type(groups).__name__
             raise UserError(
                 f"{type(self).__name__} is a sum over a Forest, got a {kind}; "
@@ -38,45 +40,50 @@ class _ForestPenalty(Penalty):
 
     @abstractmethod
     def _measures(self, W: Tensor) -> Tensor:
-        """The norm of each subtree: float64 [nodes]."""
+        """Forest penalty: the norm of the weights W over each subtree: float64 [nodes]."""
 
     @abstractmethod
     def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
-        """The prox at the given strength instead of the penalty's."""
+        """Forest penalty: the prox at the given strength instead of the penalty's strength, in place."""
 
     def value(self, W: Tensor) -> Tensor:
-        """The value of the tree-structured group lasso: strength times its norm."""
+        """Forest penalty: the value of the tree-structured group lasso, strength times a norm."""
         return self.strength * self._omega(W)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The prox of the tree-structured group lasso, in place."""
+        """Forest penalty: the prox of the tree-structured group lasso, in place."""
         return self._prox_(W, self.strength, steps)
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The critical strength, by Newton's method; entries outside penalised subtrees do not count."""
+        """Forest penalty: the critical strength of the tree-structured group lasso, by Newton's method.
+
+        Entries outside penalised subtrees do not count."""
         bound = torch.ones_like(self.groups.weight) if self.mix > 0 else (self.groups.weight > 0).double()
         penalised = self.groups.expand(self.groups.add_down(bound), fill=0.0) > 0
         pull = torch.where(penalised, -grad_at_zero.double(), 0.0)
         return critical_by_newton(self._omega, lambda V, strength: self._prox_(V, strength, 1.0), pull)
 
     def for_chains(self, lengths: Tensor) -> None:
-        """Accept collapsed chains if mix is 0: the nodes of the forest have counts for them. Penalised entries have
-        none."""
+        """Forest penalty: accept collapsed chains of equal weights if single entries are not penalised (mix = 0).
+
+        The nodes of the forest have counts of the merged weights, but the l1 norm of the entries has no such counts."""
         if self.mix > 0:
             super().for_chains(lengths)
 
     def survivors(self, W: Tensor) -> Tensor:
-        """Mask of the entries in nonzero subtrees or in none; if single entries are selected, only the nonzero ones."""
+        """Forest penalty: mask of the entries that lie in nonzero subtrees or in no subtree.
+
+        If the penalty also selects single entries, zero entries of subtrees are excluded."""
         alive = self.groups.expand(self.groups.alive(W), fill=True).expand_as(W)
         return alive & ((W != 0) | (self.groups.ids < 0)) if self._selects_entries() else alive
 
     def _selects_entries(self) -> bool:
-        """Whether single entries of a nonzero subtree may become zero."""
+        """Forest penalty: whether single entries of a nonzero subtree may become zero."""
         return self.mix > 0
 
     def _omega(self, W: Tensor) -> Tensor:
-        """The norm that the penalty multiplies by its strength."""
+        """Forest penalty: the norm of W that the strength multiplies, a sum over subtrees plus an l1 norm."""
         omega = (1 - self.mix) * (self.groups.weight * self._measures(W)).sum()
         if self.mix > 0:
             grouped = torch.where(self.groups.ids >= 0, W, 0.0) if self.groups.free else W
@@ -85,11 +92,11 @@ class _ForestPenalty(Penalty):
 
 
 class TreeGroupLasso(_ForestPenalty):
-    """Tree-structured group lasso: strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|) over the subtrees
-    g of a forest.
+    """Forest penalty: tree-structured group lasso with the Euclidean norm of each subtree.
 
-    The last sum runs over the entries of the subtrees. Each entry may have its own step; if steps differ within a tree,
-    the prox is computed by Newton's method."""
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of subtree g of
+    a forest, and weight_g is the factor of the subtree. The last sum runs over the entries of the subtrees. Each entry
+    may have its own step; if steps differ within a tree, Newton's method computes the prox."""
 
     iterated = True
 
@@ -103,19 +110,20 @@ class TreeGroupLasso(_ForestPenalty):
             )
 
     def _measures(self, W: Tensor) -> Tensor:
-        """The Euclidean norm of each subtree: float64 [nodes]."""
+        """Forest penalty: the Euclidean norm of the weights W over each subtree: float64 [nodes]."""
         return self.groups.norms(W)
 
     def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
-        """The prox with Euclidean norms at the given strength."""
+        """Forest penalty: the prox of Euclidean norms of subtrees at the given strength, in place."""
         return prox.forest_shrink_(W, self.groups, strength * (1 - self.mix), strength * self.mix, steps, self.accuracy)
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The norm of the smallest subgradient on each subtree.
+        """Forest penalty: the norm of the smallest subgradient of loss plus penalty over each subtree.
 
-        The norms of nonzero subtrees have a gradient, which is added. The zero subtrees can balance part of the sum; by
-        Moreau's decomposition, what remains is the prox of their part of the penalty."""
+        `grad` is the gradient of the loss at W. The norms of nonzero subtrees have gradients, which are added. Zero
+        subtrees can balance part of the sum. By Moreau's decomposition, the remainder is the prox of the zero subtrees'
+        part of the penalty."""
         norms, reach = self.groups.norms(W), self.strength * (1 - self.mix) * self.groups.weight
         pull = self.groups.add_down(torch.where(norms > 0, reach / norms, 0.0))
         rest = grad + self.groups.expand(pull, fill=0.0).to(W.dtype) * W
@@ -127,41 +135,44 @@ class TreeGroupLasso(_ForestPenalty):
 
 
 class TreeGroupLassoMax(_ForestPenalty):
-    """Tree-structured group lasso with the maximum norm: strength * ((1 - mix) * sum_g weight_g max|W_g| + mix * sum
-    |W_i|) over the subtrees g of a forest.
+    """Forest penalty: tree-structured group lasso with the maximum norm of each subtree.
 
-    The last sum runs over the entries of the subtrees. Each entry may have its own step."""
+    The value is strength * ((1 - mix) * sum_g weight_g max |W_g| + mix * sum |W_i|). W_g are the weights of subtree g
+    of a forest, and weight_g is the factor of the subtree. The last sum runs over the entries of the subtrees. Each
+    entry may have its own step."""
 
     def _measures(self, W: Tensor) -> Tensor:
-        """The maximum norm of each subtree: float64 [nodes]."""
+        """Forest penalty: the maximum norm of the weights W over each subtree: float64 [nodes]."""
         return self.groups.maxima(W)
 
     def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
-        """The prox with maximum norms at the given strength."""
+        """Forest penalty: the prox of maximum norms of subtrees at the given strength, in place."""
         return prox.forest_clip_(W, self.groups, strength * (1 - self.mix), strength * self.mix, steps)
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The norm of the proximal gradient residual W - prox(W - grad) on each subtree. It is zero exactly where the
-        distance to the subdifferential is."""
+        """Forest penalty: the norm over each subtree of the proximal gradient residual W - prox(W - grad).
+
+        `grad` is the gradient of the loss at W. The residual is zero exactly where -grad is a subgradient of the
+        penalty."""
         return self.groups.norms(residual(self.prox_, W, grad))
 
     def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The norm of the proximal gradient residual under the constraint W >= 0, on each subtree."""
+        """Forest penalty: the norm over each subtree of the proximal gradient residual, under W >= 0."""
         return self.groups.norms(residual(self.nonnegative_prox_, W, grad))
 
     def _selects_entries(self) -> bool:
-        """True, as the maximum norm also makes single entries zero."""
+        """Forest penalty with maximum norms: True, as the prox also makes single entries zero."""
         return True
 
 
 def critical_by_newton(
     omega: Callable[[Tensor], Tensor], prox_: Callable[[Tensor, Tensor], Tensor], pull: Tensor
 ) -> Tensor:
-    """The critical strength of a norm omega: the smallest strength at which the prox of strength * omega maps `pull` to
-    zero.
+    """Forest penalty: the critical strength of a norm omega by Newton's method.
 
-    The prox has steps of 1; its result V is `pull` minus its projection on the dual ball of radius `strength`. ||V|| is
-    convex in the strength with slope -omega(V) / ||V||, so Newton's method from zero never passes the root."""
+    This is the smallest strength at which the prox of strength * omega, with steps of 1, maps `pull` to zero. At a
+    strength s the prox V of `pull` is `pull` minus its projection on the dual ball of radius s. ||V|| is convex in s
+    with slope -omega(V) / ||V||. So Newton's method from zero never passes the root."""
     critical = torch.zeros((), dtype=torch.float64, device=pull.device)
     for _ in range(ROUNDS):
         V = prox_(pull.clone(), critical)

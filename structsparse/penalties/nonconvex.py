@@ -1,8 +1,9 @@
-"""Nonconvex penalties, which shrink large weights little or not at all: log-sum, group MCP, l0, reweighted group lasso.
+"""Nonconvex penalties, which shrink large weights little or not at all.
 
-The result of training depends on the starting point. Each prox is the global minimum of its own objective. For
-penalties of group norms, the prox takes one step for all entries of a group. `Reweighting` instead trains in rounds
-with a weighted group lasso, which allows a step per entry."""
+The penalties are log-sum, minimax concave (MCP), l0 and the reweighted group lasso. The result of training depends on
+the starting point. Each prox is the global minimum of its objective. For penalties of group norms, the prox takes one
+step for all entries of a group. `Reweighting` instead trains in rounds with a weighted group lasso, which allows a step
+per entry."""
 
 from __future__ import annotations
 
@@ -20,12 +21,14 @@ from structsparse.prox import Steps
 from structsparse.prox.nonconvex import Movement, drop_groups_, firm, hard, log_sum, move_entries_, move_groups_
 from structsparse.prox.steps import refuse_entry_steps
 
-FOREVER = 1e30  # weight of zero groups, which keeps them at zero; finite, so that 0 * FOREVER is 0
+FOREVER = 1e30  # factor of zero groups that keeps zero groups zero; finite, so that 0 * FOREVER is 0
 
 
 class Radial(Penalty):
-    """Base of concave penalties: strength * sum_g weight_g h(||W_g||), or strength * sum h(|W_i|) without groups, with
-    h(0) = 0."""
+    """Base of nonconvex penalties: a concave function h of each group norm or of each absolute entry.
+
+    The value is strength * sum_g weight_g h(||W_g||), or strength * sum h(|W_i|) without groups, with h(0) = 0. W_g are
+    the weights of group g, and weight_g is the factor of the group."""
 
     convex = False
     takes = (None, Partition)
@@ -35,24 +38,26 @@ class Radial(Penalty):
 
     @abstractmethod
     def height(self, size: Tensor) -> Tensor:
-        """The function h at sizes of at least 0, entry by entry."""
+        """Nonconvex penalty: the concave function h at nonnegative sizes, elementwise."""
 
     @abstractmethod
     def slope(self, size: Tensor) -> Tensor:
-        """The derivative of h, from the right, entry by entry."""
+        """Nonconvex penalty: the derivative of the concave function h at nonnegative sizes, elementwise.
+
+        At zero it is the derivative from the right."""
 
     @abstractmethod
     def movement(self) -> Movement:
-        """How far the prox moves a norm, in the form that `prox.nonconvex` takes."""
+        """Nonconvex penalty: how far the prox moves a size towards zero, as a `Movement`."""
 
     def value(self, W: Tensor) -> Tensor:
-        """The value of the penalty: strength * sum of h over groups or entries."""
+        """Nonconvex penalty: the value, strength times the sum of h over group norms or absolute entries."""
         if self.groups is None:
             return self.strength * self.height(W.abs()).sum(dtype=torch.float64)
         return self.strength * (self.groups.weight * self.height(self.groups.norms(W))).sum()
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The prox, in place: move each entry or group norm towards zero."""
+        """Nonconvex penalty: the prox, in place, which moves each entry or group norm towards zero."""
         if self.groups is None:
             return move_entries_(W, self.strength, steps, self.movement())
         name = type(self).__name__
@@ -61,7 +66,9 @@ class Radial(Penalty):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The size of the smallest subgradient of loss plus penalty, in each group or row."""
+        """Nonconvex penalty: norm of the smallest subgradient of loss plus penalty in each group or row.
+
+        `grad` is the gradient of the loss at W."""
         if self.groups is None:
             pull = (self.strength * self.slope(W.abs())).to(W.dtype)
             return row_norms(torch.where(W != 0, grad + pull * W.sign(), grad - torch.clamp(grad, -pull, pull)))
@@ -73,7 +80,9 @@ class Radial(Penalty):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The smallest strength at which zero is a local optimum: that of the lasso or group lasso, as h'(0) = 1."""
+        """Nonconvex penalty: the smallest strength at which zero is a local optimum.
+
+        It equals the critical strength of the lasso or group lasso, as the derivative of h at zero is 1."""
         if self.groups is None:
             size = grad_at_zero.abs().double().flatten()
         else:
@@ -83,110 +92,116 @@ class Radial(Penalty):
 
     @property
     def by_entry(self) -> bool:
-        """Whether the penalty is a sum over single entries."""
+        """Nonconvex penalty: whether the penalty is a sum over single entries, without groups."""
         return self.groups is None
 
     def survivors(self, W: Tensor) -> Tensor:
-        """Mask of the entries that lie in nonzero groups or in none; without groups, of the nonzero entries."""
+        """Nonconvex penalty: mask of the entries that lie in nonzero groups or in no group.
+
+        Without groups, the mask selects the nonzero entries."""
         if self.groups is None:
             return W != 0
         return self.groups.expand(self.groups.alive(W), fill=True).expand_as(W)
 
 
 class LogSum(Radial):
-    """Log-sum penalty: strength * sum_g weight_g epsilon log(1 + ||W_g|| / epsilon); without groups, of single entries.
+    """Nonconvex log-sum penalty: strength * sum_g weight_g epsilon log(1 + ||W_g|| / epsilon).
 
-    The slope at zero is that of the lasso or group lasso, which is the limit for large epsilon."""
+    W_g are the weights of group g, and weight_g is the factor of the group. Without groups the sum runs over single
+    entries. The slope at zero is that of the group lasso or lasso. For large epsilon the penalty tends to the group
+    lasso or lasso."""
 
     def __init__(self, strength: float, epsilon: float, groups: Partition | None = None):
         super().__init__(strength, groups)
         self.epsilon = checked_positive(epsilon, f"the epsilon of {type(self).__name__}")
 
     def height(self, size: Tensor) -> Tensor:
-        """The log-sum function h(t) = epsilon log(1 + t / epsilon)."""
+        """Nonconvex log-sum penalty: the function h(t) = epsilon log(1 + t / epsilon) of a size t."""
         return self.epsilon * torch.log1p(size / self.epsilon)
 
     def slope(self, size: Tensor) -> Tensor:
-        """The derivative of h: epsilon / (epsilon + t)."""
+        """Nonconvex log-sum penalty: the derivative h'(t) = epsilon / (epsilon + t) at a size t."""
         return self.epsilon / (self.epsilon + size)
 
     def movement(self) -> Movement:
-        """The log-sum prox of a norm."""
+        """Nonconvex log-sum penalty: how far the prox moves a size towards zero."""
         return log_sum(self.epsilon)
 
 
 class GroupMCP(Radial):
-    """Minimax concave penalty (MCP): strength * sum_g weight_g h(||W_g||), h(t) = t - t^2 / (2 reach) up to reach,
-    reach / 2 beyond.
+    """Nonconvex minimax concave penalty (MCP): strength * sum_g weight_g h(||W_g||).
 
-    Norms above `reach` are not shrunk at all. Without groups the penalty is that of single entries."""
+    Here h(t) = t - t^2 / (2 reach) for t up to `reach`, and reach / 2 beyond. W_g are the weights of group g, and
+    weight_g is the factor of the group. Norms above `reach` are not shrunk at all. Without groups the sum runs over
+    single entries."""
 
     def __init__(self, strength: float, reach: float, groups: Partition | None = None):
         super().__init__(strength, groups)
         self.reach = checked_positive(reach, f"the reach of {type(self).__name__}")
 
     def height(self, size: Tensor) -> Tensor:
-        """The MCP function h(t) = t - t^2 / (2 reach), constant beyond reach."""
+        """Nonconvex MCP penalty: the function h(t) = t - t^2 / (2 reach) of a size t, constant beyond `reach`."""
         near = size.clamp(max=self.reach)
         return near * (1 - near / (2 * self.reach))
 
     def slope(self, size: Tensor) -> Tensor:
-        """The derivative of h: 1 - t / reach, zero beyond reach."""
+        """Nonconvex MCP penalty: the derivative h'(t) = 1 - t / reach at a size t, zero beyond `reach`."""
         return (1 - size / self.reach).clamp(min=0)
 
     def movement(self) -> Movement:
-        """The prox of MCP on a norm: firm thresholding."""
+        """Nonconvex MCP penalty: how far the prox, a firm threshold, moves a size towards zero."""
         return firm(self.reach)
 
 
 class L0(Radial):
-    """l0 penalty: strength * number of nonzero entries, or strength * sum of weight_g over nonzero groups.
+    """Nonconvex l0 penalty: strength * number of nonzero entries, or strength * sum of weight_g over nonzero groups.
 
-    Zero is a local optimum at any strength above 0, so there is no critical strength."""
+    weight_g is the factor of group g. Zero is a local optimum at any strength above 0, so there is no critical
+    strength."""
 
     def __init__(self, strength: float, groups: Partition | None = None):
         super().__init__(strength, groups)
 
     def height(self, size: Tensor) -> Tensor:
-        """The l0 function h(t): 1 above zero, 0 at zero."""
-        return (size > 0) + 0 * size  # so that autograd has a gradient, which is zero
+        """Nonconvex l0 penalty: the function h of a size, 1 above zero and 0 at zero."""
+        return (size > 0) + 0 * size  # the second term gives autograd a gradient (zero)
 
     def slope(self, size: Tensor) -> Tensor:
-        """The derivative of h: zero everywhere."""
+        """Nonconvex l0 penalty: the derivative of h, zero everywhere."""
         return torch.zeros_like(size)
 
     def movement(self) -> Movement:
-        """The prox of l0 on an entry: hard thresholding."""
+        """Nonconvex l0 penalty: how far the prox, a hard threshold, moves an entry towards zero."""
         return hard()
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The prox of l0, in place: hard thresholding of entries or of whole groups."""
+        """Nonconvex l0 penalty: the prox, in place: a hard threshold of entries or of whole groups."""
         if self.groups is None:
             return super().prox_(W, steps)
         return drop_groups_(W, self.groups, self.strength, steps)
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The size of the gradient in each group or row, at the nonzero weights only."""
+        """Nonconvex l0 penalty: norm of the loss gradient in each group or row, at the nonzero weights only."""
         if self.groups is None:
             return row_norms(grad.masked_fill((W == 0) & (self.strength > 0), 0.0))
         held = ~self.groups.alive(W) & (self.strength * self.groups.weight > 0)
         return self.groups.norms(grad).masked_fill(held, 0.0)
 
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """None, as zero is a local optimum at any strength."""
+        """Nonconvex l0 penalty: no critical strength (None), as zero is a local optimum at any strength."""
         return None
 
 
 class Round(NamedTuple):
-    """The result of one round of reweighting."""
+    """Nonconvex penalty by reweighting: the result of one round."""
 
-    number: int
+    number: int  # number of the round, from 1
     alive: int  # number of nonzero groups
-    groups: int
+    groups: int  # number of all groups
     scale: float  # scale of the norms: epsilon, or the median norm of nonzero groups
-    lightest: float  # smallest weight of a nonzero group, relative to its initial weight and without growth
-    heaviest: float
+    lightest: float  # smallest new factor / initial factor of a nonzero group, without growth
+    heaviest: float  # largest new factor / initial factor of a nonzero group, without growth
 
     def __str__(self) -> str:
         return (
@@ -196,19 +211,20 @@ class Round(NamedTuple):
 
 
 class Reweighting:
-    """Reweighted group lasso: rounds of training after which large groups get smaller weights, which approximates a
-    log-sum penalty.
+    """Nonconvex penalty by reweighting: rounds of group lasso training, which give large groups smaller factors.
 
-    After each round `update` sets `penalty.groups.weight` from the initial weights base_g:
+    After each round, `update` sets the factor weight_g of each group g from the initial factor base_g. W_g are the
+    weights of group g.
 
     With `epsilon`, weight_g <- base_g * epsilon / (epsilon + ||W_g||). Up to a constant, the group lasso with these
-    weights is an upper bound of LogSum(strength, epsilon) that is tight at W. So lowering loss + group lasso also
+    factors is an upper bound of LogSum(strength, epsilon) that is tight at W. So lowering loss + group lasso also
     lowers loss + log-sum.
 
     Without epsilon, weight_g <- base_g * (median norm of nonzero groups) / ||W_g||. No scale must be chosen, and zero
-    groups stay zero. Each round multiplies all weights by `growth`, so that fewer and fewer groups stay nonzero.
+    groups stay zero.
 
-    The strength on single entries (mix > 0) does not change."""
+    In both cases each round multiplies all factors by `growth`. With growth above 1, fewer and fewer groups stay
+    nonzero. The strength on single entries (mix > 0) does not change."""
 
     def __init__(self, penalty: Blocks, epsilon: float | None = None, growth: float = 1.0):
         if not penalty.reweightable:
@@ -220,7 +236,9 @@ class Reweighting:
 
     @torch.no_grad()
     def update(self, W: Tensor) -> Round:
-        """Set the weights of the groups for the next round, from the weights W that the last round has found."""
+        """Nonconvex penalty by reweighting: set the group factors for the next round.
+
+        `W` holds the weights that training found in the last round."""
         groups = self.penalty.groups
         norms, alive = self.penalty.sizes(W), groups.alive(W)
         scale = self.epsilon if self.epsilon is not None else float(norms[alive].median()) if alive.any() else 0.0
@@ -231,10 +249,11 @@ class Reweighting:
         return Round(self.rounds, int(alive.sum()), len(groups), scale, min(living), max(living))
 
     def state_dict(self) -> dict:
-        """The state for a checkpoint: number of rounds and initial weights. The penalty itself saves the current
-        weights of the groups."""
+        """Nonconvex penalty by reweighting: number of rounds and initial group factors, for a checkpoint.
+
+        The group lasso penalty itself saves the current factors."""
         return {"rounds": self.rounds, "base": self.base}
 
     def load_state_dict(self, state: dict) -> None:
-        """Restore the number of rounds and the initial weights of the groups."""
+        """Nonconvex penalty by reweighting: restore the number of rounds and the initial group factors."""
         self.rounds, self.base = state["rounds"], state["base"]

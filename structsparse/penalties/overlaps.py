@@ -1,4 +1,4 @@
-"""Overlapping group lasso: with the exact prox, with one prox per family of disjoint groups, and by consensus ADMM."""
+"""Overlapping group lasso penalties: exact prox, one prox per family of disjoint groups, or consensus ADMM."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from structsparse.kernels.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, past_signs
 from structsparse.prox import Steps
 
-ROUGH, FINE = 1e-2, 1e-12  # accuracy of the first and last prox in the search for a critical strength
-PATIENCE = 60  # rounds over the groups in each of these proxes
-# the prox becomes more accurate if the relative gain is at most the larger of GAIN * accuracy and LEAST_GAIN
+ROUGH, FINE = 1e-2, 1e-12  # tolerance of the first and of the last prox in the search for a critical strength
+PATIENCE = 60  # rounds over the groups in each prox of this search, at most
+# the tolerance falls if a Newton step raises the strength by a share of at most max(GAIN * tolerance, LEAST_GAIN)
 GAIN, LEAST_GAIN = 0.01, 1e-10
-ROUNDS = 60  # Newton steps towards a critical strength, at most; usually fewer than twelve are needed
+ROUNDS = 60  # Newton iterations for a critical strength, at most; usually fewer than twelve are needed
 
 
 def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[..., Tensor], dual: Tensor) -> Tensor:
-    """The critical strength of a norm omega by Newton's method: the smallest s at which V = prox of s * omega at `size`
-    is zero.
+    """Overlapping group lasso penalty: the critical strength of a norm omega, by Newton's method.
 
-    `size` is nonnegative and the prox has steps of 1. ||V|| is convex in s with slope -omega(V) / ||V||, so Newton's
-    method from the left never passes the root. Each iterate  <size, V> / omega(V)  is a lower bound of the root for any
-    V. So the first proxes may be rough, and each starts from the dual of the previous prox."""
+    This is the smallest s at which V is zero, where V is the prox of s * omega at `size`. `size` is nonnegative and the
+    prox has steps of 1. `dual` holds the dual variables of the prox.
+
+    ||V|| is convex in s with slope -omega(V) / ||V||, so Newton's method from the left never passes the root. Each
+    iterate <size, V> / omega(V) is a lower bound of the root for any V. So the first proxes may be rough, and each prox
+    starts from the dual variables of the previous prox."""
     critical, V, tolerance = size.new_zeros(()), size, ROUGH
     for _ in range(ROUNDS):
         value = omega(V)
@@ -37,7 +39,7 @@ def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[...,
         if not bool(bound > critical * (1 + max(GAIN * tolerance, LEAST_GAIN))):
             if tolerance <= FINE:
                 break
-            tolerance = max(FINE, 0.01 * tolerance)  # V may be too inaccurate for a gain although this is not the root
+            tolerance = max(FINE, 0.01 * tolerance)  # the root may be farther, but this V is too inaccurate to show it
         before, critical = critical, torch.maximum(bound, critical)
         dual *= torch.where(before > 0, critical / before, 0.0)
         V = shrink(size, critical, tolerance=tolerance, dual=dual, tell=False, rounds=PATIENCE)
@@ -45,14 +47,18 @@ def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[...,
 
 
 class OverlappingGroupLasso(Penalty):
-    """Overlapping group lasso: strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|) over groups that may
-    overlap.
+    """Overlapping group lasso penalty: group norms over groups that may overlap, with an exact prox.
 
-    The last sum runs over the entries of the groups. A Partition is converted to a Cover of its nonempty groups.
-    `prox_` is the true proximal operator up to `tolerance`. Its distance from the minimum is at most tolerance * ||W||,
-    both norms in the metric 1 / steps, as certified by its duality gap. The precision of W is the limit. Entries of
-    groups whose dual lies inside its ball are exactly zero. With `warm`, each prox starts from the dual of the previous
-    call. This saves rounds while W changes little, but the last digits then depend on earlier calls."""
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of group g, and
+    weight_g is the factor of the group. The last sum runs over the entries of the groups. A Partition is converted to a
+    Cover of its nonempty groups.
+
+    `prox_` is the proximal operator up to `tolerance`: the duality gap bounds the distance from the minimum by
+    tolerance * ||W||. Both norms are in the metric 1 / steps. The precision of W limits the accuracy. Entries of a
+    group become exactly zero if the dual variables of the group lie inside their ball.
+
+    With `warm`, each prox starts from the dual variables of the previous call. This saves rounds while W changes
+    little, but the last digits then depend on earlier calls."""
 
     groups: Cover
     takes = (Cover, Partition)
@@ -66,23 +72,24 @@ class OverlappingGroupLasso(Penalty):
         self.warm, self._duals = warm, {}
 
     def value(self, W: Tensor) -> Tensor:
-        """The value of the overlapping group lasso: weighted group norms plus l1, times the strength."""
+        """Overlapping group lasso penalty: the value, strength times weighted group norms plus l1 norm."""
         omega = (1 - self.mix) * (self.groups.weight * self.groups.norms(W)).sum()
         if self.mix > 0:
             omega = omega + self.mix * power_sum(self._grouped(W), 1)
         return self.strength * omega
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The exact prox of the overlapping group lasso up to `tolerance`, in place."""
+        """Overlapping group lasso penalty: the exact prox up to `tolerance`, in place."""
         strengths = self.strength * (1 - self.mix), self.strength * self.mix
         return prox.overlapping_shrink_(W, self.groups, *strengths, steps, self.tolerance, self._dual(W, steps))
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The norm of the smallest subgradient of loss plus penalty on the entries of each group.
+        """Overlapping group lasso penalty: norm of the smallest subgradient of loss plus penalty over each group.
 
-        The norms of nonzero groups have a gradient, which is added. The zero groups and zero entries can balance part
-        of the sum; by Moreau's decomposition, what remains is a prox of the sum."""
+        `grad` is the gradient of the loss at W. The norms of nonzero groups have gradients, which are added. Zero
+        groups and zero entries can balance part of the sum. By Moreau's decomposition, the remainder is a prox of the
+        sum."""
         groups, strength = self.groups, self.strength * (1 - self.mix)
         norms = groups.norms(W)
         pull = groups.scatter(torch.where(norms > 0, strength * groups.weight / norms, 0.0))
@@ -94,44 +101,48 @@ class OverlappingGroupLasso(Penalty):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The critical strength, which is the dual norm of the gradient: the prox at the gradient is zero from there
-        on."""
-        if self.mix == 0 and len(self.groups.atoms) < grad_at_zero.numel():  # only the norm of each atom matters
+        """Overlapping group lasso penalty: the critical strength, which is the dual norm of the gradient.
+
+        `grad_at_zero` is the gradient of the loss at W = 0. From the critical strength on, the prox at this gradient is
+        zero."""
+        if self.mix == 0 and len(self.groups.atoms) < grad_at_zero.numel():  # without l1, only atom norms matter
             return OverlappingGroupLasso(self.groups.outline(), 1.0).critical(self.groups.atoms.norms(grad_at_zero))
         covered = self.groups.covered() & self.groups.expand(self._reached(), fill=False)
         size = torch.where(covered, grad_at_zero.abs().double(), 0.0)
         return climb(size, self._omega, self._shrunk, prox.new_dual(self.groups, 1.0, size.device))
 
     def survivors(self, W: Tensor) -> Tensor:
-        """Mask of the entries that lie in no zero group. If entries are penalised too (mix > 0), only nonzero entries
-        survive."""
+        """Overlapping group lasso penalty: mask of the entries that lie in no zero group.
+
+        If entries are penalised too (mix > 0), zero entries of the groups are excluded."""
         spared = self.groups.spared(W).expand_as(W)
         return spared & ((W != 0) | ~self.groups.covered()) if self.mix > 0 else spared
 
     def _omega(self, V: Tensor) -> Tensor:
-        """The norm that the penalty multiplies by its strength."""
+        """Overlapping group lasso penalty: the norm of V that the penalty multiplies by its strength."""
         total = (1 - self.mix) * (self.groups.weight * self.groups.norms(V)).sum()
         return total + self.mix * V.abs().sum()
 
     def _shrunk(self, size: Tensor, strength: Tensor, **how) -> Tensor:
-        """The prox of the penalty at this strength, of the vector `size`, with steps of 1."""
+        """Overlapping group lasso penalty: the prox of the vector `size` at the given strength, with steps of 1."""
         return prox.overlapping_shrink_(
             size.clone(), self.groups, strength * (1 - self.mix), strength * self.mix, 1.0, **how
         )
 
     def _reached(self) -> Tensor:
-        """Mask of the atoms that are penalised."""
+        """Overlapping group lasso penalty: mask of the penalised atoms, the sets of entries that no group divides."""
         if self.mix > 0:
             return self.groups.multiplicity > 0
         return self.groups.scatter(self.groups.weight > 0) > 0
 
     def _grouped(self, W: Tensor) -> Tensor:
-        """W with zeros at the entries that lie in no group."""
+        """Overlapping group lasso penalty: copy of W with zeros at the entries that lie in no group."""
         return torch.where(self.groups.covered(), W, 0.0) if self.groups.free else W
 
     def _dual(self, W: Tensor, steps: Steps) -> Tensor | None:
-        """The dual from which a warm prox starts; None without `warm`. One is kept for steps by atom, another for steps
-        by entry."""
+        """Overlapping group lasso penalty: dual variables from which a warm prox starts; None without `warm`.
+
+        There are separate dual variables for one step per atom and for a step per entry."""
         if not self.warm:
             return None
         over_atoms = prox.one_step_per_atom(self.groups, steps)
@@ -142,7 +153,9 @@ class OverlappingGroupLasso(Penalty):
 
 
 def _checked_cover(groups, penalty: str) -> Cover:
-    """The groups as a Cover; a Partition is converted to a Cover whose groups do not overlap."""
+    """Overlapping group lasso penalty: the groups as a Cover; a Partition is converted to a Cover.
+
+    `penalty` is the name of the penalty in the error message."""
     if isinstance(groups, Partition):
         return cover_families([groups])
     if not isinstance(groups, Cover):
@@ -154,11 +167,11 @@ def _checked_cover(groups, penalty: str) -> Cover:
 
 
 class NestedGroupLasso(OverlappingGroupLasso):
-    """Group lasso over nested groups: strength * sum_g weight_g ||W_g||. Of two groups that overlap, one contains the
-    other.
+    """Group lasso penalty over nested groups, where one of two overlapping groups contains the other.
 
-    With one step for all entries the prox is exact after one round, inner groups first. The critical strength of each
-    group is then known, so a budget of groups is possible, see callbacks.budget."""
+    The value is strength * sum_g weight_g ||W_g||. W_g are the weights of group g, and weight_g is the factor of the
+    group. With one step for all entries the prox is exact after one round, inner groups first. The critical strength of
+    each group is then known, so a budget of groups is possible, see callbacks.budget."""
 
     def __init__(self, groups: Cover, strength: float, tolerance: float = prox.TOLERANCE):
         super().__init__(groups, strength, 0.0, tolerance)
@@ -170,23 +183,30 @@ class NestedGroupLasso(OverlappingGroupLasso):
 
     @property
     def families(self) -> list[int]:
-        """The number of groups in the only family: all groups have the same strength."""
+        """Overlapping (nested) group lasso penalty: the number of groups in the only family, as a list.
+
+        All groups have the same strength."""
         return [len(self.groups)]
 
     def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
-        """Apply the prox at the strength that choose(0, critical strengths of the groups) returns."""
+        """Overlapping (nested) group lasso penalty: the prox at a strength that the callback `choose` picks.
+
+        choose(0, critical strengths of the groups) returns the strength, and the groups that must become exactly zero.
+        """
         prox.cut_nested_(W, self.groups, steps, choose, self.tolerance)
 
 
 class SequentialGroupLasso(OverlappingGroupLasso):
-    """Approximate overlapping group lasso: the prox is applied to one family of disjoint groups after the other.
+    """Overlapping group lasso penalty with an approximate prox: one family of disjoint groups after the other.
 
-    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|), where the last sum runs over the
-    entries of the groups. Where families overlap, `prox_` is not the prox of this value: it shrinks overlapping groups
-    more or less, makes others zero, and its fixed points are not the optimum. It costs one pass over all groups.
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of group g, and
+    weight_g is the factor of the group. The last sum runs over the entries of the groups.
 
-    `groups`: a Cover, which is split into disjoint families, or a list of Partitions in the order of their application.
-    `shared`: whether one budget counts the groups of all families together, see callbacks.budget."""
+    Where families overlap, `prox_` is not the prox of this value. It shrinks overlapping groups more or less, sets
+    other groups to zero, and its fixed points are not the optimum. It costs one pass over all groups.
+
+    `groups` is a Cover, which is split into disjoint families, or a list of Partitions in the order of application.
+    `shared`: whether all families share one budget of nonzero groups, see callbacks.budget."""
 
     def __init__(self, groups: Cover | Sequence[Partition], strength: float, mix: float = 0.0, shared: bool = False):
         if isinstance(groups, Partition):
@@ -205,45 +225,52 @@ class SequentialGroupLasso(OverlappingGroupLasso):
         self.turns = prox.turns(cover, colours)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The approximate prox, in place: the proxes of the families one after the other."""
+        """Overlapping group lasso penalty: the approximate prox, in place, one family of groups after the other."""
         strengths = self.strength * (1 - self.mix), self.strength * self.mix
         return prox.shrink_in_turn_(W, self.groups, self.turns, *strengths, steps)
 
     @property
     def families(self) -> list[int]:
-        """The number of groups in each family; empty, so that no budget is possible, if entries are penalised beside
-        several families."""
+        """Overlapping group lasso penalty: the number of groups in each family of disjoint groups.
+
+        The list is empty if entries are penalised and there are several families: no budget is possible then."""
         if self.mix > 0 and len(self.turns) > 1:
             return []
         return [turn.groups.stop - turn.groups.start for turn in self.turns]
 
     def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
-        """Apply the prox of each family k at the strength that choose(k, critical strengths of the groups) returns."""
+        """Overlapping group lasso penalty: the prox of each family of groups at a strength that `choose` picks.
+
+        choose(k, critical strengths of the groups) returns the strength for family k, and the groups that must become
+        exactly zero."""
         prox.cut_in_turn_(W, self.groups, self.turns, steps, choose)
 
 
 class Residuals(NamedTuple):
-    """The residuals of consensus ADMM, both zero at the optimum: primal, the distance of copies from weights; dual, rho
-    times the change of the copies."""
+    """Overlapping group lasso penalty: the residuals of consensus ADMM, both zero at the optimum."""
 
-    primal: Tensor
-    dual: Tensor
+    primal: Tensor  # norm of the difference between weights and copies
+    dual: Tensor  # rho times the norm of the change of the summed copies
 
 
 class ConsensusGroupLasso(OverlappingGroupLasso):
-    """Overlapping group lasso by consensus ADMM: strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|).
+    """Overlapping group lasso penalty by consensus ADMM, where each group has a copy of its weights.
 
-    The last sum runs over the entries of the groups. Each group has its own copy v_g of its weights and a scaled dual
-    u_g. `prox_` is the prox of  strength * mix * ||W||_1 + rho / 2 * sum_g ||W_g - v_g + u_g||^2,  which pulls W
-    towards the copies. `outer_update(W)` then updates copies and duals:
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of group g, and
+    weight_g is the factor of the group. The last sum runs over the entries of the groups.
+
+    v_g is the copy of the weights of group g, and u_g are scaled dual variables. `prox_` is the prox of strength * mix
+    * ||W||_1 + rho / 2 * sum_g ||W_g - v_g + u_g||^2, which pulls W towards the copies. Then `outer_update(W)` updates
+    copies and dual variables:
 
         v_g <- group prox of (W_g + u_g) with strength * (1 - mix) * weight_g / rho,    u_g <- u_g + W_g - v_g.
 
-    In turn, with W near the minimum of loss and pull before each update, they converge to the optimum of loss plus
-    value for every rho. If stopped early they do not reach the optimum. `adaptive` changes rho, by at least a factor of
-    two and at most ten, towards equal relative residuals. W has exact zeros only if mix is above 0; the copies have
-    exact zeros, and `survivors` uses the copies. Memory and time are linear in the number of copied entries, each with
-    float64 values of v and u."""
+    If W is near the minimum of loss plus pull before each update, the iteration converges to the optimum of loss plus
+    value for every rho. An early stop does not reach the optimum. `adaptive` changes rho towards equal relative
+    residuals, by a factor between two and ten.
+
+    W has exact zeros only if mix is above 0. The copies have exact zeros, and `survivors` uses the copies. Memory and
+    time are linear in the number of copied entries, each with float64 values of v and u."""
 
     def __init__(self, groups: Cover, strength: float, mix: float = 0.0, rho: float = 1.0, adaptive: bool = False):
         super().__init__(groups, strength, mix)
@@ -255,12 +282,14 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
         self.register_buffer("updates", torch.zeros((), dtype=torch.long))
         for name, length in (("copies", groups.copies), ("duals", groups.copies)):
             self.register_buffer(name, torch.zeros(length, dtype=torch.float64))
-        for name in ("copy_sums", "dual_sums"):  # sums over the groups of each entry, atom by atom
+        for name in ("copy_sums", "dual_sums"):  # sums over the groups of each entry, in the order atom by atom
             self.register_buffer(name, torch.zeros(entries, dtype=torch.float64))
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The prox of l1 plus the quadratic pull towards the copies, in place."""
+        """Overlapping group lasso penalty by consensus ADMM: the prox of l1 norm plus quadratic pull, in place.
+
+        The quadratic pull draws W towards the copies of the groups."""
         self.groups.atoms.check(W)
         return prox.towards_consensus_(
             W, self.groups, self.copy_sums - self.dual_sums, self.rho, self.strength * self.mix, steps
@@ -268,7 +297,9 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
 
     @torch.no_grad()
     def outer_update(self, W: Tensor) -> Residuals:
-        """An outer iteration of consensus ADMM: update copies and duals from the weights W; returns the residuals."""
+        """Overlapping group lasso penalty by consensus ADMM: an outer iteration, which updates copies and duals.
+
+        `W` holds the current weights. Returns the residuals."""
         self.groups.atoms.check(W)
         before = self.copy_sums.clone()
         reach = self.strength * (1 - self.mix) * self.groups.weight / self.rho
@@ -282,13 +313,17 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
         return residuals
 
     def survivors(self, W: Tensor) -> Tensor:
-        """Mask of the entries that lie in no group with a zero copy; with mix > 0, only the nonzero ones."""
+        """Overlapping group lasso penalty by consensus ADMM: mask of the entries that lie in no group with a zero copy.
+
+        Entries of zero groups are excluded, and with mix > 0 all zero entries of the groups."""
         if not bool(self.updates):
             return super().survivors(W)
         return super().survivors(W) & prox.spared_by_copies(self.groups, self.copies).view(W.shape)
 
     def _balance(self, residuals: Residuals, size: Tensor) -> None:
-        """Change rho towards equal relative residuals; the products rho * duals stay the same."""
+        """Overlapping group lasso penalty by consensus ADMM: change rho towards equal relative residuals.
+
+        The products rho * duals stay the same. `size` is the larger norm of copies and weights."""
         tiny = torch.finfo(torch.float64).tiny
         primal = residuals.primal / size.clamp(min=tiny)
         dual = residuals.dual / (self.rho * self.dual_sums.norm()).clamp(min=tiny)

@@ -1,4 +1,4 @@
-"""Wrappers that add a nonnegativity constraint or a ridge (squares) to any penalty."""
+"""Penalty wrappers, which add a nonnegativity constraint or a ridge (squares) to any penalty."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from structsparse.prox.steps import is_scalar
 
 
 class _Around(Penalty):
-    """Base of wrappers: a penalty that contains another one and shares the strength and groups of the inner penalty."""
+    """Base of penalty wrappers: a penalty with an inner penalty, whose strength and groups it shares."""
 
     def __init__(self, penalty: Penalty):
         nn.Module.__init__(self)
@@ -27,74 +27,88 @@ class _Around(Penalty):
 
     @property
     def strength(self) -> Tensor:
+        """Penalty wrapper: the strength of the inner penalty, a float64 scalar tensor."""
         return self.penalty.strength
 
     @strength.setter
     def strength(self, value: float) -> None:
+        """Penalty wrapper: set the strength of the inner penalty."""
         self.penalty.strength = value
 
     @property
     def groups(self) -> Partition | Forest | Cover | None:
+        """Penalty wrapper: the groups of the inner penalty; None if the inner penalty has no groups."""
         return self.penalty.groups
 
     @property
     def convex(self) -> bool:
+        """Penalty wrapper: whether the inner penalty is convex."""
         return self.penalty.convex
 
     @property
     def by_entry(self) -> bool:
+        """Penalty wrapper: whether the inner penalty is a sum of the same function of each entry."""
         return self.penalty.by_entry
 
     def survivors(self, W: Tensor) -> Tensor:
+        """Penalty wrapper: mask of the entries that the inner penalty has selected."""
         return self.penalty.survivors(W)
 
     def held(self, W: Tensor) -> Tensor | None:
+        """Penalty wrapper: mask of the entries that the inner penalty penalises; None if unknown."""
         return self.penalty.held(W)
 
     def fit(self, layout: TableLayout) -> None:
+        """Penalty wrapper: let the inner penalty read the layout of the parameter's rows."""
         self.penalty.fit(layout)
 
     def for_chains(self, lengths: Tensor) -> None:
+        """Penalty wrapper: let the inner penalty count each entry as `lengths` equal weights."""
         self.penalty.for_chains(lengths)
 
 
 class Nonnegative(_Around):
-    """The inner penalty under the constraint that every entry of W is at least 0; infinity elsewhere."""
+    """Penalty wrapper: the inner penalty under the constraint that all weights are nonnegative.
+
+    The value is infinite if an entry of W is negative."""
 
     def value(self, W: Tensor) -> Tensor:
-        """The value of the inner penalty; infinity if an entry is negative."""
+        """Nonnegative penalty wrapper: the value of the inner penalty; infinity if an entry of W is negative."""
         return torch.where((W >= 0).all(), self.penalty.value(W), math.inf)
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The prox of the inner penalty under the constraint V >= 0, in place."""
+        """Nonnegative penalty wrapper: the prox of the inner penalty under the constraint V >= 0, in place."""
         return self.penalty.nonnegative_prox_(W, steps)
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The optimality gap of the inner penalty under the constraint W >= 0."""
+        """Nonnegative penalty wrapper: the optimality gap of the inner penalty under the constraint W >= 0."""
         return self.penalty.nonnegative_gap(W, grad)
 
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """The critical strength of the inner penalty under the constraint W >= 0."""
+        """Nonnegative penalty wrapper: the critical strength of the inner penalty under the constraint W >= 0."""
         return self.penalty.nonnegative_critical(grad_at_zero)
 
     def conjugate(self, gradient: Tensor) -> Dual | None:
-        """The dual of the inner penalty at a gradient, under the constraint W >= 0."""
+        """Nonnegative penalty wrapper: the dual of the inner penalty at a gradient, under the constraint W >= 0."""
         return self.penalty.nonnegative_conjugate(gradient)
 
     @property
     def ridge(self) -> float:
+        """Nonnegative penalty wrapper: the ridge coefficient of the inner penalty."""
         return self.penalty.ridge
 
     @ridge.setter
     def ridge(self, value: float) -> None:
+        """Nonnegative penalty wrapper: set the ridge coefficient of the inner penalty."""
         self.penalty.ridge = value
 
 
 class Ridged(_Around):
-    """The inner penalty plus a ridge: ridge / 2 * sum W_i^2 over all entries, independent of the strength.
+    """Penalty wrapper: the inner penalty plus a ridge, ridge / 2 * sum W_i^2 over all entries.
 
-    The prox is that of the inner penalty at W / (1 + ridge * step), with steps of 1 / (1 / step + ridge)."""
+    The ridge does not depend on the strength. The prox is the prox of the inner penalty at W / (1 + ridge * step), with
+    steps of 1 / (1 / step + ridge)."""
 
     def __init__(self, penalty: Penalty, ridge: float):
         super().__init__(penalty)
@@ -102,65 +116,77 @@ class Ridged(_Around):
         self.takes_steps = False  # whether the inner penalty is known to accept a step per entry
 
     def value(self, W: Tensor) -> Tensor:
-        """The value of the inner penalty plus the ridge."""
+        """Ridge penalty wrapper: the value of the inner penalty plus the ridge."""
         return self.penalty.value(W) + self.ridge / 2 * power_sum(W, 2)
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """The prox of the inner penalty plus ridge, in place."""
+        """Ridge penalty wrapper: the prox of the inner penalty plus ridge, in place."""
         return self.penalty.prox_(W, self._shrink_(W, steps))
 
     @torch.no_grad()
     def nonnegative_prox_(self, W: Tensor, steps: Steps) -> Tensor:
+        """Ridge penalty wrapper: the prox of the inner penalty plus ridge under the constraint V >= 0, in place."""
         return self.penalty.nonnegative_prox_(W, self._shrink_(W, steps))
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """The optimality gap of the inner penalty, where the gradient includes the ridge."""
+        """Ridge penalty wrapper: the optimality gap of the inner penalty at the gradient of loss plus ridge."""
         return self.penalty.gap(W, grad + self.ridge * W)
 
     def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:
+        """Ridge penalty wrapper: the optimality gap at the gradient of loss plus ridge, under W >= 0."""
         return self.penalty.nonnegative_gap(W, grad + self.ridge * W)
 
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
+        """Ridge penalty wrapper: the critical strength of the inner penalty, as the ridge is flat at zero."""
         return self.penalty.critical(grad_at_zero)
 
     def nonnegative_critical(self, grad_at_zero: Tensor) -> Tensor | None:
+        """Ridge penalty wrapper: the critical strength of the inner penalty under the constraint W >= 0."""
         return self.penalty.nonnegative_critical(grad_at_zero)
 
     @torch.no_grad()
     def held(self, W: Tensor) -> Tensor | None:
-        """Mask of the penalised entries: all, as the ridge penalises each."""
+        """Ridge penalty wrapper: mask of the penalised entries, which are all entries.
+
+        The result is None if the inner penalty is not convex. With ridge = 0 the inner penalty decides."""
         if self.ridge == 0:
             return self.penalty.held(W)
         return torch.ones_like(W, dtype=torch.bool) if self.convex else None
 
     @torch.no_grad()
     def conjugate(self, gradient: Tensor) -> Dual | None:
+        """Ridge penalty wrapper: the dual of the inner penalty plus ridge at a gradient of the loss."""
         return self._conjugate(gradient, self.penalty.prox_) if self.ridge > 0 else self.penalty.conjugate(gradient)
 
     @torch.no_grad()
     def nonnegative_conjugate(self, gradient: Tensor) -> Dual | None:
+        """Ridge penalty wrapper: the dual of the inner penalty plus ridge at a gradient, under W >= 0."""
         if self.ridge > 0:
             return self._conjugate(gradient, self.penalty.nonnegative_prox_)
         return self.penalty.nonnegative_conjugate(gradient)
 
     def _conjugate(self, gradient: Tensor, prox_: Callable[[Tensor, Steps], Tensor]) -> Dual:
-        """The dual at a gradient. With a ridge the conjugate at -gradient is finite.
+        """Ridge penalty wrapper: the dual at a gradient, where the ridge makes the conjugate at -gradient finite.
 
-        It is attained at the prox, with steps of 1 / ridge, of -gradient / ridge."""
+        The maximum that defines the conjugate is attained at the prox of -gradient / ridge, with steps of 1 / ridge."""
         best = prox_(gradient / -self.ridge, 1 / self.ridge)
         pulled = -float((gradient * best).sum()) - self.ridge / 2 * float(best.square().sum())
         return Dual(1.0, pulled - float(self.penalty.value(best)))
 
     def for_chains(self, lengths: Tensor) -> None:
+        """Ridge penalty wrapper: refuse collapsed chains of equal weights, which a ridge does not count."""
         raise UserError("a ridge does not count the weights that a collapsed one stands for; set model.collapse=false")
 
     def extra_repr(self) -> str:
+        """Ridge penalty wrapper: the ridge coefficient, shown when the module is printed."""
         return f"ridge={self.ridge:g}"
 
     def _shrink_(self, W: Tensor, steps: Steps) -> Steps:
-        """Apply the ridge's part of the prox to W; returns the shortened steps for the inner penalty."""
+        """Ridge penalty wrapper: apply the prox of the ridge to W in place.
+
+        Returns the shortened steps for the prox of the inner penalty."""
         if not is_scalar(steps) and not self.takes_steps:
-            self.penalty.prox_(torch.zeros_like(W), steps)  # so that an error is raised before W is changed
+            self.penalty.prox_(torch.zeros_like(W), steps)  # raises an error, if any, before W changes
             self.takes_steps = True
         return shrink_and_shorten_(W, self.ridge, steps)

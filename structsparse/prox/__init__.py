@@ -2,8 +2,8 @@
 
 No function here records gradients. `steps` is a float, a scalar tensor, or a tensor that broadcasts to W with one step
 per entry. A step per entry is the inverse of a diagonal metric. An entry with step 0 stays where it is. 0 * inf counts
-as 0, so an entry whose strength is 0 does not move. Contiguous CPU memory goes to the numba kernels, all other tensors
-go to torch code.
+as 0, so an entry whose strength is 0 does not move. The numba kernels process contiguous CPU memory; torch code
+processes all other tensors.
 """
 
 from structsparse.prox.blocks import group_shrink_, sparse_group_shrink_

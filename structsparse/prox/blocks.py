@@ -1,4 +1,4 @@
-"""Prox of norms of disjoint groups: group lasso and sparse group lasso."""
+"""Prox of norms of disjoint groups (blocks): group lasso and sparse group lasso."""
 
 import torch
 from torch import Tensor
@@ -9,28 +9,34 @@ from structsparse.kernels.prox import blocks as kernels
 from structsparse.prox.entries import soft_threshold_
 from structsparse.prox.steps import Steps, changed, is_scalar, number, steps_array, thresholds
 
-ROUNDS = 12  # Newton iterations, always all of them: a convergence test would wait for the device
+ROUNDS = 12  # fixed number of Newton iterations, as a convergence test would wait for the device
 
 
 @torch.no_grad()
 def group_shrink_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -> Tensor:
-    """Prox of the group lasso: strength * sum_g weight_g ||V_g||."""
+    """Prox of the group lasso over disjoint groups, in place: strength * sum_g weight_g ||V_g||.
+
+    V_g are the entries of group g, and weight_g is the factor of the group.
+    """
     if groups.in_blocks(W):
         return _shrink_blocks_(W, groups, strength, 0.0, steps)
     if not is_scalar(steps):
         return _group_shrink_metric_(W, groups, strength, steps)
     share = thresholds(strength, steps, W) * groups.weight / groups.norms(W).clamp(min=torch.finfo(torch.float64).tiny)
     share = groups.expand(share.clamp(max=1), fill=0.0)
-    return W.addcmul_(W, share.to(W.dtype), value=-1)  # subtraction yields no negative zeros
+    return W.addcmul_(W, share.to(W.dtype), value=-1)  # subtraction gives no negative zeros
 
 
 @torch.no_grad()
 def sparse_group_shrink_(W: Tensor, groups: Partition, strength: Steps, entry_strength: Steps, steps: Steps) -> Tensor:
-    """Prox of the sparse group lasso: strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over the groups.
+    """Prox of the sparse group lasso over disjoint groups, in place.
 
-    The prox of the group norms is applied after the soft threshold of the entries. This is exact in any diagonal
-    metric: the group prox multiplies each entry by a number of at least 0, which keeps all signs and so the subgradient
-    of the l1 norm.
+    The penalty is strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1. V_g are the entries of group g,
+    weight_g is the factor of the group, and the l1 norm covers the entries of the groups.
+
+    The prox of the group norms follows the soft threshold of the entries. This is exact in any diagonal metric. The
+    group prox multiplies each entry by a nonnegative number, which keeps all signs and so the subgradient of the l1
+    norm.
     """
     if groups.in_blocks(W):
         return _shrink_blocks_(W, groups, strength, entry_strength, steps)
@@ -41,7 +47,10 @@ def sparse_group_shrink_(W: Tensor, groups: Partition, strength: Steps, entry_st
 
 
 def _shrink_blocks_(W, groups, strength, entry_strength, steps) -> Tensor:
-    """Prox of the sparse group lasso for groups that are contiguous row blocks in CPU memory, by the numba kernels."""
+    """Prox of the sparse group lasso over disjoint groups that are contiguous row blocks in CPU memory.
+
+    The numba kernels compute the prox.
+    """
     blocks = groups.offsets.numpy(), groups.shape[1:].numel(), groups.weight.double().numpy()
     if is_scalar(steps):
         threshold, cut = float(thresholds(strength, steps, W)), number(thresholds(entry_strength, steps, W), W)
@@ -53,9 +62,10 @@ def _shrink_blocks_(W, groups, strength, entry_strength, steps) -> Tensor:
 
 
 def _group_shrink_metric_(W, groups, strength, steps) -> Tensor:
-    """Prox of the group lasso with a step per entry: V = W * theta / (theta + reach), where theta = ||V_g||.
+    """Prox of the group lasso over disjoint groups with a step per entry, in torch.
 
-    `reach` is strength * weight * step, one number per entry.
+    The result is V = W * theta / (theta + reach). theta is the norm of the group of the entry after the prox. `reach`
+    is strength * weight * step, one number per entry.
     """
     reach = thresholds(strength * groups.expand(groups.weight, fill=0.0).to(W.dtype), steps, W)
     theta = groups.expand(_metric_norms(W, groups, reach), fill=1.0).to(W.dtype)
@@ -64,9 +74,10 @@ def _group_shrink_metric_(W, groups, strength, steps) -> Tensor:
 
 
 def _metric_norms(W, groups, reach) -> Tensor:
-    """Norm of each group after the group lasso prox with a step per entry, by Newton's method: [groups].
+    """Norm of each disjoint group after the group lasso prox with a step per entry, by Newton's method: [groups].
 
-    `kernels.prox.blocks` explains why Newton's method converges.
+    `reach` is strength * weight * step, one number per entry. `kernels.prox.blocks` explains why Newton's method
+    converges.
     """
     tiny, tolerance = torch.finfo(W.dtype).tiny, 4 * torch.finfo(W.dtype).eps
     theta = groups.norms(W - torch.clamp(W, -reach, reach))

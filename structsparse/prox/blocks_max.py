@@ -1,4 +1,4 @@
-"""Prox of the largest absolute value of each of disjoint groups (the l1/l-infinity penalty)."""
+"""Prox of the maximum absolute value of each disjoint group (blocks, l1/l-infinity penalty)."""
 
 import torch
 from torch import Tensor
@@ -8,28 +8,29 @@ from structsparse.kernels.memory import flat_array
 from structsparse.kernels.prox import blocks_max as kernels
 from structsparse.prox.steps import Steps, changed, is_scalar, steps_array, thresholds
 
-ROUNDS = 40  # Newton iterations of the torch code, at most; random trials take a dozen
+ROUNDS = 40  # Newton iterations of the torch code, at most; random inputs take a dozen
 
 
 def group_maxima(X: Tensor, groups: Partition) -> Tensor:
-    """The largest entry of each disjoint group, at least 0: [groups], float64.
+    """Maximum entry of each disjoint group, at least 0, as the l1/l-infinity prox needs it: [groups], float64.
 
-    Equal largest entries share the gradient.
+    Equal maximum entries share the gradient.
     """
     groups.check(X)
     largest = (X.amax(groups.shared, keepdim=True) if groups.shared else X).double().flatten()
     if groups.aligned:
         return largest.clamp(min=0)
     ids = groups.ids.flatten()
-    slots = ids.remainder(len(groups) + 1) if groups.free else ids  # free entries use an extra slot
+    slots = ids.remainder(len(groups) + 1) if groups.free else ids  # entries in no group (id -1) use an extra slot
     return largest.new_zeros(len(groups) + 1).scatter_reduce(0, slots, largest, "amax")[: len(groups)]
 
 
 @torch.no_grad()
 def group_clip_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -> Tensor:
-    """Prox of the largest absolute values of disjoint groups: strength * sum_g weight_g max |V_g|.
+    """Prox of the maximum absolute values of disjoint groups, in place: strength * sum_g weight_g max |V_g|.
 
-    The prox clips the entries of each group at one height, in any diagonal metric.
+    V_g are the entries of group g, and weight_g is the factor of the group. In any diagonal metric, the prox clips the
+    absolute values of each group at one height.
     """
     if not groups.in_blocks(W):
         return _clip_entries_(W, groups, strength, steps)
@@ -42,7 +43,7 @@ def group_clip_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -> 
 
 
 def _clip_entries_(W, groups, strength, steps) -> Tensor:
-    """Prox of the largest absolute values of disjoint groups in torch, with clipping heights in float64.
+    """Prox of the maximum absolute values of disjoint groups in torch, with clipping heights in float64.
 
     `kernels.prox.blocks_max` explains why Newton's method converges.
     """
@@ -57,7 +58,7 @@ def _clip_entries_(W, groups, strength, steps) -> Tensor:
         above = torch.where(size > groups.expand(height, fill=torch.inf), inverse, 0.0)
         count = groups.sums(above)
         climbed = (groups.sums(size * above) - reach) / count
-        climbs = climbed > height  # False if no entry is above the height, as `climbed` is NaN or -inf
+        climbs = climbed > height  # False where no entry is above the height: `climbed` is NaN or -inf there
         if W.device.type == "cpu" and not climbs.any():
             break
         height = torch.where(climbs, climbed, height)

@@ -1,6 +1,7 @@
-"""Consensus ADMM for overlapping groups: each group has a copy of its entries, which pulls the weights towards it.
+"""Prox and updates of consensus ADMM for overlapping groups.
 
-This module has the prox of that pull and the update of the copies.
+Each group has a copy of its entries, which pulls the weights towards the copy. This module has the prox of this pull
+and the update of the copies.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ def towards_consensus_(
 
         entry_strength * ||V||_1 + rho / 2 * sum of (V - t)^2 over the copies t of each entry
 
-    An entry has one copy t for each group that contains it. `targets` holds the sum of the copies of each entry, in the
-    order atom by atom. The solution, for an entry with m copies and share = 1 / (1 + 1 / (steps * rho * m)), is
+    An entry has one copy t for each group that contains the entry. `targets` holds the sum of the copies of each entry,
+    in the order atom by atom. The solution, for an entry with m copies and share = 1 / (1 + 1 / (steps * rho * m)), is
 
         V = soft(W * (1 - share) + mean of copies * share, entry_strength * share / (rho * m)).
+
+    soft(x, cut) is the soft threshold.
     """
     counts = torch.broadcast_to(cover.expand(cover.multiplicity.double(), fill=0.0), W.shape)
     bound = torch.where(counts > 0, counts, 1.0)
@@ -37,7 +40,7 @@ def towards_consensus_(
 
 
 def in_place_of_atoms(cover: Cover, values: Tensor) -> Tensor:
-    """Reorder values of entries from the order atom by atom to the order of the parameter.
+    """Consensus prox: reorder values of entries from the order atom by atom to the order of the parameter.
 
     Entries that lie in no atom get zero.
     """
@@ -49,10 +52,11 @@ def in_place_of_atoms(cover: Cover, values: Tensor) -> Tensor:
 def update_consensus_(
     W: Tensor, cover: Cover, reach: Tensor, copies: Tensor, duals: Tensor, copy_sums: Tensor, dual_sums: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Update of the consensus copies and of the dual variables of ADMM for overlapping groups.
+    """Consensus ADMM beside the prox: update of the copies and dual variables of overlapping groups.
 
-    For z = W + duals: copies <- group prox of z with `reach`, duals <- z - copies. `copy_sums` and `dual_sums` become
-    the sums over the groups of each entry. Returns the norms, over all copies, of W - copies, of copies and of W.
+    For z = W + duals: copies <- group prox of z with threshold `reach` [groups], duals <- z - copies. `copy_sums` and
+    `dual_sums` become the sums of copies and duals over the groups of each entry. Returns the norms, over all copies,
+    of W - copies, of copies and of W.
     """
     order, bounds = cover.entries()
     flat = W.flatten().double() if order is None else W.flatten().double()[order]
@@ -79,7 +83,10 @@ def update_consensus_(
 
 @torch.no_grad()
 def spared_by_copies(cover: Cover, copies: Tensor) -> Tensor:
-    """Entries that lie in no group whose consensus copy is all zero: bool, flat, in the order of the parameter."""
+    """Consensus ADMM beside the prox: mask of the entries that lie in no group whose copy is all zero.
+
+    The mask is bool and flat, in the order of the parameter.
+    """
     _, owner = cover.pairs()
     living = torch.zeros(len(cover), dtype=torch.float64, device=copies.device)
     living = living.index_add(0, owner, (copies != 0).double()) > 0

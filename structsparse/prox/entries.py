@@ -10,7 +10,10 @@ from structsparse.prox.steps import Steps, changed, is_scalar, number, steps_arr
 
 @torch.no_grad()
 def soft_threshold_(W: Tensor, strength: Steps, steps: Steps) -> Tensor:
-    """Prox of l1, strength * ||V||_1: every entry moves by strength * step towards zero and stops there."""
+    """Prox of the l1 norm on entries, strength * ||V||_1, in place: the soft threshold.
+
+    Every entry moves by strength * step towards zero and stops there.
+    """
     if not walkable(W):
         cut = thresholds(strength, steps, W)
         return W.sub_(torch.clamp(W, -cut, cut))
@@ -23,7 +26,10 @@ def soft_threshold_(W: Tensor, strength: Steps, steps: Steps) -> Tensor:
 
 @torch.no_grad()
 def shrink_(W: Tensor, strength: Steps, steps: Steps) -> Tensor:
-    """Prox of the squared l2 norm (ridge), strength / 2 * ||V||^2: V = W / (1 + strength * steps)."""
+    """Prox of the squared l2 norm (ridge) on entries, strength / 2 * ||V||^2, in place.
+
+    The result is V = W / (1 + strength * steps).
+    """
     if not walkable(W) or is_scalar(steps):
         return W.div_(1 + thresholds(strength, steps, W))
     if strength > 0:
@@ -33,7 +39,7 @@ def shrink_(W: Tensor, strength: Steps, steps: Steps) -> Tensor:
 
 @torch.no_grad()
 def shrink_and_shorten_(W: Tensor, ridge: float, steps: Steps) -> Steps:
-    """Prox of a ridge penalty that is added to another penalty: W <- W / (1 + ridge * steps).
+    """Prox of a ridge on entries beside another penalty, in place: W <- W / (1 + ridge * steps).
 
     Returns the steps with which the prox of the other penalty follows: steps / (1 + ridge * steps).
     """

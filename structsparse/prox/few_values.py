@@ -1,6 +1,7 @@
-"""Quantised weights: rounding of entries to a few values, and choice of the values (template, k-means, means).
+"""Prox of discrete weights: rounding of entries to a few values, and choice of these values.
 
-A set of values is a float64 vector, ascending, without repetitions, and contains zero.
+The values come from a template, from k-means, or are means of weights. A set of values is a float64 vector, ascending,
+without repetitions, and contains zero.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-ROUNDS = 100  # iterations of Lloyd's algorithm, at most; the algorithm stops earlier when no value moves
-FAR = 1e-9  # smaller moves of a value, relative to the largest value, count as no move
+ROUNDS = 100  # iterations of Lloyd's algorithm, at most; it stops earlier when no value moves
+FAR = 1e-9  # Lloyd's algorithm stops if all moves of values, relative to the largest size, are at most FAR
 
 
 @torch.no_grad()
 def nearest_(W: Tensor, values: Tensor) -> Tensor:
-    """Round entries to the nearest value of a set: W <- nearest value. O(entries * log values).
+    """Prox onto a few values: round each entry of W to the nearest value, in place. O(entries * log values).
 
     An entry halfway between two values gets the lower value.
     """
@@ -26,36 +27,36 @@ def nearest_(W: Tensor, values: Tensor) -> Tensor:
 
 
 def template(levels: int, eta: float, kappa: float, delta: float) -> Tensor:
-    """A template of quantisation values: 0 and +-(eta kappa^x + delta) for x = 0, ..., levels - 1."""
+    """A template of a few values for discrete weights: 0 and +-(eta kappa^x + delta) for x = 0, ..., levels - 1."""
     return both_signs(eta * kappa**x + delta for x in range(levels))
 
 
 def both_signs(sizes: Sequence[float]) -> Tensor:
-    """A symmetric set of quantisation values: these sizes, their negatives and 0."""
+    """A few values for discrete weights, with both signs: the given sizes, their negatives and 0."""
     sizes = torch.tensor(sorted(set(map(float, sizes))), dtype=torch.float64)
     return torch.cat([-sizes.flip(0), sizes.new_zeros(1), sizes])
 
 
 @torch.no_grad()
 def centres(weights: Tensor, levels: int) -> Tensor:
-    """Quantisation values by k-means: 0, and `levels` cluster centres of the weights of each sign.
+    """A few values for discrete weights, by k-means: 0, and `levels` cluster centres of the weights of each sign.
 
-    The centres start at evenly spaced quantiles. weights [entries]. A sign with fewer than `levels` distinct weights
-    gets one centre for each of them.
+    `weights` is [entries]. The centres start at evenly spaced quantiles. A sign with fewer than `levels` distinct
+    weights gets one centre for each distinct weight.
     """
     values = [weights.new_zeros(1, dtype=torch.float64)]
     for sign in (-1, 1):
         sizes = weights[weights * sign > 0].double().abs().sort().values
         values.append(sign * _lloyd(sizes, min(levels, len(sizes.unique()))))
-    return torch.cat(values).unique()  # `unique` sorts in ascending order
+    return torch.cat(values).unique()  # `unique` also sorts the values in ascending order
 
 
 @torch.no_grad()
 def moved_to_means(values: Tensor, points: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-    """Move each quantisation value but zero to the weighted mean of the points nearest to it.
+    """Move each of a few values except zero to the weighted mean of the points that are nearest to the value.
 
-    A value without points stays. The move lowers sum weight * (point - nearest value)^2. The computation does not wait
-    for the device.
+    `points` are tensors of entries, and `weights` broadcast to the points. A value without points stays. The move
+    lowers sum weight * (point - nearest value)^2. The computation does not wait for the device.
     """
     between = (values[1:] + values[:-1]) / 2
     mass, sums = torch.zeros_like(values), torch.zeros_like(values)
@@ -68,9 +69,10 @@ def moved_to_means(values: Tensor, points: Sequence[Tensor], weights: Sequence[T
 
 
 def _lloyd(sizes: Tensor, count: int) -> Tensor:
-    """Lloyd's k-means of ascending sizes in one dimension: the centres of `count` clusters.
+    """A few values by k-means in one dimension (Lloyd's algorithm): the centres of `count` clusters of sizes.
 
-    A cluster is a slice of the sizes, so the sum of a cluster is a difference of two cumulative sums.
+    `sizes` are ascending. A cluster is a slice of the sizes, so the sum of a cluster is a difference of two cumulative
+    sums.
     """
     if count == 0:
         return sizes

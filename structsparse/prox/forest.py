@@ -1,7 +1,7 @@
 """Prox of nested groups (a forest): norms or largest absolute values of subtrees.
 
-Single entries are soft-thresholded first (entry_strength). Then each subtree is shrunk or clipped once, from the leaves
-to the roots, which is exact.
+The soft threshold of single entries (entry_strength) comes first. Then each subtree is shrunk or clipped once, from the
+leaves to the roots, which is exact.
 """
 
 import numpy as np
@@ -20,11 +20,14 @@ from structsparse.prox.steps import Steps, changed, is_scalar, number, steps_arr
 def forest_shrink_(
     W: Tensor, groups: Forest, strength: Steps, entry_strength: Steps, steps: Steps, accuracy: float = 0.0
 ) -> Tensor:
-    """Prox of norms of subtrees: strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over the forest.
+    """Prox of norms of the subtrees of a forest plus an l1 norm of the entries, in place.
+
+    The penalty is strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1. V_g are the entries of subtree g, and
+    weight_g is the factor of the subtree.
 
     If all entries have the same step, shrinking one subtree after the other is exact. A step per entry needs Newton's
-    method (see `prox.forest_metric`). It is exact up to rounding, or stops at the relative error `accuracy` of the
-    penalty's value.
+    method (see `prox.forest_metric`). Newton's method is exact up to rounding, or stops at the relative error
+    `accuracy` of the penalty's value.
     """
     groups.check(W)
     if is_scalar(steps):
@@ -36,9 +39,10 @@ def forest_shrink_(
 
 @torch.no_grad()
 def shrink_subtrees_(W: Tensor, groups: Forest, weight: Tensor, threshold: Steps, cut: Steps) -> Tensor:
-    """Prox of norms of subtrees with given weights, for a step of 1.
+    """Prox of norms of the subtrees of a forest with given weights, for a step of 1, in place.
 
-    The penalty is threshold * sum_g weight[g] ||V_g|| + cut * ||V||_1, where 0 * inf counts as 0.
+    The penalty is threshold * sum_g weight[g] ||V_g|| + cut * ||V||_1, where V_g are the entries of subtree g and 0 *
+    inf counts as 0.
     """
     if not walkable(W):
         reach = (threshold * weight.double()).nan_to_num(nan=0.0, posinf=torch.inf)
@@ -54,10 +58,14 @@ def shrink_subtrees_(W: Tensor, groups: Forest, weight: Tensor, threshold: Steps
 
 @torch.no_grad()
 def forest_clip_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Steps, steps: Steps) -> Tensor:
-    """Prox of largest entries of subtrees: strength * sum_g weight_g max|V_g| + entry_strength * ||V||_1 over a forest.
+    """Prox of largest absolute values of the subtrees of a forest plus an l1 norm of the entries, in place.
+
+    The penalty is strength * sum_g weight_g max |V_g| + entry_strength * ||V||_1. V_g are the entries of subtree g, and
+    weight_g is the factor of the subtree.
 
     The result is exact in any diagonal metric. A subtree is clipped at the height r where sum_e (|w_e| - r)+ / step_e =
-    strength * weight. The torch code waits for the device, as the number of iterations per level depends on the data.
+    strength * weight, over the entries e. The torch code waits for the device, as the number of iterations per level
+    depends on the data.
     """
     groups.check(W)
     if not walkable(W):
@@ -73,7 +81,11 @@ def forest_clip_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Ste
 
 
 def _clip_in_memory(W: Tensor, groups: Forest, each, strength: float, cut) -> None:
-    """Prox of largest entries of subtrees in CPU memory, by the numba kernels."""
+    """Prox of largest absolute values of the subtrees of a forest in contiguous CPU memory.
+
+    The numba kernels compute the prox. `each` holds the steps per entry. `each` is empty if `strength` and `cut` (the
+    soft threshold of the entries) already include the step.
+    """
     level, weight = groups.level_memory(), groups.weight.double().numpy()
     limit = groups.scratch.array("limit", len(groups))
     if not len(level.units) and not len(level.starts):
@@ -94,12 +106,15 @@ def _clip_in_memory(W: Tensor, groups: Forest, each, strength: float, cut) -> No
 
 
 def _grouped(groups: Forest, steps: Steps, W: Tensor) -> Steps:
-    """Steps with which free entries (those in no group of the forest) stay where they are."""
+    """Steps for the prox of a forest, zero for free entries (entries that lie in no group of the forest)."""
     return (W.new_zeros(groups.ids.shape) + steps).masked_fill(groups.ids < 0, 0.0) if groups.free else steps
 
 
 def _shrink_levels_(W: Tensor, groups: Forest, reach: Tensor) -> Tensor:
-    """Prox of norms of subtrees in torch, one level of the forest after the other."""
+    """Prox of norms of the subtrees of a forest in torch, one level after the other.
+
+    `reach` [nodes] is the threshold of each norm.
+    """
     squares, reach = groups.in_levels(groups.own.sums(W * W)).clone(), groups.in_levels(reach)
     factor, between = torch.empty_like(squares), groups.steps_between_levels()
     for a, b in [*reversed(between), (0, int(groups.levels[1]))]:
@@ -111,14 +126,14 @@ def _shrink_levels_(W: Tensor, groups: Forest, reach: Tensor) -> Tensor:
     for a, b in between:
         factor[a:b] *= factor[:a].index_select(0, groups.above[a:b])
     share = groups.expand(groups.in_nodes(factor), fill=1.0).to(W.dtype)
-    return W.mul_(share).add_(0.0)  # adding 0 turns -0 into 0
+    return W.mul_(share).add_(0.0)  # adding 0 turns negative zeros into positive zeros
 
 
 def _clip_levels_(W: Tensor, groups: Forest, strength: Steps, steps: Steps) -> Tensor:
-    """Prox of largest entries of subtrees in torch, one level of the forest after the other.
+    """Prox of largest absolute values of the subtrees of a forest in torch, one level after the other.
 
-    An element is an entry that is not yet clipped, or stands for all entries of a node that are clipped at the same
-    height.
+    An element is an entry that is not yet clipped. An element may also stand for all entries of a node that are clipped
+    at the same height.
     """
     if W.is_meta:
         return W  # a meta tensor has no data, and all shapes below depend on data
@@ -153,15 +168,19 @@ def _clip_levels_(W: Tensor, groups: Forest, strength: Steps, steps: Steps) -> T
 
 
 def _clip_level(node: Tensor, value: Tensor, count: Tensor, reach: Tensor):
-    """Clipping heights of the subtrees of one level, by Michelot's algorithm, and the elements after clipping."""
-    fixed = count.isinf()  # entries with step 0 stay, and the limit cannot fall below them
+    """Forest prox of one level by Michelot's algorithm: clipping heights of the subtrees, and elements after clipping.
+
+    Element i belongs to the subtree of node[i], has the absolute value value[i], and counts count[i] times. `reach` is
+    the threshold of each subtree.
+    """
+    fixed = count.isinf()  # entries with step 0 stay: no height falls below their absolute values
     floor = torch.zeros_like(reach).scatter_reduce(0, node[fixed], value[fixed], "amax")
     above, values, counts = node[~fixed], value[~fixed], count[~fixed]
     limit = torch.zeros_like(reach)
     while True:
         mass = torch.zeros_like(reach).index_add_(0, above, values * counts)
         total = torch.zeros_like(reach).index_add_(0, above, counts)
-        limit = torch.maximum(limit, torch.where(mass > reach, (mass - reach) / total, 0.0))  # the limit never falls
+        limit = torch.maximum(limit, torch.where(mass > reach, (mass - reach) / total, 0.0))  # the heights never fall
         stays = values > limit[above]
         if stays.all():
             break

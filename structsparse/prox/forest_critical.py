@@ -1,7 +1,8 @@
-"""Nested groups of a cover: the critical strength at which each group dies, and the prox under a budget of groups.
+"""Prox of nested groups at critical strengths: when each group dies, and the prox under a budget of groups.
 
-Of two groups that share an atom, one contains the other. So each group has a parent: the smallest group around it. The
-prox shrinks inner groups first. At strength s and a step of 1, the norm of group g just before its own shrinkage is
+Of two groups that share an atom, one contains the other. So each group has a parent: the smallest group that contains
+the group. The prox shrinks inner groups first. At strength s and a step of 1, the norm of group g just before its own
+shrinkage is r_g(s), with
 
     r_g(s)^2 = squares of its atoms in no inner group + sum over inner groups c of max(0, r_c(s) - s * weight_c)^2.
 
@@ -29,21 +30,21 @@ from structsparse.prox.overlaps import (
 from structsparse.prox.overlaps_in_turn import Choose
 from structsparse.prox.steps import Steps, refuse_entry_steps
 
-HALVINGS = 64  # bisections of the interval that contains the critical strength
+HALVINGS = 64  # bisections of the interval that contains a critical strength
 
 
 class Nesting(NamedTuple):
-    """The nesting of the groups of a cover: which group lies inside which other group.
+    """Critical strengths of nested groups: the nesting, which tells which group lies inside which other group.
 
-    Of two equal groups, the later one contains the earlier one.
+    Of two equal groups, the later group contains the earlier group.
     """
 
-    around: Tensor  # int64 [levels, groups]: row k is the ancestor k levels up, row 0 the group itself; -1: none
+    around: Tensor  # int64 [levels, groups]: row k holds the ancestor k levels up, row 0 the group itself; -1: none
     inner: Tensor  # int64 [atoms]: the smallest group that contains the atom; -1: none
 
     @classmethod
     def of(cls, cover: Cover) -> Nesting:
-        """The nesting of a cover whose groups are nested."""
+        """Critical strengths of nested groups: the nesting of the groups of a cover."""
         count, members, owner = len(cover), cover.members.long(), cover.owner.long()
         order = cover.offsets.diff().argsort(stable=True)  # inner groups first
         rank = torch.empty_like(order).index_copy(0, order, torch.arange(count, device=order.device))
@@ -61,15 +62,15 @@ class Nesting(NamedTuple):
         return cls(torch.stack(around), inner)
 
     def tiers(self) -> list[Tensor]:
-        """The groups that lie inside others, listed by nesting depth, the deepest first."""
+        """Critical strengths of nested groups: the groups inside others, listed by nesting depth, the deepest first."""
         depth = (self.around >= 0).sum(0) - 1
         return [(depth == level).nonzero().flatten() for level in range(len(self.around) - 1, 0, -1)]
 
 
 def dying(norms: Tensor, cover: Cover) -> Tensor:
-    """Critical strengths: the penalty strength at which each nested group becomes zero. float64 [groups].
+    """Critical strengths: the penalty strength at which the prox makes each nested group zero: float64 [groups].
 
-    `norms` [atoms] are the norms of the atoms, and the step is 1. All roots are found together, by bisection.
+    `norms` [atoms] are the norms of the atoms, and the step is 1. All strengths are found together, by bisection.
     """
     nesting, squares = Nesting.of(cover), norms.double().square()
     tiers, around, held = nesting.tiers(), nesting.around, nesting.inner >= 0
@@ -87,11 +88,11 @@ def dying(norms: Tensor, cover: Cover) -> Tensor:
 
 
 def _reaching(direct: Tensor, weight: Tensor, around: Tensor, tiers: list[Tensor], at: Tensor) -> Tensor:
-    """Squared norm r_g(s_g)^2 of each nested group just before its own shrinkage, at its own strength s_g: [groups].
+    """Critical strengths of nested groups: squared norm of each group just before its own shrinkage: [groups].
 
-    `direct` [groups] holds the squares of atoms in no inner group. Row k of `at` [levels, groups] is the strength of
-    the ancestor k levels above each group. The norm that group c passes to its parent is needed at the strengths of all
-    ancestors of c.
+    Each group is taken at its own strength. `direct` [groups] holds the squares of the atoms in no inner group. Row k
+    of `at` [levels, groups] is the strength of the ancestor k levels above each group. The norm that a group passes to
+    its parent is needed at the strengths of all ancestors.
     """
     squares = direct.repeat(len(at), 1)
     for tier in tiers:
@@ -102,10 +103,10 @@ def _reaching(direct: Tensor, weight: Tensor, around: Tensor, tiers: list[Tensor
 
 @torch.no_grad()
 def cut_nested_(W: Tensor, cover: Cover, steps: Steps, choose: Choose, tolerance: float = TOLERANCE) -> Tensor:
-    """Exact prox of nested groups at a strength that the callback `choose` picks from the critical strengths.
+    """Prox of nested groups at a strength that the callback `choose` picks from the critical strengths, in place.
 
-    choose(0, critical strengths [groups]) returns the strength, and bool [groups]: the groups that must become exactly
-    zero despite rounding.
+    The prox is exact. choose(0, critical strengths [groups]) returns the strength, and bool [groups]: the groups that
+    must become exactly zero despite rounding.
     """
     if (cover.weight == 0).any():
         name = cover.names[int((cover.weight == 0).nonzero()[0])]
@@ -114,7 +115,10 @@ def cut_nested_(W: Tensor, cover: Cover, steps: Steps, choose: Choose, tolerance
     refuse_entry_steps(steps, "nested groups under a budget", "take sgd or online_perceptron, or overlap_sequential")
 
     def solve(x, steps, over_atoms):
-        """Prox of the norms x of the atoms at the chosen strength."""
+        """Prox of the norms of the atoms of nested groups, at the strength chosen from the critical strengths.
+
+        `x` holds the norms of the atoms.
+        """
         strength, dead = choose(0, dying(torch.where(x == 0, 0.0, x / steps), cover))
         if strength > 0:
             minimise = minimise_by_kernels if walkable(W) else minimise_by_torch

@@ -1,6 +1,6 @@
-"""Prox of Euclidean norms of nested groups with a step per entry (a diagonal metric), by Newton's method.
+"""Prox of Euclidean norms of nested groups (a forest) in a diagonal metric, by Newton's method.
 
-`kernels.prox.forest_metric` explains the method.
+A diagonal metric is a step per entry. `kernels.prox.forest_metric` explains the method.
 """
 
 import torch
@@ -16,9 +16,11 @@ ARRAYS = 8  # number of scratch arrays [nodes] that the kernel needs
 
 @torch.no_grad()
 def forest_shrink_metric_(W: Tensor, groups: Forest, strength: Steps, steps: Tensor, accuracy: float = 0.0) -> Tensor:
-    """Prox of norms of subtrees, strength * sum_g weight_g ||V_g||, with a step for each entry.
+    """Prox of norms of the subtrees of a forest in a diagonal metric (a step per entry), in place.
 
-    The torch code waits for the device, as the number of Newton iterations depends on the data.
+    The penalty is strength * sum_g weight_g ||V_g||. V_g are the entries of subtree g, and weight_g is the factor of
+    the subtree. `accuracy` is the relative error of the penalty's value at which Newton's method stops. The torch code
+    waits for the device, as the number of Newton iterations depends on the data.
     """
     if W.is_meta or len(groups) == 0:
         return W
@@ -34,10 +36,11 @@ def forest_shrink_metric_(W: Tensor, groups: Forest, strength: Steps, steps: Ten
 
 
 class _Newton:
-    """Newton's method for the prox of norms of subtrees with a step per entry, in torch.
+    """Forest prox in a diagonal metric: Newton's method in torch.
 
-    The numba kernel `kernels.prox.forest_metric` computes the same. tau = reach / ||V|| of each node, and q is the sum
-    of tau along the path from the root. Arrays with one number per node are in level order.
+    The numba kernel `kernels.prox.forest_metric` computes the same. For each node, tau = reach / ||V||, where V is the
+    prox on the subtree of the node and reach = strength * weight. q is the sum of tau along the path from the root to
+    the node. Arrays with one number per node are in level order.
     """
 
     def __init__(self, W: Tensor, groups: Forest, steps: Tensor, reach: Tensor) -> None:
@@ -47,7 +50,10 @@ class _Newton:
         self.x = W.double()
 
     def shrink_(self, W: Tensor, accuracy: float) -> Tensor:
-        """W <- the prox of norms of subtrees; Newton stops at the relative error `accuracy` of the value."""
+        """Forest prox in a diagonal metric: W <- the prox of norms of subtrees, by Newton's method.
+
+        The iteration stops when the relative error of the penalty's value is below `accuracy`.
+        """
         tau = self._begin()
         last, safe = torch.inf, False
         for rounds in range(kernels.ROUNDS):
@@ -63,7 +69,10 @@ class _Newton:
         return W.copy_(torch.where(q.isinf(), 0.0, self._shrunk(q))).add_(0.0)
 
     def _begin(self) -> Tensor:
-        """Starting point of Newton: the first tau = reach / ||V|| of each subtree, and upper bounds on tau."""
+        """Forest prox in a diagonal metric: starting point of Newton's method, the first tau of each subtree.
+
+        tau = reach / ||V||, where V is the prox on the subtree. This method also sets the upper bounds of tau.
+        """
         metric = torch.where(self.x == 0, 0.0, self.x / self.steps)
         squares, factor = self._of_nodes(metric * metric), torch.empty_like(self.reach)
         for a, b in [*reversed(self.levels), (0, self.roots)]:
@@ -73,7 +82,7 @@ class _Newton:
             squares[a:b] = torch.where(factor[a:b] > 0, squares[a:b] * factor[a:b].square(), 0.0)
             if a > 0:
                 self._to_parents(squares, a, b, squares[a:b])
-        self.bound = self.reach / squares.sqrt()  # `squares` now excludes what was projected away
+        self.bound = self.reach / squares.sqrt()  # `squares`: of x / steps after the prox of each subtree
         self.stiffest = self._stiffest()
         for a, b in self.levels:
             factor[a:b] *= factor[self.groups.above[a:b]]
@@ -81,9 +90,10 @@ class _Newton:
         return torch.where(factor == 0, torch.inf, torch.where(self.reach > 0, self.reach / norms, 0.0))
 
     def _up(self, tau: Tensor, q: Tensor):
-        """One upward pass of Newton's elimination, from the leaves to the roots.
+        """Forest prox in a diagonal metric: one upward pass of Newton's elimination, from the leaves to the roots.
 
-        Returns the worst residual, the residuals as a share of the value, and the state that the downward pass needs.
+        Returns the worst residual, the residuals as a share of the penalty's value, and the state that the downward
+        pass needs. `tau` and `q` [nodes] are the present values, in level order.
         """
         of = self._of_entries(q, 0.0)
         v = torch.where(of.isinf(), 0.0, self._shrunk(of))
@@ -116,9 +126,9 @@ class _Newton:
         return float(residual.abs().amax()), float(share), (squares, delta, pull, norms, bears)
 
     def _moved(self, tau: Tensor, q: Tensor, state, safe: bool) -> Tensor:
-        """The next tau of each subtree: a Newton step by substitution from the roots down.
+        """Forest prox in a diagonal metric: the next tau, a Newton step by substitution from the roots down.
 
-        If `safe`, a fixed-point iteration replaces the Newton step.
+        `state` comes from the upward pass. If `safe`, a fixed-point iteration replaces the Newton step.
         """
         squares, delta, pull, norms, bears = state
         if safe:
@@ -134,7 +144,10 @@ class _Newton:
         return self._bounded(torch.where(bears, tau / (1 + change.clamp(kernels.LEAST, kernels.MOST)), tau), bears)
 
     def _bounded(self, tau: Tensor, bears: Tensor) -> Tensor:
-        """Values of tau, clipped to the upper bounds that hold for the exact prox."""
+        """Forest prox in a diagonal metric: tau of each node, clipped to upper bounds that hold for the exact prox.
+
+        `bears` marks the living nodes with a penalty.
+        """
         q = torch.zeros_like(tau)
         for a, b in [(0, self.roots), *self.levels]:
             before = q[self.groups.above[a:b]] if a > 0 else 0.0
@@ -144,7 +157,7 @@ class _Newton:
         return tau
 
     def _stiffest(self) -> Tensor:
-        """The largest inverse step (1 / step) of the nonzero entries of each subtree: [nodes]."""
+        """Forest prox in a diagonal metric: largest 1 / step of the nonzero entries of each subtree: [nodes]."""
         metric = torch.where(self.x == 0, 0.0, 1 / self.steps)
         owners = self.groups.ids.expand(self.groups.shape).flatten().remainder(len(self.reach) + 1)
         largest = self.reach.new_zeros(len(self.reach) + 1).scatter_reduce(0, owners, metric.flatten(), "amax")[:-1]
@@ -154,29 +167,41 @@ class _Newton:
         return largest
 
     def _shrunk(self, q: Tensor) -> Tensor:
-        """Entries of the prox, x / (1 + step * q). For q = 0 the entry stays, even if its step is infinite."""
+        """Forest prox in a diagonal metric: the entries x / (1 + step * q) for q of each entry.
+
+        For q = 0 the entry stays, even if the step is infinite.
+        """
         return torch.where((q > 0) & (self.x != 0), self.x / (1 + self.steps * q), self.x)
 
     def _of_nodes(self, X: Tensor) -> Tensor:
-        """Sums over the entries that belong to each node itself, without the nodes below: [nodes], in level order."""
+        """Forest prox in a diagonal metric: sums of X over the entries of each node, without the nodes below.
+
+        The result is [nodes], in level order.
+        """
         return self.groups.in_levels(self.groups.own.sums(X))
 
     def _of_entries(self, values: Tensor, fill: float) -> Tensor:
-        """Values [nodes] in level order, expanded to one per entry: that of the node of the entry."""
+        """Forest prox in a diagonal metric: expand values [nodes] to entries, each with the value of its node.
+
+        The values are in level order; entries in no node get `fill`.
+        """
         return self.groups.expand(self.groups.in_nodes(values), fill=fill)
 
     def _to_parents(self, values: Tensor, a: int, b: int, added: Tensor) -> None:
-        """Add the values of the nodes of one level (places a to b) to the values of the parents."""
+        """Forest prox in a diagonal metric: add numbers of the nodes of one level to the values of the parents.
+
+        The level has the places a to b in level order, and `added` holds the numbers.
+        """
         values[:a].index_add_(0, self.groups.above[a:b], added)
 
     def _up_path(self, values: Tensor) -> Tensor:
-        """Sums of values [nodes] over each subtree of the forest."""
+        """Forest prox in a diagonal metric: sums of values [nodes] over each subtree, in place."""
         for a, b in reversed(self.levels):
             self._to_parents(values, a, b, values[a:b])
         return values
 
     def _down_path(self, values: Tensor) -> Tensor:
-        """Sums of values [nodes] along the path from the root to each node."""
+        """Forest prox in a diagonal metric: sums of values [nodes] along the path from the root to each node."""
         values = values.clone()
         for a, b in self.levels:
             values[a:b] += values[self.groups.above[a:b]]

@@ -1,8 +1,8 @@
 """Prox of nonconvex penalties (l0, log-sum, MCP) on the size of an entry or on the norm of a group.
 
 The prox moves an entry or a group straight towards zero. The length of the move depends on the size and on threshold =
-strength * weight * step. As the penalty is not convex, the prox compares zero with the best nonzero point. It returns
-the better of both, and zero in a tie.
+strength * weight * step. As the penalty is not convex, the prox compares zero with the best nonzero point. The prox
+returns the better point, and zero in a tie.
 """
 
 from collections.abc import Callable
@@ -18,24 +18,27 @@ from structsparse.prox.steps import Steps, changed, is_scalar, steps_array, thre
 
 
 class Movement(NamedTuple):
-    """A nonconvex prox as a function of sizes: how far the prox moves an entry or a group towards zero."""
+    """Nonconvex prox as a function of sizes: how far the prox moves an entry or a group towards zero."""
 
-    sizes: Callable[[Tensor, Tensor], Tensor]  # (sizes, thresholds) -> distance that each size moves, at most the size
+    sizes: Callable[[Tensor, Tensor], Tensor]  # (sizes, thresholds) -> distance that each size moves
     kernel: Callable  # numba kernel of the same prox for entries in CPU memory
-    parameter: float = 0.0
+    parameter: float = 0.0  # epsilon of log-sum, reach of the MCP; l0 has no parameter
 
 
 def hard() -> Movement:
-    """Hard threshold, the prox of the l0 penalty threshold * (1 if v > 0): a size becomes zero or does not move."""
+    """Nonconvex prox of the l0 penalty, the hard threshold: a size v becomes zero or does not move.
+
+    The penalty is threshold * (1 if v > 0).
+    """
     return Movement(lambda size, threshold: torch.where(size <= (2 * threshold).sqrt(), size, 0.0), kernels.move_hard)
 
 
 def log_sum(epsilon: float) -> Movement:
-    """Prox of the log-sum penalty, threshold * epsilon * log(1 + v / epsilon)."""
+    """Nonconvex prox of the log-sum penalty, threshold * epsilon * log(1 + v / epsilon) of a size v."""
 
     def moves(size: Tensor, threshold: Tensor) -> Tensor:
-        """Distances that sizes move under the prox of the log-sum penalty."""
-        # the nonzero candidate is the larger root v of (v + epsilon) (v - size) + epsilon * threshold = 0
+        """Nonconvex prox of the log-sum penalty: the distances that sizes move towards zero."""
+        # the best nonzero size is the larger root v of (v + epsilon) (v - size) + epsilon * threshold = 0
         past = size - epsilon
         discriminant = past * past + 4 * epsilon * (size - threshold)
         root = discriminant.clamp(min=0).sqrt()
@@ -50,14 +53,14 @@ def log_sum(epsilon: float) -> Movement:
 
 
 def firm(reach: float) -> Movement:
-    """Firm threshold, the prox of the MCP (minimax concave penalty).
+    """Nonconvex prox of the MCP (minimax concave penalty), the firm threshold.
 
     The penalty of a size v is threshold * (v - v^2 / (2 reach)) up to v = reach, then constant: threshold * reach / 2.
     """
 
     def moves(size: Tensor, threshold: Tensor) -> Tensor:
-        """Distances that sizes move under the prox of the MCP."""
-        concave = threshold >= reach  # the objective is concave, so its minimum is at zero or at the size itself
+        """Nonconvex prox of the MCP: the distances that sizes move towards zero."""
+        concave = threshold >= reach  # a concave objective has its minimum at zero or at the size
         gentle = torch.where(concave, 0.0, threshold)
         kept = gentle * (reach - size) / (reach - gentle)
         dies = size <= torch.where(concave, (reach * threshold).sqrt(), threshold)
@@ -68,7 +71,10 @@ def firm(reach: float) -> Movement:
 
 @torch.no_grad()
 def move_entries_(W: Tensor, strength: Steps, steps: Steps, movement: Movement) -> Tensor:
-    """Prox of a nonconvex penalty on the absolute value of each entry."""
+    """Nonconvex prox of a penalty on the absolute value of each entry, in place.
+
+    `movement` gives the distance that a size moves.
+    """
     if not walkable(W):
         size = W.abs()
         return W.sub_(torch.copysign(movement.sizes(size, thresholds(strength, steps, W).to(W.dtype)), W))
@@ -83,7 +89,10 @@ def move_entries_(W: Tensor, strength: Steps, steps: Steps, movement: Movement) 
 
 @torch.no_grad()
 def move_groups_(W: Tensor, groups: Partition, strength: Steps, steps: float | Tensor, movement: Movement) -> Tensor:
-    """Prox of a nonconvex penalty on the norm of each disjoint group, with one step for all entries."""
+    """Nonconvex prox of a penalty on the norm of each disjoint group, in place, with one step for all entries.
+
+    `movement` gives the distance that a norm moves.
+    """
     norms = groups.norms(W)
     share = movement.sizes(norms, thresholds(strength, steps, W) * groups.weight) / norms.clamp(
         min=torch.finfo(norms.dtype).tiny
@@ -93,11 +102,14 @@ def move_groups_(W: Tensor, groups: Partition, strength: Steps, steps: float | T
 
 @torch.no_grad()
 def drop_groups_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -> Tensor:
-    """Prox of group l0, strength * sum of weight_g over the nonzero groups, in any diagonal metric."""
+    """Nonconvex prox of group l0, in place, in any diagonal metric (a step per entry).
+
+    The penalty is strength * sum of weight_g over the nonzero groups, where weight_g is the factor of group g.
+    """
     if is_scalar(steps):
         norms, least = groups.norms(W), (2 * thresholds(strength, steps, W) * groups.weight).sqrt()
     else:
         squares = W.double().square() / steps.double()  # 0 / 0 = NaN for a zero entry with step 0
         norms, least = groups.sums(torch.where(W == 0, 0.0, squares)), 2 * strength * groups.weight
-    dies = (norms <= least) & (least > 0)  # an unpenalised group stays, even if its norm underflows to 0
+    dies = (norms <= least) & (least > 0)  # unpenalised groups stay, even if the norm underflows to 0
     return W.masked_fill_(groups.expand(dies, fill=False), 0.0)

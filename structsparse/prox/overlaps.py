@@ -1,4 +1,4 @@
-"""Overlapping groups: the exact prox of the sum of the norms of the groups, computed through the dual problem.
+"""Prox of overlapping groups: the exact prox of the sum of the norms of the groups, through the dual problem.
 
 If all entries of an atom have the same step, the prox multiplies each atom by one number. Then only the norms of the
 atoms matter: one pass over memory computes the norms, a small problem over atoms is solved, and a second pass
@@ -24,12 +24,12 @@ from structsparse.prox.entries import soft_threshold_
 from structsparse.prox.overlaps_interior import Minimum, fits, shrink_by_pulls
 from structsparse.prox.steps import Steps, changed, is_scalar, number, thresholds
 
-TOLERANCE = 1e-13  # relative to the norm of W: about the rounding error of float64
-ROUNDS = 4_000  # passes over all groups, at most, if the tolerance is not reached
-PATIENCE, WORK = 60, 1 << 16  # rounds, or members visited, before the interior point method takes over
-FEW = 1000  # groups: up to this number the interior point method is used
-MANY = 1 << 16  # copies of entries: with more, the interior point method goes first
-CHECK = 50  # rounds of dual ascent between two computations of the gap, as each waits for the device
+TOLERANCE = 1e-13  # error relative to the norm of W; about the rounding error of float64
+ROUNDS = 4_000  # passes over all groups, at most
+PATIENCE, WORK = 60, 1 << 16  # the interior point method follows after max(PATIENCE, WORK / copies) rounds
+FEW = 1000  # largest number of groups for the interior point method
+MANY = 1 << 16  # number of copies of entries above which the interior point method goes first
+CHECK = 50  # rounds of dual ascent between two computations of the duality gap, which wait for the device
 WARNED = weakref.WeakSet()  # covers whose prox has been reported not to reach its tolerance
 
 Solve = Callable[[Tensor, Steps, bool], Tensor]  # (x, steps, over_atoms) -> prox of x
@@ -48,10 +48,13 @@ def overlapping_shrink_(
     tell: bool = True,
     rounds: int = ROUNDS,
 ) -> Tensor:
-    """Prox of overlapping groups: strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1 over their entries.
+    """Prox of overlapping groups, in place: norms of the groups plus an l1 norm of the entries in groups.
+
+    The penalty is strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1. V_g are the entries of group g, and
+    weight_g is the factor of the group.
 
     The soft threshold of the entries comes before the prox of the group norms. This is exact, as the group prox
-    multiplies each entry by a number of at least 0. The iteration stops when the duality gap shows that V is within
+    multiplies each entry by a nonnegative number. The iteration stops when the duality gap shows that V is within
     tolerance * ||W|| of the minimum. Both norms are in the metric 1 / steps. If the rounds run out first, a warning is
     given once per cover, unless `tell` is false.
 
@@ -62,7 +65,10 @@ def overlapping_shrink_(
     tolerance = max(tolerance, 0.1 * torch.finfo(W.dtype).eps)
 
     def solve(x, steps, over_atoms):
-        """Prox of the group norms at x (norms of atoms, or entries), on the CPU or on another device."""
+        """Prox of the norms of overlapping groups at x, which holds norms of atoms or entries.
+
+        Dispatches to the CPU or to another device, and warns if the result is inexact.
+        """
         minimise = minimise_by_kernels if walkable(W) else minimise_by_torch
         v, distance = minimise(x, steps, cover, reach, over_atoms, tolerance, dual, rounds)
         if tell and distance > tolerance:
@@ -73,7 +79,7 @@ def overlapping_shrink_(
 
 
 def one_step_per_atom(cover: Cover, steps: Steps) -> bool:
-    """Whether the shape of the steps shows that all entries of an atom have the same step."""
+    """Overlapping groups prox: whether the shape of the steps shows one step for all entries of each atom."""
     if is_scalar(steps):
         return True
     shape = [1] * (len(cover.shape) - steps.dim()) + list(steps.shape)
@@ -81,7 +87,7 @@ def one_step_per_atom(cover: Cover, steps: Steps) -> bool:
 
 
 def on_norms_(solve: Solve, W: Tensor, cover: Cover, entry_strength: Steps, steps: Steps) -> Tensor:
-    """Soft threshold of W, then the function `solve` on the norms of the atoms of overlapping groups.
+    """Overlapping groups prox: soft threshold of W, then the function `solve` on the norms of the atoms, in place.
 
     If steps differ within an atom, solve(x, steps, over_atoms=False) gets all entries instead.
     """
@@ -95,13 +101,14 @@ def on_norms_(solve: Solve, W: Tensor, cover: Cover, entry_strength: Steps, step
         steps = steps.double().expand(cover.atoms.ids.shape).flatten()
     norms = cover.atoms.norms(W)
     share = 1 - _factors(norms, solve(norms.clone(), steps, True))
-    return W.addcmul_(W, cover.expand(share, fill=0.0).to(W.dtype), value=-1)  # subtraction yields no negative zeros
+    return W.addcmul_(W, cover.expand(share, fill=0.0).to(W.dtype), value=-1)  # subtraction gives no negative zeros
 
 
 def _scale_blocks_(solve, W, cover, entry_strength, steps) -> Tensor:
-    """`on_norms_` for overlapping groups whose atoms are row blocks in CPU memory.
+    """Overlapping groups prox, like `on_norms_`, for atoms that are row blocks in CPU memory.
 
-    Two passes over memory, each with the soft threshold: one for the norms of the atoms, one to multiply the atoms.
+    There are two passes over memory, each with the soft threshold. The first pass computes the norms of the atoms, the
+    second multiplies the atoms.
     """
     blocks = cover.atoms.offsets.numpy(), cover.shape[1:].numel()
     cut = number(thresholds(entry_strength, steps, W), W)
@@ -114,12 +121,12 @@ def _scale_blocks_(solve, W, cover, entry_strength, steps) -> Tensor:
 
 
 def _factors(before: Tensor, after: Tensor) -> Tensor:
-    """The factor by which the prox multiplies each atom: its norm after the prox / its norm before."""
+    """Overlapping groups prox: the factor of each atom, which is its norm after the prox / its norm before."""
     return torch.where(before == 0, 1.0, after / before)
 
 
 def _covered_steps(W, cover, steps) -> Steps:
-    """Steps with which the entries of no overlapping group stay where they are."""
+    """Overlapping groups prox: the steps, with zeros for the entries that lie in no group."""
     if not cover.free:
         return steps
     wide = torch.broadcast_to(cover.covered(), W.shape)
@@ -127,20 +134,20 @@ def _covered_steps(W, cover, steps) -> Steps:
 
 
 def _replace_entries_(solve, W, cover, steps) -> Tensor:
-    """Overlapping groups with a step per entry: `solve` on all entries, in the order atom by atom."""
+    """Overlapping groups prox with a step per entry, in place: `solve` on all entries, in the order atom by atom."""
     flat = W.flatten().double()
     steps = steps.double().expand(W.shape).flatten()
     order = cover.entries()[0]
     if order is None:
-        return W.copy_(solve(flat.clone(), steps.clone(), False).view(W.shape) + 0.0)  # adding 0 turns -0 into 0
+        return W.copy_(solve(flat.clone(), steps.clone(), False).view(W.shape) + 0.0)  # no negative zeros
     flat = flat.index_copy(0, order, solve(flat[order], steps[order], False))
     return W.copy_(flat.view(W.shape) + 0.0)
 
 
 def set_arrays(cover: Cover, over_atoms: bool) -> tuple:
-    """The atoms and groups of a cover as numpy arrays for the kernels: (bounds, members, offsets, starts).
+    """Overlapping groups prox: atoms and groups of a cover as numpy arrays (bounds, members, offsets, starts).
 
-    `kernels.prox.overlaps` explains the arrays. With one step per atom, each atom counts as one entry.
+    `kernels.prox.overlaps` explains the arrays. With one step per atom (`over_atoms`), each atom counts as one entry.
     """
     members, offsets = cover.members.numpy(), cover.offsets.numpy()
     if over_atoms:
@@ -149,15 +156,18 @@ def set_arrays(cover: Cover, over_atoms: bool) -> tuple:
 
 
 def copies_of(cover: Cover, over_atoms: bool) -> tuple[Tensor, Tensor]:
-    """Copies of atoms (or entries) in overlapping groups: position and group of each copy, int64 [copies]."""
+    """Overlapping groups prox: position and group of each copy of an atom (or entry), int64 [copies].
+
+    There is one copy for each group that contains the atom or entry.
+    """
     return (cover.members.long(), cover.owner.long()) if over_atoms else cover.pairs(in_order=False)
 
 
 def new_dual(cover: Cover, steps: Steps, device: torch.device) -> Tensor:
-    """Dual variables of the prox of overlapping groups, all zero, as a warm start for the first call.
+    """Overlapping groups prox: dual variables, all zero, as a warm start for the first call.
 
-    One number per member if there is one step per atom. With a step per entry, one number per copy of an entry, or one
-    per group (for few groups with many entries).
+    With one step per atom there is one number per member of a group. With a step per entry there is one number per copy
+    of an entry. Few groups with many entries have one number per group.
     """
     if one_step_per_atom(cover, steps):
         length = len(cover.members)
@@ -167,12 +177,16 @@ def new_dual(cover: Cover, steps: Steps, device: torch.device) -> Tensor:
 
 
 def _without_copies(cover: Cover) -> bool:
-    """Whether few groups have so many copies of entries that the interior point method goes first."""
+    """Overlapping groups prox: whether few groups have so many copies that the interior point method goes first."""
     return len(cover) <= FEW and cover.copies > MANY
 
 
 def minimise_by_kernels(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
-    """The exact prox of overlapping groups at x by the numba kernels: the result and a bound on its relative error."""
+    """Overlapping groups prox at x in CPU memory: the exact result and a bound on its relative error.
+
+    The numba kernels run dual descent, then the interior point method if the error is too large. `reach` [groups] is
+    the threshold of each norm.
+    """
     if is_scalar(steps) and float(steps) == 0:
         return x, 0.0
     even = is_scalar(steps)
@@ -195,12 +209,15 @@ def minimise_by_kernels(x, steps, cover, reach, over_atoms, tolerance, dual, rou
 
 
 def _rounds(cover: Cover, copies: int) -> int:
-    """Rounds of dual descent, at most; fewer if the interior point method can take over."""
+    """Overlapping groups prox: rounds of dual descent, at most; fewer if the interior point method can follow."""
     return min(ROUNDS, max(PATIENCE, WORK // max(1, copies))) if len(cover) <= FEW else ROUNDS
 
 
 def _by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas) -> Minimum:
-    """The prox of overlapping groups by the interior point method; `etas` is the warm start, updated in place."""
+    """Overlapping groups prox: call the interior point method; `etas` is the warm start, updated in place.
+
+    `walk` selects the numba kernels instead of torch code.
+    """
     minimum = shrink_by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas)
     if etas is not None:
         etas.copy_(minimum.etas)
@@ -208,7 +225,7 @@ def _by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas) -> Minimum:
 
 
 def warn_inexact(cover: Cover, distance: float, tolerance: float) -> None:
-    """Warn, once per cover, that the prox of its overlapping groups has not reached the tolerance."""
+    """Overlapping groups prox: warn, once per cover, that the result has not reached the tolerance."""
     if cover not in WARNED:
         WARNED.add(cover)
         warnings.warn(
@@ -221,7 +238,10 @@ def warn_inexact(cover: Cover, distance: float, tolerance: float) -> None:
 
 
 def minimise_by_torch(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
-    """The exact prox of overlapping groups at x in torch: the result and a bound on its relative error."""
+    """Overlapping groups prox at x in torch: the exact result and a bound on its relative error.
+
+    `reach` [groups] is the threshold of each norm.
+    """
     steps = torch.zeros_like(x) + steps
     copied = over_atoms or not _without_copies(cover)
     if x.is_meta or len(cover) > FEW or not fits(cover):
@@ -232,7 +252,7 @@ def minimise_by_torch(x, steps, cover, reach, over_atoms, tolerance, dual, round
 
 
 def _ascended(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
-    """Prox of overlapping groups by accelerated projected gradient ascent on the dual, all groups at once.
+    """Overlapping groups prox by accelerated projected gradient ascent on the dual, all groups at once, in torch.
 
     The momentum restarts from zero whenever it overshoots.
     """
@@ -257,10 +277,10 @@ def _ascended(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tu
 
 
 class _Dual:
-    """The dual problem of the prox of overlapping groups, in torch.
+    """Overlapping groups prox in torch: the dual problem.
 
-    argmin_v sum_g reach_g ||v_g|| + sum (v - x)^2 / (2 * steps) = x - steps * sum_g dual_g, where ||dual_g|| <=
-    reach_g.
+    The prox is argmin_v sum_g reach_g ||v_g|| + sum (v - x)^2 / (2 * steps) = x - steps * sum_g dual_g. v_g are the
+    entries of group g, reach_g is the threshold of the group, and ||dual_g|| <= reach_g.
     """
 
     def __init__(self, x: Tensor, steps: Tensor, places: Tensor, owner: Tensor, reach: Tensor):
@@ -275,28 +295,32 @@ class _Dual:
         self.scale = torch.where(moved, self.x.square() / self.steps, 0.0).sum()
 
     def total(self, values: Tensor) -> Tensor:
-        """Sum of values [copies] over the copies of each overlapping group: [groups]."""
+        """Overlapping groups prox in torch: sum of values [copies] over the copies of each group: [groups]."""
         return torch.zeros_like(self.reach).index_add(0, self.owner, values)
 
     def inner(self, one: Tensor, two: Tensor) -> Tensor:
-        """Inner product of two dual vectors, each group weighted with its curvature."""
+        """Overlapping groups prox in torch: inner product of two dual vectors, weighted with the group curvatures."""
         return (self.total(one * two) * self.curvature).sum()
 
     def moved(self, dual: Tensor) -> Tensor:
-        """The primal point of a dual vector: x - steps * sum of duals."""
+        """Overlapping groups prox in torch: the primal point x - steps * sum of duals for a dual vector."""
         return self.x - self.steps * torch.zeros_like(self.x).index_add(0, self.places, dual)
 
     def ascend(self, dual: Tensor) -> tuple[Tensor, Tensor]:
-        """One projected gradient step on the dual, and the groups whose dual lies strictly inside its ball."""
+        """Overlapping groups prox in torch: one projected gradient step on the dual.
+
+        Returns the new dual vector, and the groups whose dual variables lie strictly inside their ball.
+        """
         dual = dual + self.moved(dual)[self.places] / self.curvature[self.owner]
         norm = self.total(dual.square()).sqrt()
         factor = torch.where(norm <= self.reach, 1.0, self.reach / norm)
         return dual * factor[self.owner], norm < self.reach
 
     def primal(self, dual: Tensor, inside: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-        """The primal point of a dual vector, and its duality gap.
+        """Overlapping groups prox in torch: the primal point of a dual vector, and the duality gap.
 
-        Groups whose dual lies strictly inside its ball are set to zero.
+        Groups whose dual variables lie strictly inside their ball are set to zero. Groups that are negligible at this
+        tolerance are set to zero too.
         """
         v = self.moved(dual)
         distance = torch.where(v == 0, 0.0, v.square() / self.steps)

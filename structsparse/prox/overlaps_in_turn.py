@@ -1,4 +1,4 @@
-"""Overlapping groups, shrunk one family of disjoint groups after the other, in one pass.
+"""Prox of overlapping groups in turn: one family of disjoint groups after the other, in one pass.
 
 The result is not the prox of the sum of all norms.
 """
@@ -18,21 +18,24 @@ from structsparse.kernels.prox.overlaps_in_turn import shrink_in_turn
 from structsparse.prox.overlaps import copies_of, on_norms_, set_arrays
 from structsparse.prox.steps import Steps, is_scalar, thresholds
 
-NEWTON_ROUNDS = 12  # Newton iterations, always all of them: a convergence test would wait for the device
+NEWTON_ROUNDS = 12  # fixed number of Newton iterations, as a convergence test would wait for the device
 
-Choose = Callable[[int, Tensor], tuple[float, Tensor]]  # the callback of `cut_in_turn_`
+Choose = Callable[[int, Tensor], tuple[float, Tensor]]  # (family, critical strengths) -> strength, groups to be zero
 
 
 class Turn(NamedTuple):
-    """A family of disjoint groups, as slices into a cover whose groups are sorted by family."""
+    """Overlapping groups in turn: a family of disjoint groups, as slices into a cover sorted by family."""
 
-    groups: slice
-    members: slice
-    copies: slice  # the copies of entries of the family
+    groups: slice  # the groups of the family
+    members: slice  # the atoms of these groups in the list of members
+    copies: slice  # the entries of these groups in the list of copies
 
 
 def turns(cover: Cover, colours: Tensor) -> list[Turn]:
-    """The families of disjoint groups of a cover whose groups are sorted by colour."""
+    """Overlapping groups in turn: the families of disjoint groups of a cover whose groups are sorted by colour.
+
+    `colours` [groups] is the family of each group.
+    """
     bounds = [0, *torch.bincount(colours).cumsum(0).tolist()] if len(colours) else [0]
     columns = [[int(of[b]) for b in bounds] for of in (torch.arange(len(cover) + 1), cover.offsets, cover.starts)]
     spans = [[slice(*span) for span in itertools.pairwise(column)] for column in columns]
@@ -43,13 +46,16 @@ def turns(cover: Cover, colours: Tensor) -> list[Turn]:
 def shrink_in_turn_(
     W: Tensor, cover: Cover, families: list[Turn], strength: Steps, entry_strength: Steps, steps: Steps
 ) -> Tensor:
-    """Soft threshold, then the group lasso prox of each family of disjoint groups, one family after the other.
+    """Prox of overlapping groups in turn, in place: soft threshold, then the group lasso prox of each family.
 
     Where families overlap, this is not the prox of the sum of the norms.
     """
 
     def solve(x, steps, over_atoms):
-        """Group prox of the families one after the other, on the CPU or on another device."""
+        """Prox of the families of overlapping groups in turn, at x, which holds norms of atoms or entries.
+
+        Dispatches to the CPU or to another device.
+        """
         shrink = _in_turn if walkable(W) else _in_turn_by_torch
         return shrink(x, steps, cover, cover.weight * strength, over_atoms, families)
 
@@ -58,14 +64,17 @@ def shrink_in_turn_(
 
 @torch.no_grad()
 def cut_in_turn_(W: Tensor, cover: Cover, families: list[Turn], steps: Steps, choose: Choose) -> Tensor:
-    """Group prox of families of disjoint groups in turn, each family with a strength that `choose` picks.
+    """Prox of overlapping groups in turn, in place: each family with a strength that the callback `choose` picks.
 
     choose(k, critical strengths) gets the strengths at which the groups of family k would become zero. It returns the
     strength for the family, and bool [groups of the family]: the groups that must become exactly zero despite rounding.
     """
 
     def solve(x, steps, over_atoms):
-        """Group prox of the families one after the other, each with the chosen strength."""
+        """Prox of the families of overlapping groups in turn, at x, each family with the chosen strength.
+
+        `x` holds norms of atoms, or entries.
+        """
         places, owner = copies_of(cover, over_atoms)
         for k, turn in enumerate(families):
             copies = turn.members if over_atoms else turn.copies
@@ -82,7 +91,10 @@ def cut_in_turn_(W: Tensor, cover: Cover, families: list[Turn], steps: Steps, ch
 
 
 def _in_turn(x, steps, cover, reach, over_atoms, families) -> Tensor:
-    """Group prox of overlapping groups one after the other, by the numba kernel."""
+    """Prox of overlapping groups in turn in CPU memory, one group after the other.
+
+    The numba kernel computes the prox. `reach` [groups] is the threshold of each norm.
+    """
     bounds, members, offsets, _ = set_arrays(cover, over_atoms)
     even = is_scalar(steps)
     steps = torch.full_like(x, float(steps)) if even else steps
@@ -92,7 +104,10 @@ def _in_turn(x, steps, cover, reach, over_atoms, families) -> Tensor:
 
 
 def _in_turn_by_torch(x, steps, cover, reach, over_atoms, families) -> Tensor:
-    """Group prox of families of disjoint groups one after the other, in torch."""
+    """Prox of overlapping groups in turn in torch, one family of disjoint groups after the other.
+
+    `reach` [groups] is the threshold of each norm.
+    """
     places, owner = copies_of(cover, over_atoms)
     for turn in families:
         copies = turn.members if over_atoms else turn.copies
@@ -101,9 +116,9 @@ def _in_turn_by_torch(x, steps, cover, reach, over_atoms, families) -> Tensor:
 
 
 def _shrink_family(x: Tensor, steps: Steps, at: Tensor, group: Tensor, reach: Tensor) -> Tensor:
-    """Group prox of one family of disjoint groups.
+    """Prox of overlapping groups in turn: the group lasso prox of one family of disjoint groups.
 
-    Copy i of an entry or atom is x[at[i]] and belongs to group[i].
+    Copy i of an entry or atom is x[at[i]] and belongs to group[i]. `reach` is the threshold of each norm.
     """
     w, cut = x[at], thresholds(reach[group], steps if is_scalar(steps) else steps[at], x)
     theta = _norms_after(w, cut, group, len(reach))[group]
@@ -111,13 +126,14 @@ def _shrink_family(x: Tensor, steps: Steps, at: Tensor, group: Tensor, reach: Te
 
 
 def _norms_after(w: Tensor, cut: Tensor, group: Tensor, groups: int) -> Tensor:
-    """Norm of each group of a family after its prox, by Newton's method from a lower bound.
+    """Prox of overlapping groups in turn: norm of each group of a family after its prox, by Newton's method.
 
+    The method starts from a lower bound. `w` and `cut` hold the entry and the threshold of each copy.
     `kernels.prox.blocks` explains why Newton's method converges.
     """
 
     def total(values):
-        """Sum of values [copies] over each group of the family."""
+        """Prox of overlapping groups in turn: sum of values [copies] over each group of the family."""
         return values.new_zeros(groups).index_add(0, group, values)
 
     theta = total((w - torch.clamp(w, -cut, cut)).square()).sqrt()

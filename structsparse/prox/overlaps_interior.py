@@ -1,13 +1,14 @@
 """Prox of overlapping groups by an interior point method with one unknown (eta) per group.
 
-    argmin_v  sum_g reach_g |v_g| + sum_i (v_i - x_i)^2 / (2 steps_i)
+    argmin_v  sum_g reach_g ||v_g|| + sum_i (v_i - x_i)^2 / (2 steps_i)
 
-reach |v| is the minimum of reach (|v|^2 / eta + eta) / 2 over eta. So the solution is v_i = x_i / (1 + steps_i * pull).
-The pull of an atom is the sum of reach_g / eta_g over its groups. This leaves a smooth convex problem in eta >= 0.
+v_g are the entries of group g, and reach_g is the threshold of the group. reach ||v|| is the minimum of reach (||v||^2
+/ eta + eta) / 2 over eta. So the solution is v_i = x_i / (1 + steps_i * pull). The pull of an atom is the sum of
+reach_g / eta_g over the groups of the atom. This leaves a smooth convex problem in eta >= 0.
 
 Newton's method follows the central path of the barrier -mu * log(eta), until the groups whose eta goes to zero are
-known. Those groups are set to exactly zero. Newton's method without a barrier solves the rest. If the duality gap of
-the result is too large, the path continues.
+known. These groups are set to exactly zero. Newton's method without a barrier solves the problem of the other groups.
+If the duality gap of the result is too large, the path continues.
 """
 
 from __future__ import annotations
@@ -21,25 +22,28 @@ from structsparse.groups.cover import Cover
 from structsparse.kernels.prox import overlaps_interior as kernels
 
 FALL = 0.1  # factor of the barrier mu from one stage to the next
-STAGES, ROUNDS, HALVINGS, LAST_ROUNDS = 16, 25, 12, 40  # limits on iterations; ordinary problems stay below
-COLLAPSE = -0.9  # relative move of an eta that counts as going to zero
-SLOW = 3  # after so many rounds in a row that do not halve the gap, the guess of dead groups counts as wrong
-CLOSE = 0.1  # a stage ends when the squared Newton decrement / mu falls below this
-DENSE = 1 << 23  # entries of a dense matrix [groups, atoms], at most
+STAGES, ROUNDS, HALVINGS, LAST_ROUNDS = 16, 25, 12, 40  # largest numbers of iterations; ordinary problems need fewer
+COLLAPSE = -0.9  # relative Newton step of an eta below which the group counts as dead
+SLOW = 3  # rounds in a row without a halved duality gap after which the guess of dead groups counts as wrong
+CLOSE = 0.1  # a stage ends when the squared Newton decrement falls to CLOSE * mu
+DENSE = 1 << 23  # largest number of entries of a dense matrix [groups, atoms]
 
 
 class Minimum(NamedTuple):
-    """A solution of the prox of overlapping groups, with a bound on its error."""
+    """Interior point prox of overlapping groups: a solution, with a bound on its error."""
 
-    v: Tensor
+    v: Tensor  # the entries (or norms of atoms) after the prox
     etas: Tensor  # [groups]: the norm of a living group; minus the last eta of a dead group
     distance: float  # bound on the distance to the exact minimum, relative to the norm of x, in the metric 1 / steps
 
 
 class State(NamedTuple):
-    """A point on the central path of the interior point method for overlapping groups."""
+    """Interior point prox of overlapping groups: a point on the central path.
 
-    etas: Tensor
+    v is the primal point, with v = x / (1 + steps * pull).
+    """
+
+    etas: Tensor  # the unknowns eta: [groups]
     slope: Tensor  # derivative of the objective with respect to log(eta): [groups]
     pulls: Tensor  # reach / eta of each group: [groups]
     squares: Tensor  # pull * |v_g|^2 of each group: [groups]
@@ -47,7 +51,11 @@ class State(NamedTuple):
 
 
 class Entries:
-    """The entries x and their steps in the order atom by atom, and sums over the entries of each atom."""
+    """Interior point prox of overlapping groups: entries x and their steps, and sums over the entries of each atom.
+
+    The order is atom by atom: atom k has the entries bounds[k] : bounds[k + 1]. `walk` selects the numba kernels
+    instead of torch code.
+    """
 
     def __init__(self, x: Tensor, steps: Tensor, bounds: Tensor, walk: bool):
         self.x, self.steps, self.bounds, self.walk = x, steps, bounds, walk
@@ -56,10 +64,10 @@ class Entries:
             self.atom = atoms.repeat_interleave(bounds.diff(), output_size=len(x))
 
     def sums(self, pull: Tensor) -> Tensor:
-        """Sums over each atom of v^2, of steps * v^2 / (1 + steps * pull), and of steps * v^2: [3, atoms].
+        """Interior point prox of overlapping groups: three sums over the entries of each atom: [3, atoms].
 
-        Here v = x / (1 + steps * pull). The second sum is minus half the derivative of the first with respect to the
-        pull.
+        The terms are v^2, steps * v^2 / (1 + steps * pull), and steps * v^2, where v = x / (1 + steps * pull). The
+        second sum is minus half the derivative of the first with respect to the pull.
         """
         if self.walk:
             sums = torch.empty(3, len(pull), dtype=torch.float64)
@@ -70,9 +78,10 @@ class Entries:
         return self._added(squares, squares * self.steps * share, squares * self.steps)
 
     def sums_at_zero(self) -> Tensor:
-        """Sums over each atom of x^2 / steps, of x^2 / steps^2, and of x^2 / steps where steps > 0: [3, atoms].
+        """Interior point prox of overlapping groups: three sums at v = 0 over the entries of each atom: [3, atoms].
 
-        The first two sums are infinite if the atom has a nonzero entry with step 0.
+        The terms are x^2 / steps, x^2 / steps^2, and x^2 / steps where steps > 0. The first two sums are infinite if
+        the atom has a nonzero entry with step 0.
         """
         if self.walk:
             sums = torch.empty(3, len(self.bounds) - 1, dtype=torch.float64)
@@ -83,7 +92,10 @@ class Entries:
         return self._added(first, ratio.square(), torch.where(self.steps > 0, first, 0.0))
 
     def pulled(self, pull: Tensor, zero: Tensor) -> Tensor:
-        """The entries v = x / (1 + steps * pull) for pulls of atoms; exactly zero in atoms marked in `zero`."""
+        """Interior point prox of overlapping groups: the entries v = x / (1 + steps * pull) for pulls of atoms.
+
+        The entries are exactly zero in atoms that are marked in `zero`.
+        """
         if self.walk:
             v = torch.empty_like(self.x)
             kernels.pulled(*self._arrays(), pull.numpy(), zero.numpy(), v.numpy())
@@ -91,17 +103,17 @@ class Entries:
         return torch.where(zero[self.atom], 0.0, self.x / (1 + self.steps * pull[self.atom]))
 
     def _added(self, *terms: Tensor) -> Tensor:
-        """Sums of each term [entries] over the entries of each atom: [terms, atoms]."""
+        """Interior point prox of overlapping groups: sums of terms [entries] over each atom: [terms, atoms]."""
         terms = torch.stack(terms)
         return terms.new_zeros(len(terms), len(self.bounds) - 1).index_add(1, self.atom, terms)
 
     def _arrays(self):
-        """The entries, steps and bounds of atoms as numpy arrays for the kernels."""
+        """Interior point prox of overlapping groups: entries, steps and bounds of atoms as numpy arrays."""
         return self.x.numpy(), self.steps.numpy(), self.bounds.numpy()
 
 
 class Problem:
-    """The prox of overlapping groups as a smooth convex problem in eta.
+    """Interior point prox of overlapping groups as a smooth convex problem with one unknown, eta, per group.
 
     Groups whose reach is 0 keep eta = 1 and do not pull.
     """
@@ -115,13 +127,17 @@ class Problem:
         self.norms = self.gather(entries.sums(torch.zeros_like(self.energy))[0]).sqrt()  # norm of x over each group
 
     def gather(self, values: Tensor) -> Tensor:
-        """Sums of values [atoms] over the atoms of each group; zero for groups whose reach is 0."""
+        """Interior point prox of overlapping groups: sums of values [atoms] over the atoms of each group.
+
+        Groups whose reach is 0 get zero.
+        """
         return torch.where(self.active, self.cover.gather(values), 0.0)
 
     def state(self, etas: Tensor, mu: float, living: Tensor, zero: Tensor) -> State:
-        """The point of the interior point method at these etas, with its slopes.
+        """Interior point prox of overlapping groups: the point at these etas, with its slopes.
 
-        Dead groups do not pull, and atoms marked in `zero` do not count.
+        `mu` is the coefficient of the barrier. Groups that are not in `living` do not pull, and atoms marked in `zero`
+        do not count.
         """
         pulls = torch.where(living, self.reach / etas, 0.0)
         sums = torch.where(zero | ~self.covered, 0.0, self.entries.sums(self.cover.scatter(pulls)))
@@ -130,7 +146,10 @@ class Problem:
         return State(etas, slope, pulls, squares, sums)
 
     def newton(self, at: State, mu: float, living: Tensor) -> Tensor:
-        """The Newton step of the interior point method, relative to eta: [groups]."""
+        """Interior point prox of overlapping groups: the Newton step, relative to eta: [groups].
+
+        `mu` is the coefficient of the barrier.
+        """
         diagonal = torch.where(living, at.squares + mu, 1.0)
         root = diagonal.rsqrt()
         rows = at.pulls * root
@@ -138,11 +157,14 @@ class Problem:
         matrix.diagonal().add_(1.0)
         factor, failed = torch.linalg.cholesky_ex(matrix)
         if bool(failed):
-            return -at.slope / diagonal  # a step with an upper bound of the curvature, which is never too long
+            return -at.slope / diagonal  # a step for an upper bound of the curvature, never too long
         return -root * torch.cholesky_solve((root * at.slope)[:, None], factor)[:, 0]
 
     def common(self, values: Tensor) -> Tensor:
-        """Sums of values [atoms] over the atoms that each pair of groups has in common: [groups, groups]."""
+        """Interior point prox of overlapping groups: sums of values [atoms] over the atoms common to two groups.
+
+        The result is [groups, groups], with one sum per pair of groups.
+        """
         members, owner = self.cover.members.long(), self.cover.owner.long()
         if fits(self.cover):
             if self.inside is None:
@@ -158,7 +180,7 @@ class Problem:
 
 
 def fits(cover: Cover) -> bool:
-    """Whether a dense matrix [groups, atoms] of the cover is small enough."""
+    """Interior point prox of overlapping groups: whether a dense [groups, atoms] matrix is small enough."""
     return len(cover) * len(cover.atoms) <= DENSE
 
 
@@ -175,7 +197,8 @@ def shrink_by_pulls(
 ) -> Minimum:
     """Prox of overlapping groups at x by the interior point method.
 
-    The field `distance` of the result bounds the error. The `etas` of a similar problem serve as a warm start.
+    `reach` [groups] is the threshold of each norm. The field `distance` of the result bounds the error. The `etas` of a
+    similar problem serve as a warm start.
     """
     if bool(steps.isinf().any()):  # the prox of an entry with an infinite step is zero
         covered = (cover.scatter((reach > 0).double()) > 0).repeat_interleave(bounds.diff(), output_size=len(x))
@@ -192,7 +215,7 @@ def shrink_by_pulls(
 
 
 def _followed(problem: Problem, tolerance: float) -> Minimum:
-    """Follow the central path of the interior point method until the duality gap is small enough."""
+    """Interior point prox of overlapping groups: follow the central path until the duality gap is small enough."""
     reach, best = problem.reach, None
     mu = float((reach * problem.norms).max())
     root = (mu**2 + (reach * problem.norms).square()).sqrt()
@@ -201,9 +224,9 @@ def _followed(problem: Problem, tolerance: float) -> Minimum:
         mu *= FALL
         before, at = etas, _centred(problem, etas, mu)
         etas, norms = at.etas, problem.gather(at.sums[0]).sqrt()
-        # 2 mu / (reach eta) = 1 - (|dual| / reach)^2 falls in proportion to mu if the group lives; else |v| falls so
+        # first guess: as mu falls, 2 mu / (reach eta) falls like mu in a living group, the norm of v in a dead group
         guess = 2 * mu / (reach * etas) * problem.norms > norms
-        # a second guess: eta is proportional to mu for a dead group, constant for a living one, else to sqrt(mu)
+        # second guess: as mu falls, eta of a dead group falls like mu, of a living group not at all, else like sqrt(mu)
         for dead in (guess, etas < FALL**0.75 * before):
             minimum = _finished(problem, etas, problem.active & dead, tolerance, stage == STAGES - 1)
             if minimum is not None and (best is None or minimum.distance < best.distance):
@@ -214,7 +237,7 @@ def _followed(problem: Problem, tolerance: float) -> Minimum:
 
 
 def _centred(problem: Problem, etas: Tensor, mu: float) -> State:
-    """Newton's method to the minimum under the barrier mu.
+    """Interior point prox of overlapping groups: Newton's method to the minimum under the barrier mu.
 
     A step is halved until it does not overshoot. Slopes decide this, as slopes lose fewer digits than values.
     """
@@ -225,21 +248,22 @@ def _centred(problem: Problem, etas: Tensor, mu: float) -> State:
         fall = -float(at.slope @ move)
         if not fall > CLOSE * mu:
             break
-        start, share = at.etas, min(1.0, 0.95 / max(float(-move.min()), 1e-300))  # no step makes an eta negative
+        start, share = at.etas, min(1.0, 0.95 / max(float(-move.min()), 1e-300))  # every eta stays positive
         for _ in range(HALVINGS):
             at = problem.state(start * (1 + share * move), mu, *everything)
             if float((at.slope * (start / at.etas)) @ move) <= 0.5 * fall:
                 break
             share *= 0.5
         else:
-            break  # the slopes are below rounding errors
+            break  # no shorter step helps: the slopes are rounding errors
     return at
 
 
 def _finished(problem: Problem, etas: Tensor, dead: Tensor, tolerance: float, always: bool) -> Minimum | None:
-    """The solution with the dead groups at exactly zero, by Newton's method without a barrier.
+    """Interior point prox of overlapping groups: the solution with dead groups at exactly zero.
 
-    None if the dual variables of the dead groups cannot hold their entries at zero.
+    Newton's method without a barrier computes the other groups. The result is None if the dual variables of the dead
+    groups cannot hold their entries at zero, unless `always` is set.
     """
     reach, bound = problem.reach, tolerance**2 * problem.scale / 2
     dead, zero, gap = _laid_down(problem, etas, dead)
@@ -250,7 +274,7 @@ def _finished(problem: Problem, etas: Tensor, dead: Tensor, tolerance: float, al
         living = problem.active & ~dead
         at = problem.state(etas, 0.0, living, zero)
         norms = problem.gather(at.sums[0]).sqrt()
-        # the duals reach * v / |v| have no slack; with them v moves by steps * v * (reach / |v| - pull)
+        # with dual variables reach * v / |v|, whose slack is zero, v moves by steps * v * (reach / |v| - pull)
         apart = problem.cover.scatter(torch.where(living & (norms > 0), reach / norms - at.pulls, 0.0))
         total = gap + float((apart.square() * at.sums[2]).sum()) / 2
         slow = 0 if total < 0.5 * least else slow + 1
@@ -275,10 +299,11 @@ def _finished(problem: Problem, etas: Tensor, dead: Tensor, tolerance: float, al
 
 
 def _laid_down(problem: Problem, etas: Tensor, dead: Tensor) -> tuple[Tensor, Tensor, float]:
-    """The consequences of setting groups to zero: all dead groups, the zero atoms, and the added duality gap.
+    """Interior point prox of overlapping groups: the consequences of setting the groups `dead` to zero.
 
-    The dual variables of the dead groups share the force that holds their entries at zero. The gap grows if a dual
-    leaves its ball.
+    Returns the mask of all dead groups, the mask of the zero atoms, and the added duality gap. The dual variables of
+    the dead groups share the force that holds their entries at zero. The gap grows if the dual variables of a group
+    leave their ball.
     """
     cover = problem.cover
     zero = cover.scatter(dead.double()) > 0

@@ -1,4 +1,4 @@
-"""Prox of total variation along a dimension (fused lasso), and of the sorted l1 norm (SLOPE)."""
+"""Prox of total variation along sequences (fused lasso), and of the sorted l1 norm (SLOPE)."""
 
 import torch
 from torch import Tensor
@@ -10,10 +10,11 @@ from structsparse.prox.steps import Steps, changed, is_scalar, refuse_entry_step
 
 @torch.no_grad()
 def smooth_(W: Tensor, dimension: int, strength: Steps, steps: Steps) -> Tensor:
-    """Prox of total variation, strength * sum |V[t + 1] - V[t]| along one dimension, exact in any diagonal metric.
+    """Prox of total variation along sequences, in place: strength * sum |V[t + 1] - V[t]|.
 
-    The torch code processes all chains at once, one time step after the other. At each time step it waits for the
-    device, to know whether a chain still moves.
+    The position t runs along one dimension. The result is exact in any diagonal metric. The torch code processes all
+    chains (sequences) at once, one position after the other. At each position it waits for the device, to know whether
+    a chain still moves.
     """
     if not strength > 0 or W.numel() == 0:
         return W
@@ -32,13 +33,16 @@ def smooth_(W: Tensor, dimension: int, strength: Steps, steps: Steps) -> Tensor:
 
 
 def as_chains(X: Tensor, dimension: int) -> Tensor:
-    """A view of a contiguous tensor as chains along one dimension: [outer, time, inner]."""
+    """Total variation prox: view of a contiguous tensor as chains (sequences) along one dimension.
+
+    The view is [outer, time, inner].
+    """
     dimension = dimension % X.dim()
     return X.view(X.shape[:dimension].numel(), X.shape[dimension], X.shape[dimension + 1 :].numel())
 
 
 def _smooth(X: Tensor, steps: Tensor, strength: Steps) -> Tensor:
-    """Prox of total variation in torch, for all chains of X [time, chains] at once.
+    """Prox of total variation in torch, for all chains (sequences) of X [time, chains] at once.
 
     `kernels.prox.sequences` explains the algorithm.
     """
@@ -66,18 +70,21 @@ def _smooth(X: Tensor, steps: Tensor, strength: Steps) -> Tensor:
     V[-1] = lowest[-1]
     for t in range(time - 2, -1, -1):
         V[t] = torch.minimum(torch.maximum(V[t + 1], lowest[t]), highest[t])
-    return torch.clamp(V, X.amin(0), X.amax(0)).add_(0.0)  # no rounding error leaves the range of X
+    return torch.clamp(V, X.amin(0), X.amax(0)).add_(0.0)  # rounding must not lead out of the range of X
 
 
 def _put(knots: Tensor, where: Tensor, *values: Tensor) -> None:
-    """Write one knot (place, change of slope, jump) of the derivative of each chain into the queue of the chain."""
+    """Total variation prox of sequences in torch: write one knot of the derivative of each chain into its queue.
+
+    A knot is a place, a change of slope and a jump. A chain is one sequence.
+    """
     knots.scatter_(1, where.expand(3, 1, -1), torch.stack(values)[:, None])
 
 
 def _crossing(place, past, slope, side: int, first, end, knots):
-    """Total variation: the place where the derivative of each chain crosses its target, for all chains at once.
+    """Total variation prox of sequences in torch: where the derivative of each chain crosses its target.
 
-    The numba kernel of the same name explains the arguments.
+    All chains (sequences) are processed at once. The numba kernel of the same name explains the arguments.
     """
     rise, passed, jump = slope, torch.zeros_like(first), torch.zeros_like(slope)
     moving, jumped = first < end, torch.zeros_like(first, dtype=torch.bool)
@@ -97,9 +104,10 @@ def _crossing(place, past, slope, side: int, first, end, knots):
 
 @torch.no_grad()
 def sorted_shrink_(W: Tensor, weights: Tensor, strength: Steps, steps: float | Tensor) -> Tensor:
-    """Prox of the sorted l1 norm (SLOPE): strength * sum_i weights_i |V|_(i), where |V|_(1) >= |V|_(2) >= ...
+    """Prox of the sorted l1 norm (SLOPE) on a sequence of sorted entries, in place.
 
-    The weights must be sorted in descending order.
+    The penalty is strength * sum_i weights_i |V|_(i), where |V|_(1) >= |V|_(2) >= ... The weights must be sorted in
+    descending order.
     """
     refuse_entry_steps(steps, "sorted weights", "an order of entries that move at different rates has no such prox")
     size, order = W.abs().flatten().double().sort(descending=True)
@@ -113,9 +121,10 @@ def sorted_shrink_(W: Tensor, weights: Tensor, strength: Steps, steps: float | T
 
 
 def _fall_and_stop(x: Tensor) -> Tensor:
-    """Isotonic regression in torch: the nearest vector to x that never rises and is never below zero.
+    """Sorted l1 prox (SLOPE) of a sequence in torch: isotonic regression of x.
 
-    Each iteration merges all runs of neighbouring blocks whose means rise.
+    The result is the nearest vector to x that never rises and is never below zero. Each iteration merges all runs of
+    neighbouring blocks whose means rise.
     """
     member = torch.arange(len(x), device=x.device)
     total, count = x, torch.ones_like(x)

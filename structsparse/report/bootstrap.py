@@ -1,8 +1,8 @@
 """Paired bootstrap test over the items of dev and test: the standard error of a difference between two systems.
 
-A run writes to `report/items.tsv` how many parts of each item (words of a sentence, say) it got right. The
-difference of two systems is the difference of their means over runs. Items are resampled with replacement, the same
-items for both systems."""
+The items are sentences or documents, for example. Each run writes to `report/items.tsv` how many parts (such as words)
+it got right in each item. The difference of two systems is the difference of their means over runs. Items are resampled
+with replacement, the same items for both systems."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from structsparse.base.files import write_text
 from structsparse.report.tables import Table, tsv
 
 FILE = Path("report") / "items.tsv"
-DRAWS = 2000
-PARTS = "dev", "test"
+DRAWS = 2000  # number of bootstrap samples
+PARTS = "dev", "test"  # parts of a corpus on which systems are compared
 
 Runs = Mapping[tuple[str, object], Path]  # run folders by place (such as a task) and seed
 
 
 class ItemScores(NamedTuple):
-    """The scores of the items of a corpus part: right parts and all parts of each item, such as words of a sentence."""
+    """Paired bootstrap: the number of right parts and of all parts in each item, such as words of a sentence."""
 
-    right: np.ndarray  # [items]
-    total: np.ndarray  # [items]
+    right: np.ndarray  # [items] number of right parts
+    total: np.ndarray  # [items] number of all parts
 
 
 class Resampled(NamedTuple):
-    """The bootstrap estimate of a difference between two systems: mean, standard error, share of samples above zero."""
+    """The paired bootstrap of a difference of two systems: mean, standard error, share of samples above zero."""
 
     difference: float
     error: float
@@ -38,13 +38,13 @@ class Resampled(NamedTuple):
 
 
 def write_items(folder: Path, items: Mapping[str, ItemScores]) -> None:
-    """Write the item scores of a run on dev and test to items.tsv in its report folder."""
+    """Paired bootstrap: write the item scores of a run on dev and test to items.tsv in its report folder."""
     rows = [(part, int(r), int(n)) for part, scores in items.items() for r, n in zip(*scores, strict=True)]
     write_text(folder / FILE.name, tsv(Table(("part", "right", "of"), rows)))
 
 
 def read_items(run: Path) -> dict[str, ItemScores]:
-    """Read the item scores of a run, {"dev": ..., "test": ...}; empty if the run has none."""
+    """Paired bootstrap: read the item scores of a run on dev and test from items.tsv; empty if there are none."""
     if not (run / FILE).is_file():
         return {}
     lines = [line.split("\t") for line in (run / FILE).read_text().splitlines()[1:]]
@@ -56,10 +56,10 @@ def read_items(run: Path) -> dict[str, ItemScores]:
 
 
 def paired_bootstrap(runs: Sequence[ItemScores], other_runs: Sequence[ItemScores], seed: int = 0) -> Resampled:
-    """The paired bootstrap of two systems over all of their runs on the same items."""
+    """Paired bootstrap of the difference of two systems, over all runs of each system on the same items."""
     total = runs[0].total
     right, other_right = (np.mean([items.right for items in scores], axis=0) for scores in (runs, other_runs))
-    difference = right - other_right  # [items]
+    difference = right - other_right  # [items], in parts
     generator = np.random.default_rng(seed)
     counts = generator.multinomial(len(total), np.full(len(total), 1 / len(total)), DRAWS)  # [draws, items]
     samples = counts @ difference / np.maximum(counts @ total, 1)
@@ -70,7 +70,9 @@ def paired_bootstrap(runs: Sequence[ItemScores], other_runs: Sequence[ItemScores
 def bootstrap_table(
     systems: Mapping[str, Runs], pairs: Sequence[tuple[str, str]], places: Sequence[str], scale: float
 ) -> Table | None:
-    """The table of paired bootstraps: a row for each pair of systems and each place; None if no run has item scores."""
+    """Table of paired bootstraps, with a row for each pair of systems and each place (such as a task).
+
+    None if no run has item scores. `scale` multiplies the differences and errors in the table."""
     names = dict.fromkeys(name for pair in pairs for name in pair)
     scores = {name: _item_scores(systems.get(name, {})) for name in names}
     rows = []
@@ -85,5 +87,5 @@ def bootstrap_table(
 
 
 def _item_scores(runs: Runs) -> dict[tuple[str, object], dict[str, ItemScores]]:
-    """The item scores of those runs that have item scores."""
+    """Paired bootstrap: the item scores of all runs of a system that have item scores, by place and seed."""
     return {run: items for run, folder in runs.items() if (items := read_items(folder))}

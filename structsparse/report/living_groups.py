@@ -1,4 +1,4 @@
-"""Living groups of a model: the table of all groups, its files, and pictures of group norms."""
+"""Living groups in the report of a model: the table of all groups, files of this table, and pictures of group norms."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from structsparse.report.tables import Table, markdown, tsv
 
 matplotlib.use("Agg")
 
-MOST_GROUPS = 2000  # with more groups (one per feature, say) there are no tables or pictures of groups
-_MOST_LABELS = 60  # group names that can be read along one axis
-_LONGEST_LABEL = 50  # characters of a group name in a picture
+MOST_GROUPS = 2000  # with more groups (one per feature, say), a report has no tables or pictures of groups
+_MOST_LABELS = 60  # most group names along one axis of a picture, so that all can be read
+_LONGEST_LABEL = 50  # most characters of a group name in a picture
 
 Groups = Partition | Forest | Cover
 
@@ -31,11 +31,11 @@ def group_table(
     would_wake: Tensor | None = None,
     truth: Collection[str] = (),
 ) -> Table:
-    """The table of all groups of a parameter, sorted by norm, so that living groups come first.
+    """Living groups table: all groups of a parameter, sorted by norm, so that living groups come first.
 
-    enters [groups]: the strength below which the group alone would live, shown as a share of the largest one;
-    would_wake [groups]: dead groups that the gradient would wake (dead because of a budget or noise); truth: names
-    of the groups that were planted."""
+    enters [groups]: the strength of the penalty below which the group alone would live, shown as a share of the largest
+    strength. would_wake [groups]: dead groups that the gradient would make nonzero (dead because of a budget or noise).
+    truth: names of the groups that were planted."""
     norms = groups.norms(weights)
     living = groups.nonzeros(weights)
     share = norms.square() / norms.square().sum().clamp_min(torch.finfo(norms.dtype).tiny)
@@ -62,7 +62,7 @@ def group_table(
 
 
 def write_groups(folder: Path, table: Table) -> None:
-    """Write a table of groups as groups.tsv and groups.md, and a bar chart of group norms as groups.png."""
+    """Living groups: write the table as groups.tsv and groups.md, and a bar chart of group norms as groups.png."""
     write_text(folder / "groups.tsv", tsv(table))
     write_text(folder / "groups.md", markdown(table))
     with atomic_file(folder / "groups.png") as file:
@@ -70,7 +70,7 @@ def write_groups(folder: Path, table: Table) -> None:
 
 
 def norm_bars(table: Table) -> Figure:
-    """The bar chart of the norms of living groups, from a table of groups."""
+    """Living groups picture: the bar chart of the norms of living groups, from the table of groups."""
     living = [row for row in table.rows if row[1] == "yes"][:_MOST_LABELS]
     figure = Figure(figsize=(8, max(2.0, 0.2 * len(living) + 1)), layout="constrained")
     axes = figure.add_subplot()
@@ -88,10 +88,10 @@ def norm_bars(table: Table) -> Figure:
 
 
 def norm_heatmap(norms: Sequence[Sequence[float]], names: Sequence[str]) -> Figure:
-    """The heat map of group norms over epochs, from norms [epochs, groups]; exact zeros are white.
+    """Living groups picture: the heat map of group norms over epochs, from norms [epochs, groups].
 
-    Groups are sorted by their norm in the last epoch, living groups on top. Only as many names are shown as can be
-    read."""
+    Exact zeros are white. Groups are sorted by the norm in the last epoch, living groups on top. Only as many names are
+    shown as can be read."""
     values = np.array(norms).T  # [groups, epochs]
     order = np.argsort(-values[:, -1], kind="stable")
     values = values[order]
@@ -112,5 +112,5 @@ def norm_heatmap(norms: Sequence[Sequence[float]], names: Sequence[str]) -> Figu
 
 
 def _shortened(name: str) -> str:
-    """A group name, cut to the length of a picture label."""
+    """Living groups picture: a group name, cut to the length of a label."""
     return name if len(name) <= _LONGEST_LABEL else f"{name[:_LONGEST_LABEL]}…"

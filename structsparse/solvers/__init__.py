@@ -1,5 +1,6 @@
-"""Optimizers for sparse models: proximal gradient, quasi-Newton, dual averaging, MIRA and others; `fit_linear` for
-linear models."""
+"""Solvers of sparse models: torch optimizers such as proximal gradient, quasi-Newton, dual averaging and MIRA.
+
+The function `fit_linear` fits a linear model directly."""
 
 from typing import TYPE_CHECKING
 

@@ -1,9 +1,9 @@
-"""`Solver`, the interface of optimizers for penalised losses: capabilities, effective step sizes for the prox,
-optimality proofs.
+"""`Solver`, the base of optimizers for penalised losses: capabilities, effective step sizes, optimality proofs.
 
-At a fixed point of `solver step, then prox`, the update is step * gradient, so the prox must use the same step. The
-bare learning rate would solve another problem under momentum or a metric. The effective step of an entry is rate *
-metric. If one prox follows several steps, the rates add up and are multiplied by the latest metric."""
+At a fixed point of a solver step followed by a prox, the weights change by step * gradient. So the prox must use the
+same step size. Under momentum or a metric, a prox with the bare learning rate would solve another problem. The
+effective step of an entry is rate * metric. If one prox follows several steps, the rates are added and multiplied by
+the latest metric."""
 
 from __future__ import annotations
 
@@ -21,68 +21,73 @@ from structsparse.solvers.effective_steps import METRICS, check_group
 
 @dataclass(frozen=True)
 class Proof:
-    """What a solver proves about its final weights; None: nothing is proved."""
+    """Proof of optimality that a solver gives for the final weights; a bound that is None is not proved."""
 
-    gap: float | None = None  # the duality gap, relative to the objective at zero weights
-    kkt: float | None = None  # the largest violation of stationarity, relative to the largest gradient at zero
-    excess: float | None = None  # bound on objective - minimum: the absolute duality gap
+    gap: float | None = None  # duality gap, relative to the objective at zero weights
+    # largest violation of the optimality conditions, relative to the largest gradient at zero weights
+    kkt: float | None = None
+    excess: float | None = None  # absolute duality gap: objective minus minimum is at most this
 
 
 class Capabilities:
-    """The capabilities that a solver declares. The defaults describe a plain solver: a step with `group["lr"]`, then a
-    prox.
+    """Capabilities of a solver, declared as attributes and methods for the training loop.
 
-    The solvers of this package inherit the defaults through `Solver`; `TorchSolver` declares the capabilities of
-    torch's optimizers."""
+    The defaults describe a plain solver, which takes a step with `group["lr"]` and lets a prox follow. The solvers of
+    this package inherit the defaults through `Solver`; `TorchSolver` declares the capabilities of torch's optimizers.
+    """
 
-    needs_closure = False  # the step calls the closure for loss and gradient: gradients must not accumulate before
-    needs_full_batch = False  # the losses of several steps are compared, so all must be over the same items
-    needs_each_prox = False  # each step needs the result of the prox after the previous step
-    needs_sentences = False  # the solver updates weights after each sentence: `sweep`, through `model.sweeper(solver)`
-    carries_penalties = False  # the solver applies the penalties in its own steps: `attach`, and `flush` afterwards
-    average = False  # between epochs the weights are replaced by their mean: `take_mean`, undone by `resume`
+    # the step calls the closure for loss and gradients; the caller must not accumulate gradients before the step
+    needs_closure = False
+    needs_full_batch = False  # the solver compares losses of several steps, which must therefore be over the same items
+    needs_each_prox = False  # a prox must run between any two steps
+    needs_sentences = False  # the solver updates weights after each sentence, by `sweep` and `model.sweeper(solver)`
+    carries_penalties = False  # the solver applies the penalties within each step; see `attach` and `flush`
+    average = False  # the mean of the weights replaces the weights between epochs; see `take_mean` and `resume`
     host_only = False  # the solver runs on the CPU only
-    from_start = False  # `rate` is the sum over all steps so far and replaces the accumulated rate
-    prox_every = 1  # steps between two proxes, as one prox costs as much as so many steps
+    from_start = False  # `rate` covers all steps since the start of training and replaces the accumulated rate
+    prox_every = 1  # number of steps per prox, because one prox costs about as much as so many steps
     slopes = True  # whether the closure must compute gradients
-    converged = False  # whether further steps gain nothing
+    converged = False  # whether further steps would not lower the objective
 
     @property
     def name(self) -> str:
-        """The name of the solver's class, for messages."""
+        """Solver interface: the name of the solver's class, for messages."""
         return type(self).__name__
 
     @property
     def members(self) -> list[Tensor]:
-        """The parameters that the solver updates."""
+        """Solver interface: the parameters that the solver updates."""
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
-    # --- the effective step of the last step
+    # --- the effective step size of the last step
 
     def rate(self, group: dict) -> float | Tensor:
-        """The factor of the last step size that adds up over several steps, such as the learning rate."""
+        """Solver interface: the part of the last step size that adds up over steps, such as the learning rate."""
         return group["lr"]
 
     def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """The last step size divided by the rate, one number or one per entry; 0 before the first step."""
+        """Solver interface: the last step size divided by the rate, one number or one per entry; 0 at first."""
         raise NotImplementedError
 
     @torch.no_grad()
     def effective_step(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """The last step size of each entry of a parameter, rate * metric; 0 before the first step."""
+        """Solver interface: the last step size for each entry of a parameter, rate * metric; 0 at first."""
         return self.rate(group) * self.metric(group, parameter)
 
     def accumulated_rate(self, waiting: float | Tensor, latest: float | Tensor) -> float | Tensor:
-        """The rate for the next prox: the sum over the steps since the last prox, including `latest`."""
+        """Solver interface: the rate for the next prox, which is the sum since the last prox, including `latest`.
+
+        `waiting` is the sum without `latest`. With `from_start`, `latest` already covers all steps and is the result.
+        """
         return latest if self.from_start else waiting + latest
 
     @property
     def knows_step(self) -> bool:
-        """Whether the effective step size for a prox is known, or no prox is needed."""
+        """Solver interface: whether the step size for a prox is known, or the solver applies the penalties itself."""
         return self.carries_penalties or type(self).metric is not Capabilities.metric
 
     def check_prox(self, parameters: Iterable[Tensor]) -> None:
-        """Raise an error if the solver's effective step is unknown or unsuitable for a prox of these parameters."""
+        """Solver interface: raise an error if the step size is unknown or unsuitable for a prox of the parameters."""
         if not self.knows_step:
             raise UserError(
                 f"the step that {self.name} really takes is not known, so no prox fits after it; "
@@ -92,61 +97,61 @@ class Capabilities:
             check_group(self.name, self.group_of(parameter), parameter)
 
     def group_of(self, parameter: Tensor) -> dict:
-        """The parameter group that holds a penalised parameter."""
+        """Solver interface: the parameter group that holds a penalised parameter."""
         for group in self.param_groups:
             if any(member is parameter for member in group["params"]):
                 return group
         raise UserError(f"a penalised parameter {tuple(parameter.shape)} is not among those that {self.name} moves")
 
-    # --- a prox after the steps
+    # --- methods for a prox that follows the steps
 
     def hold(self, parameters: Iterable[Tensor]) -> None:
-        """Postpone the updates of these parameters until `place_`, which is called just before each prox."""
+        """Solver interface: postpone updates of these parameters until `place_`, which runs before each prox."""
 
     def place_(self, group: dict, parameter: Tensor) -> None:
-        """Apply the postponed updates to a held parameter, just before the prox."""
+        """Solver interface: apply the postponed updates to a held parameter, just before the prox."""
 
-    # --- penalties applied within the steps
+    # --- methods of solvers that apply the penalties within the steps
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
-        """Give the solver the penalty of each parameter; entries outside the support of a parameter stay zero."""
+        """Solver interface: take the penalty of each parameter; entries outside a parameter's support stay zero."""
         raise NotImplementedError(f"{self.name} carries no penalties")
 
     def flush(self) -> None:
-        """Write the weights into the parameters, if the solver stores the weights in another form."""
+        """Solver interface: write weights that the solver stores in another form into the parameters."""
 
     def renew(self) -> None:
-        """Recompute the objective after the penalties have changed."""
+        """Solver interface: recompute the objective after the penalties have changed."""
 
-    # --- online learning, sentence by sentence
+    # --- methods of online solvers, which learn sentence by sentence
 
     def check(self, model: nn.Module, loss: nn.Module) -> None:
-        """Raise an error if the solver does not support this model or loss."""
+        """Solver interface: raise an error if the solver does not support this model or this loss."""
 
     def sweep(self, model: nn.Module, loss: nn.Module, passage) -> Tensor:
-        """Learn from the sentences of a passage, in order; returns the mean loss per sentence."""
+        """Solver interface: learn from the sentences of a passage, in order; returns the mean loss per sentence."""
         raise NotImplementedError(f"{self.name} does not go from sentence to sentence")
 
     def take_mean(self) -> None:
-        """Replace the weights by their mean over all sentences so far, until `resume`."""
+        """Solver interface: replace the weights by their mean over all sentences so far, until `resume`."""
 
     def resume(self) -> None:
-        """Restore the weights from before `take_mean`."""
+        """Solver interface: restore the weights from before `take_mean`."""
 
-    # --- the end of training
+    # --- methods for the end of training
 
     def proof(self) -> Proof:
-        """The proof of optimality of the last weights."""
+        """Solver interface: the proof of optimality for the last weights."""
         return Proof()
 
 
 class Solver(Capabilities, Optimizer):
-    """Base of all optimizers of this package: a torch optimizer that declares its capabilities.
+    """Base of all solvers of this package: a torch optimizer that declares its capabilities.
 
-    A subclass defines `step`. It also defines `metric` unless it applies the penalties itself."""
+    A subclass defines `step`. A subclass also defines `metric`, unless it applies the penalties within its steps."""
 
     def check_members(self, parameters: Iterable[Tensor]) -> None:
-        """Raise an error if the solver does not update these parameters."""
+        """Solver interface: raise an error if the solver does not update these parameters."""
         for parameter in parameters:
             self.group_of(parameter)
 
@@ -159,25 +164,27 @@ class TorchSolver(Capabilities):
 
     @property
     def name(self) -> str:
-        """The name of the optimizer, for messages."""
+        """Name of the torch optimizer inside the solver adapter, for messages."""
         return type(self.optimizer).__name__
 
     @property
     def param_groups(self) -> list[dict]:
-        """The parameter groups of the optimizer."""
+        """The parameter groups of the torch optimizer inside the solver adapter."""
         return self.optimizer.param_groups
 
     @property
     def knows_step(self) -> bool:
-        """Whether the effective step of this optimizer is implemented."""
+        """Whether the effective step size of the torch optimizer inside the solver adapter is known."""
         return type(self.optimizer) in METRICS
 
     def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """The last step over the learning rate, from the state of the optimizer."""
+        """Solver metric of a torch optimizer: the last step size over the learning rate, from the optimizer's state."""
         return METRICS[type(self.optimizer)](group, self.optimizer.state.get(parameter, {}))
 
     def check_prox(self, parameters: Iterable[Tensor]) -> None:
-        """Raise an error if the effective step is unsuitable for a prox; LBFGS has a message of its own."""
+        """Raise an error if no prox can follow the torch optimizer in this solver adapter.
+
+        LBFGS gets a separate message, because LBFGS tries several points within one step."""
         if isinstance(self.optimizer, torch.optim.LBFGS):
             raise UserError(
                 "LBFGS tries several points within one step, so no prox fits after it; choose SGD or Adagrad"
@@ -186,5 +193,5 @@ class TorchSolver(Capabilities):
 
 
 def solver_of(optimizer: Optimizer) -> Capabilities:
-    """The optimizer itself if it is a solver, else an adapter around the torch optimizer."""
+    """The solver interface of an optimizer: the optimizer itself if it is a solver, else an adapter around it."""
     return optimizer if isinstance(optimizer, Capabilities) else TorchSolver(optimizer)

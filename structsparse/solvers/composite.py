@@ -1,5 +1,4 @@
-"""`Composite`, the base of full-batch solvers that minimise loss + penalty and compare objective values within
-a step."""
+"""`Composite`, the base of full-batch solvers of loss + penalty that compare objective values within a step."""
 
 from __future__ import annotations
 
@@ -16,25 +15,25 @@ from structsparse.penalties import Penalty
 from structsparse.solvers.base import Solver
 from structsparse.weights.notes import notes_of
 
-NOISE = 8  # units in the last place by which two evaluations of the same loss may differ
-CALM = 3  # successive steps without gain after which a solver has converged
+NOISE = 8  # possible difference between two evaluations of one loss, in units of the floating-point spacing
+CALM = 3  # number of successive steps without gain after which a solver has converged
 
 
 class Composite(Solver):
-    """Base of solvers that minimise  loss(W) + sum of the penalties of all parameters, where the closure computes loss
-    and gradient.
+    """Composite solvers minimise  loss(W) + sum of the penalties of all parameters; the closure computes the loss.
 
-    The loss must be over the same items each time. `step(closure)` evaluates the loss several times and never raises
-    the objective, which is loss plus penalty. `converged`: each of the last steps gained less than `tolerance` times
-    the objective, or no step gains anything.
+    The loss must be over the same items each time. `step(closure)` evaluates the loss and its gradient several times.
+    The step never raises the objective, which is loss plus penalty. The solver has `converged` if each of the last
+    steps gained less than `tolerance` times the objective, or if no step gains anything.
 
-    `notes_of(parameter).curvature`, if set, estimates the second derivative of the loss in each entry up to a common
-    factor, such as the frequency of a feature. Without a curvature all entries have the same step."""
+    If set, `notes_of(parameter).curvature` estimates the second derivative of the loss with respect to each entry, up
+    to a common factor. An example is the frequency of a feature. Without a curvature all entries have the same step
+    size."""
 
     needs_closure = True
     needs_full_batch = True
     carries_penalties = True
-    accuracy = 0.0  # initial relative error of the value allowed to an iterative prox
+    accuracy = 0.0  # relative error of the prox objective that an iterative prox may have at first
 
     def __init__(self, params, lr: float, tolerance: float, **defaults) -> None:
         if not (lr > 0 and math.isfinite(lr)):
@@ -46,10 +45,10 @@ class Composite(Solver):
         self.support: dict[Tensor, Tensor] = {}
         self.iterated: list[Penalty] = []
         for parameter in self.members:
-            notes_of(parameter).pending = None  # these solvers need dense gradients
+            notes_of(parameter).pending = None  # composite solvers need dense gradients
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
-        """Set the penalty of each penalised parameter; entries outside the support of a parameter stay zero."""
+        """Set the penalty of each parameter of a composite solver; entries outside a parameter's support stay zero."""
         self.check_members((*penalties, *(support or {})))
         for part in self.iterated:
             part.accuracy = 0.0
@@ -60,23 +59,25 @@ class Composite(Solver):
         self._allow(self.accuracy)
 
     def _allow(self, accuracy: float) -> None:
-        """Set the accuracy of all iterative proxes."""
+        """Set the allowed error of all iterative proxes of a composite solver."""
         for part in self.iterated:
             part.accuracy = accuracy
 
     @property
     def converged(self) -> bool:
-        """Whether the last steps gained next to nothing."""
+        """Whether the last steps of a composite solver gained next to nothing."""
         return self.shared.get("calm", 0) >= CALM
 
     @property
     def shared(self) -> dict:
-        """The state that all parameters share, such as the loss; it is stored with the state of the first parameter."""
+        """State that all parameters of a composite solver share, such as the loss.
+
+        The state of the first parameter contains the shared state."""
         return self.state[self.members[0]].setdefault("shared", {})
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """One step of the solver; returns the loss at the new weights."""
+        """One step of a composite solver; returns the loss at the new weights."""
         if closure is None:
             raise UserError(f"{type(self).__name__} evaluates the loss within a step: call step(closure)")
         if "objective" not in self.shared:
@@ -84,18 +85,18 @@ class Composite(Solver):
         before = self.shared["objective"]
         self._step(closure)
         self._count_calm(before)
-        if self.shared["objective"] == before:  # so that the closure's last evaluation is at the current weights
+        if self.shared["objective"] == before:  # make the current weights the ones that the closure evaluated last
             self._evaluate(closure, slopes=False)
         return self.shared["loss"]
 
     @torch.no_grad()
     def renew(self) -> None:
-        """Compute the objective anew after the penalties have changed."""
+        """Compute the composite objective, loss plus penalty, anew after the penalties have changed."""
         if "loss" in self.shared:
             self.shared.update(objective=self.shared["loss"] + self._penalty(), calm=0)
 
     def _begin(self, closure: Callable) -> None:
-        """Evaluate the loss and gradients at the initial weights."""
+        """Evaluate the composite objective and the gradients of the loss at the initial weights."""
         self._mask()
         loss, gradients = self._evaluate(closure)
         if not math.isfinite(loss):
@@ -103,45 +104,45 @@ class Composite(Solver):
         self._accept(loss, gradients)
 
     def _step(self, closure: Callable) -> None:
-        """One step, which ends with `_accept` or restores the old weights."""
+        """One step of a composite solver, which ends with `_accept` or restores the old weights."""
         raise NotImplementedError
 
     def _accept(self, loss: float, gradients: list[Tensor]) -> None:
-        """End a step at the current parameters: store the loss, the objective and the gradients."""
+        """End a composite step at the current parameters: store the loss, the objective and the gradients."""
         self.shared.update(loss=loss, objective=loss + self._penalty())
         self._store(gradients)
 
     def _store(self, gradients: list[Tensor]) -> None:
-        """Store the gradients of the loss at the end of a step."""
+        """Store the gradients of the loss at the end of a composite step."""
         for parameter, gradient in zip(self.members, gradients, strict=True):
             self.state[parameter]["gradient"] = gradient
 
     def _gradients(self) -> list[Tensor]:
-        """The stored gradients of the loss at the end of the last step, one per parameter."""
+        """The gradients of the loss that the last composite step has stored, one per parameter."""
         return [self.state[parameter]["gradient"] for parameter in self.members]
 
     def _count_calm(self, before: float) -> None:
-        """Count the steps in a row that gained next to nothing."""
+        """Count the successive steps in which the composite objective gained next to nothing."""
         gained, shared = before - self.shared["objective"], self.shared
         small = self.param_groups[0]["tolerance"] * abs(shared["objective"])
         shared["calm"] = shared.get("calm", 0) + 1 if gained <= small else 0
 
     def _stall(self) -> None:
-        """Declare convergence: further steps gain no more than the rounding error of the loss."""
+        """Declare a composite solver converged, as further steps gain no more than the rounding error of the loss."""
         self.shared["calm"] = CALM
 
     def _evaluate(self, closure: Callable, slopes: bool = True) -> tuple[float, list[Tensor] | None]:
-        """The loss and the gradients with respect to all parameters, at their current values; the `.grad` fields are
-        cleared.
+        """The loss, and the gradients of the loss in all parameters, for a composite solver; clears the `.grad` fields.
 
-        Without `slopes` the closure need not compute gradients, and the gradients are None if it does not."""
+        Without `slopes` the closure need not compute gradients. If the closure then computes none, None stands for the
+        gradients."""
         self.slopes = slopes
         try:
             with torch.enable_grad():
                 loss = torch.as_tensor(closure(), dtype=torch.float64).detach()
         finally:
             self.slopes = True
-        if torch.distributed.is_initialized():  # gradients are already means over the processes
+        if torch.distributed.is_initialized():  # torch has averaged the gradients over the processes, but not the loss
             torch.distributed.all_reduce(loss)
             loss = loss / torch.distributed.get_world_size()
         computed = [parameter.grad for parameter in self.members]
@@ -155,25 +156,27 @@ class Composite(Solver):
         return float(loss), gradients
 
     def _penalty(self) -> float:
-        """The sum of the penalties at the current parameters."""
+        """The penalty part of the composite objective: the sum of the penalties at the current parameters."""
         return sum(float(penalty.value(parameter)) for parameter, penalty in self.penalties.items())
 
     def _noise(self, loss: float) -> float:
-        """The rounding error of a difference of two losses."""
+        """The rounding error of a difference of two losses, below which a composite solver ignores changes."""
         return NOISE * max(torch.finfo(parameter.dtype).eps for parameter in self.members) * abs(loss)
 
     def _mask(self) -> None:
-        """Set entries outside the support to zero."""
+        """Set the entries outside the support to zero in all parameters of a composite solver."""
         for parameter, mask in self.support.items():
             parameter.mul_(mask)
 
     def _move(self, points: Sequence[Tensor]) -> None:
-        """Copy points, one per parameter, into the parameters."""
+        """Copy points, one tensor per parameter, into the parameters of a composite solver."""
         for parameter, point in zip(self.members, points, strict=True):
             parameter.copy_(point)
 
     def _curvature(self, parameter: Tensor) -> Tensor | None:
-        """The curvature of a parameter, or its maximum if the prox cannot take a step per entry; None if unknown."""
+        """The loss curvature of a parameter for composite solvers; None if unknown.
+
+        If the prox cannot take one step size per entry, the result is the largest curvature of the parameter."""
         curvature = notes_of(parameter).curvature
         if curvature is None:
             return None
@@ -191,8 +194,9 @@ class Composite(Solver):
         return curvature if penalty is None or penalty.takes_metric(parameter, curvature) else curvature.max()
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Restore the state with its original types, as torch would cast counts and indices to the type of the
-        weights."""
+        """Restore the state of a composite solver with the original types.
+
+        Torch would cast counts and indices to the type of the weights."""
         super().load_state_dict(state_dict)
         for place, parameter in enumerate(self.members):
             if place in state_dict["state"]:
@@ -200,7 +204,7 @@ class Composite(Solver):
 
 
 def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
-    """The inner product of two lists of tensors, over all entries of all parameters."""
+    """The inner product of two lists of tensors over all parameters, for composite solvers."""
     total = 0.0
     for a, b in zip(left, right, strict=True):
         on_cpu = a.shape == b.shape and walkable(a) and walkable(b)
@@ -209,7 +213,7 @@ def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
 
 
 def _copied(value, device: torch.device):
-    """A deep copy of optimizer state, with tensors on the given device."""
+    """A deep copy of a composite solver's saved state, with tensors on the given device."""
     if isinstance(value, Tensor):
         return value.detach().clone().to(device)
     if isinstance(value, dict):

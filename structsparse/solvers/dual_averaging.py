@@ -1,7 +1,7 @@
-"""Regularised dual averaging (RDA): online learning where the weights are a prox of the sum of all past gradients.
+"""Regularised dual averaging (RDA): online learning, with weights that are a prox of the sum of all gradients.
 
-Weights that became nonzero in a mini-batch return to zero at once when the mean gradient is small. Proximal gradient
-steps would shrink them only gradually."""
+If a mini-batch made a weight nonzero, the weight returns to zero as soon as the mean gradient is small. Proximal
+gradient steps would shrink the weight only gradually."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from structsparse.weights.notes import notes_of
 
 
 class RDA(RowSolver):
-    """Regularised dual averaging: after t steps  W = argmin_V  <sum of gradients / t, V> + value(V) + ||V - start||^2 /
-    (2 * lr * sqrt(t)).
+    """Regularised dual averaging (RDA) from the sum of all past gradients, with effective step lr * sqrt(t).
 
-    The effective step counts from the start: lr * sqrt(t), so W = prox(start - lr * sum / sqrt(t)). A parameter with a
-    prox is held: a step only adds to the sum of gradients, at the cost of the table rows in the batch. The weights
-    change just before a prox."""
+    After t steps, W = argmin_V <sum of gradients / t, V> + penalty(V) + ||V - start||^2 / (2 * lr * sqrt(t)), where
+    `start` are the initial weights. So W = prox(start - lr * sum of gradients / sqrt(t)), with a step size that counts
+    from the start of training.
+
+    A parameter with a prox is held: a step only adds to the sum of gradients, at the cost of the table rows in the
+    batch. The weights change just before a prox."""
 
     from_start = True
 
@@ -31,12 +33,12 @@ class RDA(RowSolver):
         self.held: set[Tensor] = set()
 
     def hold(self, parameters: Iterable[Tensor]) -> None:
-        """Update these parameters only when `place_` is called, and all other parameters at each step."""
+        """Dual averaging: update these parameters only in `place_`, and all other parameters at each step."""
         self.held = set(parameters)
 
     @torch.no_grad()
     def step(self, closure=None):
-        """Add the gradients to their sums; update the parameters that are not held."""
+        """Dual averaging step: add the gradients to their sums, and update the parameters that are not held."""
         loss = super().step(closure)
         for group in self.param_groups:
             group["taken"] += 1
@@ -56,35 +58,39 @@ class RDA(RowSolver):
             parameter.add_(state["start"])
 
     def rate(self, group: dict) -> float:
-        """The effective learning rate of all steps so far: lr * sqrt(t)."""
+        """The effective learning rate of all dual averaging steps so far: lr * sqrt(t) after t steps."""
         return group["lr"] * group["taken"] ** 0.5
 
     def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
+        """The metric of plain dual averaging: 1, the same step size for all entries."""
         return 1.0
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
-        """Add a dense gradient to the sum."""
+        """Dual averaging: add a dense gradient to the sum of gradients of a parameter."""
         self._sums(parameter)["sum"].add_(parameter.grad)
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """Add factored gradients to the sum."""
+        """Dual averaging: add the factored gradients of a table to the table's sum of gradients."""
         for gradient in notes_of(parameter).pending:
             subtract_(self._sums(parameter)["sum"], gradient, -1.0)
 
     def _sums(self, parameter: Tensor) -> dict[str, Tensor]:
-        """The state of a parameter: the sum of gradients, and the initial weights unless they are zero."""
+        """Dual averaging state of a parameter: the sum of gradients, and the initial weights unless they are zero."""
         state = self.state[parameter]
         if "sum" not in state:
             state["sum"] = torch.zeros_like(parameter)
-            if parameter.is_meta or parameter.any():  # reading this synchronises once, but saves a copy of a zero table
+            # the test waits for the device once, but spares a copy of an initial table of zeros
+            if parameter.is_meta or parameter.any():
                 state["start"] = parameter.detach().clone()
         return state
 
 
 class AdagradRDA(RDA):
-    """Regularised dual averaging in the AdaGrad metric H = delta + sqrt(sum of gradient^2), per entry:
+    """Regularised dual averaging in the AdaGrad metric H = delta + sqrt(sum of gradient^2), one number per entry.
 
-    W = argmin_V  <sum of gradients / t, V> + value(V) + sum (V - start)^2 * H / (2 * lr * t)
+    After t steps, with the initial weights `start`:
+
+        W = argmin_V  <sum of gradients / t, V> + penalty(V) + sum (V - start)^2 * H / (2 * lr * t)
     """
 
     def __init__(self, params, lr: float = 0.3, delta: float = 0.1) -> None:
@@ -94,29 +100,29 @@ class AdagradRDA(RDA):
         self.delta = delta
 
     def rate(self, group: dict) -> float:
-        """The effective learning rate of all steps so far: lr * t."""
+        """The effective learning rate of all AdaGrad dual averaging steps so far: lr * t after t steps."""
         return group["lr"] * group["taken"]
 
     def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """The inverse 1 / H of the AdaGrad metric, per entry."""
+        """The inverse 1 / H of the AdaGrad metric in dual averaging, one number per entry."""
         state = self.state.get(parameter, {})
         return state["squares"].sqrt().add_(self.delta).reciprocal_() if "squares" in state else 1 / self.delta
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
-        """Add a dense gradient to the sum of gradients, and its square to the sum of squares."""
+        """AdaGrad dual averaging: add a dense gradient to the sum of gradients and its square to the sum of squares."""
         super()._dense(group, parameter)
         self._sums(parameter)["squares"].addcmul_(parameter.grad, parameter.grad)
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """Add factored gradients to the sum of gradients, and their squares to the sum of squares."""
+        """AdaGrad dual averaging: add factored gradients to the sum of gradients and the squares to their sum."""
         super()._bags(group, parameter)
         state = self._sums(parameter)
         gradient = concatenated(notes_of(parameter).pending)
-        no_step = 0.0  # the kernel then updates the sum of squares only
+        no_step = 0.0  # with step size 0 the kernel updates the sum of squares only
         adagrad_(state["sum"], state["squares"], gradient, no_step, self.delta, self._slot(parameter))
 
     def _sums(self, parameter: Tensor) -> dict[str, Tensor]:
-        """The state of a parameter, with the sum of squared gradients."""
+        """AdaGrad dual averaging state of a parameter: that of RDA and the sum of squared gradients."""
         state = super()._sums(parameter)
         if "squares" not in state:
             state["squares"] = torch.zeros_like(parameter)

@@ -1,8 +1,8 @@
-"""The effective step sizes of torch's own optimizers (SGD, Adagrad, RMSprop, Adam), which a prox after their steps must
-use.
+"""Effective step sizes of torch's own optimizers (SGD, Adagrad, RMSprop, Adam), for a prox after each step.
 
-A metric function returns the step size divided by `group["lr"]`, from the options of a parameter group and the
-optimizer state of a parameter. The metric of Adam includes the bias correction."""
+A metric function returns the effective step size divided by `group["lr"]`. The arguments are the options of a parameter
+group and the optimizer's state of one parameter. The metric of Adam includes the bias correction of the mean squared
+gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from structsparse.base.errors import UserError
 
 
 def check_group(name: str, group: dict, parameter: Tensor) -> None:
-    """Raise an error for optimizer options with which no correct prox exists, such as weight decay."""
+    """Raise an error for optimizer options whose effective step fits no prox, such as weight decay."""
     what = f"{name} of a penalised parameter {tuple(parameter.shape)}"
     if group.get("maximize", False):
         raise UserError(f"{what} has maximize=True: a penalty is for a loss that is minimised")
@@ -26,15 +26,17 @@ def check_group(name: str, group: dict, parameter: Tensor) -> None:
 
 
 def _sgd(group: dict, state: dict) -> float:
-    """The metric of SGD: under a constant gradient g the momentum buffer tends to g * (1 - dampening) / (1 - momentum),
-    also with nesterov."""
+    """Effective step of torch's SGD over the learning rate: (1 - dampening) / (1 - momentum).
+
+    Under a constant gradient g the momentum buffer tends to g * (1 - dampening) / (1 - momentum), also with Nesterov
+    momentum."""
     if group["momentum"] == 0:
         return 1.0
     return (1 - group["dampening"]) / (1 - group["momentum"])
 
 
 def _adagrad(group: dict, state: dict) -> float | Tensor:
-    """The metric of Adagrad: 1 / (sqrt(sum of squares) + eps), with learning-rate decay."""
+    """Effective step of torch's Adagrad over the learning rate: 1 / (sqrt(sum of squares) + eps), with decay."""
     if not state:
         return 0.0
     inverse = state["sum"].sqrt().add_(group["eps"]).reciprocal_()
@@ -42,7 +44,7 @@ def _adagrad(group: dict, state: dict) -> float | Tensor:
 
 
 def _rmsprop(group: dict, state: dict) -> float | Tensor:
-    """The metric of RMSprop: 1 / (sqrt(mean square) + eps) / (1 - momentum)."""
+    """Effective step of torch's RMSprop over the learning rate: 1 / (sqrt(mean square) + eps) / (1 - momentum)."""
     if not state:
         return 0.0
     square = state["square_avg"]
@@ -52,8 +54,9 @@ def _rmsprop(group: dict, state: dict) -> float | Tensor:
 
 
 def _adam(group: dict, state: dict) -> float | Tensor:
-    """The metric of Adam and AdamW: 1 / (sqrt(corrected mean square) + eps), without the bias correction of the mean
-    gradient."""
+    """Effective step of torch's Adam and AdamW over the learning rate: 1 / (sqrt(corrected mean square) + eps).
+
+    The bias correction of the mean gradient is left out."""
     if not state:
         return 0.0
     square = state["max_exp_avg_sq"] if group["amsgrad"] else state["exp_avg_sq"]

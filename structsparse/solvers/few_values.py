@@ -1,5 +1,6 @@
-"""Solvers for discrete weights (few distinct values): `Tied` refits the values, `StraightThrough` trains rounded
-weights, `ProxOnly` rounds once."""
+"""Solvers for weights with few distinct values: `Tied`, `StraightThrough` and `ProxOnly`.
+
+`Tied` refits the values of rounded weights, `StraightThrough` trains rounded weights, `ProxOnly` rounds once."""
 
 from __future__ import annotations
 
@@ -14,24 +15,23 @@ from structsparse.base.errors import UserError
 from structsparse.solvers.composite import CALM, Composite
 from structsparse.solvers.quasi_newton import by_entry, cut_and_ridge
 
-ENOUGH = 1e-4  # share of the predicted first-order gain that a step must achieve
-TRIES = 30  # halvings of the step, at most
-MOST = 256  # distinct values, at most
+ENOUGH = 1e-4  # share of the gain predicted by the gradient that a step must achieve
+TRIES = 30  # largest number of halvings of a step
+MOST = 256  # largest number of distinct values
 
 
 class Tied(Composite):
-    """Minimises loss + penalty over the distinct values v of tied weights  W_i = v[group of i], by BFGS with
-    backtracking.
+    """Solver for tied weights with few values v:  minimises loss + penalty over v, where W_i = v[group of i].
 
     A group consists of the entries, of all penalised parameters, that are equal at the start. Zeros stay zero, values
-    keep their signs, and parameters without a penalty do not change. BFGS works on the values, each multiplied by the
-    square root of the size of its group."""
+    keep their signs, and parameters without a penalty do not change. The method is BFGS with backtracking. BFGS works
+    on the values, each multiplied by the square root of the size of the group."""
 
     def __init__(self, params, lr: float = 1.0, tolerance: float = 1e-7) -> None:
         super().__init__(params, lr, tolerance)
 
     def attach(self, penalties, support=None) -> None:
-        """Set the penalties, which must be sums over entries."""
+        """Set the penalties of the solver for tied weights with few values; penalties must be sums over entries."""
         for penalty in penalties.values():
             if not by_entry(penalty):
                 raise UserError(
@@ -43,14 +43,14 @@ class Tied(Composite):
         self.groups: list[Tensor] | None = None
 
     def _begin(self, closure: Callable) -> None:
-        """Form groups of equal entries and start BFGS with the identity as inverse Hessian."""
+        """Form the groups of equal entries and start BFGS on the few values, with the identity as inverse Hessian."""
         self._group()
         super()._begin(closure)
         count = len(self.shared["values"])
         self.shared["inverse"] = torch.eye(count, dtype=torch.float64)
 
     def _group(self) -> None:
-        """Collect the distinct nonzero values, and find the group of each entry."""
+        """Collect the few distinct nonzero values of the weights, and find the group of each entry."""
         weights = [parameter.detach().flatten().double() for parameter in self.tied]
         values = torch.cat([flat[flat != 0] for flat in weights]).unique()
         if not 0 < len(values) <= MOST:
@@ -59,7 +59,9 @@ class Tied(Composite):
         self._find_groups()
 
     def _find_groups(self) -> None:
-        """Find the group of each entry, which is the index of its value; zeros get the index after the last value."""
+        """Find the group of each entry: the index of the entry's value among the few values.
+
+        Zeros get the index after the last value."""
         values, self.groups = self.shared["values"], []
         for parameter in self.tied:
             flat = parameter.detach().flatten().double()
@@ -69,9 +71,9 @@ class Tied(Composite):
         self.sizes = sizes[:-1].double().clamp(min=1)
 
     def _step(self, closure: Callable) -> None:
-        """A BFGS step on the values, with a backtracking line search."""
+        """A BFGS step on the few values of tied weights, with a backtracking line search."""
         if self.groups is None:
-            self._find_groups()  # after loading a checkpoint
+            self._find_groups()  # a checkpoint stores the values, but not the groups
         shared, unit = self.shared, self.sizes.sqrt()
         values, before = shared["values"], self._slope(self._gradients())
         slope = before / unit
@@ -96,13 +98,13 @@ class Tied(Composite):
         self._stall()
 
     def _put(self, values: Tensor) -> None:
-        """Set all entries of each group to the value of the group."""
+        """Set all tied entries of each group to the group's value, one of the few values."""
         padded = torch.cat([values, values.new_zeros(1)])
         for parameter, group in zip(self.tied, self.groups, strict=True):
             parameter.copy_(padded[group].view_as(parameter))
 
     def _slope(self, gradients: list[Tensor], values: Tensor | None = None) -> Tensor:
-        """The gradient of loss plus penalty with respect to the distinct values: float64 [values]."""
+        """The gradient of loss plus penalty with respect to the few distinct values: float64 [values]."""
         values = self.shared["values"] if values is None else values
         total = torch.zeros(len(values) + 1, dtype=torch.float64)
         gradient_of = dict(zip(self.members, gradients, strict=True))
@@ -114,7 +116,7 @@ class Tied(Composite):
         return total[:-1]
 
     def _remember(self, s: Tensor, y: Tensor) -> None:
-        """BFGS update of the inverse Hessian from a step s and the change y of the gradient."""
+        """BFGS update of the inverse Hessian of the few values, from a step s and the change y of the gradient."""
         product = float(s @ y)
         if product <= 1e-12 * float(s.norm() * y.norm()):
             return
@@ -126,13 +128,13 @@ class Tied(Composite):
 
 
 class StraightThrough(Composite):
-    """The straight-through estimator, a baseline for discrete weights: latent weights V are trained and W is V rounded.
+    """Straight-through solver for few values: latent weights V are trained, and the parameters W are V rounded.
 
         V <- soft threshold of V - step * gradient(W) at lasso * step,    W <- nearest value to V
 
-    W are the parameters, under Discrete penalties; V is state of the solver. The step is lr / curvature^exponent per
-    entry. The loss may rise and nothing converges, so choose the best model on development data. Mini-batches are
-    possible."""
+    This is a baseline for discrete weights. The parameters W have Discrete penalties, and the solver's state holds V.
+    The step size is lr / curvature^exponent for each entry. The loss may rise and the weights do not converge, so
+    choose the best model on development data. Mini-batches are possible."""
 
     needs_full_batch = False
 
@@ -144,11 +146,11 @@ class StraightThrough(Composite):
 
     @property
     def converged(self) -> bool:
-        """Always false, as the loss may rise."""
+        """Whether the straight-through solver for few values has converged: always false, as the loss may rise."""
         return False
 
     def attach(self, penalties, support=None) -> None:
-        """Set the penalties, which must be Discrete."""
+        """Set the penalties of the straight-through solver, which must be Discrete (few values)."""
         for penalty in penalties.values():
             if not penalty.discrete:
                 raise UserError(
@@ -159,7 +161,7 @@ class StraightThrough(Composite):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """A gradient step on the latent weights; the parameters become the nearest allowed values."""
+        """Straight-through step on the latent weights; parameters become the nearest of the few values."""
         if closure is None:
             raise UserError("StraightThrough evaluates the loss within a step: call step(closure)")
         self._mask()
@@ -173,7 +175,7 @@ class StraightThrough(Composite):
         return loss
 
     def _move_one(self, parameter: Tensor, gradient: Tensor) -> None:
-        """The straight-through step of one parameter."""
+        """The straight-through step of one parameter: move the latent weights, then round to few values."""
         curvature = self._curvature(parameter)
         steps = self.param_groups[0]["lr"] * (1.0 if curvature is None else curvature**-self.exponent)
         penalty = self.penalties.get(parameter)
@@ -187,10 +189,10 @@ class StraightThrough(Composite):
 
 
 class ProxOnly(Composite):
-    """Applies the prox of the penalty to W once, with a step of lr.
+    """Solver for few values that applies the prox of the penalty to W once, with a step size of lr.
 
-    This rounds a trained model to the values of a Discrete penalty (QT of Suzuki and Nagata, 2013), or thresholds the
-    weights under another penalty."""
+    The prox rounds a trained model to the values of a Discrete penalty (QT of Suzuki and Nagata, 2013). Under another
+    penalty the prox thresholds the weights."""
 
     needs_full_batch = False
 
@@ -199,7 +201,7 @@ class ProxOnly(Composite):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """Apply the prox, once."""
+        """Apply the prox once, which rounds a trained model to few values."""
         if not self.converged:
             self._mask()
             for parameter, penalty in self.penalties.items():

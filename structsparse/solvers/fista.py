@@ -1,4 +1,4 @@
-"""Accelerated proximal gradient methods: FISTA on the full batch, and accelerated stochastic gradient descent."""
+"""Accelerated proximal gradient methods: FISTA on the full batch, and a stochastic FISTA on mini-batches."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from structsparse.solvers.composite import Composite
 from structsparse.solvers.fista_passes import AcceleratedParameter
 from structsparse.weights.notes import notes_of
 
-# factors that change the step; MUCH_LONGER if the loss is nearly linear along the step
+# factors of the step size after a rejected step, an accepted step, and an accepted step with a nearly linear loss
 SHORTER, LONGER, MUCH_LONGER = 0.6, 1.03, 2.0
-GROWN = (1 + math.sqrt(5)) / 2  # the FISTA momentum parameter that follows a momentum of 1
-SHARPER, FINEST = 1000.0, 1e-9  # factor by which iterative proxes become more accurate; beyond FINEST they are exact
-TRIES = 80  # attempts at a shorter step, down to a factor of 1e-17
+GROWN = (1 + math.sqrt(5)) / 2  # FISTA momentum parameter that follows a parameter of 1
+# factor by which the allowed error of iterative proxes shrinks; allowed error from which it becomes zero
+SHARPER, FINEST = 1000.0, 1e-9
+TRIES = 80  # largest number of step sizes tried in one step, the last shorter by a factor of 1e-17
 
 
 class FISTA(Composite):
-    """FISTA with backtracking and restarts: W <- prox(Z - step * gradient at Z), where Z = W + momentum * (W - previous
-    W).
+    """FISTA, accelerated proximal gradient with backtracking and restarts: W <- prox(Z - step * gradient at Z).
 
-    The step is lr / curvature times a common factor. The factor shrinks until the quadratic model bounds the loss, and
-    grows again later. If a step points back against the last move, the momentum restarts. A step that raises the
-    objective is undone, so the objective never rises. If the prox cannot take a step per entry, the parameter has one
-    step, from its largest curvature."""
+    Here Z = W + momentum * (W - previous W) is the extrapolated point. The step size is lr / curvature times a common
+    factor. The factor shrinks until a quadratic model bounds the loss, and grows again later. The momentum restarts if
+    a step points back against the last move. FISTA undoes a step that raises the objective, so the objective never
+    rises.
+
+    If the prox cannot take one step size per entry, the parameter has one step size, from its largest curvature."""
 
     accuracy = 1e-5
 
@@ -39,12 +41,12 @@ class FISTA(Composite):
         self.cached_steps: dict[Tensor, tuple] = {}
 
     def _begin(self, closure: Callable) -> None:
-        """Evaluate the initial weights; the step factor is 1 and there is no momentum."""
+        """Start FISTA: evaluate the initial weights, with step factor 1 and without momentum."""
         super()._begin(closure)
         self.shared.update(scale=1.0, momentum=1.0)
 
     def _step(self, closure: Callable) -> None:
-        """An accelerated step; if the objective rises, a step without momentum; if it still rises, no step."""
+        """One FISTA step; if the objective rises, a step without momentum; after a further rise, no step."""
         shared, steps, moves = self.shared, self._steps(), self._moves()
         self._allow(shared.get("accuracy", self.accuracy))
         end = self._descend(closure, moves, steps, *self._extrapolated(closure, moves))
@@ -68,8 +70,9 @@ class FISTA(Composite):
             state["gradient"] = None if end.slopes is None else end.slopes[place]
 
     def _sharpen(self) -> bool:
-        """Make iterative proxes more accurate, as their errors may prevent a lower objective; returns False if they are
-        already exact."""
+        """Reduce the allowed error of FISTA's iterative proxes; returns False if the proxes are already exact.
+
+        The errors of inexact proxes may prevent a lower objective."""
         allowed = self.shared.get("accuracy", self.accuracy if self.iterated else 0.0)
         if allowed == 0:
             return False
@@ -78,11 +81,11 @@ class FISTA(Composite):
         return True
 
     def _steps(self) -> list[float | Tensor]:
-        """The step size of each parameter, without the common factor."""
+        """The FISTA step size of each parameter, without the common factor."""
         return [self._step_of(parameter, group["lr"]) for group in self.param_groups for parameter in group["params"]]
 
     def _step_of(self, parameter: Tensor, lr: float) -> float | Tensor:
-        """lr / curvature of a parameter, cached while curvature, penalty and rate stay the same."""
+        """The FISTA step size lr / curvature of a parameter, cached while curvature, penalty and lr stay the same."""
         curvature, penalty = notes_of(parameter).curvature, self.penalties.get(parameter)
         cached = self.cached_steps.get(parameter)
         if cached is None or cached[0] is not curvature or cached[1] is not penalty or cached[2] != lr:
@@ -94,13 +97,13 @@ class FISTA(Composite):
         return cached[3]
 
     def _moves(self) -> list[AcceleratedParameter]:
-        """The work arrays of each parameter, allocated once."""
+        """The work arrays of FISTA for each parameter, allocated once."""
         if [move.parameter for move in self.moves] != self.members:
             self.moves = [AcceleratedParameter(parameter) for parameter in self.members]
         return self.moves
 
     def _extrapolated(self, closure: Callable, moves: list[AcceleratedParameter]) -> tuple[float, list[Tensor]]:
-        """Move the parameters to the extrapolated point Z; returns loss and gradients at Z."""
+        """Move the parameters to FISTA's extrapolated point Z; returns the loss and the gradients at Z."""
         momentum = self.shared["momentum"]
         grown = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
         for move in moves:
@@ -116,7 +119,7 @@ class FISTA(Composite):
         return self._here(closure)
 
     def _here(self, closure: Callable) -> tuple[float, list[Tensor]]:
-        """The loss and gradients at the current parameters, which are the end of the last step."""
+        """The loss and its gradients at the end of the last FISTA step, where the parameters are now."""
         if any(self.state[parameter]["gradient"] is None for parameter in self.members):
             self._store(self._evaluate(closure)[1])
         return self.shared["loss"], self._gradients()
@@ -124,18 +127,18 @@ class FISTA(Composite):
     def _descend(
         self, closure, moves: list[AcceleratedParameter], steps, loss: float, gradients: list[Tensor]
     ) -> StepEnd | None:
-        """Backtracking: take prox(point - step * gradient) with a step that is short enough; None if there is none."""
+        """FISTA backtracking: take prox(point - step * gradient) with a short enough step; None if there is none."""
         shared = self.shared
         for _ in range(TRIES):
             length, along, turn = self._try(moves, steps, gradients)
             model = length / (2 * shared["scale"])
-            # otherwise the difference of two losses is rounding error, and gradients decide
+            # if not clear, the difference of the two losses is rounding error, and the gradients decide
             clear = model > self._noise(loss)
             value, slopes = self._evaluate(closure, slopes=not clear)
             rise = value - loss - along
             if slopes is None:
                 bend = 2 * rise
-            else:  # for a parabola this is twice the rise above the tangent
+            else:  # for a quadratic loss, `bend` is twice the rise of the loss above the tangent
                 bend = sum(move.sums(*pair)[1] for move, *pair in zip(moves, slopes, steps, strict=True)) - along
             if math.isfinite(value) and (rise <= model if clear else bend <= 2 * model):
                 shared["scale"] *= LONGER if bend > model / 2 else MUCH_LONGER
@@ -144,8 +147,9 @@ class FISTA(Composite):
         return None
 
     def _try(self, moves: list[AcceleratedParameter], steps, gradients: list[Tensor]) -> list[float]:
-        """Take a proximal gradient step of all parameters; returns the sums of `AcceleratedParameter.sums` over
-        parameters."""
+        """FISTA's trial step: a proximal gradient step of all parameters with the current step factor.
+
+        Returns the three sums of `AcceleratedParameter.sums`, added over the parameters."""
         scale = self.shared["scale"]
         for move, step, gradient in zip(moves, steps, gradients, strict=True):
             taken = move.down_(gradient, step, scale)
@@ -157,28 +161,30 @@ class FISTA(Composite):
 
 
 class StepEnd(NamedTuple):
-    """The result of a FISTA step."""
+    """The result of a FISTA step: loss, objective and gradients at the new point."""
 
     loss: float
     objective: float
-    slopes: list[Tensor] | None  # gradients at the new point, if computed
-    turns: bool  # whether the step points back against the last move
+    slopes: list[Tensor] | None  # gradients of the loss at the new point, one per parameter, if computed
+    turns: bool  # whether the step points back against the last move, so that the momentum restarts
 
 
 def _uphill(end: StepEnd | None, shared: dict) -> bool:
-    """Whether a step failed or raised the objective."""
+    """Whether a FISTA step failed or raised the objective."""
     return end is None or end.objective > shared["objective"]
 
 
 class AcceleratedSGD(Solver):
-    """Accelerated stochastic proximal gradient of Hu, Kwok and Pan (2009):
+    """Stochastic variant of FISTA for mini-batches: accelerated proximal gradient of Hu, Kwok and Pan (2009).
 
         X = (1 - a) Y + a Z;  Y <- prox(X - gradient at X / L)
         Z <- Z - (L (X - Y) + convexity (Z - X)) / (L a + convexity)
 
-    The parameters hold Y. If `convexity` is 0, a = 2 / (t + 2) and L = 1 / lr + noise * (t + 1)^1.5 for t = 0, 1, ...
-    Otherwise L = 1 / lr + convexity / d, and a is the root of a^2 = d (1 - a); d is 1 at first, then the product of all
-    (1 - a). 1 / lr is the Lipschitz constant of the gradient, `convexity` the smallest curvature of loss plus penalty.
+    The parameters hold Y, and Z is a second sequence of weights. 1 / lr is the Lipschitz constant of the gradient, and
+    `convexity` is the smallest curvature of loss plus penalty.
+
+    If `convexity` is 0, then a = 2 / (t + 2) and L = 1 / lr + noise * (t + 1)^1.5 at step t = 0, 1, ... Otherwise
+    L = 1 / lr + convexity / d, and a is the root of a^2 = d (1 - a). d is 1 at first, then the product of all (1 - a).
     """
 
     needs_closure = True
@@ -193,11 +199,11 @@ class AcceleratedSGD(Solver):
         super().__init__(params, {"lr": lr, "noise": noise, "convexity": convexity, "taken": 0, "d": 1.0})
         for group in self.param_groups:
             for parameter in group["params"]:
-                notes_of(parameter).pending = None  # X is dense, so dense gradients cost nothing extra
+                notes_of(parameter).pending = None  # the point X is dense, so dense gradients cost nothing extra
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """A gradient step from X; the prox that follows completes the step to Y."""
+        """Stochastic FISTA: a gradient step from X; the prox that follows completes the step to Y."""
         if closure is None:
             raise UserError("AcceleratedSGD evaluates the gradient away from the weights: call step(closure)")
         for group in self.param_groups:
@@ -216,7 +222,7 @@ class AcceleratedSGD(Solver):
         return loss
 
     def _look_ahead(self, group: dict, parameter: Tensor) -> None:
-        """Update Z after the prox has computed Y."""
+        """Stochastic FISTA: update the second sequence Z after the prox has computed Y."""
         state = self.state[parameter]
         if "z" not in state:
             state["z"] = parameter.detach().clone()
@@ -226,21 +232,22 @@ class AcceleratedSGD(Solver):
         state["z"].sub_(pull, alpha=1 / (L * a + convexity))
 
     def _to_x(self, group: dict, parameter: Tensor) -> None:
-        """Move the parameter from Y to X."""
+        """Stochastic FISTA: move the parameter from Y to the accelerated point X = (1 - a) Y + a Z."""
         state = self.state[parameter]
         parameter.lerp_(state["z"], group["a"])
         state["x"] = parameter.detach().clone()
 
     def rate(self, group: dict) -> float:
-        """The last step size, 1 / L."""
+        """The last step size of stochastic FISTA, 1 / L."""
         return 1 / group["L"] if group["taken"] else 0.0
 
     def metric(self, group: dict, parameter: Tensor) -> float:
+        """The metric of stochastic FISTA: 1, the same step size for all entries."""
         return 1.0
 
 
 def _next(group: dict) -> None:
-    """Compute L and a for the next step."""
+    """Stochastic FISTA: compute L and a, the constants of the next step."""
     t, convexity, d = group["taken"], group["convexity"], group["d"]
     if convexity == 0:
         group["L"], group["a"] = 1 / group["lr"] + group["noise"] * (t + 1) ** 1.5, 2 / (t + 2)

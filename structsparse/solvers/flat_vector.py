@@ -1,4 +1,4 @@
-"""Several parameters as one concatenated vector: read and write entries by index, in float64."""
+"""Several parameters as one flat (concatenated) vector: read and write entries by index, in float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def split(shaped: Sequence[Tensor], places: Tensor) -> list[Tensor]:
-    """Split ascending indices [k] of the concatenated vector by tensor, into indices within each tensor."""
+    """Split ascending indices [k] of the flat vector of all tensors into indices within each tensor."""
     sizes = torch.tensor([0] + [tensor.numel() for tensor in shaped])
     offsets = sizes.cumsum(0)
     bounds = torch.searchsorted(places, offsets.to(places.device)).tolist()
@@ -17,13 +17,13 @@ def split(shaped: Sequence[Tensor], places: Tensor) -> list[Tensor]:
 
 
 def take(tensors: Sequence[Tensor], places: Tensor) -> Tensor:
-    """The entries of the concatenated vector at some indices: float64 [k]."""
+    """The entries of the flat vector of all tensors at some indices: float64 [k]."""
     parts = split(tensors, places)
     return torch.cat([tensor.take(part).double() for tensor, part in zip(tensors, parts, strict=True)])
 
 
 def put_(tensors: Sequence[Tensor], places: Tensor, values: Tensor) -> None:
-    """Write values [k] into the concatenated vector at some indices, in place."""
+    """Write values [k] into the flat vector of all tensors at some indices, in place."""
     begin = 0
     for tensor, part in zip(tensors, split(tensors, places), strict=True):
         tensor.put_(part, values[begin : begin + len(part)].to(tensor.dtype))
@@ -31,7 +31,7 @@ def put_(tensors: Sequence[Tensor], places: Tensor, values: Tensor) -> None:
 
 
 def where(masks: Sequence[Tensor]) -> Tensor:
-    """The indices in the concatenated vector at which the masks are true: int64 [k], ascending."""
+    """The indices in the flat vector of all tensors at which the masks are true: int64 [k], ascending."""
     indices, begin = [], 0
     for mask in masks:
         indices.append(mask.reshape(-1).nonzero()[:, 0] + begin)
@@ -40,8 +40,9 @@ def where(masks: Sequence[Tensor]) -> Tensor:
 
 
 def take_broadcast(values: Sequence[Tensor], shaped: Sequence[Tensor], places: Tensor) -> Tensor:
-    """Entries of values that broadcast to the shapes of other tensors, at indices of their concatenated vector: float64
-    [k]."""
+    """Entries of broadcast values at indices of the flat vector of all tensors: float64 [k].
+
+    Each value broadcasts to the shape of the tensor in `shaped` at the same position."""
     parts_taken = []
     for value, tensor, part in zip(values, shaped, split(shaped, places), strict=True):
         if value.dim() == 0:

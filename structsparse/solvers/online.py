@@ -1,6 +1,6 @@
 """Online structured perceptron and MIRA: compiled sweeps that update a model's weight tables after each sentence.
 
-In Lightning a training step is a block of sentences, after which the penalties are applied. Within the block the
+In Lightning a training step is a block of sentences, after which the proxes of the penalties run. Within the block the
 weights change after each sentence, so several devices cannot share the work. `solver=sgd` and `solver=mira` with
 `batch=1` do the same on any device, one step at a time."""
 
@@ -24,26 +24,26 @@ __all__ = ["Online", "OnlineMIRA", "OnlinePerceptron", "Sweeper", "SweptModel", 
 
 
 class Sweeper(ABC):
-    """A sweep: a compiled pass over single sentences that updates the weights of a model for an online solver."""
+    """Sweep of an online solver: a compiled pass over sentences that updates the model's weights after each."""
 
     def __init__(self, model: nn.Module, solver: Online) -> None:
         self.model, self.solver = model, solver
 
     @abstractmethod
     def check(self) -> None:
-        """Raise an error if the sweep does not support this model."""
+        """Raise an error if the online sweep does not support this model."""
 
     @abstractmethod
     def sweep(self, passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
-        """Learn from the sentences of a passage; `clock` is the number of sentences before it.
+        """Online sweep: learn from the sentences of a passage; `clock` is the number of sentences before the passage.
 
-        Returns the sum of losses, the sum of step lengths, and the change in the number of nonzero weights."""
+        Returns the sum of losses, the sum of step sizes, and the change in the number of nonzero weights."""
 
     def _release(self, scorer: GrowingTable) -> None:
-        """Drop the zero rows of a growing table, and the same rows of the running mean.
+        """Drop the zero rows of a growing table after an online sweep, and the same rows of the running mean.
 
-        If the mean is used and no prox has made zeros since the last sweep, zero rows are kept, as they are zero by
-        chance."""
+        With averaging, the sweep keeps zero rows unless a prox has set weights to zero since the last sweep. Such rows
+        are zero by chance."""
         state = self.solver.state[scorer.table]
         if self.solver.average and not state.pop("killed", False):
             return
@@ -54,21 +54,20 @@ class Sweeper(ABC):
 
 @runtime_checkable
 class SweptModel(Protocol):
-    """A model that has a compiled sweep over its sentences."""
+    """A model that has a compiled online sweep over its sentences."""
 
     def sweeper(self, solver: Online) -> Sweeper:
-        """The sweep for this kind of model and table."""
+        """The online sweep for this kind of model and weight table."""
 
 
 class Online(Solver):
-    """Base of online solvers: `sweep` learns from a block of sentences; `step` only calls the closure, which calls
-    `sweep`.
+    """Base of online solvers: `sweep` learns from a block of sentences, one sentence at a time.
 
-    With `average` the weights between epochs are the mean of the weights after each sentence, including the changes by
-    proxes. If proxes have made zeros, the mean is zero wherever the last weights are zero; otherwise nearly all weights
-    of the mean would be nonzero."""
+    `step` only calls the closure, which calls `sweep`. With `average`, the weights between epochs are the mean of the
+    weights after each sentence, including the changes by proxes. If proxes have set weights to zero, the mean is zero
+    wherever the last weights are zero. Otherwise nearly all weights of the mean would be nonzero."""
 
-    needs_closure = True  # a sweep updates the weights itself: no gradients may accumulate
+    needs_closure = True  # the closure runs a sweep, which updates the weights without gradients
     needs_sentences = True
     host_only = True
     passive = False
@@ -89,34 +88,36 @@ class Online(Solver):
 
     @torch.no_grad()
     def step(self, closure=None):
-        """Call the closure, which calls `sweep`."""
+        """Online step over a block of sentences: call the closure, which calls `sweep`."""
         if closure is None:
             raise UserError(f"{self.name} learns from sentences: call step(closure) with a closure that calls sweep")
         return closure()
 
     def rate(self, group: dict) -> float:
-        """The sum of the step lengths in the last block."""
+        """The sum of the online step sizes in the last block of sentences."""
         return group["taken"]
 
     def metric(self, group: dict, parameter: Tensor) -> float:
+        """The metric of online solvers: 1, the same step size for all entries."""
         return 1.0
 
     def place_(self, group: dict, parameter: Tensor) -> None:
-        """Prepare for a prox, whose change must enter the mean and changes the number of nonzero weights."""
+        """Prepare an online solver for a prox, which changes the running mean and the number of nonzero weights."""
         self.counted = False
         if notes_of(parameter).grows is not None:
             notes_of(parameter).grows.stale()
         if self.average:
             self.before_prox[parameter] = parameter.detach().clone()
 
-    # --- a block of sentences
+    # --- sweeps over a block of sentences
 
     @torch.no_grad()
     def sweep(self, model: nn.Module, loss: nn.Module, passage) -> Tensor:
-        """Learn from the sentences of a passage, in order; returns the mean loss, each loss being computed before the
-        update."""
+        """Learn online from the sentences of a passage, in order; returns the mean loss per sentence.
+
+        Each loss is computed before the update with its sentence."""
         self.check(model, loss)
-        self.resume()  # in case a validation during the epoch took the mean
+        self.resume()  # a validation during the epoch may have replaced the weights by their mean
         self._add_prox_to_mean()
         if self.sweeper is None or self.sweeper.model is not model:
             self.sweeper = model.sweeper(self)
@@ -134,13 +135,12 @@ class Online(Solver):
         return torch.tensor(losses / len(passage.sentences), dtype=torch.float64)
 
     def state_dict(self) -> dict:
-        """The optimizer's state, after adding pending prox changes to the running mean of the weights."""
+        """State of the online solver, after pending prox changes are added to the running mean of the weights."""
         self._add_prox_to_mean()
         return super().state_dict()
 
     def check(self, model: nn.Module, loss: nn.Module) -> None:
-        """Raise an error for models without a sweep, losses other than hinge and perceptron, other devices and
-        types."""
+        """Raise an error if the online solver does not support this model, loss, device or number type."""
         name = self.name
         if not isinstance(model, SweptModel):
             raise UserError(f"{name} has no sweep over sentences for a {type(model).__name__}; choose another solver")
@@ -154,10 +154,12 @@ class Online(Solver):
             kind = str(table.dtype).removeprefix("torch.")
             raise UserError(f"{name} moves float32 or float64 weights, not {kind} (trainer.precision)")
 
-    # --- the mean of the weights
+    # --- the running mean of the weights
 
     def past(self, parameter: Tensor, room: int) -> Tensor:
-        """The sum of all weight changes, each multiplied by the number of sentences before the change: [room, ...]."""
+        """The sum of all online weight changes, each times the number of sentences before the change: [room, ...].
+
+        `room` is the number of rows of the reserved memory. The running mean is computed from this sum."""
         state = self.state[parameter]
         past = state.get("past")
         if past is None or len(past) < room:
@@ -167,7 +169,7 @@ class Online(Solver):
         return state["past"]
 
     def _add_prox_to_mean(self) -> None:
-        """Add the weight changes by proxes since the last block to the running mean."""
+        """Add the weight changes by proxes since the last block of sentences to the online solver's running mean."""
         clock = self.param_groups[0]["clock"]
         for parameter, before in self.before_prox.items():
             state, move = self.state[parameter], parameter.detach() - before
@@ -179,7 +181,7 @@ class Online(Solver):
 
     @torch.no_grad()
     def take_mean(self) -> None:
-        """Replace the weights by their mean so far, until `resume`."""
+        """Replace the weights by their mean over all sentences of online learning so far, until `resume`."""
         self._add_prox_to_mean()
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -194,23 +196,27 @@ class Online(Solver):
 
     @torch.no_grad()
     def resume(self) -> None:
-        """Restore the weights from before `take_mean`."""
+        """Restore the online solver's weights from before `take_mean`."""
         for parameter, state in self.state.items():
             if "now" in state:
                 parameter.data = state.pop("now")
 
 
 class OnlinePerceptron(Online):
-    """Online structured perceptron: w += rate * (features of the gold labels - features of the best rival), rate = lr /
-    epoch^decay."""
+    """Online structured perceptron: w += rate * (features of the gold labels - features of the best rival).
+
+    The best rival is the labelling or tree with the highest score, including the margin of the loss. The rate is
+    lr / epoch^decay."""
 
     def __init__(self, params, lr: float = 1.0, decay: float = 0.5, average: bool = False) -> None:
         super().__init__(params, lr, decay, average)
 
 
 class OnlineMIRA(Online):
-    """Online MIRA: w += lr * min(cap, loss / squared length) * (features of the gold labels - features of the best
-    rival)."""
+    """Online MIRA, sentence by sentence: w += step * (features of the gold labels - features of the best rival).
+
+    The best rival is the labelling or tree with the highest score, including the margin of the loss. The step size is
+    lr * min(cap, loss / ||d||^2), where d is the difference of the features."""
 
     passive = True
 

@@ -14,18 +14,19 @@ from structsparse.solvers.composite import Composite, inner
 from structsparse.solvers.quasi_newton import by_entry, cut_and_ridge
 from structsparse.solvers.secants import FLAT
 
-ENOUGH = 1e-4  # share of the predicted first-order gain that a step must achieve
-TRIES = 40  # halvings of the step, at most
+ENOUGH = 1e-4  # share of the gain predicted by the gradient that a step must achieve
+TRIES = 40  # largest number of halvings of a step
 
 
 class OWLQN(Composite):
-    """OWL-QN of Andrew and Gao (2007), for penalties cut * |W_i| + ridge / 2 * W_i^2: L1, elastic net, squared l2, no
-    penalty.
+    """OWL-QN of Andrew and Gao (2007), for penalties cut * |W_i| + ridge / 2 * W_i^2 on each entry W_i.
 
-    The direction is minus the L-BFGS inverse Hessian, from the last `history` steps, times the pseudo-gradient (the
-    smallest subgradient). Entries whose sign disagrees with the pseudo-gradient are set to zero in the direction. A
-    weight that would change its sign stops at zero. The step is halved until the objective falls enough. The ridge is
-    treated as part of the loss. The history has pairs for all entries."""
+    Such penalties are L1, elastic net, squared l2 and no penalty. The direction is minus the L-BFGS inverse Hessian,
+    from the last `history` steps, times the pseudo-gradient (the smallest subgradient). Entries of the direction are
+    set to zero if their sign disagrees with the pseudo-gradient. A weight that would change its sign stops at zero.
+
+    The step is halved until the objective falls enough. The ridge is treated as part of the loss. The history has pairs
+    of step and gradient change for all entries."""
 
     def __init__(self, params, lr: float = 1.0, history: int = 10, tolerance: float = 1e-7) -> None:
         if history < 1:
@@ -34,7 +35,7 @@ class OWLQN(Composite):
         self.history = history
 
     def attach(self, penalties, support=None) -> None:
-        """Set the penalties, which must be sums over entries."""
+        """Set the penalties of OWL-QN; each penalty must be a sum over entries."""
         for penalty in penalties.values():
             if not by_entry(penalty):
                 raise UserError(
@@ -44,18 +45,18 @@ class OWLQN(Composite):
         super().attach(penalties, support)
 
     def _begin(self, closure: Callable) -> None:
-        """Evaluate the initial weights, with an empty history."""
+        """Start OWL-QN: evaluate the initial weights, with an empty history."""
         super()._begin(closure)
         self._forget()
 
     def _forget(self) -> None:
-        """Drop the history of steps and gradient changes."""
+        """Drop OWL-QN's history of steps and gradient changes."""
         for parameter in self.members:
             self.state[parameter].update(steps=[], changes=[])
-        self.shared["products"] = []  # inner products of step and gradient change, the oldest first
+        self.shared["products"] = []  # inner products of step and gradient change of each pair, the oldest first
 
     def _step(self, closure: Callable) -> None:
-        """An orthant-wise L-BFGS step with a backtracking line search."""
+        """An OWL-QN step: an orthant-wise L-BFGS direction and a backtracking line search."""
         here, slopes = [p.clone() for p in self.members], self._slopes(self._gradients())
         pseudo = [past_signs(g, p, p.new_tensor(c)) for g, p, c in zip(slopes, here, self._cuts(), strict=True)]
         if inner(pseudo, pseudo) == 0:
@@ -80,15 +81,17 @@ class OWLQN(Composite):
         self._forget()
 
     def _walk(self, here: list[Tensor], pseudo: list[Tensor], direction: list[Tensor], length: float) -> None:
-        """Move the weights along the direction; weights that would leave the orthant become zero."""
+        """Move the weights along the OWL-QN direction; weights that would leave the orthant become zero."""
         for parameter, start, pull, line, cut in zip(self.members, here, pseudo, direction, self._cuts(), strict=True):
             parameter.copy_(start).add_(line, alpha=length)
             if cut > 0:
                 side = torch.where(start != 0, start.sign(), -pull.sign())
-                parameter.mul_(parameter.sign() == side).add_(0.0)  # the addition removes negative zeros
+                parameter.mul_(parameter.sign() == side).add_(0.0)  # the addition of 0.0 removes negative zeros
 
     def _direction(self, pseudo: list[Tensor]) -> list[Tensor]:
-        """Minus the L-BFGS inverse Hessian times the pseudo-gradient, with zeros where the signs disagree."""
+        """The OWL-QN direction: minus the L-BFGS inverse Hessian times the pseudo-gradient.
+
+        Entries whose sign disagrees with the pseudo-gradient are zero."""
         products, direction = self.shared["products"], [-v for v in pseudo]
         steps, changes = ([self.state[p][key] for p in self.members] for key in ("steps", "changes"))
         shares = []
@@ -108,7 +111,7 @@ class OWLQN(Composite):
         return [w.mul_(w * v < 0) if cut > 0 else w for w, v, cut in zip(direction, pseudo, cuts, strict=True)]
 
     def _remember(self, moves: list[Tensor], changes: list[Tensor]) -> None:
-        """Add a pair of step and gradient change to the history."""
+        """Add a pair of step and gradient change to OWL-QN's history, unless the curvature is too small."""
         product = inner(moves, changes)
         if product <= FLAT * math.sqrt(inner(moves, moves) * inner(changes, changes)):
             return
@@ -120,10 +123,10 @@ class OWLQN(Composite):
                 del self.state[parameter][key][: -self.history]
 
     def _cuts(self) -> list[float]:
-        """The coefficient of |W_i| in the penalty of each parameter."""
+        """The coefficient of |W_i| in the OWL-QN penalty of each parameter."""
         return [cut_and_ridge(self.penalties.get(parameter))[0] for parameter in self.members]
 
     def _slopes(self, gradients: list[Tensor]) -> list[Tensor]:
-        """The gradients of loss plus ridge with respect to the current parameters."""
+        """The gradients of loss plus ridge in OWL-QN with respect to the current parameters."""
         ridges = [cut_and_ridge(self.penalties.get(parameter))[1] for parameter in self.members]
         return [g.add(p, alpha=ridge) for g, p, ridge in zip(gradients, self.members, ridges, strict=True)]

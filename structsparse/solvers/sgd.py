@@ -1,5 +1,4 @@
-"""SGD and AdaGrad with factored gradients of weight tables: a step costs only the rows in the batch, not the whole
-table."""
+"""SGD and AdaGrad with factored gradients of weight tables: a step costs only the rows in the batch."""
 
 from __future__ import annotations
 
@@ -13,8 +12,9 @@ from structsparse.weights.notes import notes_of
 
 
 class RowSolver(Solver):
-    """Base of solvers that take dense gradients from `.grad` and factored gradients from the note `pending` (see
-    `bags`)."""
+    """Base of SGD and AdaGrad on table rows, from dense gradients and factored gradients.
+
+    Dense gradients are in `.grad`, factored gradients in the note `pending` (see `bags`)."""
 
     def __init__(self, params, defaults: dict) -> None:
         if not defaults["lr"] >= 0:
@@ -26,7 +26,7 @@ class RowSolver(Solver):
                 notes_of(parameter).pending = []
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Delete the dense and the factored gradients."""
+        """Delete the dense and the factored gradients of an SGD or AdaGrad solver."""
         super().zero_grad(set_to_none)
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -34,7 +34,7 @@ class RowSolver(Solver):
 
     @torch.no_grad()
     def step(self, closure=None):
-        """Update all parameters with their dense and factored gradients."""
+        """SGD or AdaGrad step: update all parameters with the dense and the factored gradients."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -48,15 +48,15 @@ class RowSolver(Solver):
         return loss
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
-        """Update a parameter with its dense gradient."""
+        """SGD or AdaGrad step of a parameter with a dense gradient."""
         raise NotImplementedError
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """Update a parameter with its factored gradients."""
+        """SGD or AdaGrad step of the table rows that occur in factored gradients."""
         raise NotImplementedError
 
     def _slot(self, parameter: Tensor) -> Tensor:
-        """Work array of the AdaGrad kernel for a table: int32 [rows]."""
+        """Work array of row-wise SGD with AdaGrad step sizes: int32 [rows], one entry per table row."""
         if parameter not in self.slots:
             self.slots[parameter] = torch.full(parameter.shape[:1], -1, dtype=torch.int32, device=parameter.device)
         return self.slots[parameter]
@@ -65,26 +65,29 @@ class RowSolver(Solver):
 class RowSGD(RowSolver):
     """SGD that updates only the table rows in the batch: w -= lr * gradient."""
 
-    prox_every = 8  # a step costs the rows in the batch, a prox costs all rows
+    prox_every = 8  # steps per prox: a step costs the rows in the batch, a prox costs all rows
 
     def __init__(self, params, lr: float = 0.1) -> None:
         super().__init__(params, {"lr": lr})
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
-        """The SGD step of a dense gradient."""
+        """The SGD step of a parameter with a dense gradient."""
         parameter.sub_(parameter.grad, alpha=group["lr"])
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """The SGD step of factored gradients."""
+        """The SGD step of the table rows in factored gradients."""
         for gradient in notes_of(parameter).pending:
             subtract_(parameter, gradient, group["lr"])
 
     def metric(self, group: dict, parameter: Tensor) -> float:
+        """The metric of SGD: 1, the same step size for all entries."""
         return 1.0
 
 
 class RowAdagrad(RowSolver):
-    """AdaGrad that updates only the table rows in the batch: sum += gradient^2; w -= lr * gradient / (sqrt(sum) + eps).
+    """SGD with AdaGrad step sizes per entry, which updates only the table rows in the batch.
+
+        sum += gradient^2;  w -= lr * gradient / (sqrt(sum) + eps)
 
     The result is that of torch.optim.Adagrad without learning-rate decay."""
 
@@ -94,22 +97,23 @@ class RowAdagrad(RowSolver):
         super().__init__(params, {"lr": lr, "eps": eps, "initial": initial_accumulator_value})
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
-        """The AdaGrad step of a dense gradient."""
+        """SGD with AdaGrad step sizes: the step of a parameter with a dense gradient."""
         total = self._sum(group, parameter).addcmul_(parameter.grad, parameter.grad)
         parameter.addcdiv_(parameter.grad, total.sqrt().add_(group["eps"]), value=-group["lr"])
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """The AdaGrad step of factored gradients."""
+        """SGD with AdaGrad step sizes: the step of the table rows in factored gradients."""
         total = self._sum(group, parameter)
         gradient = concatenated(notes_of(parameter).pending)
         adagrad_(parameter, total, gradient, group["lr"], group["eps"], self._slot(parameter))
 
     def _sum(self, group: dict, parameter: Tensor) -> Tensor:
-        """The sum of squared gradients of each entry of a parameter."""
+        """SGD with AdaGrad step sizes: the sum of squared gradients of each entry of a parameter."""
         state = self.state[parameter]
         if "sum" not in state:
             state["sum"] = torch.full_like(parameter, group["initial"])
         return state["sum"]
 
     def metric(self, group: dict, parameter: Tensor) -> Tensor:
+        """SGD with AdaGrad step sizes: the metric 1 / (sqrt(sum of squared gradients) + eps), per entry."""
         return 1.0 / (self._sum(group, parameter).sqrt() + group["eps"])

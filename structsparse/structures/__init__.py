@@ -1,5 +1,7 @@
-"""Structures to predict (label sequences, dependency trees, words in context): best structure, log-partition and
-marginals by dynamic programming."""
+"""Structures to predict: label sequences, dependency trees and words in context.
+
+Dynamic programming computes the best structure, the log-partition and the marginals.
+"""
 
 from typing import TYPE_CHECKING
 

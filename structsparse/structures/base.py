@@ -1,5 +1,4 @@
-"""`Structure`, the interface of label sequences and trees whose score is a sum over parts such as transitions
-or arcs."""
+"""Base of all structures, such as label sequences and trees: an interface for scores that are sums over parts."""
 
 from __future__ import annotations
 
@@ -9,36 +8,39 @@ from torch import Tensor
 
 
 class Structure(ABC):
-    """All structures of an item, such as label sequences or parse trees, with their best structure and log-partition.
+    """Base of all structures: all structures of an item, such as all label sequences, with their scores.
 
-    `scores` are the scores of the parts for a batch of items, in a form that each subclass defines. `gold` holds one
-    structure per item, `lengths` int64 [batch] the numbers of tokens. The structured losses rely on nothing else."""
-
-    @abstractmethod
-    def log_partition(self, scores, lengths: Tensor) -> Tensor:  # [batch]
-        """The log-partition: log of the sum of exp(score) over all structures. Its gradient with respect to the scores
-        is the expected count of each part; it can be taken once."""
+    `scores` holds the scores of the parts for a batch of items, in a form that each subclass defines. `gold` holds one
+    structure per item. `lengths` int64 [batch] holds the numbers of tokens. The structured losses rely on nothing else.
+    """
 
     @abstractmethod
-    def score(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """The score of the given structure of each item."""
+    def log_partition(self, scores, lengths: Tensor) -> Tensor:  # shape [batch]
+        """Base of all structures: the log-partition, which is the log of the sum of exp(score) over all structures.
+
+        The gradient of the log-partition in the scores is the expected count of each part. The gradient can be taken
+        once."""
+
+    @abstractmethod
+    def score(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # shape [batch]
+        """Base of all structures: the score of the given structure of each item."""
 
     @abstractmethod
     def best(self, scores, lengths: Tensor) -> Tensor:
-        """The structure with the highest score for each item."""
+        """Base of all structures: the structure with the highest score for each item."""
 
     @abstractmethod
     def add_cost(self, scores, gold: Tensor, lengths: Tensor, cost: float = 1.0):
-        """The scores with `cost` added to every part that differs from gold."""
+        """Base of all structures: the scores with `cost` added to every part that differs from gold."""
 
-    def surprise(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """The negative log-probability of the gold structure: log_partition - score(gold)."""
+    def surprise(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # shape [batch]
+        """Base of all structures: the negative log-probability of the gold structure, log_partition - score(gold)."""
         return self.log_partition(scores, lengths) - self.score(scores, gold, lengths)
 
     def best_k(self, scores, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k best structures of each item, the best first, and their scores [batch, k]."""
+        """Base of all structures: the k best structures of each item, the best first, and the scores [batch, k]."""
         raise NotImplementedError
 
     def marginals(self, scores, lengths: Tensor) -> Tensor:
-        """The marginal probability of each part, such as a label at a token or an arc."""
+        """Base of all structures: the marginal probability of each part, such as a label at a token or an arc."""
         raise NotImplementedError

@@ -1,5 +1,7 @@
-"""Softmax over a tree of contexts, for language models: p(word | context), at a cost linear in the number of
-entries."""
+"""Contexts structure for language models: softmax over a tree of contexts, p(word | context).
+
+The cost is linear in the number of entries, which are pairs of a context and a next word.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,22 @@ from structsparse.kernels.structures import contexts as kernels
 from structsparse.kernels.structures import contexts_stable as stable
 
 NOTHING = torch.empty(0)
-# share of the largest Z among the contexts above; below it torch counts only the entries of the context itself
+# if Z of a context is below this share of the largest Z on the path, torch counts only the entries of the context
 LOST = 2.0**-26
 
 
 class Increments(NamedTuple):
-    """The score increments of the entries in a tree of contexts: features * weights, plus base on the first V
-    entries."""
+    """Contexts structure: the score increments of the entries in a tree of contexts.
 
-    weights: Tensor  # [entries]
-    features: Tensor | None = None  # [entries]; None: all ones
-    base: Tensor | None = None  # [V]; None: zeros
+    The increments are features * weights, plus `base` on the first V entries, which are all V words after the empty
+    context."""
 
-    def dense(self) -> Tensor:  # [entries], float64
-        """The increments as one tensor: float64 [entries]."""
+    weights: Tensor  # [entries]: weight of each entry
+    features: Tensor | None = None  # [entries]: factor of each weight; None: all ones
+    base: Tensor | None = None  # [V]: constant added to the first V increments; None: zeros
+
+    def dense(self) -> Tensor:  # shape [entries], float64
+        """Contexts structure: the score increments as one tensor, float64 [entries]."""
         increments = self.weights.double() if self.features is None else self.weights.double() * self.features
         if self.base is None:
             return increments
@@ -37,36 +41,35 @@ class Increments(NamedTuple):
 
 
 class ContextArrays(Protocol):
-    """The arrays of a tree of contexts. A node is a context; an entry is a pair of a context and a next word.
+    """Contexts structure: the arrays of a tree of contexts.
 
-    Parents come before children, level by level. The first V entries are all words after the empty context, which is
-    node 0."""
+    A node is a context; an entry is a pair of a context and a next word. Parents come before children, level by level.
+    The first V entries are all V words after the empty context, which is node 0."""
 
-    words: int  # V
-    above: np.ndarray  # [nodes], the parent context; -1 for node 0
-    ends: np.ndarray  # [nodes], number of target words whose longest known context is the node
-    entry_node: np.ndarray  # [entries]
-    entry_word: np.ndarray  # [entries]
-    entry_above: np.ndarray  # [entries], the entry of the same word after the parent context; -1 for the first V
-    entry_ends: np.ndarray  # [entries], number of target words whose deepest entry is the entry
+    words: int  # number V of words
+    above: np.ndarray  # [nodes]: the parent context of each node; -1 for node 0
+    ends: np.ndarray  # [nodes]: number of target words whose longest known context is the node
+    entry_node: np.ndarray  # [entries]: the node of each entry
+    entry_word: np.ndarray  # [entries]: the next word of each entry
+    entry_above: np.ndarray  # [entries]: the entry of the same word in the nearest context above; -1 for the first V
+    entry_ends: np.ndarray  # [entries]: number of target words whose deepest entry is the entry
     node_levels: np.ndarray  # offsets of the levels of nodes
     entry_levels: np.ndarray  # offsets of the levels of entries
 
 
 class Contexts(nn.Module):
-    """The structure of next words: p(word | context) = exp S(word, context) / Z(context), where Z sums over all V
-    words.
+    """Contexts structure of next words in a language model, p(word | context) = exp S(word, context) / Z(context).
 
-    S(word, context) is S[e] of the deepest entry e of the word on the path from the empty context to this context. S[e]
-    is the sum of the increments of e and of the entries above e. Increments are a tensor [entries] or `Increments`. Z
-    of a context is Z of the parent plus the change by the context's own entries, so all costs are linear in the number
-    of entries.
+    Z sums exp S over all V words. S(word, context) is the score S[e] of the deepest entry e of the word on the path
+    from the empty context to this context. S[e] is the sum of the increments of e and of the entries above e.
+    Increments are a tensor [entries] or `Increments`. Z of a context is Z of the parent plus the change by the entries
+    of the context. So all costs are linear in the number of entries.
 
-    The compiled kernels process float32 and float64 on the CPU; they sum in float64 and are accurate for any finite
-    increments (see `kernels.structures.contexts`). Torch operations process everything else in float64, level by level
-    and without reading values; all S must lie within 600 of each other. The torch result loses digits if Z of a context
-    is a small share of Z of a context above it. Below a share of 2^-26, words without an entry in the
-    context are ignored."""
+    The compiled kernels process float32 and float64 on the CPU. The kernels sum in float64 and are accurate for any
+    finite increments (see `kernels.structures.contexts`). Torch operations process everything else in float64, level by
+    level and without reading values; all S must lie within 600 of each other. The torch result loses digits if Z of a
+    context is a small share of Z of a context above. Below a share of 2^-26, words without an entry in the context are
+    ignored."""
 
     def __init__(self, tree: ContextArrays) -> None:
         super().__init__()
@@ -75,12 +78,12 @@ class Contexts(nn.Module):
         starts = np.append(0, np.cumsum(np.bincount(tree.entry_node, minlength=self.nodes)))
         runs, parts = kernels.plan(_integers(tree.above), starts)
         buffers = {
-            "above": _integers(tree.above),  # [nodes]
-            "starts": starts,  # [nodes + 1]
+            "above": _integers(tree.above),  # shape [nodes]
+            "starts": starts,  # shape [nodes + 1]
             "entry_node": _integers(tree.entry_node),
             "entry_word": _integers(tree.entry_word),
             "entry_above": _integers(tree.entry_above),
-            "node_ends": np.asarray(tree.ends),  # [nodes], counts of the tree's own target words
+            "node_ends": np.asarray(tree.ends),  # [nodes], counts of the target words of the tree
             "entry_ends": np.asarray(tree.entry_ends),
         }
         for name, array in buffers.items():
@@ -90,13 +93,15 @@ class Contexts(nn.Module):
         self._counted: tuple | None = None
 
     def extra_repr(self) -> str:
+        """Contexts structure: the sizes of the tree of contexts, for the printed form of the module."""
         return f"{self.words} words, {self.nodes} contexts, {self.entries} entries, {len(self.node_levels) - 1} levels"
 
     def surprise(self, increments: Tensor | Increments, node_ends: Tensor, entry_ends: Tensor) -> Tensor:
-        """The language-model loss: the sum over all target words of -log p(target | context), a float64 scalar.
+        """Contexts structure: the language-model loss, the sum over all targets of -log p(target | context).
 
-        node_ends [nodes] counts the targets whose longest known context is each node, entry_ends [entries] those whose
-        deepest entry is each entry. The gradient with respect to the weights can be taken once."""
+        The loss is a float64 scalar. node_ends [nodes] counts the targets whose longest known context is each node.
+        entry_ends [entries] counts the targets whose deepest entry is each entry. The gradient in the weights can be
+        taken once."""
         increments = self._checked(increments)
         for name, ends, size in (("node_ends", node_ends, self.nodes), ("entry_ends", entry_ends, self.entries)):
             if tuple(ends.shape) != (size,):
@@ -105,8 +110,8 @@ class Contexts(nn.Module):
         return _Surprise.apply(route, self, (node_ends, entry_ends), *increments)
 
     @torch.no_grad()
-    def path_sums(self, increments: Tensor | Increments) -> Tensor:  # [entries], float64
-        """The score S of each entry, without a gradient."""
+    def path_sums(self, increments: Tensor | Increments) -> Tensor:  # shape [entries], float64
+        """Contexts structure: the score S of each entry, without a gradient."""
         increments = self._checked(increments)
         if not _native(increments.weights):
             return TorchRoute.path_sums(self, increments)
@@ -115,8 +120,8 @@ class Contexts(nn.Module):
         return sums
 
     @torch.no_grad()
-    def log_partition(self, sums: Tensor) -> Tensor:  # [nodes], float64
-        """The log-partition log Z of each context, from the scores S, without a gradient."""
+    def log_partition(self, sums: Tensor) -> Tensor:  # shape [nodes], float64
+        """Contexts structure: the log-partition log Z of each context, from the scores S, without a gradient."""
         if tuple(sums.shape) != (self.entries,):
             raise UserError(f"path sums have shape {tuple(sums.shape)}, expected ({self.entries},)")
         if not _native(sums):
@@ -125,8 +130,8 @@ class Contexts(nn.Module):
         masses, shifts, _ = NativeRoute.stable_masses(self, sums.double().contiguous().numpy())
         return torch.from_numpy(shifts + np.log(masses[:, 0]))
 
-    def summed(self, ends: Tensor) -> Tensor:  # [entries], float64
-        """For each entry, the sum of `ends` over the entry and all entries below."""
+    def summed(self, ends: Tensor) -> Tensor:  # shape [entries], float64
+        """Contexts structure: for each entry, the sum of `ends` over the entry and all entries below."""
         sums = ends.to(torch.float64, copy=True).contiguous()
         if sums.device.type == "cpu":
             kernels.add_upwards(sums.numpy(), self.entry_above.numpy())
@@ -136,10 +141,10 @@ class Contexts(nn.Module):
         return sums
 
     def counted(self, node_ends: Tensor, entry_ends: Tensor) -> tuple[np.ndarray, np.ndarray, float]:
-        """The target counts as arrays for the kernels: counts of nodes, counts of entries summed over subtrees, total
-        number of targets.
+        """Contexts structure: the target counts as arrays for the compiled kernels.
 
-        The result is cached while the same unchanged tensors are passed."""
+        Returns the counts of nodes, the counts of entries summed over subtrees, and the total number of targets. The
+        result is cached while the same unchanged tensors are passed."""
         versions = node_ends._version, entry_ends._version
         cached = self._counted
         if cached is None or cached[0] is not node_ends or cached[1] is not entry_ends or cached[2] != versions:
@@ -149,7 +154,7 @@ class Contexts(nn.Module):
         return cached[3]
 
     def _checked(self, increments: Tensor | Increments) -> Increments:
-        """The increments, checked for their shapes."""
+        """Contexts structure: the increments, after a check of their shapes."""
         if not isinstance(increments, Increments):
             increments = Increments(increments)
         sizes = {"weights": self.entries, "features": self.entries, "base": self.words}
@@ -160,11 +165,13 @@ class Contexts(nn.Module):
 
 
 class _Surprise(torch.autograd.Function):
-    """The autograd function of the language-model loss over a tree of contexts, with respect to the weights."""
+    """Contexts structure: the autograd function of the language-model loss over a tree of contexts.
+
+    The only gradient is the gradient in the weights."""
 
     @staticmethod
     def forward(ctx, route, contexts, ends, *increments):
-        """The loss summed over all targets: a scalar."""
+        """Contexts structure: the language-model loss summed over all targets, a scalar."""
         increments = Increments(*(None if part is None else part.detach() for part in increments))
         loss, ctx.kept = route.sum(contexts, increments, *ends)
         ctx.route, ctx.contexts, ctx.ends, ctx.increments = route, contexts, ends, increments
@@ -174,7 +181,7 @@ class _Surprise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, scale):
-        """The gradient of the loss with respect to the weights."""
+        """Contexts structure: the gradient of the language-model loss in the weights, times `scale`."""
         if not ctx.needs_input_grad[3]:
             return None, None, None, None, None, None
         if _versions(ctx.increments, ctx.ends) != ctx.versions:
@@ -184,20 +191,23 @@ class _Surprise(torch.autograd.Function):
 
 
 def _versions(increments: Increments, ends) -> list[int]:
-    """The version counters of the tensors, which change with every in-place operation."""
+    """Contexts structure: version counters of the tensors of a loss, which change with every in-place operation."""
     return [part._version for part in (*increments[1:], *ends) if part is not None]
 
 
 class Memory:
-    """A pool of arrays that are reused once they are garbage-collected.
+    """Contexts structure: a pool of work arrays that are reused once they are garbage-collected.
 
-    For a large model, the first access to newly allocated arrays would cost as much as the computation itself."""
+    For a large language model, the first access to newly allocated arrays would cost as much as the computation itself.
+    """
 
     def __init__(self) -> None:
         self.free: dict[tuple, list[np.ndarray]] = {}
 
     def borrow(self, *shape: int, dtype=np.float64) -> np.ndarray:
-        """An array from the pool, for exclusive use while the array or a tensor made of it is alive."""
+        """Contexts structure: a work array from the pool, for exclusive use while the array is alive.
+
+        The array also stays in use while a tensor made of it is alive."""
         free = self.free.setdefault((*shape, np.dtype(dtype)), [])
         array = free.pop() if free else np.empty(shape, dtype)
         view = array.view()
@@ -205,24 +215,26 @@ class Memory:
         return view
 
     def tensor(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """A CPU tensor from the pool, for exclusive use while the tensor is alive."""
+        """Contexts structure: a CPU tensor from the pool, for exclusive use while the tensor is alive."""
         return torch.from_numpy(self.borrow(*shape, dtype=torch.empty(0, dtype=dtype).numpy().dtype))
 
     def __deepcopy__(self, memo) -> Memory:
-        """An empty pool: copies of a model share no memory."""
+        """Contexts structure: an empty pool of work arrays, so that copies of a model share no memory."""
         return Memory()
 
     def __reduce__(self):
-        """Pickle the pool as an empty one."""
+        """Contexts structure: pickle the pool of work arrays as an empty pool."""
         return Memory, ()
 
 
 class NativeRoute:
-    """The softmax over contexts by the compiled kernels, for float32 or float64 weights on the CPU."""
+    """Contexts structure: the compiled route of the softmax over contexts, for float weights on the CPU.
+
+    The weights are float32 or float64."""
 
     @staticmethod
     def sum(contexts: Contexts, increments: Increments, node_ends: Tensor, entry_ends: Tensor):
-        """The loss, and the intermediate results that `slope` needs."""
+        """Contexts structure: the language-model loss in compiled code, and intermediate results for `slope`."""
         nodes, below, total = contexts.counted(node_ends, entry_ends)
         exps, masses = contexts.memory.borrow(contexts.entries), contexts.memory.borrow(contexts.nodes, 2)
         loss, tame = kernels.forward(
@@ -239,9 +251,10 @@ class NativeRoute:
 
     @staticmethod
     def stable_masses(contexts: Contexts, sums: np.ndarray):
-        """The normalisers of all contexts by the stable kernels: masses [nodes, 2], shifts [nodes], anew [nodes].
+        """Contexts structure: the normalisers of all contexts in compiled code, for any finite scores.
 
-        log Z = shifts + log masses[:, 0]."""
+        Returns masses [nodes, 2], shifts [nodes] and anew [nodes], with log Z = shifts + log masses[:, 0]. anew marks
+        the contexts whose Z is summed directly over all words."""
         masses, shifts = np.empty((contexts.nodes, 2)), np.empty(contexts.nodes)
         anew, levels = np.empty(contexts.nodes, np.bool_), len(contexts.node_levels)
         tree, entry_word = _tree(contexts), contexts.entry_word.numpy()
@@ -250,7 +263,7 @@ class NativeRoute:
 
     @staticmethod
     def slope(contexts: Contexts, increments: Increments, node_ends, entry_ends, kept, scale: Tensor) -> Tensor:
-        """The gradient of the loss with respect to the weights, multiplied by `scale`."""
+        """Contexts structure: the gradient of the loss in the weights in compiled code, times `scale`."""
         nodes, below, _ = contexts.counted(node_ends, entry_ends)
         _, features, _ = _arrays(increments)
         gradient = contexts.memory.tensor(increments.weights.shape, increments.weights.dtype)
@@ -272,19 +285,22 @@ class NativeRoute:
 
 
 def _native(weights: Tensor) -> bool:
-    """Whether the compiled kernels support the device and type of these weights."""
+    """Contexts structure: whether the compiled kernels support the device and type of the weights."""
     return weights.device.type == "cpu" and weights.dtype in (torch.float32, torch.float64)
 
 
 def _tree(contexts: Contexts) -> tuple[np.ndarray, ...]:
-    """The tree as arrays for the kernels: parent nodes, first entry of each node, parent entries, node of each
+    """Contexts structure: the tree of contexts as arrays for the compiled kernels.
+
+    Returns the parent of each node, the first entry of each node, the entry above each entry, and the node of each
     entry."""
     return tuple(part.numpy() for part in (contexts.above, contexts.starts, contexts.entry_above, contexts.entry_node))
 
 
 def _arrays(increments: Increments) -> tuple[np.ndarray, ...]:
-    """The increments as arrays for the kernels: weights, features of the same type, base in float64; None becomes an
-    empty array."""
+    """Contexts structure: the increments as arrays for the compiled kernels.
+
+    The arrays are weights, features of the same type and base in float64; None becomes an empty array."""
     weights, features, base = increments
     features = NOTHING if features is None else features
     base = NOTHING if base is None else base
@@ -295,30 +311,31 @@ def _arrays(increments: Increments) -> tuple[np.ndarray, ...]:
 
 
 def _integers(array: np.ndarray) -> np.ndarray:
-    """The array as contiguous int32."""
+    """Contexts structure: an array of the tree of contexts as contiguous int32."""
     return np.ascontiguousarray(array, np.int32)
 
 
 def _listed(levels: np.ndarray) -> list[int]:
-    """The offsets of the levels as a list of Python integers."""
+    """Contexts structure: the offsets of the levels of the tree as a list of Python integers."""
     return [int(level) for level in levels]
 
 
 class TorchRoute:
-    """The softmax over contexts by torch operations in float64, level by level, for any device and type, without
-    synchronisation with the host."""
+    """Contexts structure: the torch route of the softmax over contexts, for any device and type.
+
+    The route works in float64, level by level, without synchronisation with the host."""
 
     @staticmethod
     def sum(contexts: Contexts, increments: Increments, node_ends: Tensor, entry_ends: Tensor):
-        """The loss, and the intermediate results that `slope` needs."""
+        """Contexts structure: the language-model loss by torch operations, and intermediate results for `slope`."""
         sums = TorchRoute.path_sums(contexts, increments)
         masses, shift, exps, lost = TorchRoute.masses(contexts, sums)
         loss = (node_ends.double() * (masses.log() + shift)).sum() - (entry_ends.double() * sums).sum()
         return loss, (masses, exps, lost)
 
     @staticmethod
-    def path_sums(contexts: Contexts, increments: Increments) -> Tensor:  # [entries]
-        """The score S of each entry: the sum of the increments along the path."""
+    def path_sums(contexts: Contexts, increments: Increments) -> Tensor:  # shape [entries]
+        """Contexts structure: the score S of each entry, the sum of the increments along the path from the root."""
         sums, above = increments.dense().clone(), contexts.entry_above
         for a, b in _levels(contexts.entry_levels):
             sums[a:b] += sums[:a].index_select(0, above[a:b])
@@ -326,9 +343,10 @@ class TorchRoute:
 
     @staticmethod
     def masses(contexts: Contexts, sums: Tensor) -> tuple[Tensor, ...]:
-        """The normalisers Z [nodes], the shift, exp S [entries], and a mask of the nodes whose Z has lost precision.
+        """Contexts structure: the normalisers Z [nodes] of all contexts by torch operations.
 
-        Z and exp S are relative to exp(shift)."""
+        Also returns the shift, exp S [entries], and a mask of the nodes whose Z has lost precision. Z and exp S are
+        relative to exp(shift)."""
         V = contexts.words
         shift = sums.amax()
         exps = torch.exp(sums - shift)
@@ -340,13 +358,13 @@ class TorchRoute:
         most = masses.clone()
         for (a, b), above in _node_levels(contexts):
             mass = masses[a:b] + masses[:a].index_select(0, above)
-            masses[a:b] = torch.maximum(mass, entry_masses[a:b])  # only rounding errors can make Z smaller than this
+            masses[a:b] = torch.maximum(mass, entry_masses[a:b])  # only rounding errors make Z smaller
             most[a:b] = torch.maximum(mass, most[:a].index_select(0, above))
         return masses, shift, exps, masses < LOST * most
 
     @staticmethod
     def slope(contexts: Contexts, increments: Increments, node_ends, entry_ends, kept, scale: Tensor) -> Tensor:
-        """The gradient of the loss with respect to the weights, multiplied by `scale`."""
+        """Contexts structure: the gradient of the loss in the weights by torch operations, times `scale`."""
         masses, exps, lost = kept
         V, entry_node, entry_above = contexts.words, contexts.entry_node, contexts.entry_above
         shares = node_ends.double() / masses
@@ -354,7 +372,7 @@ class TorchRoute:
             shares.index_add_(0, above, torch.where(lost[a:b], 0.0, shares[a:b]))
         rest = torch.where(lost, 0.0, shares).index_select(0, entry_node[V:])
         rest = rest * exps.index_select(0, entry_above[V:])
-        shares = shares.index_select(0, entry_node)  # [entries]
+        shares = shares.index_select(0, entry_node)  # shape [entries]
         slopes = shares * exps - entry_ends.double()
         slopes.index_add_(0, entry_above[V:], rest, alpha=-1)
         slopes = contexts.summed(slopes) * scale
@@ -364,10 +382,10 @@ class TorchRoute:
 
 
 def _levels(bounds: list[int]):
-    """The ranges (begin, end) of all levels of the tree except the first."""
+    """Contexts structure: the ranges (begin, end) of all levels of the tree except the first."""
     return zip(bounds[1:-1], bounds[2:], strict=True)
 
 
 def _node_levels(contexts: Contexts):
-    """The node ranges of all levels except the first, each with the parents of the nodes."""
+    """Contexts structure: the node ranges of all levels except the first, each with the parents of the nodes."""
     return (((a, b), contexts.above[a:b]) for a, b in _levels(contexts.node_levels))

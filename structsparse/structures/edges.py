@@ -1,5 +1,4 @@
-"""Linear chains over observed label pairs, where every token has a score for each listed pair of neighbouring
-labels."""
+"""Edge chain structure: linear chains over observed label pairs, where every token has a score for each listed pair."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,22 +14,26 @@ from structsparse.structures.base import Structure
 
 
 class EdgeScores(NamedTuple):
-    """The scores of an `EdgeChain`; minus infinity forbids a label or a step."""
+    """Edge chain structure: the scores of an `EdgeChain`; minus infinity forbids a label or a step.
 
-    emissions: Tensor  # [batch, time, labels]
-    edges: Tensor  # [tokens, steps] scores of the steps to each token, sentences end to end; ignored at the first token
-    transitions: Tensor  # [steps]
-    start: Tensor  # [labels]
-    end: Tensor  # [labels]
+    A step is a pair of neighbouring labels."""
+
+    emissions: Tensor  # [batch, time, labels]: score of each label at each token
+    edges: Tensor  # [tokens, steps]: scores of the steps to each token, sentences end to end; first token ignored
+    transitions: Tensor  # [steps]: score of each step at every token
+    start: Tensor  # [labels]: score of each label at the first token
+    end: Tensor  # [labels]: score of each label at the last token
 
 
 class EdgeChain(nn.Module, Structure):
-    """The structure of label sequences y of length n whose steps (y_{t-1}, y_t) are all in a list of label pairs,
-    scored by
+    """Edge chain structure of label sequences y_1 ... y_n over n tokens, restricted to listed label pairs.
 
-        start[y_1] + sum_t emissions[t, y_t] + sum_{t>1} (transitions[k_t] + edges[t, k_t]) + end[y_n],
+    A step is a pair of neighbouring labels (y_{t-1}, y_t), and k_t is the number of this step in the list. The score of
+    a label sequence is
 
-    where k_t is the number of the step (y_{t-1}, y_t). Any other sequence scores minus infinity.
+        start[y_1] + sum_t emissions[t, y_t] + sum_{t>1} (transitions[k_t] + edges[t, k_t]) + end[y_n].
+
+    A sequence with a step that is not listed scores minus infinity.
 
     `steps` int64 [2, steps] holds (from, to), ascending by to, then from. Lengths are int64 [batch], each from 1 to
     time; their sum is the number of tokens. Totals are float64. The compiled kernels process scores on the CPU in
@@ -43,35 +46,39 @@ class EdgeChain(nn.Module, Structure):
             raise UserError(f"steps of {labels} labels must ascend by their second, then their first label")
         order = torch.full((labels * labels,), -1).index_copy(0, number, torch.arange(len(number)))
         self.labels = labels
-        self.register_buffer("origins", steps[0].contiguous(), persistent=False)  # [steps]
-        self.register_buffer("targets", steps[1].contiguous(), persistent=False)  # [steps]
+        self.register_buffer("origins", steps[0].contiguous(), persistent=False)  # shape [steps]
+        self.register_buffer("targets", steps[1].contiguous(), persistent=False)  # shape [steps]
         arrivals = torch.searchsorted(self.targets, torch.arange(labels + 1))
-        self.register_buffer("arrivals", arrivals, persistent=False)  # [labels + 1]
-        # [from, to] -> number of the step, or -1
+        self.register_buffer("arrivals", arrivals, persistent=False)  # shape [labels + 1]
+        # number of the step for each pair [from, to], or -1 if the pair is not listed
         self.register_buffer("number", order.view(labels, labels).T.contiguous(), persistent=False)
 
-    def log_partition(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # [batch]
-        """The log-partition: log of the sum of exp(score) over all label sequences. Its gradient with respect to the
-        scores is their expected counts; it can be taken once."""
+    def log_partition(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # shape [batch]
+        """Edge chain structure: the log-partition, the log of the sum of exp(score) over label sequences.
+
+        The gradient of the log-partition in the scores is the expected count of each label and step. The gradient can
+        be taken once."""
         self._check(scores, lengths)
         return _LogPartition.apply(self._route(scores), self._step_list(), lengths, *scores)
 
     @torch.no_grad()
-    def best(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # [batch, time]
-        """The labels of the best sequence (Viterbi), 0 beyond the length.
+    def best(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # shape [batch, time]
+        """Edge chain structure: the labels of the best sequence (Viterbi), 0 beyond the length.
 
-        Of several best sequences, the one with the lowest label at the last token is taken, then at the token before,
-        and so on."""
+        Of several best sequences, the result has the lowest label at the last token, then at the token before, and so
+        on."""
         self._check(scores, lengths)
         return self._route(scores).best(scores, self._step_list(), lengths)
 
-    def score(self, scores: EdgeScores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """The score of the given label sequence of each sentence; minus infinity if a step is not listed."""
+    def score(self, scores: EdgeScores, gold: Tensor, lengths: Tensor) -> Tensor:  # shape [batch]
+        """Edge chain structure: the score of the given label sequence of each sentence.
+
+        The score is minus infinity if a step is not listed."""
         self._check(scores, lengths)
         emissions, edges, transitions, start, end = scores
         inside = _inside(lengths, gold.shape[1])
-        nodes = emissions.gather(2, gold.unsqueeze(2)).squeeze(2).double()  # [batch, time]
-        taken = self.number[gold[:, :-1], gold[:, 1:]]  # [batch, time - 1]
+        nodes = emissions.gather(2, gold.unsqueeze(2)).squeeze(2).double()  # shape [batch, time]
+        taken = self.number[gold[:, :-1], gold[:, 1:]]  # shape [batch, time - 1]
         listed = taken.clamp_min(0)
         rows = _rows(lengths, gold.shape[1], len(edges))[:, 1:]
         steps = edges[rows, listed].double() + transitions.double()[listed]
@@ -81,32 +88,35 @@ class EdgeChain(nn.Module, Structure):
         return inner + start.double()[gold[:, 0]] + end.double()[last]
 
     @torch.no_grad()
-    def marginals(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # [batch, time, labels]
-        """The marginal probability of each label at each token, zero beyond the length."""
+    def marginals(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # shape [batch, time, labels]
+        """Edge chain structure: the marginal probability of each label at each token, zero beyond the length."""
         self._check(scores, lengths)
         route, step_list = self._route(scores), self._step_list()
         totals, memory = route.sum(scores, step_list, lengths)
         return route.expect(scores, step_list, lengths, memory, torch.ones_like(totals)).emissions
 
     def add_cost(self, scores: EdgeScores, gold: Tensor, lengths: Tensor, cost: float = 1.0) -> EdgeScores:
-        """The scores with `cost` added to every wrong label, so that the score of a sequence rises by cost * its
-        Hamming distance from gold."""
+        """Edge chain structure: the scores with `cost` added to the emissions of every wrong label.
+
+        The score of a label sequence rises by `cost` times the number of wrong labels."""
         labels = torch.arange(self.labels, device=gold.device)
-        wrong = (labels != gold.unsqueeze(2)).to(scores.emissions.dtype)  # [batch, time, labels]
+        wrong = (labels != gold.unsqueeze(2)).to(scores.emissions.dtype)  # shape [batch, time, labels]
         return scores._replace(emissions=scores.emissions + cost * wrong)
 
     def _step_list(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The listed steps as the kernels take them: labels from, labels to, first step to each label."""
+        """Edge chain structure: the listed steps as tensors for the kernels.
+
+        Returns the first label of each step, the second label of each step, and the first step to each label."""
         return self.origins, self.targets, self.arrivals
 
     def _route(self, scores: EdgeScores):
-        """The implementation, compiled kernels or torch, for the device and type of the scores."""
+        """Edge chain structure: the route, compiled or torch, for the device and type of the scores."""
         kinds = {score.dtype for score in scores[:2]}
         native = scores.edges.device.type == "cpu" and kinds in ({torch.float32}, {torch.float64})
         return NativeRoute if native else TorchRoute
 
     def _check(self, scores: EdgeScores, lengths: Tensor) -> None:
-        """Check the shapes of the scores and lengths."""
+        """Edge chain structure: check the shapes of the scores, and the lengths of the sentences."""
         batch, steps, labels = len(lengths), len(self.origins), self.labels
         tokens, time = scores.edges.shape[0], scores.emissions.shape[1]
         expected = (batch, time, labels), (tokens, steps), (steps,), (labels,), (labels,)
@@ -120,10 +130,10 @@ class EdgeChain(nn.Module, Structure):
 
 
 def observed(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The label pairs observed at neighbouring tokens of sentences: int64 [2, steps], (from, to), ascending by to, then
-    from.
+    """Edge chain structure: the label pairs observed at neighbouring tokens of sentences.
 
-    `labels` is int64 [tokens]; sentence s is offsets[s] : offsets[s + 1]."""
+    The result is int64 [2, steps], (from, to), ascending by to, then from. `labels` is int64 [tokens]; sentence s has
+    the tokens offsets[s] : offsets[s + 1]."""
     inner = np.ones(len(labels), bool)
     inner[offsets[:-1]] = False
     taken = np.flatnonzero(inner)
@@ -131,8 +141,9 @@ def observed(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def numbers(steps: np.ndarray, labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """For each token, the number of the step (label pair) to this token; 0 for the first token of a sentence: int64
-    [tokens]."""
+    """Edge chain structure: for each token, the number of the step (label pair) to this token.
+
+    The result is int64 [tokens], 0 for the first token of a sentence."""
     count = int(labels.max()) + 1
     inner = np.ones(len(labels), bool)
     inner[offsets[:-1]] = False
@@ -142,24 +153,25 @@ def numbers(steps: np.ndarray, labels: np.ndarray, offsets: np.ndarray) -> np.nd
     return step_numbers
 
 
-def _inside(lengths: Tensor, time: int) -> Tensor:  # [batch, time]
-    """Mask of the tokens within the lengths."""
+def _inside(lengths: Tensor, time: int) -> Tensor:  # shape [batch, time]
+    """Edge chain structure: mask [batch, time] of the tokens within the lengths of the sentences."""
     return torch.arange(time, device=lengths.device) < lengths.unsqueeze(1)
 
 
 def _rows(lengths: Tensor, time: int, tokens: int) -> Tensor:
-    """The index of each token among sentences stored end to end: [batch, time]; arbitrary beyond a length."""
+    """Edge chain structure: the index of each token among sentences stored end to end, [batch, time].
+
+    The index is arbitrary beyond the length of a sentence."""
     begins = lengths.cumsum(0) - lengths
     return (begins.unsqueeze(1) + torch.arange(time, device=lengths.device)).clamp_max(tokens - 1)
 
 
 class _LogPartition(torch.autograd.Function):
-    """The autograd function of the log-partition of chains over observed label pairs; the gradient is the expected
-    counts of the scores."""
+    """Edge chain structure: the autograd function of the log-partition of chains over listed label pairs."""
 
     @staticmethod
     def forward(ctx, route, step_list, lengths, *scores):
-        """The log-partition of each sentence: [batch]."""
+        """Edge chain structure: the log-partition [batch] of each sentence."""
         totals, memory = route.sum(EdgeScores(*scores), step_list, lengths)
         ctx.route = route
         ctx.save_for_backward(lengths, *step_list, *scores, *memory)
@@ -167,19 +179,21 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, weights):  # [batch]
-        """The expected counts of the scores, each sentence multiplied by its weight."""
+    def backward(ctx, weights):  # shape [batch]
+        """Edge chain structure: the expected count of each label and step, times the weight of the sentence."""
         lengths, *saved = ctx.saved_tensors
         step_list, scores, memory = saved[:3], EdgeScores(*saved[3:8]), saved[8:]
         return None, None, None, *ctx.route.expect(scores, step_list, lengths, memory, weights)
 
 
 class NativeRoute:
-    """Chains over observed pairs by the compiled kernels, for float32 or float64 scores on the CPU."""
+    """Edge chain structure: the compiled route of chains over listed label pairs, for scores on the CPU.
+
+    The scores are float32 or float64."""
 
     @staticmethod
     def sum(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
-        """The log-partition [batch] in float64, and the intermediate results that `expect` needs."""
+        """Edge chain structure: the log-partition [batch] in float64, and intermediate results for `expect`."""
         totals = torch.empty(len(lengths), dtype=torch.float64)
         last = torch.empty(len(lengths), len(scores.end), dtype=torch.float64)
         shares = torch.empty_like(scores.edges, memory_format=torch.contiguous_format)
@@ -188,8 +202,9 @@ class NativeRoute:
 
     @staticmethod
     def expect(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor, memory, weights: Tensor) -> EdgeScores:
-        """The expected count of every score, each sentence multiplied by its weight: the gradient of sum weights *
-        log-partition."""
+        """Edge chain structure: the expected count of each score in compiled code, times the sentence weight.
+
+        The result is the gradient of sum weights * log-partition in the scores."""
         shares, last = (part.numpy() for part in memory)
         chunks = kernels.chunk_count(len(lengths))
         nodes = torch.empty_like(scores.emissions, memory_format=torch.contiguous_format)
@@ -203,15 +218,17 @@ class NativeRoute:
 
     @staticmethod
     def best(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """The best label sequences (Viterbi) by the compiled kernels."""
+        """Edge chain structure: the best label sequences (Viterbi) in compiled code."""
         paths = torch.empty(scores.emissions.shape[:2], dtype=torch.int64)
         kernels.best(*_arrays(scores, step_list, lengths), paths.numpy())
         return paths
 
 
 def _arrays(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
-    """The arrays for the kernels: emissions and edges in their own type, begins and lengths of sentences, all other
-    scores in float64."""
+    """Edge chain structure: the scores of label pairs as arrays for the compiled kernels.
+
+    Emissions and edges keep their type; all other scores become float64. The arrays include the first token and the
+    length of each sentence."""
     sizes = lengths.contiguous().numpy()
     emissions, edges = (score.detach().contiguous().numpy() for score in scores[:2])
     shared = tuple(score.detach().double().contiguous().numpy() for score in scores[2:])
@@ -219,19 +236,21 @@ def _arrays(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
 
 
 class TorchRoute:
-    """Chains over observed label pairs by torch operations in log-space and float64, for any device and scores, without
-    synchronisation."""
+    """Edge chain structure: the torch route of chains over listed label pairs, for any device and scores.
+
+    The route works in log-space and float64, without synchronisation with the host."""
 
     @staticmethod
     def sum(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
-        """The log-partition [batch] by the forward recursion in log-space, and the conditional probability of each
-        step."""
+        """Edge chain structure: the log-partition [batch], by the forward recursion in log-space.
+
+        Also returns the conditional probability of each step given the second label of the step."""
         emissions, start, end = (score.double() for score in (scores.emissions, scores.start, scores.end))
         steps = _steps(scores, step_list, lengths)
         inside = _inside(lengths, emissions.shape[1])
-        alpha, shares = start + emissions[:, 0], []  # [batch, labels]
+        alpha, shares = start + emissions[:, 0], []  # shape [batch, labels]
         for t in range(1, emissions.shape[1]):
-            ways = alpha.unsqueeze(2) + steps[:, t]  # [batch, from, to]
+            ways = alpha.unsqueeze(2) + steps[:, t]  # shape [batch, from, to]
             arrived = torch.logsumexp(ways, 1)
             shares.append(torch.nan_to_num(torch.exp(ways - arrived.unsqueeze(1)), nan=0.0))
             alpha = torch.where(inside[:, t, None], arrived + emissions[:, t], alpha)
@@ -241,22 +260,24 @@ class TorchRoute:
 
     @staticmethod
     def expect(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor, memory, weights: Tensor) -> EdgeScores:
-        """The expected count of every score, by a backward pass over the conditional probabilities of the steps."""
+        """Edge chain structure: the expected count of each score, by a backward pass in torch.
+
+        The pass uses the conditional probability of each step given the second label of the step."""
         *shares, last = memory
         origins, targets, _ = step_list
         batch, time, _ = scores.emissions.shape
         inside = _inside(lengths, time)
-        final = last = last * weights.double().unsqueeze(1)  # [batch, labels]
+        final = last = last * weights.double().unsqueeze(1)  # shape [batch, labels]
         nodes, taken = [last], []
         for t in range(time - 1, 0, -1):
-            counts = shares[t - 1] * last.unsqueeze(1)  # [batch, from, to]
+            counts = shares[t - 1] * last.unsqueeze(1)  # shape [batch, from, to]
             counts = torch.where(inside[:, t, None, None], counts, 0.0)
             taken.append(counts[:, origins, targets])
             last = torch.where(inside[:, t, None], counts.sum(2), last)
             nodes.append(last)
         nodes = torch.where(inside.unsqueeze(2), torch.stack(nodes[::-1], 1), 0.0)
         none = torch.zeros(batch, len(origins), dtype=torch.float64, device=lengths.device)
-        steps = torch.stack([*taken, none][::-1], 1)  # [batch, time, steps]
+        steps = torch.stack([*taken, none][::-1], 1)  # shape [batch, time, steps]
         rows = _rows(lengths, time, len(scores.edges))
         edges = torch.zeros(len(scores.edges), len(origins), dtype=torch.float64, device=lengths.device)
         edges.index_add_(0, rows.flatten(), torch.where(inside.unsqueeze(2), steps, 0.0).flatten(0, 1))
@@ -265,17 +286,17 @@ class TorchRoute:
 
     @staticmethod
     def best(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """The best label sequences (Viterbi) by torch operations."""
+        """Edge chain structure: the best label sequences (Viterbi) by torch operations."""
         emissions, start, end = (score.double() for score in (scores.emissions, scores.start, scores.end))
         steps = _steps(scores, step_list, lengths)
         inside = _inside(lengths, emissions.shape[1])
         stay = torch.arange(emissions.shape[2], device=emissions.device)
         score, origins = start + emissions[:, 0], []
         for t in range(1, emissions.shape[1]):
-            arrival, origin = (score.unsqueeze(2) + steps[:, t]).max(1)  # [batch, labels]
+            arrival, origin = (score.unsqueeze(2) + steps[:, t]).max(1)  # shape [batch, labels]
             score = torch.where(inside[:, t, None], arrival + emissions[:, t], score)
             origins.append(torch.where(inside[:, t, None], origin, stay))
-        label = (score + end).argmax(1, keepdim=True)  # [batch, 1]
+        label = (score + end).argmax(1, keepdim=True)  # shape [batch, 1]
         path = [label]
         for origin in reversed(origins):
             label = origin.gather(1, label)
@@ -284,9 +305,11 @@ class TorchRoute:
 
 
 def _steps(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor) -> Tensor:
-    """The scores of all label pairs, minus infinity for pairs that are not listed: [batch, time, from, to]."""
+    """Edge chain structure: the scores of all label pairs, [batch, time, from, to].
+
+    Pairs that are not listed get minus infinity."""
     origins, targets, _ = step_list
     (batch, time, labels), edges = scores.emissions.shape, scores.edges.double()
-    listed = edges[_rows(lengths, time, len(edges))] + scores.transitions.double()  # [batch, time, steps]
+    listed = edges[_rows(lengths, time, len(edges))] + scores.transitions.double()  # shape [batch, time, steps]
     steps = torch.full((batch, time, labels * labels), -torch.inf, dtype=torch.float64, device=edges.device)
     return steps.index_copy(2, origins * labels + targets, listed).view(batch, time, labels, labels)

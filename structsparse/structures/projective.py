@@ -1,4 +1,4 @@
-"""Projective dependency trees, whose arcs do not cross: Eisner's algorithm."""
+"""Projective tree structure: dependency trees whose arcs do not cross, by Eisner's algorithm."""
 
 import torch
 import torch.nn.functional as F
@@ -10,35 +10,39 @@ from structsparse.structures.trees import DependencyTree, tokens_inside
 
 
 class TorchRoute:
-    """Eisner's algorithm for projective trees in torch operations, in log-space and float64, all spans of one width at
-    a time.
+    """Projective tree structure: the torch route, by Eisner's algorithm for all spans of one width at a time.
 
-    It works on any device and for any scores, without synchronisation with the host."""
+    The route works in log-space and float64, on any device and for any scores, without synchronisation with the host.
+    """
 
     @staticmethod
     def sum(scores: Tensor, lengths: Tensor, single_root: bool, with_marginals: bool):
-        """The log-partition [batch], and the marginal probability of each arc [batch, n + 1, n + 1] or None."""
+        """Projective tree structure: the log-partition [batch], by Eisner's algorithm in torch.
+
+        If `with_marginals`, also returns the marginal probability of each arc [batch, n + 1, n + 1], else None."""
         charts = _inside(scores, lengths, single_root, _log_sum)
         totals = _totals(charts, lengths)
         return totals, _outside(charts, totals, lengths, single_root, _log_share) if with_marginals else None
 
     @staticmethod
     def best(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
-        """The heads of the tokens in the best trees, [batch, n]; all 0 for a sentence without a tree."""
+        """Projective tree structure: the heads [batch, n] of the tokens in the best trees, by torch operations.
+
+        All heads are 0 for a sentence without a tree."""
         charts = _inside(scores, lengths, single_root, _highest)
         arcs = _outside(charts, _totals(charts, lengths), lengths, single_root, _highest_share)
         return arcs[:, 1:].argmax(2)
 
 
 class NativeRoute(trees.NativeRoute):
-    """Projective trees by the compiled kernels."""
+    """Projective tree structure: the compiled route, for scores on the CPU."""
 
     projective, general = True, TorchRoute
     kernel = staticmethod(eisner.sums)
 
 
 class ProjectiveTree(DependencyTree):
-    """Projective dependency trees by Eisner's algorithm (1996), in time n^3.
+    """Projective tree structure over the tokens of a sentence, by Eisner's algorithm (1996) in time n^3 for n tokens.
 
     A tree is projective if all tokens between a token and its head are descendants of the head. The root is at position
     0."""
@@ -47,13 +51,14 @@ class ProjectiveTree(DependencyTree):
 
 
 class _Charts:
-    """The charts of Eisner's algorithm for a batch (see the kernels).
+    """Projective tree structure: the charts of Eisner's algorithm for a batch (see the Eisner kernels).
 
-    The span i..j is at [:, i, j - i], or at [:, j, j - i] in charts named `_back`."""
+    A chart holds a score for each span i..j. The span is at [:, i, j - i], or at [:, j, j - i] in charts named `_back`.
+    """
 
     def __init__(self, shape: torch.Size, value: float, device: torch.device):
         def new():
-            """An empty chart for all spans of the batch."""
+            """Projective tree structure: an empty chart for all spans of the batch."""
             return torch.full(shape, value, dtype=torch.float64, device=device)
 
         self.size = shape[1]
@@ -61,12 +66,15 @@ class _Charts:
         self.rightward, self.leftward_back, self.gap = new(), new(), new()
 
     def at(self, width: int):
-        """The indices of all spans of a width, in charts by left end and in charts by right end."""
+        """Projective tree structure: the indices of all spans of one width in the charts.
+
+        Returns the indices by left end, and the indices by right end for charts named `_back`."""
         return (slice(None), slice(self.size - width), width), (slice(None), slice(width, None), width)
 
     def parts(self, width: int):
-        """The two parts of each gap, right and left span of a width, as pairs of chart slices; the second slice must be
-        reversed."""
+        """Projective tree structure: the two parts of each gap, right and left span of one width.
+
+        The parts are pairs of chart slices; the second slice must be reversed."""
         starts, ends = slice(self.size - width), slice(width, None)
         shorter, longer = slice(width), slice(1, width + 1)
         return (
@@ -76,7 +84,7 @@ class _Charts:
         )
 
     def terms(self, width: int, single_root: bool):
-        """The scores of all derivations of the gap, right and left spans of a width."""
+        """Projective tree structure: the scores of all derivations of the gap, right and left spans of one width."""
         gap, right, left = (xs + ys.flip(2) for xs, ys in self.parts(width))
         if single_root:
             gap[:, 0, 1:] = -torch.inf
@@ -84,7 +92,9 @@ class _Charts:
 
 
 def _inside(scores: Tensor, lengths: Tensor, single_root: bool, summed) -> _Charts:
-    """The inside recursion of Eisner's algorithm; `summed` is the sum or the maximum over derivations."""
+    """Projective tree structure: the inside recursion of Eisner's algorithm in torch.
+
+    `summed` is the sum or the maximum over the derivations of a span."""
     modifiers, heads = (F.pad(tokens_inside(lengths, scores.shape[1] - 1), (1, 0), value=v) for v in (False, True))
     allowed = modifiers.unsqueeze(2) & heads.unsqueeze(1)
     scores = torch.where(allowed, scores.double(), -torch.inf)
@@ -103,16 +113,17 @@ def _inside(scores: Tensor, lengths: Tensor, single_root: bool, summed) -> _Char
     return charts
 
 
-def _totals(charts: _Charts, lengths: Tensor) -> Tensor:  # [batch]
-    """The chart entries of whole sentences: [batch]."""
+def _totals(charts: _Charts, lengths: Tensor) -> Tensor:  # shape [batch]
+    """Projective tree structure: the chart entries [batch] of whole sentences."""
     return charts.right[:, 0].gather(1, lengths.unsqueeze(1)).squeeze(1)
 
 
 def _outside(charts: _Charts, totals: Tensor, lengths: Tensor, single_root: bool, shared) -> Tensor:
-    """The outside recursion of Eisner's algorithm, from wide to narrow spans: arc probabilities or best arcs [batch, n
-    + 1, n + 1].
+    """Projective tree structure: the outside recursion of Eisner's algorithm in torch.
 
-    `shared` distributes the mass of each span over its derivations."""
+    The recursion goes from wide to narrow spans. Returns the probabilities of arcs, or the best arcs,
+    [batch, n + 1, n + 1]. The mass of a span is the probability of the span, or 1 for a span of the best tree. `shared`
+    distributes the mass of each span over the derivations of the span."""
     masses = _Charts(charts.right.shape, 0.0, totals.device)
     masses.right[:, 0].scatter_(1, lengths.unsqueeze(1), (totals > -torch.inf).double().unsqueeze(1))
     arcs = torch.zeros_like(charts.right)
@@ -131,28 +142,30 @@ def _outside(charts: _Charts, totals: Tensor, lengths: Tensor, single_root: bool
 
 
 def _add_shares_(parts: tuple[Tensor, Tensor], shares: Tensor):
-    """Add the mass of each derivation to the masses of its two parts."""
+    """Projective tree structure: add the mass of each derivation of a span to the masses of its two parts."""
     xs, ys = parts
     xs += shares
     ys += shares.flip(2)
 
 
 def _log_sum(terms: Tensor) -> Tensor:
-    """The sum over derivations, in log-space."""
+    """Projective tree structure: the sum over the derivations of each span, in log-space."""
     return terms.logsumexp(2)
 
 
 def _log_share(mass: Tensor, total: Tensor, terms: Tensor) -> Tensor:
-    """The mass of each derivation: the mass of the span, divided in proportion to the derivations' weights."""
+    """Projective tree structure: the probability mass of each derivation of a span.
+
+    The mass of the span is divided in proportion to the weights of the derivations."""
     total = torch.where(total == -torch.inf, 0.0, total)
     return mass.unsqueeze(2) * (terms - total.unsqueeze(2)).exp()
 
 
 def _highest(terms: Tensor) -> Tensor:
-    """The score of the best derivation."""
+    """Projective tree structure: the score of the best derivation of each span."""
     return terms.amax(2)
 
 
 def _highest_share(mass: Tensor, total: Tensor, terms: Tensor) -> Tensor:
-    """The mass of each derivation: the best derivation takes the whole mass of the span."""
+    """Projective tree structure: the mass of each derivation, where the best derivation takes the mass of the span."""
     return torch.zeros_like(terms).scatter_(2, terms.argmax(2, keepdim=True), mass.unsqueeze(2))

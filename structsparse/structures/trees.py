@@ -1,4 +1,4 @@
-"""`DependencyTree`, the base of projective and nonprojective dependency trees over the tokens of a sentence."""
+"""Dependency tree structure: the base class of projective and nonprojective trees over the tokens of a sentence."""
 
 import torch
 import torch.nn.functional as F
@@ -11,43 +11,47 @@ from structsparse.structures.base import Structure
 
 
 class DependencyTree(Structure):
-    """The structure of dependency trees over the tokens 1 to n of a sentence and the root 0. A tree gives every token m
-    a head and scores
+    """Dependency tree structure over the tokens 1 to n of a sentence and the root 0, projective or nonprojective.
+
+    A tree gives every token m a head and has the score
 
         sum_m scores[m, heads[m]].
 
     Scores are [batch, n + 1, n + 1], modifiers by heads; minus infinity forbids an arc. The row of the root, the
-    diagonal and scores beyond a length are ignored. Lengths are int64 [batch], each from 1 to n. Heads, predicted and
-    gold, are int64 [batch, n], beginning with token 1. With `single_root` only one token has the root as its head.
+    diagonal and scores beyond a length are ignored. Lengths are int64 [batch], each from 1 to n. Predicted and gold
+    heads are int64 [batch, n], beginning with token 1. With `single_root`, only one token has the root as its head.
 
-    The totals `log_partition` and `score` are always float64, because a loss is a small difference of two large totals.
-    The compiled kernels process scores on the CPU; torch operations process all other scores."""
+    The results of `log_partition` and `score` are always float64, because a loss is a small difference of two large
+    totals. The compiled kernels process scores on the CPU; torch operations process all other scores."""
 
     native: type  # the compiled implementation of `sum` and `best`
 
     def __init__(self, single_root: bool = False):
         self.single_root = single_root
 
-    def log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """The log-partition: log of the sum of exp(score) over all trees, minus infinity if there is no tree. Its
-        gradient with respect to the scores is the arc marginals; it can be taken once."""
+    def log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:  # shape [batch]
+        """Dependency tree structure: the log-partition, the log of the sum of exp(score) over all trees.
+
+        The log-partition is minus infinity if there is no tree. The gradient of the log-partition in the scores is the
+        marginal probability of each arc. The gradient can be taken once."""
         _check(scores, lengths)
         return _LogPartition.apply(self._route(scores), self.single_root, lengths, scores)
 
     @torch.no_grad()
-    def best(self, scores: Tensor, lengths: Tensor) -> Tensor:  # [batch, n]
-        """The heads of the tokens in the best tree, 0 beyond the length; ties are resolved deterministically.
+    def best(self, scores: Tensor, lengths: Tensor) -> Tensor:  # shape [batch, n]
+        """Dependency tree structure: the heads of the tokens in the best tree, 0 beyond the length.
 
-        A sentence without a tree is an error on the CPU; on other devices a projective sentence without a tree gets
-        heads of 0."""
+        Ties are resolved deterministically. A sentence without a tree is an error on the CPU. On other devices, a
+        projective sentence without a tree gets heads of 0."""
         _check(scores, lengths)
         return self._route(scores).best(scores, lengths, self.single_root)
 
     @torch.no_grad()
     def best_k(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k best trees, the best first: heads [batch, k, n], 0 beyond the length, and scores [batch, k].
+        """Dependency tree structure: the k best trees, the best first, and their scores.
 
-        If there are fewer trees, the remaining scores are minus infinity. The search runs on the CPU."""
+        Returns heads [batch, k, n], 0 beyond the length, and scores [batch, k]. If there are fewer trees, the remaining
+        scores are minus infinity. The search runs on the CPU."""
         if k < 1:
             raise UserError(f"k is {k}, expected a number of trees from 1 on")
         _check(scores, lengths)
@@ -57,42 +61,47 @@ class DependencyTree(Structure):
         parses.best_k(*arrays, self.native.projective, self.single_root, heads.numpy(), totals.numpy())
         return heads.to(scores.device), totals.to(scores.device)
 
-    def score(self, scores: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """The score of the given tree of each sentence."""
+    def score(self, scores: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:  # shape [batch]
+        """Dependency tree structure: the score of the given tree of each sentence."""
         _check(scores, lengths)
-        arcs = scores[:, 1:].gather(2, gold.unsqueeze(2)).squeeze(2).double()  # [batch, n]
+        arcs = scores[:, 1:].gather(2, gold.unsqueeze(2)).squeeze(2).double()  # shape [batch, n]
         return torch.where(tokens_inside(lengths, gold.shape[1]), arcs, 0.0).sum(1)
 
     @torch.no_grad()
-    def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:  # [batch, n + 1, n + 1]
-        """The marginal probability of each arc, zero where scores are ignored."""
+    def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:  # shape [batch, n + 1, n + 1]
+        """Dependency tree structure: the marginal probability of each arc, zero where scores are ignored."""
         _check(scores, lengths)
         return self._route(scores).sum(scores, lengths, self.single_root, True)[1].to(scores.dtype)
 
     def add_cost(self, scores: Tensor, gold: Tensor, lengths: Tensor, cost: float = 1.0) -> Tensor:
-        """The scores with `cost` added to every wrong arc, so that the score of a tree rises by cost * the number of
-        wrong heads."""
+        """Dependency tree structure: the scores with `cost` added to every wrong arc.
+
+        The score of a tree rises by `cost` times the number of wrong heads."""
         _check(scores, lengths)
         heads = torch.arange(scores.shape[2], device=gold.device)
-        wrong = (heads != gold.unsqueeze(2)).to(scores.dtype)  # [batch, n, n + 1]
+        wrong = (heads != gold.unsqueeze(2)).to(scores.dtype)  # shape [batch, n, n + 1]
         return scores + cost * F.pad(wrong, (0, 0, 1, 0))
 
     def _route(self, scores: Tensor):
-        """The implementation, compiled kernels or torch, for the device of the scores."""
+        """Dependency tree structure: the route, compiled or torch, for the device of the scores."""
         return self.native if scores.device.type == "cpu" else self.native.general
 
 
-def tokens_inside(lengths: Tensor, n: int) -> Tensor:  # [batch, n]
-    """Mask of the tokens within the lengths."""
+def tokens_inside(lengths: Tensor, n: int) -> Tensor:  # shape [batch, n]
+    """Dependency tree structure: mask [batch, n] of the tokens within the lengths of the sentences."""
     return torch.arange(n, device=lengths.device) < lengths.unsqueeze(1)
 
 
 class _LogPartition(torch.autograd.Function):
-    """The autograd function of the log-partition of dependency trees; the gradient is the arc marginals."""
+    """Dependency tree structure: the autograd function of the log-partition of dependency trees.
+
+    The gradient is the marginal probability of each arc."""
 
     @staticmethod
     def forward(ctx, route, single_root, lengths, scores):
-        """The log-partition of each sentence, [batch]; the marginals are computed too if a gradient is needed."""
+        """Dependency tree structure: the log-partition [batch] of each sentence.
+
+        The marginals are computed too if a gradient is needed."""
         totals, marginals = route.sum(scores, lengths, single_root, ctx.needs_input_grad[3])
         ctx.kind = scores.dtype
         ctx.save_for_backward(marginals)
@@ -100,22 +109,22 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, weights):  # [batch]
-        """The arc marginals, each sentence multiplied by its weight."""
+    def backward(ctx, weights):  # shape [batch]
+        """Dependency tree structure: the marginal probability of each arc, times the weight of the sentence."""
         (marginals,) = ctx.saved_tensors
         return None, None, None, (weights.double()[:, None, None] * marginals).to(ctx.kind)
 
 
 class NativeRoute:
-    """Dependency trees by the compiled kernels, for scores on the CPU."""
+    """Dependency tree structure: the compiled route of dependency trees, for scores on the CPU."""
 
-    projective: bool
-    kernel = None  # (scores, lengths, single_root, with_marginals, totals, marginals); fills the last two
+    projective: bool  # whether trees are projective
+    kernel = None  # kernel(scores, lengths, single_root, with_marginals, totals, marginals) fills the last two arrays
     general: type  # the torch implementation, which takes over if weights are out of range
 
     @classmethod
     def sum(cls, scores: Tensor, lengths: Tensor, single_root: bool, with_marginals: bool):
-        """The log-partition [batch] in float64, and the arc marginals or None."""
+        """Dependency tree structure: the log-partition [batch] in float64, and the arc marginals or None."""
         totals = torch.empty(len(scores), dtype=torch.float64)
         marginals = torch.zeros(scores.shape if with_marginals else (1, 1, 1), dtype=torch.float64)
         cls.kernel(*_arrays(scores, lengths), single_root, with_marginals, totals.numpy(), marginals.numpy())
@@ -128,7 +137,9 @@ class NativeRoute:
 
     @classmethod
     def best(cls, scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
-        """The heads of the tokens in the best trees; an error if a sentence has no tree."""
+        """Dependency tree structure: the heads of the tokens in the best trees, in compiled code.
+
+        A sentence without a tree is an error."""
         heads = torch.empty(len(scores), scores.shape[1] - 1, dtype=torch.int64)
         exists = torch.empty(len(scores), dtype=torch.bool)
         parses.best(*_arrays(scores, lengths), cls.projective, single_root, heads.numpy(), exists.numpy())
@@ -142,7 +153,7 @@ class NativeRoute:
 
 
 def _arrays(scores: Tensor, lengths: Tensor):
-    """The arrays of trees for the kernels: scores in float32 or float64, and lengths."""
+    """Dependency tree structure: the arc scores in float32 or float64 and the lengths, as arrays for the kernels."""
     sizes, n = lengths.to(torch.int64).contiguous().numpy(), scores.shape[1] - 1
     if len(sizes) and not (sizes.min() >= 1 and sizes.max() <= n):
         raise UserError(f"lengths run from {sizes.min()} to {sizes.max()}, expected from 1 to {n} (tokens).")
@@ -151,7 +162,7 @@ def _arrays(scores: Tensor, lengths: Tensor):
 
 
 def _check(scores: Tensor, lengths: Tensor):
-    """Check the shapes of arc scores and lengths."""
+    """Dependency tree structure: check the shapes of arc scores and lengths."""
     shape = tuple(scores.shape)
     if len(shape) != 3 or shape[1] != shape[2] or shape[1] < 2:
         raise UserError(f"scores have shape {shape}, expected [batch, n + 1, n + 1] for sentences of n tokens.")

@@ -1,1 +1,3 @@
-"""The tasks: each folder is one, with the same file names in each. Only `registry` knows them all."""
+"""The tasks of this package, with one folder per task: tagging, parsing, language models, text classification.
+
+Files with the same name have the same role in every folder. Only the module `registry` refers to all tasks."""

@@ -1,8 +1,8 @@
 """The registry of tasks: built-in tasks, and tasks of other packages, announced as entry points `structsparse.tasks`.
 
-A task is a package. Its `artifact` module has `KIND`, the value of `kind` in the `model.json` of its models, and
-`load(folder, description)`. Its `command` module has `COMMANDS`, the subcommands of `structsparse` for its models.
-Modules are imported when they are needed."""
+A task is a package with two modules for trained models. The module `artifact` has `KIND`, the value of `kind` in the
+`model.json` of a model, and the function `load(folder, description)`. The module `command` has `COMMANDS`, the
+subcommands of `structsparse` for models of the task. Modules are imported when they are needed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     Predictor = SequenceTagger | DependencyParser | LanguageModel | Classifier
 
-GROUP = "structsparse.tasks"  # group of entry points: name of the task = its package
-KINDS = {  # `kind` in the model.json of each built-in task; taggers have no `kind`
+GROUP = "structsparse.tasks"  # entry-point group in which other packages register tasks: task name = package
+KINDS = {  # value of `kind` in the model.json of each built-in task; None: taggers have no `kind`
     "tagging": None,
     "parsing": "parser",
     "lm": "language model",
@@ -34,13 +34,13 @@ KINDS = {  # `kind` in the model.json of each built-in task; taggers have no `ki
 
 @cache
 def packages() -> dict[str, str]:
-    """The package of every task, by the name of the task."""
+    """Registry of tasks: the package of every task, by the name of the task."""
     built_in = {name: f"structsparse.tasks.{name}" for name in KINDS}
     return {entry.name: entry.value for entry in entry_points(group=GROUP)} | built_in
 
 
 def module(task: str, name: str) -> ModuleType | None:
-    """A module of the package of a task; None if the package has no module of this name."""
+    """Registry of tasks: a module from the package of a task; None if the package has no such module."""
     full = f"{packages()[task]}.{name}"
     try:
         return import_module(full)
@@ -51,7 +51,7 @@ def module(task: str, name: str) -> ModuleType | None:
 
 
 def commands() -> Iterator[tuple[str, ModelCommands]]:
-    """Every task whose models have subcommands, with these subcommands."""
+    """Registry of tasks: every task whose trained models have subcommands, with these subcommands."""
     for task in packages():
         command = module(task, "command")
         if command is not None:
@@ -59,21 +59,25 @@ def commands() -> Iterator[tuple[str, ModelCommands]]:
 
 
 def task_of(folder: Path) -> str:
-    """The task for which a model was trained. `folder` is the folder of the model or of its training run."""
+    """Registry of tasks: the name of the task for which a model was trained.
+
+    `folder` is the folder of the model, or the folder of the training run."""
     return _task_and_description(model_folder(folder))[0]
 
 
 def load(folder: str | Path) -> Predictor:
-    """Load a trained model of any task from its folder `model`, or from the folder of its training run.
+    """Registry of tasks: load a trained model of any task from the model's folder or the folder of the training run.
 
-    Every part is checked before use, and nothing in the folder is executed."""
+    Every part of the model is checked before use, and no code from the folder is executed."""
     folder = model_folder(Path(folder))
     task, description = _task_and_description(folder)
     return module(task, "artifact").load(folder, description)
 
 
 def model_folder(folder: Path) -> Path:
-    """The folder of a model: `folder` itself, or `model` in it if `folder` is the folder of a training run."""
+    """Registry of tasks: the folder of a trained model of any task.
+
+    The result is `folder` itself, or `folder`/model if `folder` is the folder of a training run."""
     from structsparse.artifacts.folder import DESCRIPTION
 
     inner = folder / "model"
@@ -81,9 +85,9 @@ def model_folder(folder: Path) -> Path:
 
 
 def _task_and_description(folder: Path) -> tuple[str, dict]:
-    """The task of a model, and the content of its model.json.
+    """Registry of tasks: the task of a trained model, and the content of the file model.json.
 
-    A model of unknown kind is taken for a tagger, whose loader refuses it."""
+    A model of unknown kind is taken for a tagger, and the loader of taggers then refuses the model."""
     from structsparse.artifacts.folder import read_description
 
     description = read_description(folder)
@@ -93,8 +97,8 @@ def _task_and_description(folder: Path) -> tuple[str, dict]:
 
 
 def _kind(task: str) -> object:
-    """The value of `kind` in model.json for a task that is not built in.
+    """Registry of tasks: the value of `kind` in model.json for a task from another package.
 
-    If the task has no artifacts, an object that equals nothing."""
+    For a task without a module `artifact`, the result is an object that equals no other value."""
     artifact = module(task, "artifact")
     return object() if artifact is None else artifact.KIND

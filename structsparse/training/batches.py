@@ -14,19 +14,21 @@ from structsparse.base.errors import UserError
 from structsparse.features.keys import Bags
 from structsparse.weights.batch import BatchCache, TokenBatch
 
-_POOL = 16  # sentences of so many batches are shuffled, then sorted by length: little padding, still random
+_POOL = 16  # number of batches whose shuffled sentences are sorted by length together, to save padding
 
 
 @dataclass(frozen=True)
 class TokenArrays:
-    """The tokens of a training corpus as arrays. Sentence s has the tokens offsets[s] : offsets[s + 1]."""
+    """The tokens of a training corpus as arrays, from which batches of sentences are made.
 
-    bags: Bags
-    gold: np.ndarray  # int64 [tokens]
-    offsets: np.ndarray  # int64 [sentences + 1]
-    dense: np.ndarray  # float32 [tokens, dense columns]
-    codes: np.ndarray  # int64 [tokens, coded attributes]
-    edges: Bags | None = None  # features that are conjoined with a pair of successive labels
+    Sentence s has the tokens offsets[s] : offsets[s + 1]."""
+
+    bags: Bags  # feature ids of each token
+    gold: np.ndarray  # int64 [tokens], label codes
+    offsets: np.ndarray  # int64 [sentences + 1], first token of each sentence
+    dense: np.ndarray  # float32 [tokens, dense columns], real-valued features
+    codes: np.ndarray  # int64 [tokens, coded attributes], attributes as vocabulary codes
+    edges: Bags | None = None  # ids of features that are combined with pairs of successive labels
 
     def __len__(self) -> int:
         """The number of sentences."""
@@ -34,11 +36,11 @@ class TokenArrays:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The number of tokens of each sentence: int64 [sentences]"""
+        """Batches of sentences: the number of tokens of each sentence of the corpus: int64 [sentences]"""
         return np.diff(self.offsets)
 
     def batch(self, sentences: np.ndarray, items: int) -> TokenBatch:
-        """The batch of the sentences with these numbers.
+        """Make the batch of the sentences with these numbers from the arrays of the training corpus.
 
         `items` is the number of sentences over which the loss is averaged."""
         lengths = self.lengths[sentences]
@@ -65,7 +67,9 @@ class TokenArrays:
 
 
 def _at(bags: Bags, tokens: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """The feature ids of the given tokens, concatenated, and the offsets of each token's ids: int64 [tokens + 1]."""
+    """Batches of sentences: the feature ids of the given tokens, concatenated, and offsets into these ids.
+
+    Token k has the ids from offsets[k] to offsets[k + 1]: int64 [tokens + 1]."""
     sizes = np.diff(bags.offsets)[tokens]
     ids = bags.ids[ranges(bags.offsets[tokens], sizes)]
     return torch.from_numpy(ids), torch.from_numpy(np.r_[0, np.cumsum(sizes)])
@@ -73,9 +77,9 @@ def _at(bags: Bags, tokens: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
 
 @dataclass
 class Passage:
-    """A block of sentences for an online solver, which updates the weights after each sentence.
+    """A batch for online solvers: a block of sentences; the weights are updated after each sentence.
 
-    The arrays are those of the whole corpus; `sentences` says which sentences belong to the block."""
+    `sentences` says which sentences belong to the block. The other tensors describe the whole corpus."""
 
     ids: torch.Tensor  # int32 [occurrences], the feature rows of all tokens of the corpus
     offsets: torch.Tensor  # int64 [tokens + 1], where the features of each token begin in `ids`
@@ -86,28 +90,33 @@ class Passage:
 
 
 class Progress:
-    """The position of a data loader in its epoch. A run that was stopped continues with the next batch."""
+    """Base class of data loaders of batches, with the position of the loader in the epoch.
+
+    A run that was stopped within an epoch continues with the next batch."""
 
     def __init__(self) -> None:
-        self.sampler, self.batch_sampler = self, None  # Lightning calls set_epoch of `sampler`
+        self.sampler, self.batch_sampler = self, None  # Lightning calls `sampler.set_epoch`
         self.epoch = self.done = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Start an epoch from its first batch, unless the loader is in this epoch already."""
+        """Data loader of batches: start an epoch from the first batch, unless the loader is in this epoch already."""
         if epoch != self.epoch:
             self.epoch, self.done = epoch, 0
 
     def state_dict(self) -> dict[str, int]:
+        """Data loader of batches: the position in the epoch for a checkpoint: epoch and number of batches done."""
         return {"epoch": self.epoch, "done": self.done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
+        """Data loader of batches: restore the position in the epoch from a checkpoint."""
         self.epoch, self.done = state["epoch"], state["done"]
 
 
 class Batches(Progress):
-    """A data loader of batches of sentences. The order of sentences depends on the seed and the epoch alone.
+    """A data loader of batches of sentences, in an order that depends on the seed and the epoch alone.
 
-    Each process takes a share of the sentences of each step, so a step means the same on any number of devices."""
+    Each process takes a share of the sentences of each step. A step therefore has the same sentences on any number
+    of devices."""
 
     def __init__(
         self, arrays: TokenArrays, size: int | None, *, shuffle: bool, seed: int = 0, rank: int = 0, world: int = 1
@@ -117,7 +126,7 @@ class Batches(Progress):
         self.arrays, self.shuffle, self.seed, self.rank, self.world = arrays, shuffle, seed, rank, world
         self.size = min(size or len(arrays), len(arrays))
         super().__init__()
-        self.whole: TokenBatch | None = None  # the batch of an epoch with a single step
+        self.whole: TokenBatch | None = None  # the only batch, if an epoch has a single step
 
     def __len__(self) -> int:
         """The number of steps of an epoch.
@@ -127,6 +136,7 @@ class Batches(Progress):
         return max(1, full + (rest >= self.world))
 
     def __iter__(self) -> Iterator[TokenBatch]:
+        """Data loader of batches: the remaining batches of the present epoch."""
         if self.done >= len(self):
             self.done = 0
         order = self.order()
@@ -136,17 +146,17 @@ class Batches(Progress):
             yield self._whole(step) if len(order) == 1 else self._batch(step)
 
     def _batch(self, step: np.ndarray) -> TokenBatch:
-        """The share of this process in the sentences of one step, as a batch."""
+        """Data loader of batches: the share of this process in the sentences of one step, as a batch."""
         return self.arrays.batch(step[self.rank :: self.world], items=len(step))
 
     def _whole(self, step: np.ndarray) -> TokenBatch:
-        """The batch of an epoch that has one step; it is made once and keeps a cache."""
+        """Data loader of batches: the only batch of an epoch with a single step, made once and kept with a cache."""
         if self.whole is None:
             self.whole = replace(self._batch(step), cache=BatchCache())
         return self.whole
 
     def order(self) -> list[np.ndarray]:
-        """The sentence numbers of each step of the present epoch."""
+        """Data loader of batches: the sentence numbers of each step of the present epoch."""
         lengths = self.arrays.lengths
         if not self.shuffle or len(self) == 1:
             return self._cut(np.argsort(-lengths, kind="stable"))
@@ -158,14 +168,15 @@ class Batches(Progress):
         return [steps[k] for k in draw.permutation(len(steps))]
 
     def _cut(self, order: np.ndarray) -> list[np.ndarray]:
-        """Sentence numbers, cut into the steps of an epoch."""
+        """Data loader of batches: sentence numbers, cut into the steps of an epoch."""
         return np.split(order, np.arange(1, len(self)) * self.size)
 
 
 class Passages(Batches):
-    """A data loader of blocks of sentences in random order, for online solvers."""
+    """A data loader of batches for online solvers: blocks of sentences in random order."""
 
     def __iter__(self) -> Iterator[Passage]:
+        """Data loader of batches for online solvers: the remaining blocks of the present epoch."""
         if self.done >= len(self):
             self.done = 0
         order = self.order()
@@ -175,17 +186,19 @@ class Passages(Batches):
             yield self.passage(sentences)
 
     def passage(self, sentences: np.ndarray) -> Passage:
-        """The block of the sentences with these numbers."""
+        """Data loader of batches for online solvers: the block of the sentences with these numbers."""
         return Passage(*self._corpus, torch.from_numpy(sentences), self.epoch)
 
     @cached_property
     def _corpus(self) -> list[torch.Tensor]:
-        """The feature ids, offsets and gold labels of the whole corpus as tensors, shared by all blocks."""
+        """Data loader of batches for online solvers: feature ids, offsets and gold labels of the whole corpus.
+
+        All blocks share these tensors."""
         arrays = self.arrays
         whole = arrays.bags.ids, arrays.bags.offsets, arrays.offsets, arrays.gold
         return [torch.from_numpy(np.ascontiguousarray(array)) for array in whole]
 
     def order(self) -> list[np.ndarray]:
-        """The sentence numbers of each block of the present epoch, shuffled."""
+        """Data loader of batches for online solvers: the shuffled sentence numbers of each block of the epoch."""
         draw = np.random.default_rng([self.seed, self.epoch])
         return self._cut(draw.permutation(len(self.arrays)))

@@ -1,11 +1,12 @@
 """Certificates of optimality on the whole training set: exact gradient, stationarity, duality gap, groups to be woken.
 
-At an optimum, penalised weights satisfy W = prox(W - gradient). The distance from that equation, relative to the
-distance at zero weights, is the stationarity of a trained model. For each dead group it tells whether the optimum has
-that zero, or whether a budget or mini-batch noise has made it.
+Penalised weights W at an optimum satisfy W = prox(W - gradient), where the gradient is that of the mean loss at W. The
+stationarity of a model is ||W - prox(W - gradient)||, divided by the same norm at W = 0. The gradient would wake a dead
+group if a step with the prox along the gradient would make the group nonzero. Such a group is zero only because of a
+budget or mini-batch noise.
 
-For convex losses and penalties a duality gap bounds how far the objective is above its minimum. A near gap bounds
-how far the objective is above its minimum in a neighbourhood of the weights."""
+For convex losses and penalties, the duality gap bounds how far the objective is above its minimum. The near gap
+bounds how far the objective is above its minimum over a neighbourhood of the weights."""
 
 from __future__ import annotations
 
@@ -21,35 +22,35 @@ from structsparse.solvers.base import Proof
 from structsparse.weights.bags import subtract_
 from structsparse.weights.notes import notes_of
 
-BENDS = 5  # values of `bend` that are tried for a near gap
-TIGHT = 1e-4  # if the duality gap is below this share of the objective, no near gap is computed
-POLISH = 15  # L-BFGS iterations on the free parameters before a lower bound is computed
+BENDS = 5  # number of values of `bend` that `near_gap` tries
+TIGHT = 1e-4  # share of the objective; if the duality gap is smaller, no near gap is computed
+POLISH = 15  # L-BFGS iterations on parameters without a penalty, before a lower bound is computed
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """How close the weights at the end of a stage are to an optimum, measured on the whole train part.
+    """Certificate of a stage: how close the final weights are to an optimum, measured on the whole train part.
 
-    A figure that is not known, or was not asked for, is None."""
+    A figure is None if it is not known or was not requested."""
 
     objective: float | None = None
     penalty: float | None = None  # value of the first penalty term, divided by its strength
     stationarity: float | None = None  # ||W - prox(W - gradient)||, relative to this norm at zero weights
-    duality_gap: float | None = None  # bound on how far the objective is above its minimum
-    near_gap: float | None = None  # bound on how far it is above its minimum near the weights
-    groups_uncertified: int | None = None  # dead groups that the gradient would wake
+    duality_gap: float | None = None  # bound on objective - minimum over all weights
+    near_gap: float | None = None  # bound on objective - minimum over weights near the final ones
+    groups_uncertified: int | None = None  # number of dead groups that the gradient would wake
 
 
 def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[float, dict[str, Tensor]]:
-    """The mean loss over all items of the batches, and its gradient with respect to the named parameters.
+    """Certificate: the mean loss over all items of the batches, and its gradient with respect to some parameters.
 
-    `module.step(batch)` is the sum of the losses of the batch's items, divided by `batch.items`."""
+    `module.step(batch)` is the sum of the losses of the items of the batch, divided by `batch.items`."""
     parameters = {name: parameter for name, parameter in module.named_parameters() if name in set(names)}
     gradients = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     before = {name: notes_of(parameter).pending for name, parameter in parameters.items()}
     others = [p for name, p in module.named_parameters() if name not in parameters and p.requires_grad]
     for parameter in others:
-        parameter.requires_grad_(False)  # saves the gradients that are not asked for
+        parameter.requires_grad_(False)  # so that backward computes only the named gradients
     loss = torch.zeros((), dtype=torch.float64, device=module.device)
     items = 0
     try:
@@ -77,7 +78,7 @@ def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[floa
 
 @torch.no_grad()
 def objective(module, batches: Iterable, penalties: Mapping[str, Penalty]) -> float:
-    """The objective of training: the mean loss over all items of the batches plus the penalties."""
+    """Certificate: the objective of training: the mean loss over all items of the batches plus the penalties."""
     weights = dict(module.named_parameters())
     value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
     return mean_loss(module, batches) + value
@@ -85,7 +86,7 @@ def objective(module, batches: Iterable, penalties: Mapping[str, Penalty]) -> fl
 
 @torch.no_grad()
 def mean_loss(module, batches: Iterable) -> float:
-    """The mean loss over all items of the batches."""
+    """Certificate: the mean loss of a module over all items of the batches."""
     total, items = torch.zeros((), dtype=torch.float64, device=module.device), 0
     for batch in batches:
         batch = module.transfer_batch_to_device(batch, module.device, 0)
@@ -97,17 +98,17 @@ def mean_loss(module, batches: Iterable) -> float:
 def fit_free(
     module, batches: Sequence, free: Mapping[str, Tensor], ridges: Mapping[str, Penalty], iterations: int = 25
 ) -> None:
-    """Minimize the loss over the free (not penalised) parameters by L-BFGS, while all other parameters stay fixed.
+    """Certificate: minimize the loss over the `free` parameters by L-BFGS; all other parameters stay fixed.
 
-    Parameters in `ridges` have a squared penalty. A regularization path begins at this optimum, and the gradient
-    that decides the critical strength is taken there."""
+    The penalties in `ridges` are squared penalties on some of the free parameters and are added to the loss. A
+    regularization path begins at this optimum. The critical strength is computed from the gradient at this optimum."""
     if not free:
         return
     parameters = list(free.values())
     solver = torch.optim.LBFGS(parameters, max_iter=iterations, history_size=10, line_search_fn="strong_wolfe")
 
     def evaluate() -> Tensor:
-        """The objective in the free parameters; sets their gradients."""
+        """Certificate: the closure for L-BFGS: returns the objective, sets the gradients of the free parameters."""
         loss, gradients = mean_gradient(module, batches, list(free))
         for name, parameter in free.items():
             parameter.grad = gradients[name]
@@ -122,7 +123,7 @@ def fit_free(
 
 @torch.no_grad()
 def residual(penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> float:
-    """The norm ||W - prox(W - gradient)|| over all penalised parameters, which is 0 at an optimum."""
+    """Certificate: the norm ||W - prox(W - gradient)|| over all penalised parameters W, which is 0 at an optimum."""
     total = 0.0
     for name, penalty in penalties.items():
         moved = penalty.prox_(weights[name] - gradients[name], 1.0)
@@ -132,7 +133,7 @@ def residual(penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor], gr
 
 @torch.no_grad()
 def living(penalty: Penalty, weights: Tensor) -> Tensor:
-    """Which groups have a nonzero weight: bool [groups], or bool [rows] if the penalty has no groups."""
+    """Certificate: which groups have a nonzero weight: bool [groups], or bool [rows] if the penalty has no groups."""
     if penalty.groups is not None:
         return penalty.groups.alive(weights)
     return (weights.flatten(1) if weights.dim() > 1 else weights[:, None]).ne(0).any(dim=1)
@@ -140,15 +141,15 @@ def living(penalty: Penalty, weights: Tensor) -> Tensor:
 
 @torch.no_grad()
 def violated(penalty: Penalty, weights: Tensor, gradient: Tensor, tolerance: float = 1e-3) -> Tensor:
-    """Which dead groups (or rows) the gradient would wake: bool [groups] or [rows].
+    """Certificate: which dead groups (or rows) the gradient would wake: bool [groups] or [rows].
 
-    The gradient must exceed the threshold of the penalty by more than the share `tolerance` of that threshold."""
+    For such a group, the optimality gap of the penalty exceeds `tolerance` * strength * weight of the group."""
     held = penalty.strength * (1.0 if penalty.groups is None else _weights(penalty.groups.weight))
     return ~living(penalty, weights) & (penalty.gap(weights, gradient) > tolerance * held)
 
 
 def _weights(weight: Tensor) -> Tensor:
-    """The weights of groups, where a weight of zero is replaced by the smallest positive one."""
+    """Certificate: the weights of groups, where the smallest positive weight replaces zeros."""
     return torch.where(weight > 0, weight, weight[weight > 0].min() if bool((weight > 0).any()) else 1.0)
 
 
@@ -156,17 +157,18 @@ def _weights(weight: Tensor) -> Tensor:
 def lower_bound(
     loss: float, penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
 ) -> float | None:
-    """A lower bound on the objective over all weights, by duality; None where a penalty gives no such bound.
+    """Certificate: a lower bound on the objective over all weights, by duality; None if a penalty gives no such bound.
 
     Every loss here is a maximum over structures (a soft maximum for the CRF) minus the score of the gold structure. Let
-    p be the model's distribution over structures. The mixture s * p + (1 - s) * gold is a point of the dual problem.
-    The entropy (or mean cost) of the mixture is at least s times that of p, which is loss - <gradient, W>. The residual
-    of the mixture is s times the gradient; s = min(1, strength / critical(gradient)) makes it small enough for any
-    norm. For a squared penalty the conjugate is finite for s = 1.
+    p be the model's distribution over structures, W the weights, and s a number from 0 to 1. The mixture
+    s * p + (1 - s) * gold is a point of the dual problem. The entropy (or mean cost) of the mixture is at least s times
+    the entropy of p, which is loss - <gradient, W>. The residual of the mixture is s times the gradient. For a norm,
+    s = min(1, strength / critical(gradient)) makes the residual small enough. For a squared penalty the conjugate is
+    finite for s = 1.
 
-    `weights` and `gradients` hold all parameters. Parameters without a penalty should be close to their optimum: the
-    bound assumes that the optimum is no farther away than the norm of the parameter (at least 1). That assumption
-    costs this norm times the norm of the gradient."""
+    `weights` and `gradients` hold all parameters. Parameters without a penalty should be close to their optimum.
+    The bound assumes that this optimum is no farther away than the norm of the parameter (at least 1). The assumption
+    lowers the bound by this norm times the norm of the gradient."""
     share, conjugates, inner, slack = 1.0, 0.0, 0.0, 0.0
     for name, w in weights.items():
         if name not in penalties:
@@ -175,7 +177,7 @@ def lower_bound(
         held = penalties[name].held(w)
         if held is None:
             return None
-        if not held.all():  # skipped if all are held: temporary copies of a large table need much memory
+        if not held.all():  # skipped if all entries are penalised: temporary copies of large tables need memory
             slack += float((gradients[name].double() * ~held).norm() * (w.double() * ~held).norm().clamp(min=1.0))
         gradient = gradients[name].double() * held
         dual = penalties[name].conjugate(gradient)
@@ -193,21 +195,23 @@ def near_gap(
     gradients: Mapping[str, Tensor],
     metrics: Mapping[str, Tensor],
 ) -> float:
-    """A bound on how much the objective can fall within a neighbourhood of the weights.
+    """Certificate: a bound on how much the objective can fall within a neighbourhood of the weights.
 
-    The neighbourhood holds all weights V whose distance ||V - W|| is at most size = ||W||. Distance and size are
-    measured in diagonal metrics, which are positive and broadcastable to the weights.
+    The neighbourhood of the weights W holds all weights V whose distance ||V - W|| is at most size = ||W||. Distance
+    and size are measured in the diagonal `metrics`, which are positive and broadcast to the weights.
 
-    A convex loss lies above its tangent, so any such V lowers the objective by at most
+    A convex loss lies above its tangent at W. For any number bend > 0, such a V therefore lowers the objective by at
+    most
 
-        max over V of -<gradient, V - W> - Omega(V) + Omega(W) - bend/2 (||V - W||^2 - size^2)
+        max over V of -<gradient, V - W> - Omega(V) + Omega(W) - bend/2 (||V - W||^2 - size^2),
 
-    for any bend > 0. One prox with steps 1 / (bend * metric) attains the maximum; the best bend has ||V - W|| = size.
+    where Omega is the sum of the penalties. One prox with steps 1 / (bend * metric) attains the maximum. The best bend
+    has ||V - W|| = size.
 
-    The duality gap of an l1 or group penalty is loose as soon as one frequent feature is a little off: the whole
-    dual point must be scaled down for that feature. In the near gap that feature costs its own share alone. If the
-    optimum W' lies farther away, the objective exceeds its minimum by at most this bound times ||W' - W|| / size, by
-    convexity."""
+    The duality gap of an l1 or group penalty is loose as soon as the gradient of one frequent feature is a little too
+    large. The whole dual point must then be scaled down for that feature. The near gap grows by the contribution of
+    that feature alone. If the optimum W' lies farther away, the objective exceeds its minimum by at most this bound
+    times ||W' - W|| / size, by convexity."""
     squares = sum(float((weights[name].square() * m).sum(dtype=torch.float64)) for name, m in metrics.items())
     size = squares**0.5 or 1.0
     value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
@@ -216,7 +220,7 @@ def near_gap(
         lower, moved = value, 0.0
         for name, w in weights.items():
             steps = _steps(bend * metrics[name], w)
-            way = gradients[name].mul(steps).neg_().add_(w)  # changed in place below, to save memory
+            way = gradients[name].mul(steps).neg_().add_(w)  # later changed in place, to save memory
             if name in penalties:
                 penalties[name].prox_(way, steps)
                 lower -= float(penalties[name].value(way))
@@ -232,12 +236,14 @@ def near_gap(
 
 
 def _steps(curvature: Tensor, weights: Tensor) -> Steps:
-    """The step size 1 / curvature: one number for a scalar curvature, else a tensor of the shape of the weights."""
+    """Certificate: the prox step 1 / curvature: a number for a scalar curvature, else a tensor of weight shape."""
     return 1 / float(curvature) if curvature.dim() == 0 else curvature.reciprocal().expand_as(weights).contiguous()
 
 
 def masked(gradients: Mapping[str, Tensor], support: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The gradients, set to zero at entries outside the support, which must stay zero."""
+    """Certificate: the gradients, set to zero at entries outside the support.
+
+    `support` holds, by parameter name, masks of the entries that may be nonzero."""
     return {name: g * support[name].to(g.device) if name in support else g for name, g in gradients.items()}
 
 
@@ -251,11 +257,11 @@ def prove(
     proof: Proof,
     bounded: bool = True,
 ) -> tuple[Certificate, dict[str, Tensor]]:
-    """The certificate of a stage on the whole training set, and the gradients of the penalised parameters there.
+    """The certificate of a stage on the whole training set, and the gradients for the penalised parameters.
 
-    `main`: the penalties of the first term. `proof`: what the solver has proved already, since proving it again can
-    take longer than a fit. `bounded`: whether the strength was fixed during training; otherwise a gap has no
-    meaning."""
+    `main`: the penalties of the first term. `residual_at_zero`: ||W - prox(W - gradient)|| at W = 0. `proof`:
+    figures that the solver has proved already, since computing these figures again can take longer than a fit.
+    `bounded`: whether the strength was fixed during training; otherwise a duality gap has no meaning."""
     weights = {name: p.detach() for name, p in module.named_parameters()}
     smooth = module.loss.smooth
     if smooth:
@@ -284,7 +290,7 @@ def prove(
 
 
 def _uncertified(penalties: Mapping[str, Penalty], weights: Mapping, gradients: Mapping) -> int | None:
-    """The number of dead groups that the gradient would wake; None if no penalty has groups."""
+    """Certificate: the number of dead groups that the gradient would wake; None if no penalty has groups."""
     grouped = {name: p for name, p in penalties.items() if p.groups is not None}
     found = [int(violated(p, weights[n], gradients[n]).sum()) for n, p in grouped.items()]
     return sum(found) if found else None
@@ -293,9 +299,10 @@ def _uncertified(penalties: Mapping[str, Penalty], weights: Mapping, gradients: 
 def _gaps(
     module, batches: Sequence, penalties: Mapping[str, Penalty], support, objective: float
 ) -> tuple[float | None, float | None]:
-    """The duality gap and the near gap of the objective; a tight duality gap serves as both.
+    """Certificate: the duality gap and the near gap of the objective; a tight duality gap serves as both.
 
-    Parameters without a penalty are refitted for this computation, which lowers the objective a little."""
+    For this computation, parameters without a penalty are refitted, which lowers the objective a little; afterwards
+    they get their values back."""
     if any(penalty.is_null for penalty in penalties.values()):
         return None, None
     free = {name: p for name, p in module.named_parameters() if name not in penalties}
@@ -320,9 +327,10 @@ def _gaps(
 
 
 def _metric(parameter: Tensor, penalty: Penalty | None) -> Tensor:
-    """The curvature of the loss with respect to a parameter, if it is known, else 1.
+    """Certificate: the curvature of the loss with respect to each entry of a parameter, if it is known, else 1.
 
-    If the prox of the penalty does not take one curvature per entry, the largest curvature is used for all entries."""
+    If the prox of the penalty does not accept one curvature per entry, the largest curvature is used for all
+    entries."""
     curvature = notes_of(parameter).curvature
     if curvature is None:
         return torch.ones((), dtype=parameter.dtype, device=parameter.device)

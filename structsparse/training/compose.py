@@ -1,4 +1,4 @@
-"""From the composed Hydra configuration of a run to the stages of its recipe, with their penalties and trainers."""
+"""Composing the stages of a recipe, with penalties and trainers, from the Hydra configuration of a run."""
 
 from __future__ import annotations
 
@@ -25,36 +25,43 @@ from structsparse.training.stage import Stage
 from structsparse.training.terms import Term
 
 TERM_OPTIONS = ("strength", "relative", "parameters", "groups", "nonnegative", "ridge")
-SCHEDULE_OPTIONS = ("every", "warmup", "budget", "freeze", "reweight", "admm")  # options of `reg` for a whole stage
-BASE = "_"  # files and folders of conf/ whose name begins so are shared by several choices and are no choices
+SCHEDULE_OPTIONS = ("every", "warmup", "budget", "freeze", "reweight", "admm")  # options of `reg` for the whole stage
+BASE = "_"  # names in conf/ that begin so are base files and folders, which several choices share
 
 
 @cache
 def hide_bases() -> None:
-    """Leave the shared base files of conf/ out of the choices that Hydra lists in `--help` and error messages."""
-    Plugins.instance()  # registers the kinds of configuration sources
+    """Composed configuration: hide the shared base files of conf/ from the choices that Hydra lists.
+
+    Hydra lists the choices in `--help` and in error messages."""
+    Plugins.instance()  # registers Hydra's kinds of configuration sources
     for scheme in ("file", "pkg"):
         source = SourcesRegistry.instance().resolve(scheme)
         source.list = _without_bases(source.list)
 
 
 def _without_bases(listed: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    """The method `list` of a Hydra configuration source, without the names of base files."""
+    """Composed configuration: the method `list` of a Hydra configuration source, without the names of base files."""
 
     def list_choices(self, config_path: str, results_filter=None) -> list[str]:
-        """The names of choices in a configuration folder."""
+        """Composed configuration: the names of the choices in a folder of conf/."""
         return [name for name in listed(self, config_path, results_filter) if not name.startswith(BASE)]
 
     return list_choices
 
 
 def stages_of(cfg: DictConfig, metric: str, folder: Path, console: Console) -> list[Stage]:
-    """The stages of the recipe. `metric` is the score on dev that the console lines of each stage show."""
+    """Composed configuration: compose all stages of the recipe.
+
+    `metric` is the score on dev that the console lines of each stage show."""
     return [stage_of(name, changed(cfg, changes), metric, folder, console) for name, changes in cfg.recipe.items()]
 
 
 def changed(cfg: DictConfig, changes: DictConfig | None) -> DictConfig:
-    """The configuration of one stage: changes that have a `_target_` replace a part of it, other changes are merged."""
+    """Composed configuration: the configuration of one stage, with the changes that the recipe makes.
+
+    A change that is a mapping is merged into the configuration. A mapping with `_target_`, or a single value,
+    replaces the old value."""
     stage = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
     for key, value in (changes or {}).items():
         if key not in stage:
@@ -65,7 +72,7 @@ def changed(cfg: DictConfig, changes: DictConfig | None) -> DictConfig:
 
 
 def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Console) -> Stage:
-    """The stage with the configuration `cfg`, which already includes the changes of the recipe."""
+    """Composed configuration: compose one stage; `cfg` already includes the changes of the recipe."""
     solver, reg = cfg.solver.copy(), cfg.reg.copy()
     final_lr = solver.pop("final_lr", 1.0)
     if cfg.data.get("join_dev") and (cfg.choose != "last" or cfg.patience is not None):
@@ -85,7 +92,7 @@ def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Con
 
 
 def term_of(name: str, reg: DictConfig) -> Term:
-    """A penalty term of the objective, from the part of the configuration called `name`."""
+    """Composed configuration: compose a penalty term from the part of the configuration called `name`."""
     for key in OmegaConf.missing_keys(reg):
         raise UserError(f"{key.removeprefix('reg.')} needs a value")
     reg = reg.copy()
@@ -109,11 +116,11 @@ def trainer_of(
     host_only: str | None,
     quiet: bool = False,
 ) -> lightning.Trainer:
-    """The Lightning trainer of the stage called `name`.
+    """Composed configuration: compose the Lightning trainer of the stage called `name`.
 
-    Callbacks that show progress stand between `before` and `after`. `host_only`: the name of a solver or model that
-    runs on the CPU alone, if there is one. `quiet`: write no TensorBoard logs and no console lines, which would take
-    longer than the fit of a grid point."""
+    `before` and `after` are callbacks; callbacks that show progress stand between them. `host_only` is the name of a
+    solver or model that runs on the CPU only, if there is one. If `quiet`, neither TensorBoard logs nor console
+    lines are written, which would take longer than the fit of a grid point."""
     monitor = SparsityMonitor(penalties, name)
     progress = [] if quiet else [monitor, EpochLines(monitor, metric, console)]
     options = OmegaConf.to_container(cfg.trainer, resolve=True)

@@ -1,4 +1,4 @@
-"""The data of a task as training uses it: the parts train, dev and test of a corpus, as batches."""
+"""The interface of training data of any task: batches of the parts train, dev and test of a corpus."""
 
 from __future__ import annotations
 
@@ -9,47 +9,52 @@ import numpy as np
 
 
 class Data(Protocol):
-    """The interface of a corpus prepared for training: arrays of the parts train, dev and test."""
+    """The interface of training data of any task: a corpus as arrays of the parts train, dev and test."""
 
     name: str
-    metric: str  # name of the score on dev that chooses among models; `scores.gain` knows whether higher is better
-    items: int  # number of items of train, over which the mean loss is taken
-    truth: Sequence[str]  # names of the groups that were planted in an artificial corpus
+    metric: str  # name of the dev score that chooses among models, see `scores.gain`
+    items: int  # number of items (such as sentences) of the train part; the mean loss is over these items
+    truth: Sequence[str]  # names of the relevant groups, if the corpus is artificial (planted)
 
     def describe(self) -> list[str]:
-        """Console lines that say what was read from the corpus, and what was left out."""
+        """Training data of any task: console lines that say what was read from the corpus, and what was left out."""
 
     def batches(self, part: str, size: int | None, *, shuffle: bool = False, **sharing) -> Iterable:
-        """Batches of `size` items of a part; None: one batch of all items.
+        """Training data of any task: batches of `size` items from a part of the corpus; None: one batch of all items.
 
-        `sharing`: rank of the process and number of processes."""
+        `sharing` holds the rank of this process and the number of processes."""
 
     def whole(self, part: str) -> Iterable:
-        """Batches for one pass over a part, in an order and of a size that suit the data."""
+        """Training data of any task: batches for one pass over a part, in an order and of a size that suit the data."""
 
     def passages(self, part: str, size: int | None, seed: int) -> Iterable:
-        """Blocks of `size` sentences in random order, for online solvers, which update after each sentence.
+        """Training data of any task: blocks of `size` sentences in random order, for online solvers.
 
-        Only tasks whose `check_solver` accepts online solvers have this method."""
+        An online solver updates the weights after each sentence. Only tasks whose `check_solver` accepts online
+        solvers have this method."""
 
     def keep(self, rows: np.ndarray) -> Data:
-        """The data with the selected feature rows only (bool [rows]). Only tasks that screen rows have this method."""
+        """Training data of any task: the same data with the selected feature rows only (bool [rows]).
+
+        Only tasks that can leave out feature rows have this method."""
 
 
 class CorpusParts:
-    """Base class of data made from a corpus: `splits` is the corpus, `arrays` has the arrays of each part."""
+    """Base class of training data made from a corpus, with the parts train, dev and test.
+
+    A subclass has `splits`, the corpus, and `arrays`, which holds the arrays of each part."""
 
     @property
     def name(self) -> str:
-        """The name of the corpus."""
+        """Training data of any task: the name of the corpus."""
         return self.splits.name
 
     @property
     def truth(self) -> tuple[str, ...]:
-        """The names of the groups that were planted in the corpus."""
+        """Training data of any task: the names of the groups that were planted in the corpus."""
         return self.splits.truth
 
     @property
     def items(self) -> int:
-        """The number of items of the train part."""
+        """Training data of any task: the number of items of the train part."""
         return len(self.arrays["train"])

@@ -7,17 +7,17 @@ from rich.console import Console
 
 
 def automatic() -> str:
-    """The kind of device that is available on this machine: cuda, mps or cpu."""
+    """The kind of device (accelerator) that is available on this machine: cuda, mps or cpu."""
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def accelerator(requested: str, host_only: str | None, console: Console) -> str:
-    """The accelerator for Lightning: `auto` becomes `cpu` if the stage cannot run on the device found.
+    """The accelerator device for Lightning: `auto` becomes `cpu` if the stage cannot run on the device found.
 
-    MPS lacks float64. `host_only` is the name of a solver or model that runs on the CPU alone, if there is one. A
-    console line gives the reason."""
+    `requested` is the option trainer.accelerator. `host_only` is the name of a solver or model that runs on the CPU
+    only, if there is one. Training sums in float64, which MPS lacks. A console line gives the reason for the CPU."""
     device = automatic()
     if requested != "auto" or device == "cpu" or (device == "cuda" and host_only is None):
         return requested

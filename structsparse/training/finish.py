@@ -25,21 +25,22 @@ from structsparse.training.run_folder import first_process
 from structsparse.training.stage import FitRecord, StageResult, selecting_stage
 from structsparse.training.task import Task
 
-MOST_VALUES = 5_000_000  # nonzero weights up to which distinct values are counted
+MOST_VALUES = 5_000_000  # largest number of nonzero weights whose distinct values are counted
+# tables that fits record: file name, columns, and the function that returns the lines from the record of a fit
 RECORDED: tuple[tuple[str, tuple[str, ...], Callable[[FitRecord], Sequence[tuple]]], ...] = (
     ("budget.tsv", ("step", "parameter", "strength"), lambda record: record.cuts),
     ("counts.tsv", ("epoch", "step", "rows", "weights"), lambda record: record.counts),
-    ("outer.tsv", ("epoch", "primal", "dual", "flips", "living"), lambda record: record.outer),  # ADMM iterations
+    ("outer.tsv", ("epoch", "primal", "dual", "flips", "living"), lambda record: record.outer),  # iterations of ADMM
 )
 
 
 @dataclass(frozen=True)
 class RunLabels:
-    """The options that identify a run in metrics.json and in TensorBoard's table of runs."""
+    """Finishing a run: the options that identify the run in metrics.json and in the table of runs in TensorBoard."""
 
-    choices: Mapping[str, str]  # the option of each configuration group
+    choices: Mapping[str, str]  # the chosen option of each configuration group
     seed: int
-    numbers: Mapping[str, float | None]  # numeric options that the table of runs shows beside the choices
+    numbers: Mapping[str, float | None]  # numeric options that the table of runs shows too
 
 
 def finish(
@@ -52,10 +53,10 @@ def finish(
     folder: Path,
     console: Console,
 ) -> dict[str, object]:
-    """Test the last model once, then export and report it; returns the figures of metrics.json.
+    """Finish a run: test the last model once, then export and report it; returns the figures of metrics.json.
 
-    The model is tested as its artifact stores it. `seconds` holds the preparation time of the run and the figures of
-    its search."""
+    The model is tested as its artifact stores it. `seconds` holds the preparation time of the run, and the figures
+    of the grid search if there was one."""
     first, last = selecting_stage(results), task.rounded(task.finalize(results[-1]), small)
     dev = last.score("dev")
     begin = time.perf_counter()
@@ -86,9 +87,9 @@ def finish(
 
 
 def labelled(labels: RunLabels, task: Task, data: Data, first: StageResult) -> dict[str, object]:
-    """The figures that identify a run: task, recipe, data, seed, and loss and penalty.
+    """Finishing a run: the figures that identify the run: task, recipe, data, seed, and loss and penalty.
 
-    A model that is estimated by counting has neither loss nor penalty, so its name stands in their place."""
+    A model that is estimated by counting has neither loss nor penalty; the name of the model replaces both."""
     choices = labels.choices
     trained = {"loss": choices["loss"], "reg": choices["reg"]} if first.penalties else {"model": choices["model"]}
     names = {"task": task.name, "recipe": choices["recipe"], **trained}
@@ -96,7 +97,10 @@ def labelled(labels: RunLabels, task: Task, data: Data, first: StageResult) -> d
 
 
 def fit_figures(results: Sequence[StageResult]) -> dict[str, object]:
-    """The figures of the fit: those of the stage whose penalty selected groups, and some of the last stage."""
+    """Finishing a run: the figures of the fit.
+
+    Most figures describe the stage whose penalty selected groups. If there are several stages, objective and
+    stationarity of the last stage are added."""
     first, last = selecting_stage(results).figures, results[-1].figures
     proven, strengths = first.certificate, first.strengths
     figures = {
@@ -120,7 +124,9 @@ def fit_figures(results: Sequence[StageResult]) -> dict[str, object]:
 
 
 def spent(seconds: Mapping[str, float], results: Sequence[StageResult], testing: float) -> dict[str, float]:
-    """The seconds that preparation, training and testing have taken."""
+    """Finishing a run: the seconds that preparation, training and testing have taken.
+
+    `seconds` holds the preparation time, `testing` is the time of the test in seconds."""
     building = sum(result.figures.seconds_build for result in results)
     return {
         **seconds,
@@ -131,9 +137,10 @@ def spent(seconds: Mapping[str, float], results: Sequence[StageResult], testing:
 
 
 def distinct_values(module: lightning.LightningModule) -> int | None:
-    """The number of distinct values among the nonzero weights of all parameters.
+    """Finishing a run: the number of distinct values among the nonzero weights of all parameters.
 
-    None if there are more than `MOST_VALUES` nonzero weights, which would take long to sort."""
+    The result is None if all weights are zero, or if more than `MOST_VALUES` weights are nonzero, which would take
+    long to sort."""
     weights = [parameter.detach() for parameter in module.parameters()]
     if not 0 < sum(int(values.count_nonzero()) for values in weights) <= MOST_VALUES:
         return None
@@ -144,7 +151,9 @@ def distinct_values(module: lightning.LightningModule) -> int | None:
 
 
 def write_artifact_sizes(folder: Path, parts: TensorParts, console: Console) -> dict[str, int]:
-    """Print and write down the bytes of each part of the artifact; returns them as figures of metrics.json."""
+    """Finishing a run: print and write the number of bytes of each part of the artifact.
+
+    Returns these numbers as figures of metrics.json."""
     sizes = part_sizes(folder / "model", parts)
     table = Table(("part", "bytes"), [*sizes.items(), ("all", sum(sizes.values()))])
     write_text(folder / "report" / "artifact.tsv", tsv(table))
@@ -154,7 +163,9 @@ def write_artifact_sizes(folder: Path, parts: TensorParts, console: Console) -> 
 
 
 def write_records(folder: Path, results: Sequence[StageResult]) -> None:
-    """Write the tables that the fits recorded, with the lines of all stages; empty tables are left out."""
+    """Finishing a run: write the tables that the fits recorded, with the lines of all stages.
+
+    Empty tables are not written."""
     for name, header, lines_of in RECORDED:
         lines = [(result.figures.stage, *line) for result in results for line in lines_of(result.figures.record)]
         if lines:
@@ -162,7 +173,7 @@ def write_records(folder: Path, results: Sequence[StageResult]) -> None:
 
 
 def write_metrics(path: Path, figures: Mapping[str, object]) -> None:
-    """Write metrics.json, one flat object. Numbers that are not finite become null."""
+    """Finishing a run: write metrics.json, one flat object; numbers that are not finite become null."""
     finite = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in figures.items()
     }
@@ -170,7 +181,7 @@ def write_metrics(path: Path, figures: Mapping[str, object]) -> None:
 
 
 def log_hyperparameters(labels: RunLabels, figures: Mapping[str, object], folder: Path) -> None:
-    """Log the options and final figures of a run to TensorBoard's table of runs."""
+    """Finishing a run: log the options and final figures of the run to the table of runs in TensorBoard."""
     final = {f"final/{key}": value for key, value in figures.items() if isinstance(value, int | float)}
     choices = {key: str(value) for key, value in labels.choices.items() if "hydra/" not in key}
     board = TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)
@@ -182,7 +193,7 @@ def log_hyperparameters(labels: RunLabels, figures: Mapping[str, object], folder
 
 
 def print_summary(console: Console, figures: Mapping[str, object], table: Table | None, folder: Path) -> None:
-    """Print the living groups, the figures of the run, and the folder of its files."""
+    """Finishing a run: print the living groups, the figures of the run, and the folder of its files."""
     if table is not None:
         print_living(console, figures, table)
     result = RichTable(title="result", title_justify="left", show_header=False)
@@ -194,15 +205,16 @@ def print_summary(console: Console, figures: Mapping[str, object], table: Table 
 
 
 def print_living(console: Console, figures: Mapping[str, object], table: Table) -> None:
-    """Print the living groups, and the dead groups that the gradient would wake.
+    """Finishing a run: print the living groups, and the dead groups that the gradient would wake.
 
-    For a model without groups, print the living features."""
+    For a model without groups, the living features are printed."""
     if "lives" not in table.header:
         console.print(console_table(table, "what lives"))
         return
     lives = table.header.index("lives")
     header, *rows = [row[:lives] + row[lives + 1 :] for row in [table.header, *table.rows] if row[lives] != "no"]
-    alive, groups = figures.get("groups_alive"), figures.get("groups")  # the table has only a part of very many groups
+    # numbers of groups of the model: if there are very many groups, the table shows only some
+    alive, groups = figures.get("groups_alive"), figures.get("groups")
     title = f"living groups: {alive or len(rows):,} of {groups or len(table.rows):,}"
     console.print(console_table(Table(header, rows), title))
     if "would wake" in table.header:

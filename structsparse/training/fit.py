@@ -33,7 +33,7 @@ from structsparse.training.search.strengths import (
 from structsparse.training.stage import FitRecord, Objective, Stage, StageFigures, StageResult, Strengths
 from structsparse.training.task import Task
 
-FINISHED = "finished.json"  # file beside the checkpoints: the record of a finished fit
+FINISHED = "finished.json"  # file beside the checkpoints with the record of a finished fit
 
 
 def run(
@@ -45,9 +45,11 @@ def run(
     resume: bool,
     start: Mapping[str, Tensor] | None = None,
 ) -> StageResult:
-    """Fit one stage, starting from the survivors of the stage before or from the weights in `start`.
+    """Fit of a stage: narrow the data, build the module, set the strengths, train, and certify the optimum.
 
-    `folder` holds the checkpoints of the stage; with `resume` training continues from them."""
+    `before` is the result of the stage before, from whose survivors the fit starts. `start` holds other initial
+    weights, by parameter name. `folder` holds the checkpoints of the stage. If `resume` is true, training continues
+    from these checkpoints."""
     data, support = _survivors(stage, task, data, before)
     lightning.seed_everything(stage.seed, verbose=False)
     optimizer = make_optimizer(stage)
@@ -74,7 +76,9 @@ def run(
 
 
 def probe(stage: Stage, task: Task, data: Data) -> StageResult:
-    """The model with all penalised parameters at zero and the others at their optimum: the beginning of a path."""
+    """Fit of a stage before any training: penalised parameters at zero, the others at their optimum.
+
+    A regularization path begins at this result."""
     lightning.seed_everything(stage.seed, verbose=False)
     legality.check(task, stage)
     module, terms = task.build(stage, data)
@@ -90,7 +94,7 @@ def probe(stage: Stage, task: Task, data: Data) -> StageResult:
 
 
 def validate(stage: Stage, task: Task, data: Data) -> None:
-    """Refuse a wrongly configured later stage before the stages ahead of it are fitted."""
+    """Fit of a stage: refuse a wrongly configured later stage before the stages ahead of it are fitted."""
     try:
         legality.check(task, stage)
         for term in stage.terms:
@@ -105,7 +109,7 @@ def validate(stage: Stage, task: Task, data: Data) -> None:
 
 
 def make_optimizer(stage: Stage) -> torch.optim.Optimizer:
-    """The optimizer of a stage over a single dummy parameter, to find mistakes in its options early."""
+    """Fit of a stage: the optimizer over one dummy parameter, to find mistakes in the solver options early."""
     try:
         optimizer = stage.optimizer([nn.Parameter(torch.zeros(1))])
         solver_of(optimizer).check_prox([])
@@ -115,7 +119,7 @@ def make_optimizer(stage: Stage) -> torch.optim.Optimizer:
 
 
 def refuse_dead(task: Task, result: StageResult) -> StageResult:
-    """The result of a stage; raises UserError if all of its weights are zero."""
+    """Fit of a stage: the unchanged result, or UserError if all weights are zero."""
     if not task.alive(result):
         strengths = result.figures.strengths
         critical = float("nan") if strengths.critical is None else strengths.critical
@@ -130,7 +134,9 @@ def refuse_dead(task: Task, result: StageResult) -> StageResult:
 
 
 def _survivors(stage: Stage, task: Task, data: Data, before: StageResult | None) -> tuple[Data, dict[str, Tensor]]:
-    """The data narrowed to the survivors of the stage before, and the mask of entries that may be nonzero."""
+    """Fit of a stage: the data and the entries that survived the stage before.
+
+    Returns the data without dead feature rows, and by parameter name masks of the entries that may be nonzero."""
     if before is None:
         return data, {}
     if stage.survivors:
@@ -139,9 +145,10 @@ def _survivors(stage: Stage, task: Task, data: Data, before: StageResult | None)
 
 
 def _set_strengths(objective: Objective, before: StageResult | None, cold: bool) -> tuple[Strengths, dict[str, Tensor]]:
-    """Make the strengths of the penalties absolute and prepare the penalties for training.
+    """Fit of a stage: make the penalty strengths absolute, and prepare the penalties for training.
 
-    Also returns the gradients of the penalised parameters at zero, if they were computed."""
+    `cold`: whether the module has initial weights that come from no other fit. Also returns the gradients of the
+    mean loss at zero weights, by penalised parameter, if they were computed."""
     stage = objective.stage
     if stage.proven or any(term.relative is True for term in stage.terms):
         strengths, at_zero = set_strengths(objective, cold)
@@ -158,7 +165,7 @@ def _set_strengths(objective: Objective, before: StageResult | None, cold: bool)
 
 
 def _trained(objective: Objective, checkpoints: Checkpoints, resume: bool, solver: Capabilities) -> FitRecord:
-    """The record of a fit: read back if the fit ended in an earlier run, else made by training."""
+    """Fit of a stage: the record, read from the folder if an earlier run finished the fit, else made by training."""
     finished, last = checkpoints.folder / FINISHED, checkpoints.folder / LAST
     if resume and finished.is_file():
         checked_checkpoint(checkpoints.chosen, objective.module)
@@ -169,9 +176,9 @@ def _trained(objective: Objective, checkpoints: Checkpoints, resume: bool, solve
 
 
 def _train(objective: Objective, checkpoints: Checkpoints, last: Path | None, solver: Capabilities) -> FitRecord:
-    """Train a stage until the trainer stops, starting from the checkpoint `last` if there is one.
+    """Fit of a stage: train until the trainer stops, from the checkpoint `last` if there is one.
 
-    `solver` describes the kind of the solver; the optimizer that trains is made by the trainer."""
+    `solver` holds the capabilities of the solver. The optimizer that trains is made by the trainer."""
     stage, module = objective.stage, objective.module
     proximal, counts = _proximal_steps(objective), Counts()
     steps = [StopAtNaN(), *proximal, Mean(), counts, StopWhenConverged()]
@@ -182,7 +189,8 @@ def _train(objective: Objective, checkpoints: Checkpoints, last: Path | None, so
     if last is not None:
         checked_checkpoint(last, module)
     if trainer.precision == "64-true":
-        module.double()  # Lightning would convert after loading the checkpoint, and lose digits
+        # before the checkpoint is loaded, because Lightning converts only afterwards and then loses digits
+        module.double()
     begin = time.perf_counter()
     trainer.fit(module, train, dev, ckpt_path=last, weights_only=True)
     for penalty in objective.penalties.values():
@@ -200,7 +208,9 @@ def _train(objective: Objective, checkpoints: Checkpoints, last: Path | None, so
 
 
 def _batches(objective: Objective, one_by_one: bool, sharing: Mapping[str, int]) -> Iterable:
-    """The train part in random order: batches, or blocks of sentences for an online solver."""
+    """Fit of a stage: the train part in random order, as batches or as blocks of sentences for an online solver.
+
+    `sharing` holds the rank of this process and the number of processes."""
     stage, data = objective.stage, objective.data
     if not one_by_one:
         return data.batches("train", stage.batch, shuffle=True, seed=stage.seed, **sharing)
@@ -210,9 +220,9 @@ def _batches(objective: Objective, one_by_one: bool, sharing: Mapping[str, int])
 
 
 def _proximal_steps(objective: Objective) -> list[ProximalStep]:
-    """The callbacks that apply the penalties.
+    """Fit of a stage: the callbacks that apply the penalties during training.
 
-    A budget and the copies of ADMM concern the first term; further terms keep their strengths."""
+    A budget or ADMM applies to the first penalty term; further terms keep their strengths."""
     stage, support = objective.stage, objective.support
     if stage.admm is not None:
         if stage.budget is not None:
@@ -236,7 +246,7 @@ def _proximal_steps(objective: Objective) -> list[ProximalStep]:
 
 
 def _load_chosen(objective: Objective, checkpoints: Checkpoints, record: FitRecord) -> None:
-    """Load the weights of the chosen checkpoint, and set the penalties to their strengths at the end of training."""
+    """Fit of a stage: load the weights of the chosen checkpoint, and the penalty strengths from the end of training."""
     module, penalties = objective.module, objective.penalties
     for name, strength in record.strengths.items():
         penalties[name].strength = strength
@@ -248,12 +258,12 @@ def _load_chosen(objective: Objective, checkpoints: Checkpoints, record: FitReco
 
 
 def _certified(objective: Objective, result: StageResult) -> StageResult:
-    """The result with its certificate, or with the objective alone if no certificate is wanted."""
+    """Fit of a stage: the result with a certificate, or with the objective alone if no certificate is wanted."""
     stage, figures = objective.stage, result.figures
     if not stage.proven:
         value = certificate.objective(result.module, result.data.whole("train"), result.penalties)
         return replace(result, figures=replace(figures, certificate=Certificate(objective=value)))
-    proof = figures.record.proof if stage.choose == "last" else Proof()  # a proof is of the last model
+    proof = figures.record.proof if stage.choose == "last" else Proof()  # the proof is about the last model
     if result.at_zero and proof.kkt is None:
         figures = replace(figures, residual_at_zero=residual_at_zero(result.penalties, result.at_zero))
     proven, at_end = certificate.prove(

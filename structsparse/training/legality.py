@@ -29,7 +29,7 @@ WORDS = {Partition: "disjoint groups", Forest: "nested groups", Cover: "overlapp
 
 
 def check(task: Task, stage: Stage) -> None:
-    """Refuse a model, loss or groups made for another task, and groups that a penalty does not accept."""
+    """Legality check: refuse a model, loss or groups of another task, and groups that a penalty does not accept."""
     kind = task.layout.kind
     _check_part("model", stage.scorer, task.models, kind)
     _check_part("loss", stage.loss, task.losses, kind)
@@ -38,7 +38,9 @@ def check(task: Task, stage: Stage) -> None:
 
 
 def check_groups(term: Term, kind: str) -> None:
-    """Refuse groups that do not fit the weight table of a task, or the penalty of the same term."""
+    """Legality check: refuse groups that do not fit the weight table of a task, or the penalty of the same term.
+
+    `kind` is the kind of the weight table."""
     penalty, prefix = term.kind, "" if term.name == "reg" else f"{term.name}."
     reason = _mismatch(penalty, term.groups, kind, prefix)
     if reason is not None:
@@ -46,16 +48,19 @@ def check_groups(term: Term, kind: str) -> None:
 
 
 def refusal(task: str, reg: str, groups: str) -> str | None:
-    """Why the options task=, reg= and groups= do not fit each other, or None; reads only the yaml files of conf/."""
+    """Legality check: why the options task=, reg= and groups= do not fit each other; None if they fit.
+
+    Only the yaml files of conf/ are read."""
     layout, penalty = resolved(contents("task", task)["_target_"]).layout, contents("reg", reg)
     maker = None if penalty.get("groups") is None else resolved(contents("groups", groups)["_target_"])
     return _mismatch(resolved(penalty["_target_"]), maker, layout.kind)
 
 
 def _mismatch(penalty: type[Penalty], groups: Callable | None, kind: str, prefix: str = "") -> str | None:
-    """Why groups do not fit a kind of weight table or a penalty, and what would fit; None if they fit.
+    """Legality check: why groups do not fit a kind of weight table or a penalty, and what would fit; None if they fit.
 
-    `prefix` is the name of the penalty term in options."""
+    `prefix` stands before `groups=` in the options of the penalty term: empty for `reg`, else the name of the term
+    and a dot."""
     maker = Declared() if groups is None else declared(groups)
     typed = f"{prefix}groups={option('groups', groups) or callee(groups).__name__}" if groups else ""
     if groups is None:
@@ -71,20 +76,22 @@ def _mismatch(penalty: type[Penalty], groups: Callable | None, kind: str, prefix
 
 
 def option(part: str, chosen: Callable) -> str | None:
-    """The name of the option (a yaml file in conf/PART) for a class or function; None if there is no such file."""
+    """Legality check: the name of the option (a yaml file in conf/PART) for a class or function.
+
+    The result is None if there is no such file."""
     return next((name for name, target in targets(part).items() if resolved(target) is callee(chosen)), None)
 
 
 @cache
 def targets(part: str) -> dict[str, str]:
-    """The class or function behind each option of a part of the configuration: {option: dotted path}."""
+    """Legality check: the class or function behind each option of a part of conf/: {option: dotted path}."""
     options = {path.stem: _own_keys(part, path.stem) for path in sorted((configuration_folder() / part).glob("*.yaml"))}
     return {name: keys["_target_"] for name, keys in options.items() if "_target_" in keys}
 
 
 @cache
 def contents(part: str, name: str) -> dict[str, object]:
-    """The keys of one option of a part, including the keys of base files in the same folder."""
+    """Legality check: the keys of one option of a part of conf/, including the keys of base files."""
     keys: dict[str, object] = {}
     for base in _read(part, name).get("defaults", ()):
         if isinstance(base, str) and not base.startswith(("_self_", "/", "override ")):
@@ -93,7 +100,7 @@ def contents(part: str, name: str) -> dict[str, object]:
 
 
 def _own_keys(part: str, name: str) -> dict[str, object]:
-    """The keys written in the yaml file of an option.
+    """Legality check: the keys written in the yaml file of an option, without base files.
 
     If the file sets several parts of the configuration, only the keys under the name of this part count."""
     content = _read(part, name)
@@ -102,18 +109,18 @@ def _own_keys(part: str, name: str) -> dict[str, object]:
 
 @cache
 def _read(part: str, name: str) -> dict:
-    """The content of the yaml file of an option."""
+    """Legality check: the content of the yaml file of an option in conf/."""
     return yaml.safe_load((configuration_folder() / part / f"{name}.yaml").read_text(encoding="utf-8")) or {}
 
 
 @cache
 def resolved(target: str) -> Callable:
-    """The class or function that a dotted path names."""
+    """Legality check: the class or function that a dotted path names."""
     return pkgutil.resolve_name(target)
 
 
 def _check_part(part: str, chosen: Callable, fitting: Sequence[Callable], kind: str) -> None:
-    """Refuse a model or loss that does not fit the task; the message lists the options that fit."""
+    """Legality check: refuse a model or loss that does not fit the task; the message lists the options that fit."""
     if _fits(callee(chosen), fitting):
         return
     names = [name for name, target in targets(part).items() if _fits(resolved(target), fitting, own=False)]
@@ -122,26 +129,29 @@ def _check_part(part: str, chosen: Callable, fitting: Sequence[Callable], kind: 
 
 
 def _fits(chosen: Callable, fitting: Sequence[Callable], own: bool = True) -> bool:
-    """Whether a class or function is among the declared ones, or is a subclass of one.
+    """Legality check: whether a class or function is among the classes that a task declares, or is a subclass of one.
 
-    With `own`, a class from outside this package is always accepted."""
+    If `own`, a class from outside this package is always accepted."""
     if own and chosen.__module__.partition(".")[0] != __name__.partition(".")[0]:
         return True
     return any(chosen is one or (_is_class(chosen, one) and issubclass(chosen, one)) for one in fitting)
 
 
 def _is_class(*objects: object) -> bool:
-    """Whether all objects are classes."""
+    """Legality check: whether all objects are classes."""
     return all(isinstance(one, type) for one in objects)
 
 
 def _forms(penalty: type[Penalty]) -> str:
-    """The forms of groups that a penalty accepts, in words."""
+    """Legality check: the forms of groups that a penalty accepts, in words."""
     return " or ".join(WORDS[form] for form in penalty.takes)
 
 
 def _choices(prefix: str, penalty: type[Penalty], kind: str) -> str:
-    """The choices for an error message: groups that fit table and penalty, then groups for other penalties."""
+    """Legality check: the choices for an error message.
+
+    Groups that fit both the weight table and the penalty come first, then groups that fit the table with other
+    penalties."""
     makers = {name: declared(resolved(target)) for name, target in targets("groups").items()}
     over_it = {name: maker for name, maker in makers.items() if maker.fits(kind)}
     names = [name for name, maker in sorted(over_it.items(), key=_particular) if _taken(maker, penalty)]
@@ -155,17 +165,17 @@ def _choices(prefix: str, penalty: type[Penalty], kind: str) -> str:
 
 
 def _regs(forms: Sequence[type]) -> list[str]:
-    """The options of reg whose penalty classes accept one of these forms of groups."""
+    """Legality check: the options of reg whose penalty classes accept one of these forms of groups."""
     classes = {name: resolved(target) for name, target in targets("reg").items()}
     penalties = {name: kind for name, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Penalty)}
     return [name for name, penalty in penalties.items() if set(forms) & set(penalty.takes)]
 
 
 def _taken(maker: Declared, penalty: type[Penalty]) -> bool:
-    """Whether a penalty accepts a form of groups that a maker of groups declares."""
+    """Legality check: whether a penalty accepts a form of groups that a group maker declares."""
     return bool(set(maker.forms) & set(penalty.takes))
 
 
 def _particular(item: tuple[str, Declared]) -> bool:
-    """Sort key: groups made for one kind of table come before groups for any table."""
+    """Legality check, sort key of choices: groups made for one kind of table come before groups for any table."""
     return ANY in item[1].kinds

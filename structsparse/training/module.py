@@ -14,12 +14,12 @@ from structsparse.weights.notes import notes_of
 
 
 class TaskModule(lightning.LightningModule):
-    """Lightning module that trains a model under a loss.
+    """Base Lightning module of all tasks: it trains a model under a loss and scores the model on dev.
 
-    A subclass defines `step`, the mean loss of a batch, and `count`, which adds a batch to a score. A score has
-    `counts`, which can be summed over processes, and `result()`."""
+    A subclass defines `step`, the mean loss of a batch, and `count`, which adds the predictions for a batch to a
+    score. A score has `counts`, which can be summed over processes, and a method `result()`."""
 
-    host_only = False  # whether the model runs on the CPU alone
+    host_only = False  # whether the model can run on the CPU only
 
     def __init__(
         self,
@@ -33,59 +33,68 @@ class TaskModule(lightning.LightningModule):
         super().__init__()
         self.loss, self.make_optimizer, self.make_score = loss, optimizer, score
         self.penalised, self.final_lr = frozenset(penalised), final_lr
-        self.fingerprint = fingerprint  # hash of all options and data that decide the result; stored in checkpoints
+        self.fingerprint = fingerprint  # hash of the options and the data of the stage; stored in checkpoints
         self.scores = None
 
     @property
     def linear(self) -> bool:
-        """Whether the scores are linear in all parameters of the module, and no other parameters exist."""
+        """Base Lightning module: whether the scores are linear in all parameters, and all parameters are in memory."""
         raise NotImplementedError
 
     def step(self, batch) -> Tensor:
-        """The mean loss over the items of a training step; processes that share the step average their parts."""
+        """Base Lightning module: the mean loss over the items of a training step.
+
+        If several processes share the step, the sum of their results is the mean loss."""
         raise NotImplementedError
 
     def count(self, batch, score) -> None:
-        """Add the predictions for a batch to a score."""
+        """Base Lightning module: add the predictions for a batch to a score."""
         raise NotImplementedError
 
     def training_step(self, batch, batch_idx: int) -> Tensor:
-        """The loss of a batch, scaled because Lightning averages gradients over processes."""
+        """Base Lightning module: the loss of a batch in training, times the number of processes.
+
+        The factor is needed because Lightning averages gradients over processes, while the losses of the processes
+        add up."""
         return self.step(batch) * self.trainer.world_size
 
     def backward(self, loss: Tensor, *args, **kwargs) -> None:
-        """Run the backward pass, unless the solver needs no gradient or has updated the weights already."""
+        """Base Lightning module: run the backward pass, unless the solver needs no gradient or has already stepped."""
         if loss.requires_grad and solver_of(self.optimizers(use_pl_optimizer=False)).slopes:
             loss.backward(*args, **kwargs)
 
     def on_validation_epoch_start(self) -> None:
+        """Base Lightning module: begin a validation on dev with an empty score."""
         self.scores = self.make_score()
 
     def validation_step(self, batch, batch_idx: int) -> None:
+        """Base Lightning module: add the predictions for a batch of dev to the score."""
         self.count(batch, self.scores)
 
     def on_validation_epoch_end(self) -> None:
-        """Sum the counts of the dev score over all processes and log the score."""
+        """Base Lightning module: sum the counts of the dev score over all processes and log the score."""
         counts = torch.as_tensor(self.scores.counts, device=self.device)
         self.scores.counts = self.trainer.strategy.reduce(counts, reduce_op="sum").cpu().numpy()
         result = self.scores.result()
         figures = {f"dev/{key}": value for key, value in result.items() if isinstance(value, float)}
-        self.log_dict(figures, logger=False, sync_dist=True)  # SparsityMonitor logs them under the name of the stage
+        self.log_dict(figures, logger=False, sync_dist=True)  # SparsityMonitor writes these figures to the loggers
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable):
-        """The score of the model on the batches of a part of the corpus, outside training."""
+        """Base Lightning module: the score of the model on batches of any part of the corpus, outside training."""
         score = self.make_score()
         for batch in batches:
             self.count(self.transfer_batch_to_device(batch, self.device, 0), score)
         return score
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
-        """Store the fingerprint and the format version in a checkpoint."""
+        """Base Lightning module: store the fingerprint and the format version in a checkpoint."""
         checkpoint.update(fingerprint=self.fingerprint, format=FORMAT)
 
     def configure_optimizers(self):
-        """The optimizer and its learning-rate schedule; penalised parameters get no weight decay."""
+        """Base Lightning module: the optimizer and its learning-rate schedule.
+
+        Penalised parameters get no weight decay."""
         apart: dict[bool, list] = {True: [], False: []}
         for name, parameter in self.named_parameters():
             notes_of(parameter).pending = None
@@ -96,9 +105,10 @@ class TaskModule(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def _share_of_rate(self, step: int) -> float:
-        """The factor of the learning rate at a step, which falls linearly from 1 to `final_lr`.
+        """Base Lightning module: the learning-rate factor at a step, which falls linearly from 1 to `final_lr`.
 
-        At step 0 the number of steps is not asked for. To answer, Lightning sets up the data loaders, whose position
-        in the epoch must be restored from a checkpoint first."""
+        At step 0, the factor does not depend on the total number of steps. To compute that number, Lightning sets up
+        the data loaders. At step 0 this is too early: their position in the epoch is not yet restored from the
+        checkpoint."""
         steps = max(1, self.trainer.estimated_stepping_batches) if step > 0 else 1
         return 1.0 + (self.final_lr - 1.0) * min(step / steps, 1.0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from structsparse.base.errors import UserError
 
-GROUPS = {"method": "preset", "tuned": "preset"}  # renamed configuration groups
+GROUPS = {"method": "preset", "tuned": "preset"}  # renamed configuration groups: old name -> new name
 KEYS = {"features.alpha": "model.alpha", "features.tolerance": "solver.tolerance"}
 CHOICES = {
     "reg=lasso_words": "task=textcat reg=l1 (its reg.lasso is reg.strength)",
@@ -19,7 +19,7 @@ CHOICES = {
 
 
 def check_options(arguments: Sequence[str]) -> None:
-    """Refuse command-line options of earlier versions; the error message gives the new spelling."""
+    """Refuse renamed command-line options of earlier versions; the error message gives the new spelling."""
     for argument in arguments:
         key, _, value = argument.lstrip("+~").partition("=")
         if key == "experiment":

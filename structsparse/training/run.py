@@ -26,10 +26,10 @@ from structsparse.training.task import Task
 
 
 def train(cfg: DictConfig, choices: Mapping[str, str], folder: Path, console: Console) -> dict[str, object]:
-    """One training run, from the corpus to the artifact; returns the figures of `metrics.json`.
+    """Training run, from the corpus to the artifact; returns the figures of `metrics.json`.
 
-    `cfg` is the composed configuration. `choices` has the chosen option of each configuration group (`{"task":
-    "ner", ...}`). `folder` is the run folder, to which all results are written."""
+    `cfg` is the composed configuration. `choices` holds the chosen option of each configuration group (`{"task":
+    "ner", ...}`). All results are written to the run folder `folder`."""
     begin = time.perf_counter()
     task: Task = instantiate(cfg.task, _convert_="all")
     for stage in stages_of(cfg, "", folder, console):
@@ -51,7 +51,7 @@ def train(cfg: DictConfig, choices: Mapping[str, str], folder: Path, console: Co
 
 @dataclass(frozen=True)
 class _Run:
-    """A run whose data is prepared, with the three ways to fit its stages: once, over a grid, or along a path."""
+    """Training run with prepared data, and three ways to fit the stages: once, over a grid, or along a path."""
 
     cfg: DictConfig
     task: Task
@@ -62,21 +62,23 @@ class _Run:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of the checkpoints of all stages."""
+        """Training run: the folder with the checkpoints of all stages."""
         return self.folder / "checkpoints"
 
     def results(self) -> tuple[list[StageResult], dict[str, object]]:
-        """The results of all stages, and the figures of the grid search if there was one."""
+        """Training run: the results of all stages, and the figures of the grid search if there was one."""
         if self.cfg.grid is not None:
             return self.search_grid()
         return (self.fit_stages() if self.cfg.path is None else self.follow_path()), {}
 
     def stages(self, cfg: DictConfig) -> list[Stage]:
-        """The stages of the recipe under the configuration `cfg`."""
+        """Training run: the stages of the recipe under the configuration `cfg`."""
         return stages_of(cfg, self.data.metric, self.folder, self.console)
 
     def fit_stages(self) -> list[StageResult]:
-        """Fit the stages of the recipe in order. A stage that makes every weight zero is an error."""
+        """Training run: fit the stages of the recipe in order.
+
+        A stage that makes every weight zero is an error."""
         stages, results = self.stages(self.cfg), []
         for stage in stages[1:]:
             reweighting.validate(stage, self.task, self.data)
@@ -87,7 +89,7 @@ class _Run:
         return results
 
     def search_grid(self) -> tuple[list[StageResult], dict[str, object]]:
-        """The results of the grid point that is best on dev, and the options of that point."""
+        """Training run: the results of the grid point that is best on dev, and the options of that point."""
         cfg = self.cfg
         if cfg.path is not None or cfg.data.get("join_dev"):
             raise UserError("grid: dev chooses among its points, so path must be null and data.join_dev false")
@@ -101,7 +103,7 @@ class _Run:
         return results, chosen | {"seconds_grid": sum(point.row["seconds"] for point in points)}
 
     def _stages_with(self, options: grid.Options) -> list[Stage]:
-        """The stages of the recipe, with the options of a grid point."""
+        """Training run: the stages of the recipe, with the options of a grid point."""
         cfg = self.cfg.copy()
         cfg.grid = None
         for key, value in options.items():
@@ -112,7 +114,7 @@ class _Run:
         return self.stages(cfg)
 
     def follow_path(self) -> list[StageResult]:
-        """The results at the strength of the regularization path that is best on dev."""
+        """Training run: the results at the strength of the regularization path that is best on dev."""
         cfg = self.cfg
         if cfg.data.get("join_dev"):
             raise UserError("data.join_dev=true: dev, trained on as well, cannot choose a strength of the path")
@@ -132,9 +134,10 @@ class _Run:
         return best.results
 
     def _stages_at(self, strength: float, terms: Mapping[str, float] | None) -> list[Stage]:
-        """The stages of the recipe, where the penalty terms of the first stage have the given absolute strengths.
+        """Training run: the stages of the recipe at one strength of a regularization path.
 
-        `strength` is for the first term, `terms` for further terms."""
+        In the first stage, the first penalty term gets the absolute strength `strength`. Further terms get the
+        absolute strengths in `terms`; None leaves these strengths as configured."""
         first, *rest = self.stages(self.cfg)
         main, *further = first.terms
         main = replace(main, strength=strength, relative=False)

@@ -12,24 +12,26 @@ from structsparse.base.errors import UserError
 from structsparse.base.files import write_text
 
 _OPTIONS = "options.json"
-_RUN_ONLY = ("ckpt_path", "trainer", "patience", "cache", "artifact")  # they change how a run goes, not its weights
+_RUN_ONLY = ("ckpt_path", "trainer", "patience", "cache", "artifact")  # options that do not change the trained weights
 
 
 def learning_options(options: Mapping) -> dict:
-    """The options that decide the weights of the model; options that only decide how a run goes are left out."""
+    """Run folder: the options that decide the weights of the model.
+
+    Options that only decide how a run goes are left out."""
     return {key: value for key, value in options.items() if key not in _RUN_ONLY}
 
 
 def first_process() -> bool:
-    """Whether this process writes files and prints: the first of a distributed run, or the only one."""
-    ranks = ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK")  # process ranks set by torchrun, SLURM and Lightning
+    """Run folder: whether this process writes files and prints, as the first or only process of a run."""
+    ranks = ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK")  # set by torchrun, SLURM and Lightning
     return all(os.environ.get(name, "0") == "0" for name in ranks)
 
 
 def resume_into(folder: Path, ckpt_path: str | None, options: Mapping) -> bool:
-    """Fill `folder/checkpoints` with the checkpoints that `ckpt_path` names; returns whether the run is resumed.
+    """Run folder: fill `folder/checkpoints` from `ckpt_path`; returns whether the run is resumed.
 
-    If `ckpt_path` is None, old checkpoints are deleted."""
+    If `ckpt_path` is None, old checkpoints in `folder` are deleted."""
     here = folder / "checkpoints"
     if ckpt_path is None:
         if first_process():
@@ -44,7 +46,10 @@ def resume_into(folder: Path, ckpt_path: str | None, options: Mapping) -> bool:
 
 
 def _source(folder: Path, ckpt_path: str, options: Mapping) -> Path:
-    """The folder of checkpoints that `ckpt_path` names: of the newest run (`last`), or of a run folder or file."""
+    """Run folder: the folder of checkpoints that `ckpt_path` names.
+
+    `last` names the newest run with the same options. Any other `ckpt_path` is a run folder, or a file or folder
+    within it."""
     if ckpt_path == "last":
         return _newest(folder, options)
     path = Path(ckpt_path)
@@ -56,7 +61,7 @@ def _source(folder: Path, ckpt_path: str, options: Mapping) -> Path:
 
 
 def _newest(folder: Path, options: Mapping) -> Path:
-    """The checkpoints of the newest run with the same options among the sibling folders of `folder`."""
+    """Run folder: the checkpoints of the newest run with the same options, among the sibling folders of `folder`."""
     runs = [path.parent for path in folder.parent.glob("*/checkpoints") if any(path.rglob("last.ckpt"))]
     for run in sorted(runs, key=lambda path: path.stat().st_mtime, reverse=True):
         made_with = run / "checkpoints" / _OPTIONS
@@ -71,7 +76,7 @@ def _newest(folder: Path, options: Mapping) -> Path:
 
 
 def _link(source: str, target: str) -> None:
-    """Make a hard link to a file, or a copy if the target is on another disk."""
+    """Run folder: hard-link a checkpoint file, or copy it if the target is on another disk."""
     Path(target).unlink(missing_ok=True)
     try:
         os.link(source, target)

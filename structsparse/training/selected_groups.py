@@ -1,4 +1,4 @@
-"""The table of the groups that the penalty of a stage selected among, with their norms and entry strengths."""
+"""The table of selected groups: norms, the strengths at which groups become nonzero, and planted groups."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from structsparse.training.stage import StageResult
 
 
 def selected_groups(result: StageResult, name: str, truth: Collection[str] = ()) -> Table | None:
-    """The table of the groups of a parameter's penalty; None if there are no groups, or too many to read.
+    """The table of the groups that a penalty has selected or dropped; None for no groups or too many to read.
 
-    The table shows at which strength each group would enter, and which dead groups the gradient would wake."""
+    `name` is the name of the penalised parameter. `truth` holds the names of groups that were planted in the corpus.
+    The table shows below which strength each group would become nonzero, and which dead groups the gradient would
+    wake."""
     penalty = result.penalties.get(name)
     if penalty is None or penalty.groups is None or len(penalty.groups.names) > MOST_GROUPS:
         return None

@@ -1,7 +1,7 @@
-"""A stage of a recipe: its description, which the configuration gives, its objective and its result.
+"""A stage of a recipe: the description from the configuration, the objective, the record of the fit, and the result.
 
-A recipe is a list of stages, say one that selects groups and one that refits them. Each stage starts from the
-survivors of the stage before."""
+A recipe is a list of stages, for example one that selects groups and one that refits these groups. Each stage starts
+from the survivors of the stage before."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from structsparse.training.data import Data
 from structsparse.training.terms import Term
 from structsparse.weights.notes import notes_of
 
-TermPenalties = list[tuple[Term, dict[str, Penalty]]]  # each penalty term, with its penalty by parameter name
+TermPenalties = list[tuple[Term, dict[str, Penalty]]]  # penalty terms of a stage, with penalties by parameter name
 
 
 @dataclass
 class Stage:
-    """The description of a stage: model, loss, solver, penalty terms, batch size, seed, and when training ends."""
+    """A stage of a recipe: model, loss, solver, penalty terms, batch size, seed, and when training ends."""
 
     name: str
     scorer: Callable[..., nn.Module]
@@ -49,13 +49,15 @@ class Stage:
     survivors: bool
     patience: int | None
     trainer: Callable[..., lightning.Trainer]
-    options: Mapping[str, object]  # all options that decide the result
-    proven: bool = True  # False: no certificate, only the objective
+    options: Mapping[str, object]  # all options that affect the trained weights
+    proven: bool = True  # whether to compute a certificate; False: only the objective
 
     def fingerprint(self, *identity) -> str:
-        """A hash of the options and of `identity`, which identifies the data (arrays or JSON values)."""
+        """The fingerprint of a stage: a hash of the options and of `identity`.
+
+        `identity` (arrays or JSON values) identifies the data."""
         digest = blake2b(digest_size=8)
-        strengths = [term.strength for term in self.terms]  # along a path, strengths differ from the options
+        strengths = [term.strength for term in self.terms]  # along a path of strengths, these differ from the options
         for part in (self.name, self.options, strengths, *identity):
             plain = isinstance(part, np.ndarray)
             digest.update(part.tobytes() if plain else json.dumps(part, sort_keys=True, default=str).encode())
@@ -70,43 +72,48 @@ class Objective:
     data: Data
     module: lightning.LightningModule
     terms: TermPenalties
-    support: Mapping[str, Tensor]  # masks of entries that may be nonzero; parameters without a mask are free
+    # masks of the entries that may be nonzero, by parameter name; without a mask, all entries may be nonzero
+    support: Mapping[str, Tensor]
 
     @property
     def penalties(self) -> dict[str, Penalty]:
-        """The penalty of each penalised parameter by name; parameters of the first term come first."""
+        """The objective of a stage: the penalty of each parameter by name, parameters of the first term first."""
         return {name: penalty for _, penalties in self.terms for name, penalty in penalties.items()}
 
     @property
     def main(self) -> dict[str, Penalty]:
-        """The penalties of the first term, to which a budget and ADMM apply."""
+        """The objective of a stage: the penalties of the first term, to which a budget and ADMM apply."""
         return self.terms[0][1]
 
 
 @dataclass(frozen=True)
 class Strengths:
-    """The absolute strengths of the penalty terms of a stage. None: not known, or nothing is penalised."""
+    """The absolute strengths of the penalty terms of a stage.
+
+    A strength is None if it is not known, or if nothing is penalised."""
 
     critical: float | None = None  # smallest strength at which all parameters of the first term are zero
     first: float | None = None  # strength of the first term
-    terms: Mapping[str, float] = field(default_factory=dict)  # strength of each term, before a budget changes it
+    terms: Mapping[str, float] = field(default_factory=dict)  # initial strength of each term; a budget may change it
 
 
 @dataclass(frozen=True)
 class FitRecord:
-    """The record of a fit: time, epochs, strengths and tables; a resumed run reads it from `finished.json`."""
+    """The record of the fit of a stage: time, epochs, strengths and tables.
+
+    A resumed run reads the record from `finished.json`."""
 
     seconds: float = 0.0
     epochs: int = 0
-    strengths: Mapping[str, float] = field(default_factory=dict)  # by penalised parameter, at the end
-    cuts: Sequence[tuple] = ()  # shrinkage to a budget: step, parameter, strength
-    counts: Sequence[tuple] = ()  # sizes of the model under an online solver: epoch, step, rows, weights
-    outer: Sequence[tuple] = ()  # iterations of ADMM: epoch, primal, dual, flips, living
-    proof: Proof = field(default_factory=Proof)  # what the solver has proved of its last model
+    strengths: Mapping[str, float] = field(default_factory=dict)  # strength at the end of training, by parameter name
+    cuts: Sequence[tuple] = ()  # (step, parameter, strength) for each time that a budget made groups zero
+    counts: Sequence[tuple] = ()  # (epoch, step, rows, weights) after each block of an online solver
+    outer: Sequence[tuple] = ()  # (epoch, primal, dual, flips, living) for each outer iteration of ADMM
+    proof: Proof = field(default_factory=Proof)  # figures that the solver has proved about its last model
 
     @classmethod
     def of(cls, saved: Mapping) -> FitRecord:
-        """The record that was saved as JSON of `dataclasses.asdict`."""
+        """The record of the fit of a stage, from the JSON of `dataclasses.asdict`."""
         return cls(**{**saved, "proof": Proof(**saved["proof"])})
 
 
@@ -123,7 +130,7 @@ class StageFigures:
 
 
 class GroupCount(NamedTuple):
-    """The number of groups, and the number of living groups, which have a nonzero weight."""
+    """The group count of a stage: all groups, and living groups, which have a nonzero weight."""
 
     groups: int
     groups_alive: int
@@ -137,17 +144,19 @@ class StageResult:
     module: lightning.LightningModule
     penalties: dict[str, Penalty]  # by parameter name; parameters of the first term come first
     figures: StageFigures = field(default_factory=StageFigures)
-    at_zero: dict[str, Tensor] = field(default_factory=dict)  # gradients of the penalised parameters at zero
-    at_end: dict[str, Tensor] = field(default_factory=dict)  # gradients of the penalised parameters at the end
+    at_zero: dict[str, Tensor] = field(default_factory=dict)  # gradients of the mean loss at zero weights, by name
+    at_end: dict[str, Tensor] = field(default_factory=dict)  # gradients of the mean loss at the final weights, by name
     support: dict[str, Tensor] = field(default_factory=dict)  # masks of entries that were allowed to be nonzero
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The parameters of the module by name, detached."""
+        """The result of a stage: the parameters of the module by name, detached."""
         return {name: parameter.detach() for name, parameter in self.module.named_parameters()}
 
     def survivors(self) -> dict[str, Tensor]:
-        """The mask of surviving entries of each penalised parameter: entries of living groups, or nonzero entries."""
+        """The result of a stage: a mask of the surviving entries of each penalised parameter.
+
+        The penalty has selected the surviving entries: entries of living groups, or nonzero entries."""
         weights, masks = dict(self.module.named_parameters()), {}
         for name, penalty in self.penalties.items():
             growing = notes_of(weights[name]).grows
@@ -155,31 +164,39 @@ class StageResult:
         return masks
 
     def living_groups(self) -> dict[str, Tensor]:
-        """Which groups have a nonzero weight: bool [groups] for each penalised parameter with groups."""
+        """The result of a stage: which groups have a nonzero weight.
+
+        The result is bool [groups] for each penalised parameter with groups, by name."""
         return living_groups(self.penalties, self.weights)
 
     def group_count(self) -> GroupCount | None:
-        """The number of groups and of living groups over all penalised parameters; None if there are no groups."""
+        """The result of a stage: the number of groups and of living groups over all penalised parameters.
+
+        None if there are no groups."""
         masks = self.living_groups().values()
         return GroupCount(sum(map(len, masks)), sum(int(mask.sum()) for mask in masks)) if masks else None
 
     def score(self, part: str) -> dict[str, object]:
-        """The scores of the module on a part of the corpus, dev or test."""
+        """The result of a stage: the scores of the module on a part of the corpus, dev or test."""
         return self.module.evaluate(self.data.batches(part, 256)).result()
 
     def nonzero_weights(self) -> int:
-        """The number of weights in penalised parameters that are not zero."""
+        """The result of a stage: the number of nonzero weights in penalised parameters."""
         weights = self.weights
         return sum(int((weights[name] != 0).sum()) for name in self.penalties)
 
 
 @torch.no_grad()
 def living_groups(penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Which groups have a nonzero weight: bool [groups] for each parameter whose penalty has groups."""
+    """Stage: which groups of the penalised parameters have a nonzero weight.
+
+    The result is bool [groups] for each parameter whose penalty has groups, by name."""
     return {name: p.groups.alive(weights[name]) for name, p in penalties.items() if p.groups is not None}
 
 
 def selecting_stage(results: Sequence[StageResult]) -> StageResult:
-    """The result of the last stage whose penalty has groups; the first stage if no penalty has groups."""
+    """The result of the selecting stage, which is the last stage whose penalty has groups.
+
+    If no penalty has groups, it is the first stage."""
     grouped = [r for r in results if any(penalty.groups is not None for penalty in r.penalties.values())]
     return grouped[-1] if grouped else results[0]

@@ -1,7 +1,8 @@
-"""The interface of a task: what training needs from tagging, parsing, language models and text categorization.
+"""The interface of a task: what training needs from tagging, parsing, language models and text classification.
 
-The Lightning module of a task (a `TaskModule`) has `step(batch)` (the mean loss), `evaluate(batches)` (a score with
-`result()`), `loss.smooth`, `linear` (whether the scores are linear in all parameters) and `fingerprint`."""
+The Lightning module of a task is a `TaskModule`. Its method `step(batch)` returns the mean loss, and
+`evaluate(batches)` a score with a method `result()`. It also has `loss.smooth`, `fingerprint`, and `linear`: whether
+the scores are linear in all parameters."""
 
 from __future__ import annotations
 
@@ -29,70 +30,80 @@ from structsparse.training.stage import Stage, StageResult, TermPenalties
 class Task(ABC):
     """The abstract base class of tasks: data preparation, the model of each stage, and export of the trained model.
 
-    `conf/task/*.yaml` names the class; the options of the task are constructor arguments."""
+    The files `conf/task/*.yaml` name subclasses. The options of a task are the arguments of its constructor."""
 
     name: str
-    layout: ClassVar[type[TableLayout]] = TableLayout  # layout of the weight table
-    models: ClassVar[tuple[Callable, ...]] = ()  # classes or functions of this package that make models of the task
+    layout: ClassVar[type[TableLayout]] = TableLayout  # class that describes the rows and columns of the weight table
+    models: ClassVar[tuple[Callable, ...]] = ()  # classes and functions of this package that make models for the task
     losses: ClassVar[tuple[type, ...]] = ()  # loss classes of this package that fit the task
-    tensor_parts: ClassVar[TensorParts] = TensorParts()  # parts of the artifact, for the report of its size
+    tensor_parts: ClassVar[TensorParts] = TensorParts()  # which artifact tensors identify features or labels
     keyed: ClassVar[bool] = False  # whether the artifact identifies features by hash keys, which can be shortened
 
     @abstractmethod
     def prepare(self, corpus, features: Mapping, filter: Callable, cache: int) -> Data:
-        """The corpus as arrays for training. `filter` selects feature templates.
+        """Task interface: prepare a corpus as arrays for training.
 
-        `cache` is the size limit in megabytes of the cache of prepared corpora."""
+        `filter` selects feature templates. `cache` is the size limit, in megabytes, of the cache of prepared
+        corpora."""
 
     @abstractmethod
     def build(self, stage: Stage, data: Data) -> tuple[TaskModule, TermPenalties]:
-        """The module of a stage at its initial weights, and its penalty terms.
+        """Task interface: build the module of a stage with initial weights, and the penalty terms of the stage.
 
         A model that is estimated by counting has no penalty terms and is not trained."""
 
     @abstractmethod
     def validate(self, stage: Stage, data: Data, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse a stage that could not work, before anything is trained."""
+        """Task interface: refuse a stage with unfit options before anything is trained."""
 
     @abstractmethod
     def check_solver(
         self, stage: Stage, module: TaskModule, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]
     ) -> None:
-        """Refuse a solver that cannot train this module."""
+        """Task interface: refuse a solver that cannot train the module of a stage.
+
+        `support` holds, by parameter name, masks of the entries that may be nonzero."""
 
     @abstractmethod
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[Data, dict[str, Tensor]]:
-        """The data without feature rows that have no surviving entry, and the masks that still exclude an entry."""
+        """Task interface: the data without feature rows that have no surviving entry, and masks of entries.
+
+        `before` is the result of the stage before. `support` holds the masks of the surviving entries of each
+        parameter. The returned masks, by parameter name, tell which entries of the remaining rows may be nonzero."""
 
     @abstractmethod
     def inherit(self, module: TaskModule, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Copy the weights of the stage before into the module, as a warm start."""
+        """Task interface: copy the weights of the stage before into the module of a stage, as a warm start.
+
+        `support` holds, by parameter name, masks of the entries that may be nonzero."""
 
     @abstractmethod
     def alive(self, result: StageResult) -> bool:
-        """Whether any weight is nonzero, so that the model can be refitted or exported."""
+        """Task interface: whether enough weights are nonzero for the model to be refitted or exported."""
 
     def screen(self, result: StageResult) -> Screen | None:
-        """The group of each row of the weight table, so that a path may leave out rows of dead groups.
+        """Task interface: the group of each row of the weight table, so that a path may leave out rows of dead groups.
 
-        None: the data cannot be narrowed, and every strength is solved on all rows."""
+        The result is None if the data of the task cannot be restricted to some rows. Then every strength of a path
+        is solved on all rows."""
         return None
 
     def finalize(self, result: StageResult) -> StageResult:
-        """The result of the last stage in the form that is tested and exported."""
+        """Task interface: the result of the last stage in the form that is tested and exported."""
         return result
 
     def check_rounding(self, small: ArtifactOptions) -> None:
-        """Refuse artifact options that do not apply to this task, before anything is trained."""
+        """Task interface: refuse artifact options that do not apply to the task, before training."""
         if small.mistaken is not None and not self.keyed:
             raise UserError(
                 f"artifact.mistaken={small.mistaken}: an artifact of this task has words, not keys; leave it out"
             )
 
     def rounded(self, result: StageResult, small: ArtifactOptions) -> StageResult:
-        """The result with weights rounded as the artifact stores them; this model is tested and reported.
+        """Task interface: the result with weights rounded as the artifact stores them.
 
-        The step of the rounding grid is the one with the smallest loss on dev."""
+        The rounded model is tested and reported. The range of the rounded weights is the one with the smallest loss
+        on dev."""
         if small.bits is not None:
             module, dev = result.module, result.data.whole("dev")
             if not any(True for _ in module.parameters()):
@@ -102,16 +113,18 @@ class Task(ABC):
 
     @abstractmethod
     def sparsity(self, data: Data, first: StageResult, last: StageResult) -> dict[str, object]:
-        """Counts of features, weights, rows and groups before and after training, and of nonzero ones.
+        """Task interface: counts of features, weights, rows and groups, before training and nonzero afterwards.
 
-        `first` is the stage that selected groups."""
+        `first` is the result of the stage that selected groups, `last` the result of the last stage."""
 
     @abstractmethod
     def write_report(self, folder: Path, data: Data, results: Sequence[StageResult], last: StageResult) -> Table | None:
-        """Write the report; returns the table of groups or features that is printed at the end of the run."""
+        """Task interface: write the report of a run, and return the table that is printed at the end of the run.
+
+        The table shows groups or features."""
 
     @abstractmethod
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
-        """Write the artifact and return its size in bytes.
+        """Task interface: write the artifact and return its size in bytes.
 
         If the model cannot be exported, print the reason and return None."""

@@ -1,4 +1,4 @@
-"""The penalty terms of an objective: for each penalty its parameters, groups and strength."""
+"""The penalty terms of an objective; each term has a penalty, parameters, groups and a strength."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from structsparse.groups.layouts import TableLayout
 from structsparse.penalties import Nonnegative, Penalty, Ridged
 from structsparse.weights.notes import notes_of
 
-ITEMS = "items"  # value of `relative`: the strength is meant for the summed loss, not for the mean loss
+ITEMS = "items"  # value of `relative`: the strength is meant for the sum of the losses, not for their mean
 
 
 @dataclass
 class Term:
-    """One penalty term, for all parameters whose names match its patterns.
+    """One penalty term of an objective, for all parameters whose names match its patterns.
 
     `name` is the part of the configuration that describes the term: `reg` or `also.NAME`."""
 
@@ -27,13 +27,13 @@ class Term:
     penalty: Callable[..., Penalty]
     groups: Callable | None
     strength: float
-    relative: bool | str  # true: to the critical strength; `items`: to 1 / items; false: absolute
+    relative: bool | str  # unit of `strength`: true: critical strength; `items`: 1 / items; false: 1
     nonnegative: bool
     parameters: Sequence[str]
-    ridge: float | None = None  # strength of an added squared penalty, in the unit of `strength`
+    ridge: float | None = None  # strength of an additional squared penalty, in the unit of `strength`
 
     def on(self, parameter: nn.Parameter, name: str, layout: TableLayout) -> Penalty:
-        """The penalty of one parameter, with groups made for the layout of the parameter."""
+        """Penalty term: the penalty of one parameter, with groups made for the layout of the parameter."""
         growing = notes_of(parameter).grows
         if self.groups is None:
             groups = None
@@ -56,22 +56,24 @@ class Term:
 
     @property
     def kind(self) -> type[Penalty]:
-        """The class of the penalty; the base class if a function makes the penalty."""
+        """Penalty term: the class of the penalty; the base class `Penalty` if a function makes the penalty."""
         kind = callee(self.penalty)
         return kind if isinstance(kind, type) and issubclass(kind, Penalty) else Penalty
 
     @property
     def binds_all(self) -> bool:
-        """Whether the penalty may apply to every parameter of the model."""
+        """Penalty term: whether the penalty may apply to every parameter of the model."""
         return self.kind.binds_all
 
     def foresee(self) -> None:
-        """Refuse options that the penalty does not understand, as far as this needs no groups."""
+        """Penalty term: refuse options that the penalty does not understand, before any groups are made.
+
+        The options of a penalty with groups cannot be checked so early."""
         if self.groups is None:
             self.penalty(strength=self.strength)
 
     def foresee_reweighting(self) -> None:
-        """Refuse reweighting of groups if the penalty does not support it."""
+        """Penalty term: refuse reweighting of groups if the penalty does not support it."""
         if self.nonnegative or self.ridge or not self.kind.reweightable:
             raise UserError(
                 f"{self.name}.reweight (recipe=reweighted, backward) is for {self.name}=group_lasso, group_linf or "
@@ -79,7 +81,9 @@ class Term:
             )
 
     def _for_chains(self, penalty: Penalty, lengths: Tensor) -> None:
-        """Let the penalty count a weight that stands for a chain of equal weights once for each weight of the chain."""
+        """Penalty term: count each entry that stands for a chain of equal weights once for each weight of the chain.
+
+        `lengths` holds the number of weights for which each entry stands."""
         try:
             penalty.for_chains(lengths)
         except UserError as error:
@@ -92,9 +96,10 @@ def place(
     layout: TableLayout | None,
     others: Mapping[str, TableLayout] | None = None,
 ) -> list[tuple[Term, dict[str, Penalty]]]:
-    """Each term with its penalties by parameter name.
+    """Penalty terms of an objective: each term, with a penalty for each of its parameters by name.
 
-    `others`: the layouts of parameters that do not have the common layout."""
+    `layout` is the layout of the weight table. `others` holds the layouts of parameters that have a different
+    layout."""
     layout, layouts = layout or TableLayout(), others or {}
     return [
         (term, {name: term.on(parameters[name], name, layouts.get(name, layout)) for name in names})
@@ -103,7 +108,7 @@ def place(
 
 
 def borne(terms: Sequence[Term], parameters: Sequence[str]) -> list[list[str]]:
-    """The parameter names of each term; no parameter may have two penalties."""
+    """Penalty terms of an objective: the parameter names of each term; no parameter may have two penalties."""
     bearer: dict[str, str] = {}
     for term in terms:
         for name in penalised(term.parameters, parameters, term.name, term.binds_all):
@@ -117,8 +122,8 @@ def borne(terms: Sequence[Term], parameters: Sequence[str]) -> list[list[str]]:
 def penalised(patterns: Sequence[str], names: Sequence[str], where: str = "reg", binds_all: bool = False) -> list[str]:
     """The names of the parameters that match the patterns of a penalty term.
 
-    A pattern without a match is an error. So is a match of all parameters, unless the penalty may apply to all
-    (`binds_all`)."""
+    A pattern without a match is an error. Patterns that match all parameters are an error too, unless `binds_all` is
+    true. `where` is the name of the term for error messages."""
     short = [name.removeprefix("tagger.") for name in names]
     chosen: set[str] = set()
     for pattern in patterns:
@@ -134,13 +139,18 @@ def penalised(patterns: Sequence[str], names: Sequence[str], where: str = "reg",
 
 
 def critical_strength(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Tensor]) -> float | None:
-    """The smallest strength at which every parameter of a term is zero; None if no strength does that."""
+    """The critical strength of a penalty term: the smallest at which all parameters of the term are zero.
+
+    `at_zero` holds the gradients of the mean loss at zero weights. The result is None if no strength makes the
+    parameters zero."""
     found = [penalty.critical(at_zero[name]) for name, penalty in penalties.items()]
     return max((float(value) for value in found if value is not None), default=None)
 
 
 def set_strength(term: Term, penalties: Mapping[str, Penalty], critical: float | None, items: int) -> None:
-    """Make a relative strength absolute: multiply it by the critical strength, or divide it by the number of items."""
+    """Make the relative strength of a penalty term absolute; an absolute strength does not change.
+
+    The strength is multiplied by the critical strength, or divided by the number of items."""
     if term.relative not in (True, False, ITEMS):
         raise UserError(f"{term.name}.relative={term.relative}: expected true, false or {ITEMS}")
     if term.relative == ITEMS:

@@ -1,2 +1,4 @@
-"""Weight tables of features, and their gradients: dense, factored, growing row by row, or only for observed (feature,
-label) pairs."""
+"""Weight tables of features, and their gradients.
+
+Gradients are dense or factored. Tables are complete, or grow row by row, or hold only observed (feature, label) pairs.
+"""

@@ -1,9 +1,8 @@
-"""`bag_sum`: for each token, the sum of the weight-table rows of its active features, with a dense or a factored
-gradient.
+"""`bag_sum`: for each token, the sum of the weight-table rows of its active features, and the gradient of the sum.
 
-Any torch optimizer can use the dense gradient. The factored gradient is the pair (bags, residuals), whose product is
-the dense gradient. It is about a thousand times smaller, and the row solvers (such as `solvers.sgd`) apply it directly.
-"""
+A bag is the list of table rows (active features) of a token. Any torch optimizer can use the dense gradient. The
+factored gradient is the pair (bags, residuals), whose product is the dense gradient. The factored gradient is about a
+thousand times smaller, and the row solvers (such as `solvers.sgd`) apply it directly."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from structsparse.weights.notes import BagGradient, RowScale, notes_of
 
 
 def bag_sum(table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
-    """The sum of the table rows in each bag: [tokens, labels]. The row numbers in a bag must ascend.
+    """The sum of the weight-table rows in each bag: [tokens, labels]. The row numbers in a bag must ascend.
 
     If a solver has set the table's note `pending` to a list, backward appends a BagGradient to the list and does not
     touch `table.grad`. Processes that share gradients need the dense form. If the note `scale` is set, the gradient is
@@ -33,13 +32,13 @@ def bag_sum(table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
 
 
 class _BagSum(torch.autograd.Function):
-    """The autograd function of `bag_sum`."""
+    """The autograd function of `bag_sum`, the sum of the weight-table rows in each bag."""
 
     @staticmethod
     def forward(
         ctx, table: Tensor, ids: Tensor, offsets: Tensor, pending: list[BagGradient] | None, scale: RowScale | None
     ) -> Tensor:
-        """The sum of the table rows in each bag, by the compiled kernels on the CPU."""
+        """The sum of the weight-table rows in each bag, by the compiled kernels on the CPU."""
         ctx.save_for_backward(ids, offsets, table)
         ctx.pending = pending
         if _on_cpu(table):
@@ -54,7 +53,7 @@ class _BagSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, residuals: Tensor):
-        """The gradient with respect to the table: dense, or factored and appended to the list `pending`."""
+        """The gradient of bag sums with respect to the table: dense, or factored and appended to the list `pending`."""
         ids, offsets, table = ctx.saved_tensors
         gradient = BagGradient(ids, offsets, residuals.contiguous())
         if ctx.pending is None:
@@ -64,7 +63,7 @@ class _BagSum(torch.autograd.Function):
 
 
 def subtract_(table: Tensor, gradient: BagGradient, rate: float) -> Tensor:
-    """SGD step of a table with a factored gradient: table -= rate * X'R."""
+    """SGD step of a table with the factored gradient X'R of bag sums: table -= rate * X'R."""
     ids, offsets, residuals = gradient
     if _on_cpu(table):
         arrays = ids.numpy(), offsets.numpy(), residuals.numpy(), table.detach().numpy()
@@ -75,10 +74,9 @@ def subtract_(table: Tensor, gradient: BagGradient, rate: float) -> Tensor:
 
 
 def adagrad_(table: Tensor, squares: Tensor, gradient: BagGradient, rate: float, eps: float, slot: Tensor) -> Tensor:
-    """AdaGrad step of a table with a factored gradient: squares += (X'R)^2; table -= rate * X'R / (sqrt(squares) +
-    eps).
+    """AdaGrad step of a table with the factored gradient X'R of bag sums.
 
-    Only the rows in the bags change."""
+    squares += (X'R)^2; table -= rate * X'R / (sqrt(squares) + eps). Only the rows in the bags change."""
     ids, offsets, residuals = gradient
     if _on_cpu(table):
         weights = table.detach().numpy()
@@ -93,14 +91,15 @@ def adagrad_(table: Tensor, squares: Tensor, gradient: BagGradient, rate: float,
 
 
 def row_sums(gradient: BagGradient) -> tuple[Tensor, Tensor]:
-    """The rows in the bags of a gradient, [occurrences], and the sum of the residuals of each row, [occurrences,
-    labels].
+    """The rows in the bags of a factored gradient, and the sum of the residuals of each row.
 
-    The number of distinct rows depends on the data, and reading it would synchronise the device. So both results have
-    an entry for every occurrence; each surplus entry repeats a row with a sum of exactly zero."""
+    The results are [occurrences] and [occurrences, labels]. The number of distinct rows depends on the data, and
+    reading the number would synchronise the device. So both results have an entry for every occurrence; each surplus
+    entry repeats a row with a sum of exactly zero."""
     ids, offsets, residuals = gradient
     occurrences = ids.shape[0]
-    token_of = torch.repeat_interleave(offsets.diff(), output_size=occurrences)  # [occurrences]
+    # [occurrences], the token (bag) of each occurrence
+    token_of = torch.repeat_interleave(offsets.diff(), output_size=occurrences)
     rows, order = torch.sort(ids, stable=True)
     first = torch.ones_like(rows, dtype=torch.bool)
     first[1:] = rows[1:] != rows[:-1]
@@ -111,7 +110,7 @@ def row_sums(gradient: BagGradient) -> tuple[Tensor, Tensor]:
 
 
 def concatenated(gradients: list[BagGradient]) -> BagGradient:
-    """The factored gradients of several backward passes as one factored gradient."""
+    """The factored gradients (bags, residuals) of several backward passes as one factored gradient."""
     if len(gradients) == 1:
         return gradients[0]
     ids = torch.cat([g.ids for g in gradients])
@@ -122,5 +121,5 @@ def concatenated(gradients: list[BagGradient]) -> BagGradient:
 
 
 def _on_cpu(table: Tensor) -> bool:
-    """Whether the compiled kernels support the device, layout and type of this table."""
+    """Whether the compiled kernels of bag sums support the device, layout and type of this table."""
     return table.device.type == "cpu" and table.is_contiguous() and table.dtype in (torch.float32, torch.float64)

@@ -1,5 +1,6 @@
-"""The interfaces of scorers, which score labels or arcs from features with a weight table, held whole or growing row by
-row."""
+"""Interfaces of scorers with a feature table, which score labels or arcs by a table of weights.
+
+The table has a row for each feature and is held completely or grows row by row."""
 
 from __future__ import annotations
 
@@ -10,38 +11,43 @@ from torch import Tensor, nn
 
 
 class Scorer(nn.Module):
-    """A module that scores the labels of tokens, or arcs, from a batch.
+    """Interface of all scorers, with or without a feature table: a module that scores labels or arcs of a batch.
 
-    Any other module may be used as a scorer; the defaults declared here then apply."""
+    Any other module may also serve as a scorer; the defaults declared here then apply."""
 
     linear = False  # whether the scores are linear in all parameters
-    links: Tensor | None = None  # bool [labels, labels], which pairs of neighbouring labels have a score; None: all
+    # bool [labels, labels], the pairs of neighbouring labels that have a score; None: all pairs
+    links: Tensor | None = None
     ends = True  # whether the first and the last label of a sentence have a score
 
 
 class FeatureTable(Scorer):
-    """A scorer whose weights are a `table` [rows, outputs] with a row for each feature; online sweeps over sentences
-    can update it."""
+    """Interface of scorers with a feature table: weights `table` [rows, outputs], a row for each feature.
+
+    Online sweeps over sentences can update the table."""
 
     table: nn.Parameter
 
 
 class GrowingTable(FeatureTable):
-    """A feature table with only some rows in memory; all other rows are zero."""
+    """Interface of feature tables that grow: only some rows are in memory, and all other rows are zero."""
 
     @abstractmethod
     def release(self) -> Tensor | None:
-        """Drop the zero rows. Returns the old numbers of the kept rows, [kept]; None if all rows are kept."""
+        """Feature-table interface: drop the zero rows, and return the old numbers of the kept rows.
+
+        The result has the shape [kept]; None means that all rows are kept."""
 
     @abstractmethod
     def stale(self) -> None:
-        """Invalidate caches of the weights, which have been changed in place."""
+        """Feature-table interface: invalidate caches of the weights, because the weights have changed in place."""
 
     @abstractmethod
     def groups_of(self, make: Callable, layout, name: str) -> nn.Module:
-        """The groups that `make` forms of all rows, restricted to the rows in memory."""
+        """Feature-table interface: the groups that `make` forms of all rows, restricted to the rows in memory."""
 
     @abstractmethod
     def spread(self, penalty: nn.Module) -> Tensor:
-        """Mask of the weights that survive a penalty, from the rows in memory; a subclass decides whether other rows
-        are included."""
+        """Feature-table interface: mask of the weights that survive a penalty, from the rows in memory.
+
+        A subclass decides whether the mask includes rows that are not in memory."""

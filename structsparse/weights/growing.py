@@ -1,4 +1,4 @@
-"""A growing weight table: rows are added when a feature needs one, and zero rows are dropped."""
+"""Growing weight tables: rows are added when features need them, and zero rows are dropped."""
 
 from __future__ import annotations
 
@@ -10,33 +10,38 @@ from torch import Tensor, nn
 from structsparse.weights.feature_tables import GrowingTable
 from structsparse.weights.notes import notes_of
 
-LEAST = 1024  # rows reserved at first
+LEAST = 1024  # number of rows for which memory is reserved at first
 
 
 class PartialTable(GrowingTable):
-    """Base of scorers with a growing table [held, width]: it holds only the rows in use; all other rows are zero.
+    """Base of scorers with a growing weight table [held, width]: only the rows in use are in memory.
 
-    Buffers named in `columns` have one entry per held row, such as the feature of the row. Memory is reserved in
-    pieces: `reserve` makes room, a compiled loop fills rows, and `hold` sets how many rows are in use."""
+    All other rows are zero. A buffer named in `columns` has one entry per held row, such as the feature of the row.
+    Memory is reserved in large pieces: `reserve` makes room, a compiled loop fills rows, and `hold` sets how many rows
+    are in use."""
 
-    growth = 2.0  # factor by which the reserved memory grows
+    growth = 2.0  # factor by which the reserved memory grows when it is full
 
     def __init__(self, width: int, columns: Sequence[tuple[str, torch.dtype]]) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.zeros(0, width))  # [held, width]
+        self.table = nn.Parameter(torch.zeros(0, width))  # [held, width], the weights of the rows in use
         notes_of(self.table).grows = self
         self.columns = tuple(name for name, _ in columns)
         for name, dtype in columns:
-            self.register_buffer(name, torch.zeros(0, dtype=dtype))  # [held]
-        self._room: tuple[Tensor, ...] | None = None  # reserved memory of the table and the columns
+            self.register_buffer(name, torch.zeros(0, dtype=dtype))  # [held], one entry per row in use
+        # reserved memory of the table and of each column, with at least as many rows as are in use
+        self._room: tuple[Tensor, ...] | None = None
 
     @property
     def held(self) -> int:
-        """The number of rows in use."""
+        """The number of rows in use of the growing table."""
         return len(self.table)
 
     def reserve(self, extra: int) -> tuple[Tensor, ...]:
-        """The reserved memory of the table [room, width] and of each column [room], with room for `extra` more rows."""
+        """Reserve memory of the growing table for `extra` more rows than are in use.
+
+        Returns the reserved memory of the table, [room, width], and of each column, [room], with room >= held + extra.
+        """
         reserved = self._room is not None and (self.held == 0 or self.table.data_ptr() == self._room[0].data_ptr())
         if not reserved or len(self._room[0]) < self.held + extra:
             room = max(self.held + extra, int(self.growth * self.held), LEAST)
@@ -48,19 +53,21 @@ class PartialTable(GrowingTable):
         return self._room
 
     def hold(self, held: int) -> None:
-        """Set how many rows of the reserved memory are in use."""
+        """Set how many rows of the growing table's reserved memory are in use."""
         self.table.data, *columns = (tensor[:held] for tensor in self._room)
         self._set_columns(columns)
 
     def set_rows(self, weights: Tensor, *columns: Tensor) -> None:
-        """Replace all rows: weights [rows, width], columns [rows] each."""
+        """Replace all rows of the growing table: weights [rows, width], columns [rows] each."""
         self.table.data = weights
         self._set_columns(columns)
         self._room = None
 
     @torch.no_grad()
     def release(self) -> Tensor | None:
-        """Drop the zero rows; returns the old numbers of the kept rows, int64 [rows], or None if all rows are kept."""
+        """Drop the zero rows of the growing table; returns the old numbers of the kept rows, int64 [rows].
+
+        The result is None if all rows are kept."""
         kept = (self.table != 0).any(dim=1).nonzero().flatten()
         if len(kept) == self.held:
             return None
@@ -68,19 +75,19 @@ class PartialTable(GrowingTable):
         return kept
 
     def stale(self) -> None:
-        """Do nothing; a subclass that caches weights elsewhere invalidates its cache here."""
+        """Do nothing for a growing table without caches; a subclass that caches the weights invalidates its cache."""
 
     def _rows(self) -> tuple[Tensor, ...]:
-        """The table without gradient tracking, and the columns."""
+        """The weights of the growing table without gradient tracking, and the columns."""
         return self.table.detach(), *(getattr(self, name) for name in self.columns)
 
     def _set_columns(self, columns: Sequence[Tensor]) -> None:
-        """Replace the columns."""
+        """Replace the columns of the growing table, which hold one entry per row."""
         for name, column in zip(self.columns, columns, strict=True):
             setattr(self, name, column)
 
     def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
-        """Make room for the rows of a checkpoint, then load them."""
+        """Make room in the growing table for the rows of a checkpoint, then load the rows."""
         held = len(state_dict[prefix + "table"])
         self.set_rows(*(tensor.new_zeros(held, *tensor.shape[1:]) for tensor in self._rows()))
         super()._load_from_state_dict(state_dict, prefix, *args)

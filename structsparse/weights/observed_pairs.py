@@ -20,16 +20,17 @@ from structsparse.weights.feature_tables import Scorer
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """The observed (feature, label) pairs: the labels of feature row r are labels[offsets[r] : offsets[r + 1]],
-    ascending."""
+    """The observed (feature, label) pairs of the training data, listed feature by feature.
 
-    offsets: np.ndarray  # int64 [rows + 1]
-    labels: np.ndarray  # [pairs], of the smallest integer type that holds a label
+    The labels observed with feature row r are labels[offsets[r] : offsets[r + 1]], ascending."""
+
+    offsets: np.ndarray  # int64 [rows + 1], where the labels of each feature row start in `labels`
+    labels: np.ndarray  # [pairs], the label of each pair, of the smallest integer type that holds a label
     links: np.ndarray  # bool [labels, labels], the label pairs observed at neighbouring tokens
 
     @classmethod
     def observed(cls, arrays, rows: int, labels: int) -> Pairs:
-        """The (feature, label) pairs that occur in the training sentences `arrays` (TokenArrays)."""
+        """The observed (feature, label) pairs: those that occur in the training sentences `arrays` (TokenArrays)."""
         masks, counts = np.zeros((rows, -(-labels // kernels.WORD)), np.uint64), np.zeros(rows, np.int64)
         kernels.mark(arrays.bags.ids, arrays.bags.offsets, arrays.gold, masks)
         kernels.count(masks, counts)
@@ -47,58 +48,60 @@ class Pairs:
 
     @property
     def rows(self) -> np.ndarray:
-        """The feature row of each pair: int64 [pairs]."""
+        """The feature row of each observed pair: int64 [pairs]."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
     @property
     def places(self) -> np.ndarray:
-        """The flat index of each pair in a dense table [rows, labels]: int64 [pairs]."""
+        """The flat index of each observed pair in a dense table [rows, labels]: int64 [pairs]."""
         return self.rows * len(self.links) + self.labels
 
     def any(self, mask: Tensor) -> Tensor:
-        """Mask of the rows with at least one true pair: bool [pairs] -> bool [rows]."""
+        """Mask of the feature rows with at least one true observed pair: bool [pairs] -> bool [rows]."""
         before = np.r_[0, np.cumsum(mask.cpu().numpy())]
         return torch.from_numpy(np.diff(before[self.offsets]) > 0)
 
     def whole(self, ids: Tensor) -> bool:
-        """Whether all pairs of each row lie in the same group, where ids [pairs] are the groups of the pairs."""
+        """Whether all observed pairs of each row lie in the same group; ids [pairs] are the groups of the pairs."""
         ids = ids.cpu().numpy()
         inner = np.ones(len(self), bool)
         inner[self.offsets[:-1][np.diff(self.offsets) > 0]] = False
         return ids.shape == (len(self),) and bool((ids[1:] == ids[:-1])[inner[1:]].all())
 
     def of(self, rows: Tensor) -> Tensor:
-        """Mask of the pairs of true rows: bool [rows] -> bool [pairs]."""
+        """Mask of the observed pairs of true feature rows: bool [rows] -> bool [pairs]."""
         return torch.from_numpy(np.repeat(rows.cpu().numpy(), np.diff(self.offsets)))
 
 
 class PairTable(Scorer):
-    """A weight for each observed (feature, label) pair, stored as one vector, row after row."""
+    """A weight for each observed (feature, label) pair, stored as one vector, feature row after feature row."""
 
     def __init__(self, pairs: Pairs) -> None:
         super().__init__()
         self.pairs = pairs
-        self.table = nn.Parameter(torch.zeros(len(pairs)))  # [pairs]
-        self.register_buffer("places", torch.from_numpy(pairs.places), persistent=False)  # [pairs]
+        self.table = nn.Parameter(torch.zeros(len(pairs)))  # [pairs], the weight of each pair
+        # [pairs], index in a dense table
+        self.register_buffer("places", torch.from_numpy(pairs.places), persistent=False)
 
     def sum(self, batch: TokenBatch) -> Tensor:
-        """For each token and label, the sum of the weights of the token's active features: [tokens, labels]."""
+        """For each token and label, the sum of the observed-pair weights of the active features: [tokens, labels]."""
         return pair_sum(self.table, self.pairs, self.places, batch)
 
     def dense(self) -> Tensor:
-        """The weights as a dense table, with zeros for pairs not observed: [rows, labels]."""
+        """The weights of observed pairs as a dense table [rows, labels], with zeros for all other pairs."""
         return _dense(self.table, self.pairs, self.places)
 
     def extra_repr(self) -> str:
+        """The numbers of observed pairs and feature rows, for the printed form of the module."""
         return f"{len(self.pairs):,} pairs of {len(self.pairs.offsets) - 1:,} rows"
 
 
 class PairScorer(PairTable, Scorer):
-    """Scorer of labels by observed pairs: score[token, label] = sum of the weights of (feature, label) over the token's
-    active features.
+    """Scorer of labels by observed pairs: each label gets the sum of the (feature, label) weights of a token.
 
-    With `observed`, label pairs that are never neighbours in training have no transition score, and the first and last
-    labels have no start or end score. This is the model of crfsuite."""
+    score[token, label] = sum of the weights of (feature, label) over the token's active features. With `observed`, the
+    model is that of crfsuite: label pairs that are never neighbours in training have no transition score. The first and
+    last labels then have no start or end score."""
 
     linear = True
 
@@ -112,17 +115,19 @@ class PairScorer(PairTable, Scorer):
         self.ends = not observed
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """Scores of the labels of each token."""
+        """Scores of the labels of each token, from the weights of observed pairs."""
         return batch.lay(self.sum(batch))
 
 
 def pairs_of(tagger: nn.Module) -> Pairs | None:
-    """The observed pairs of a model's table; None if it has a weight for every pair."""
+    """The observed pairs of a model's table; None if the table has a weight for every pair."""
     return next((module.pairs for module in tagger.modules() if isinstance(module, PairTable)), None)
 
 
 def rows_of(tagger: nn.Module, mask: Tensor) -> Tensor:
-    """Mask of the table rows with a true entry, from a mask of entries or of rows: bool [rows]."""
+    """Mask of the table rows with a true entry, for tables of observed pairs and dense tables: bool [rows].
+
+    `mask` is a mask of entries (pairs) or of rows."""
     pairs = pairs_of(tagger)
     if pairs is not None:
         return pairs.any(mask)
@@ -130,18 +135,18 @@ def rows_of(tagger: nn.Module, mask: Tensor) -> Tensor:
 
 
 def entries_of(tagger: nn.Module, rows: Tensor) -> Tensor:
-    """The entries of the given rows (bool [rows]) as a mask of the table's first dimension."""
+    """Mask of a table's first dimension for given rows: the rows' observed pairs, or the rows of a dense table."""
     pairs = pairs_of(tagger)
     return rows if pairs is None else pairs.of(rows)
 
 
 def on_rows(tagger: nn.Module, values: Tensor, rows: Tensor) -> Tensor:
-    """The values of a table at the entries of the given rows (bool [rows])."""
+    """The values at the given rows (bool [rows]) of a table of observed pairs or of a dense table."""
     return values[entries_of(tagger, rows).to(values.device)]
 
 
 def pair_sum(table: Tensor, pairs: Pairs, places: Tensor, batch: TokenBatch) -> Tensor:
-    """For each token and label, the sum of the pair weights of the token's active features: [tokens, labels]."""
+    """For each token and label, the sum of the observed-pair weights of the active features: [tokens, labels]."""
     if table.device.type == "cpu" and table.is_contiguous() and table.dtype in (torch.float32, torch.float64):
         return _PairSum.apply(table, pairs, batch)
     dense = _dense(table, pairs, places)
@@ -149,17 +154,17 @@ def pair_sum(table: Tensor, pairs: Pairs, places: Tensor, batch: TokenBatch) -> 
 
 
 def _dense(table: Tensor, pairs: Pairs, places: Tensor) -> Tensor:
-    """The pair weights as a dense table, with zeros for pairs not observed: [rows, labels]."""
+    """The weights of observed pairs as a dense table [rows, labels], with zeros for all other pairs."""
     rows, labels = len(pairs.offsets) - 1, len(pairs.links)
     return table.new_zeros(rows * labels).index_copy(0, places, table).view(rows, labels)
 
 
 class _PairSum(torch.autograd.Function):
-    """The autograd function of `pair_sum`, by the compiled kernels."""
+    """The autograd function of `pair_sum`, the sums of observed-pair weights, by the compiled kernels."""
 
     @staticmethod
     def forward(ctx, table: Tensor, pairs: Pairs, batch: TokenBatch) -> Tensor:
-        """The sums of pair weights per token and label."""
+        """The sums of observed-pair weights per token and label, by the compiled kernels."""
         ctx.pairs, ctx.batch = pairs, batch
         values, labels = table.detach().numpy(), len(pairs.links)
         numbers = np.empty(len(pairs.offsets) - 1, np.int32)
@@ -173,7 +178,9 @@ class _PairSum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, residuals: Tensor):
-        """The gradient with respect to the pair weights; for repeated batches the order of features is precomputed."""
+        """The gradient of the sums with respect to the weights of observed pairs.
+
+        If a batch is used again, the order of the batch's features is computed once and cached."""
         pairs, batch = ctx.pairs, ctx.batch
         gradient = residuals.new_zeros(len(pairs))
         arrays = residuals.contiguous().numpy(), pairs.offsets, pairs.labels, gradient.numpy()
@@ -188,7 +195,9 @@ class _PairSum(torch.autograd.Function):
 
 
 def _order(batch: TokenBatch, rows: int) -> tuple[tuple, tuple]:
-    """The feature occurrences of a batch in the kernels' order: frequent rows by token, rare rows by row."""
+    """The feature occurrences of a batch in the order of the observed-pair kernels: frequent rows, then rare rows.
+
+    Occurrences of frequent rows are listed token by token, occurrences of rare rows feature row by feature row."""
     ids, offsets = batch.ids.numpy(), batch.offsets.numpy()
     counts = np.bincount(ids, minlength=rows)
     frequent = counts >= kernels.FREQUENT

@@ -1,1 +1,1 @@
-"""Corpora by the names of the config group `data`: their files, checksums, public homes, and parts."""
+"""Known corpora, by the names of the config group `data`: files, checksums, download addresses, and parts."""

@@ -11,7 +11,9 @@ from structsparse.base.errors import UserError
 
 
 def locate(name: str, urls: Sequence[str] | None = None) -> dict[str, Path]:
-    """The files of a known corpus by split (train, dev, test); `urls` replace the download addresses of the catalog."""
+    """Catalog of known corpora: the files of a corpus by split (train, dev, test), found or downloaded.
+
+    `urls` replace the download addresses of the catalog."""
     if name not in KNOWN:
         raise UserError(f"corpus {name!r} is unknown, expected one of {', '.join(KNOWN)}")
     corpus = KNOWN[name] if urls is None else replace(KNOWN[name], urls=tuple(urls))
@@ -19,12 +21,12 @@ def locate(name: str, urls: Sequence[str] | None = None) -> dict[str, Path]:
 
 
 def _file(name_and_checksum: str) -> KnownFile:
-    """A file of the catalog from its name and SHA-256 checksum."""
+    """A file in the catalog of known corpora, from its name and SHA-256 checksum."""
     return KnownFile(*name_and_checksum.split())
 
 
 _CONLL2002 = (
-    # clips.uantwerpen.be serves the Spanish files without parts of speech, which the checksum refuses. The copy on
+    # The Spanish files at clips.uantwerpen.be have no parts of speech, so the checksum refuses the files. The copy on
     # GitHub has parts of speech.
     "https://www.clips.uantwerpen.be/conll2002/ner/data/{file}",
     "https://www.clips.uantwerpen.be/conll2002/ner/data/{file}.gz",

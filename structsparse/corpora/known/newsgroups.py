@@ -12,14 +12,15 @@ from structsparse.corpora.documents import DocumentReading, DocumentSplits
 from structsparse.corpora.known.catalog import NEWSGROUPS
 from structsparse.corpora.splits import drawn
 
-PAIRS = {  # the two groups, and the number of train posts that become dev, as in Yogatama (2015)
+PAIRS = {  # two newsgroups, and the number of train posts that become dev, as in Yogatama (2015)
     "science": (("sci.med", "sci.space"), 235),
     "sports": (("rec.sport.baseball", "rec.sport.hockey"), 239),
     "religion": (("alt.atheism", "soc.religion.christian"), 209),
     "computer": (("comp.sys.ibm.pc.hardware", "comp.sys.mac.hardware"), 239),
 }
 DEV_SHARE = 0.2  # share of train that becomes dev for pair=all
-REMOVABLE = "headers", "quotes", "footers"
+REMOVABLE = "headers", "quotes", "footers"  # parts of a post that can be removed
+# lines that quote another post or say who is quoted
 _QUOTE = re.compile(r"writes in|writes:|wrote:|says:|said:|^In article|^Quoted from|^\||^>")
 
 
@@ -32,9 +33,9 @@ def newsgroups(
     split: int,
     others: bool = False,
 ) -> DocumentSplits:
-    """The posts of a pair of newsgroups, or of all newsgroups (data=newsgroups); dev is a random part of train.
+    """The posts of a pair of newsgroups, or of all newsgroups (data=newsgroups), in train, dev and test.
 
-    `others` adds the training posts of all other groups as texts without labels."""
+    Dev is a random part of train. `others` adds the training posts of all other newsgroups as texts without labels."""
     if pair not in (*PAIRS, "all"):
         raise UserError(f"data.pair is {pair!r}, expected one of {', '.join(PAIRS)}, all")
     unknown = [part for part in remove if part not in REMOVABLE]
@@ -55,7 +56,7 @@ def newsgroups(
 
 
 def stripped(post: str, remove: Sequence[str]) -> str:
-    """A newsgroup post without headers, quotes or footer.
+    """A newsgroup post without headers, quotes and footer, as far as `remove` names these parts.
 
     Headers end at the first empty line. Quotes are lines that quote or that say who is quoted. The footer is the text
     from the last line that is empty or all dashes."""
@@ -71,7 +72,7 @@ def stripped(post: str, remove: Sequence[str]) -> str:
 
 
 def _groups(root: Path) -> tuple[str, ...]:
-    """The names of all newsgroups."""
+    """The names of all newsgroups, sorted."""
     return tuple(sorted(path.name for path in (root / "train").iterdir() if path.is_dir()))
 
 

@@ -1,4 +1,4 @@
-"""Stanford sentiment treebank: sentences of film reviews with a sentiment from 0 to 4 for each constituent."""
+"""Stanford sentiment treebank: sentences of film reviews, with a sentiment from 0 to 4 for each constituent."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from structsparse.corpora.known.catalog import locate
 from structsparse.corpora.parses import Trees, bracketed, concatenated
 from structsparse.corpora.splits import drawn
 
-VALUES = "very negative", "negative", "neutral", "positive", "very positive"
-TASKS = {  # for each sentiment 0 to 4 the class or number (-1: left out), and the names of the classes
+VALUES = "very negative", "negative", "neutral", "positive", "very positive"  # names of the sentiments 0 to 4
+TASKS = {  # label of each sentiment 0 to 4 (-1: left out), and names of the classes
     "binary": ((0, 0, -1, 1, 1), ("negative", "positive")),
     "fine": ((0, 1, 2, 3, 4), VALUES),
     "numbers": ((0, 1, 2, 3, 4), None),
@@ -22,9 +22,9 @@ TASKS = {  # for each sentiment 0 to 4 the class or number (-1: left out), and t
 
 
 def sentiment(labels: str, lower: bool, split: int | None = None) -> DocumentSplits:
-    """The Stanford sentiment treebank (data=sentiment); each sentence is a document with its constituents.
+    """The Stanford sentiment treebank (data=sentiment): sentences as documents, with constituents.
 
-    With the seed `split`, dev is drawn again from train and dev together, with the same size as before."""
+    With the seed `split`, dev is drawn again from train and dev together; the size of dev stays the same."""
     if labels not in TASKS:
         raise UserError(f"data.labels is {labels!r}, expected one of {', '.join(TASKS)}")
     paths = [*locate("sst").values()]
@@ -33,7 +33,7 @@ def sentiment(labels: str, lower: bool, split: int | None = None) -> DocumentSpl
     tokens = [sentence for trees in files for sentence in _sentences(trees)]
     corpus = from_tokens(names, tokens, np.zeros(len(names)), None, lower)
     constituents = _constituents(corpus, files)
-    firsts = np.searchsorted(constituents.document, np.arange(len(corpus)))  # the constituents of entire sentences
+    firsts = np.searchsorted(constituents.document, np.arange(len(corpus)))  # constituents that are entire sentences
     target, classes = TASKS[labels]
     codes = np.array(target)[constituents.value[firsts]]
     corpus = replace(
@@ -52,13 +52,13 @@ def sentiment(labels: str, lower: bool, split: int | None = None) -> DocumentSpl
 
 
 def _sentences(trees: Trees) -> list[list[str]]:
-    """The leaves (words) of each sentiment tree."""
+    """The leaves (words) of each sentence in the sentiment treebank."""
     offsets = trees.offsets.tolist()
     return [trees.leaves[begin:end] for begin, end in zip(offsets[:-1], offsets[1:], strict=True)]
 
 
 def _constituents(documents: Documents, files: Sequence[Trees]) -> Constituents:
-    """The constituents of all sentences of film reviews with the sentiment of each."""
+    """The constituents of all sentences in the sentiment treebank, each with its sentiment."""
     before = np.concatenate([[0], np.cumsum([len(trees.leaves) for trees in files])])  # leaves before each file
     begin = np.concatenate([trees.begin + first for trees, first in zip(files, before[:-1], strict=True)])
     end = np.concatenate([trees.end + first for trees, first in zip(files, before[:-1], strict=True)])

@@ -1,4 +1,4 @@
-"""Tagging corpora in train, dev and test: corpora known by name, the user's own column files, or planted sentences."""
+"""Known tagging corpora in train, dev and test: corpora by name, the user's own column files, or planted sentences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from structsparse.corpora.splits import SentenceSplits, hold_out
 
 
 def planted(seed: int, train: int, dev: int, test: int) -> SentenceSplits:
-    """Planted tagging sentences (data=planted), drawn from a model in which only some templates have weights."""
+    """Known tagging corpora: the planted sentences (data=planted), in which only some templates have weights."""
     corpus = planted_tagging(seed=seed, train=train, dev=dev, test=test)
     truth = tuple(corpus.templates)
     return SentenceSplits("planted", corpus.train, corpus.dev, corpus.test, scheme="iob2", truth=truth)
@@ -31,7 +31,7 @@ def known(
     seed: int,
     join_dev: bool = False,
 ) -> SentenceSplits:
-    """A tagging corpus that is known by name (data=conll2000, say), found on this machine or downloaded."""
+    """Known tagging corpora: a corpus by name (data=conll2000, say), found on this machine or downloaded."""
     paths = {part: str(path) for part, path in locate(name).items()}
     return files(
         paths["train"], paths.get("dev"), paths["test"],
@@ -52,10 +52,10 @@ def files(
     join_dev: bool = False,
     name: str = "files",
 ) -> SentenceSplits:
-    """A tagging corpus of the user's own column files (data=files).
+    """Known tagging corpora: the user's own column files (data=files).
 
     Without a dev file, a share of the training sentences is held out as dev. `join_dev` adds the dev sentences to
-    train, for a last run after all choices have been made."""
+    train, for a last run after all options have been chosen."""
     parts = {
         part: read_columns(Path(path), list(columns), comments=comments)
         for part, path in (("train", train), ("dev", dev), ("test", test))
@@ -70,7 +70,7 @@ def files(
 
 
 def joined(first: Sentences, second: Sentences) -> Sentences:
-    """The sentences of two parts of a tagging corpus, one after the other."""
+    """Known tagging corpora: the sentences of train and dev, one part after the other."""
     columns = {}
     for name, column in first.columns.items():
         more = second.columns[name].recoded(column.values)

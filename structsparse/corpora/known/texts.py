@@ -1,4 +1,4 @@
-"""Texts for language models in train, dev and test: the user's files, a corpus known by name, or parts of a corpus."""
+"""Known texts for language models in train, dev and test: corpora by name, the user's files, or parts of a corpus."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from structsparse.corpora.known.catalog import locate
 from structsparse.corpora.text import EncodedText, ProvisionalText, Vocabulary, coded_lines, read_coded
 from structsparse.corpora.text_reading import TextReading
 
-TUNE = "tune"  # the part of a corpus on which penalty strengths and group weights are chosen
+TUNE = "tune"  # name of the part of a corpus on which penalty strengths and group weights are chosen
 
 
 @dataclass(frozen=True)
 class TextSplits:
-    """A text corpus for language models: train, dev and test in the vocabulary of train."""
+    """A known text corpus for language models: train, dev and test in the vocabulary of train."""
 
     name: str
     train: EncodedText
     dev: EncodedText
     test: EncodedText
     reading: TextReading = field(default_factory=TextReading)  # reading rules of this corpus and of new texts
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # notes for the user
 
     @property
     def parts(self) -> dict[str, EncodedText]:
-        """The encoded texts of train, dev and test by the name of the part."""
+        """The texts of a known corpus by the name of the part: train, dev and test."""
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary of the train text."""
+        """The vocabulary of a known text corpus, which is that of the train text."""
         return self.train.vocabulary
 
     def describe(self) -> list[str]:
-        """Lines for the user: a description of train, dev and test, the size of the vocabulary, and notes."""
+        """Lines for the user about a text corpus: train, dev and test, the size of the vocabulary, and notes."""
         size = f"vocabulary: {len(self.vocabulary):,} words that can be predicted, </s> and <unk> among them"
         return [*(f"{part}: {text.describe()}" for part, text in self.parts.items()), size, *self.notes]
 
@@ -56,11 +56,10 @@ def files(
     held_out: float,
     name: str = "text",
 ) -> TextSplits:
-    """A text corpus of the user's own files, plain or gzipped (data=text).
+    """Known texts for language models: the user's own files, plain or gzipped (data=text).
 
-    Without a train file, the train text is the language reference of Python.
-
-    Missing dev and test texts are held out from the end of train, dev before test."""
+    Without a train file, the train text is the language reference of Python. Missing dev and test texts are held out
+    from the end of train, dev before test."""
     reading = TextReading(sentences, tokens, lower, classes)
     limited = TextReading(sentences, tokens, lower, classes, limit)
     first = _language_reference(limited) if train is None else read_coded(find_path(train), limited)
@@ -73,7 +72,7 @@ def files(
 def known(
     name: str, sentences: str, tokens: str, lower: bool, classes: bool, min_count: int, limit: int | None
 ) -> TextSplits:
-    """A text corpus that is known by name (data=ptb), found on this machine or downloaded."""
+    """Known texts for language models: a corpus by name (data=ptb), found on this machine or downloaded."""
     reading = TextReading(sentences, tokens, lower, classes)
     parts = {part: read_coded(path, reading) for part, path in locate(name).items() if part != "train"}
     parts["train"] = read_coded(locate(name)["train"], TextReading(sentences, tokens, lower, classes, limit))
@@ -81,10 +80,11 @@ def known(
 
 
 def parts_of(name: str, part: int | str, parts: int, words: Sequence[int], tune_words: Sequence[int]) -> TextSplits:
-    """One of several disjoint pairs of train and test texts from the training text of a corpus (data=ptb_parts).
+    """Known texts for language models: a part of the train text of a corpus (data=ptb_parts).
 
-    Each pair has `words` words (train, test), up to the end of a sentence; the pair `tune` follows them. The dev text
-    of every part is the test text of `tune`, in the vocabulary of that part."""
+    Each part has a train and a test text of `words` words (two numbers), up to the end of a sentence. The part `tune`,
+    with `tune_words` words, comes last. The dev text of every part is the test text of `tune`, in the vocabulary of
+    the part."""
     names = [*range(1, parts + 1), TUNE]
     if part not in names:
         raise UserError(f"data.part is {part!r}, expected one of {', '.join(map(str, names))}")
@@ -108,7 +108,7 @@ def parts_of(name: str, part: int | str, parts: int, words: Sequence[int], tune_
 
 
 def _language_reference(reading: TextReading) -> ProvisionalText:
-    """The language reference of Python as a text; every CPython contains this text of about 110,000 words."""
+    """Known texts: the language reference of Python, of about 110,000 words, which every CPython contains."""
     source = f"language reference of Python {platform.python_version()}"
     lines = (line for topic in sorted(topics) for line in (*topics[topic].splitlines(), ""))
     return coded_lines(source, ((line, True) for line in lines), reading)
@@ -117,7 +117,9 @@ def _language_reference(reading: TextReading) -> ProvisionalText:
 def _hold_out(
     text: ProvisionalText, share: float, missing: Sequence[str], sentences: str
 ) -> dict[str, ProvisionalText]:
-    """Split a text between sentences: each missing part gets a share of the words from the end, train gets the rest."""
+    """Known texts: hold out dev and test from the end of a train text, between sentences.
+
+    Each missing part gets a share of the words; the rest is train."""
     if not missing:
         return {"train": text}
     if not 0 < share * len(missing) < 1:
@@ -138,6 +140,6 @@ def _hold_out(
 def _splits(
     name: str, parts: dict[str, ProvisionalText], reading: TextReading, min_count: int, notes: tuple[str, ...] = ()
 ) -> TextSplits:
-    """The corpus for language models of these texts, encoded in the vocabulary of train."""
+    """Known texts: make the corpus for language models from its texts, in the vocabulary of train."""
     vocabulary = parts["train"].vocabulary(min_count)
     return TextSplits(name, *(parts[part].text(vocabulary) for part in ("train", "dev", "test")), reading, notes)

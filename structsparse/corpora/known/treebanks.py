@@ -1,4 +1,4 @@
-"""Treebanks in train, dev and test: Universal Dependencies by name, the user's own files, or planted trees."""
+"""Known treebanks in train, dev and test: Universal Dependencies by name, the user's own files, or planted trees."""
 
 from __future__ import annotations
 
@@ -16,30 +16,32 @@ from structsparse.corpora.splits import PARTS, SentenceSplits, completed
 from structsparse.corpora.treebank import Treebank, punctuation, punctuation_rule
 
 FOLDER = "ud"  # folder of the treebanks in STRUCTSPARSE_DATA and in the cache
-_NAME = re.compile(r"[a-z]+_[a-z0-9]+")
+_NAME = re.compile(r"[a-z]+_[a-z0-9]+")  # names of treebanks, such as en_ewt
 
 
 @dataclass(frozen=True, kw_only=True)
 class TreebankSplits(SentenceSplits):
-    """A treebank corpus: train, dev and test. Taggers can also be trained on its columns."""
+    """A known treebank corpus: train, dev and test.
+
+    Taggers can also be trained on the columns of the treebank."""
 
     rule: str  # rule for which tokens are punctuation: upos or characters
     decides: tuple[str, ...] = ()  # the kinds of arc features with nonzero weights in the model of a planted treebank
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # notes for the user
 
     def punctuation(self, part: str) -> np.ndarray:
-        """Which tokens of a part of the treebank are punctuation, for scores without punctuation: bool [tokens]"""
+        """Which tokens of one part of a known treebank are punctuation, for the scores: bool [tokens]."""
         return punctuation(self.parts[part], self.rule)
 
     def describe(self) -> list[str]:
-        """Lines for the user: descriptions and notes of train, dev and test, constant columns, unseen relations."""
+        """Lines for the user about a known treebank: parts, notes, constant columns, unseen relations."""
         lines = [f"{part}: {treebank.describe()}" for part, treebank in self.parts.items()]
         lines += [f"{part}: {note}" for part, treebank in self.parts.items() for note in treebank.notes]
         return [*lines, *_constant_columns(self.train), *_unseen_relations(self), *self.notes]
 
 
 def ud(treebank: str, punctuation: str) -> TreebankSplits:
-    """A treebank of Universal Dependencies (data=ud), found on this machine."""
+    """Known treebanks: a treebank of Universal Dependencies (data=ud), found on this machine."""
     if not _NAME.fullmatch(treebank):
         raise UserError(f"data.treebank is {treebank!r}, expected a name such as en_ewt or tr_imst{_available()}")
     files = {part: KnownFile(f"{treebank}-ud-{part}.conllu", "") for part in PARTS}
@@ -49,7 +51,7 @@ def ud(treebank: str, punctuation: str) -> TreebankSplits:
 
 
 def planted(seed: int, train: int, dev: int, test: int, nonprojective: float) -> TreebankSplits:
-    """Planted trees (data=planted_treebank), drawn from a model in which only some kinds of arc features count."""
+    """Known treebanks: planted trees (data=planted_treebank), in which only some arc features have weights."""
     corpus = planted_treebank(seed, train, dev, test, nonprojective)
     parts = {"train": corpus.train, "dev": corpus.dev, "test": corpus.test}
     return assembled("planted_treebank", parts, "upos", decides=KINDS)
@@ -58,7 +60,7 @@ def planted(seed: int, train: int, dev: int, test: int, nonprojective: float) ->
 def files(
     train: str, dev: str | None, test: str | None, held_out: float, split: int, punctuation: str, name: str = "treebank"
 ) -> TreebankSplits:
-    """A treebank of the user's own CoNLL-U or CoNLL-X files (data=treebank).
+    """Known treebanks: the user's own files in CoNLL-U or CoNLL-X (data=treebank).
 
     Missing dev and test parts are random shares of train."""
     paths = {part: path for part, path in zip(PARTS, (train, dev, test), strict=True) if path is not None}
@@ -69,7 +71,9 @@ def files(
 def assembled(
     name: str, parts: Mapping[str, Treebank], rule: str, decides: tuple[str, ...] = (), notes: tuple[str, ...] = ()
 ) -> TreebankSplits:
-    """The treebank corpus of these parts, with a rule for punctuation; `auto` chooses the rule that fits train."""
+    """Known treebanks: make the corpus from its parts, with a rule for punctuation.
+
+    The rule `auto` stands for the rule that fits train."""
     rule = punctuation_rule(parts["train"]) if rule == "auto" else rule
     share = np.mean(punctuation(parts["train"], rule))
     definition = "tokens with the part of speech PUNCT" if rule == "upos" else "tokens of nothing but punctuation"
@@ -78,7 +82,7 @@ def assembled(
 
 
 def _constant_columns(train: Treebank) -> list[str]:
-    """Notes for the user about treebank columns that have the same value for every token of train."""
+    """Known treebanks: notes for the user about columns with the same value for every token of train."""
     notes = []
     for name, column in train.columns.items():
         codes = np.unique(column.codes)
@@ -88,7 +92,9 @@ def _constant_columns(train: Treebank) -> list[str]:
 
 
 def _unseen_relations(corpus: TreebankSplits) -> list[str]:
-    """Notes for the user about dependency relations of dev and test that train lacks; no parser predicts these."""
+    """Known treebanks: notes for the user about relations in dev and test that train lacks.
+
+    No parser predicts these relations."""
     in_train, notes = _relations(corpus.train), []
     for part in PARTS[1:]:
         unseen = {name: count for name, count in _relations(corpus.parts[part]).items() if name not in in_train}
@@ -99,14 +105,14 @@ def _unseen_relations(corpus: TreebankSplits) -> list[str]:
 
 
 def _relations(treebank: Treebank) -> dict[str, int]:
-    """The number of tokens of a treebank by relation."""
+    """Known treebanks: the number of tokens by dependency relation."""
     column = treebank.columns["deprel"]
     counts = np.bincount(column.codes, minlength=len(column.values)).tolist()
     return {name: count for name, count in zip(column.values, counts, strict=True) if count}
 
 
 def _available() -> str:
-    """The names of the treebanks on this machine, for messages."""
+    """The names of the known treebanks on this machine, for messages."""
     suffix = "-ud-train.conllu"
     folders = (folder / FOLDER for folder in data_folders())
     files = (path for folder in folders if folder.is_dir() for path in folder.iterdir())

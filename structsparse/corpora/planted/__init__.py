@@ -1,1 +1,1 @@
-"""Planted corpora: drawn from seeded models, so that the relevant features are known."""
+"""Planted corpora: sentences and documents drawn from seeded models, so that the relevant features are known."""

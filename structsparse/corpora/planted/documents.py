@@ -1,13 +1,14 @@
 """Planted documents: drawn from a seeded model in which only some groups of words decide the label.
 
 The words of a group share a stem. Each sentence is about one group: many words of the sentence are from that group, the
-rest are common words and words of any group. A few groups are deciding groups: each of them has one class (or, for
-numeric labels, one sign) that it speaks for, and each class has the same number of them. All other groups are silent.
-A share DECIDING_SHARE of the sentences is about deciding groups, mostly about those of the document's class:
+rest are common words and words of any group. A few groups are deciding groups: each deciding group indicates one class
+(or, for numeric labels, one sign), and each class has the same number of deciding groups. All other groups are silent:
+their words are independent of the label. A share DECIDING_SHARE of the sentences is about deciding groups. A sentence
+about a deciding group, in a document of class k, is about the group g with a probability
 
-    p(group g | class k)  ~  LOUD  if g decides for k,   1 - LOUD  shared by the other deciding groups.
+    p(g | k)  ~  LOUD  if g indicates k,   1 - LOUD  shared by the deciding groups of the other classes.
 
-A numeric label is the sum of the effects (1 or -1) of the document's deciding sentences, plus noise. A single word is
+A numeric label is the sum of the effects (1 or -1) of all sentences about deciding groups, plus noise. Each word is
 rare and has the effect of its group, so that a learner that knows the groups needs fewer documents.
 """
 
@@ -24,9 +25,9 @@ from structsparse.corpora.documents import DocumentSplits, tokenize
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 COMMON = 100  # number of words that belong to no group
 DECIDING_SHARE = 0.4  # share of the sentences that are about a deciding group
-LOUD = 0.95  # share of a document's deciding sentences that are about groups of the document's class
-OF_GROUP, OF_ANY = 0.4, 0.1  # shares of a sentence's words from its group and from any group; the rest are common
-SENTENCES, LENGTH = 8, 8  # average sentences of a document and words of a sentence; both are at least 1
+LOUD = 0.95  # among sentences about deciding groups, the share about groups of the document's class
+OF_GROUP, OF_ANY = 0.4, 0.1  # shares of a sentence's words: from its group, from any group; others are common
+SENTENCES, LENGTH = 8, 8  # means, from 1 on: sentences per document, words per sentence
 EXPONENT = 0.5  # the k-th word of a group has the relative frequency k ** -EXPONENT
 NOISE = 0.5  # standard deviation of the noise of numeric labels
 
@@ -34,17 +35,17 @@ NOISE = 0.5  # standard deviation of the noise of numeric labels
 def planted_documents(
     seed: int, train: int, dev: int, test: int, classes: int, groups: int, size: int, deciding: int
 ) -> DocumentSplits:
-    """Planted documents (data=planted_documents) with `groups` groups of `size` words.
+    """Planted documents (data=planted_documents) in train, dev and test, with `groups` groups of `size` words.
 
-    Each class has `deciding` deciding groups; with classes=0 labels are numbers."""
+    Each class has `deciding` deciding groups. With classes=0, labels are numbers."""
     _check(classes, groups, size, deciding)
     words_seed, topics_seed, texts_seed, numbers_seed = np.random.SeedSequence(seed).spawn(4)
     stems, words = _words(np.random.default_rng(words_seed), groups, size)
     documents = train + dev + test
     rng = np.random.default_rng(topics_seed)
-    kinds = max(classes, 2)  # classes; for numeric labels the two signs
-    decides = rng.permutation(groups)[: kinds * deciding].reshape(kinds, deciding)  # [kinds, deciding]
-    sizes = 1 + rng.poisson(SENTENCES - 1, documents)  # [documents]
+    kinds = max(classes, 2)  # number of classes; for numeric labels, 2 for the two signs
+    decides = rng.permutation(groups)[: kinds * deciding].reshape(kinds, deciding)  # [kinds, deciding], word groups
+    sizes = 1 + rng.poisson(SENTENCES - 1, documents)  # [documents], number of sentences
     kind, topic, speaks = _topics(rng, sizes, decides, groups, classes == 0)
     if classes:
         labels, names = kind, tuple(f"class{k}" for k in range(classes))
@@ -83,7 +84,9 @@ def _check(classes: int, groups: int, size: int, deciding: int) -> None:
 
 
 def _words(rng: np.random.Generator, groups: int, size: int) -> tuple[list[str], list[str]]:
-    """The stems of the planted word groups, and all words: first the common words, then the words of each group."""
+    """Planted documents: the stems of the word groups, and all words.
+
+    The common words come first, then the words of each group."""
     syllables = [c + v for c in CONSONANTS for v in VOWELS]
     endings = [v + c for v in VOWELS for c in CONSONANTS]
     stems = [syllables[k // len(syllables)] + syllables[k % len(syllables)]
@@ -98,9 +101,11 @@ def _words(rng: np.random.Generator, groups: int, size: int) -> tuple[list[str],
 def _topics(
     rng: np.random.Generator, sizes: np.ndarray, decides: np.ndarray, groups: int, mixed: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The class of each planted document, the word group of each sentence, and the class that the group decides for.
+    """Planted documents: the class of each document, and the word group of each sentence.
 
-    The class of a silent group is -1. `mixed` draws a class for each sentence instead of one for each document."""
+    Also returns the class that the group of each sentence indicates, -1 for a silent group. `sizes` has the numbers of
+    sentences of the documents, `decides` [classes, deciding] the deciding groups. `mixed` draws a class for each
+    sentence instead of each document."""
     kinds, deciding = decides.shape
     silent = np.setdiff1d(np.arange(groups), decides)
     kind = rng.integers(kinds, size=len(sizes))
@@ -117,8 +122,11 @@ def _topics(
 def _texts(
     rng: np.random.Generator, sizes: np.ndarray, topic: np.ndarray, words: Sequence[str], size: int
 ) -> tuple[list[str], np.ndarray]:
-    """The text of each planted document, and the offsets of sentences among the tokens: int64 [sentences + 1]"""
-    lengths = 1 + rng.poisson(LENGTH - 1, len(topic))  # [sentences]
+    """Planted documents: the text of each document, and sentence offsets among all tokens.
+
+    `sizes` has the number of sentences of each document, `topic` the word group of each sentence. Each group has
+    `size` words. The offsets are int64 [sentences + 1]."""
+    lengths = 1 + rng.poisson(LENGTH - 1, len(topic))  # [sentences], number of words
     about, tokens = np.repeat(topic, lengths), int(lengths.sum())
     share = rng.random(tokens)
     group = np.where(share < OF_GROUP, about, rng.integers((len(words) - COMMON) // size, size=tokens))
@@ -135,6 +143,6 @@ def _texts(
 
 
 def _ranked(rng: np.random.Generator, words: int, draws: int) -> np.ndarray:
-    """Random word numbers for planted documents, where smaller numbers are more frequent: int64 [draws]"""
+    """Random word numbers for planted documents, where smaller numbers are more frequent: int64 [draws]."""
     mass = np.cumsum(np.arange(1, words + 1) ** -EXPONENT)
     return np.minimum(np.searchsorted(mass, rng.random(draws) * mass[-1], side="right"), words - 1)

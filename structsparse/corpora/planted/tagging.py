@@ -1,16 +1,18 @@
 """Planted tagging: sentences drawn from a seeded model in which only some feature templates matter.
 
-A word is a stem of four letters, marks, and an ending of three letters, so that `prefix4`, `case` and `suffix3`
-read one part each. The part of speech takes random steps around a circle and influences the ending. Tags are drawn
-from a linear-chain conditional random field,
+A word is a stem of four letters, marks, and an ending of three letters. The templates `prefix4`, `case` and `suffix3`
+therefore depend on one part each. Parts of speech are arranged in a circle; from token to token, the part of speech
+moves a random number of steps along the circle. The part of speech influences the ending. Tags are drawn from a
+linear-chain conditional random field,
 
-    p(tags | words, pos)  ~  exp( sum_t transition(tag_t-1, tag_t) + sum_k weight_k(value_k(t), tag_t) )
+    p(tags | words, pos)  ~  exp( sum_t ( transition(tag_t-1, tag_t) + sum_k weight_k(value_k(t), tag_t) ) )
 
-with one table of weights for each planted template `k`. Some values of the template have weights in favour of O or of
-a span type; all other values have weight zero. The tables are balanced: among stems that share three letters
-(`prefix3`), endings that share two (`suffix2`), and pairs of parts of speech that share one (`pos[0]`, `pos[-1]`),
-equally many favour each type. Coarser templates are therefore uninformative, and finer templates (`suffix4`, `shape`,
-`word`) add no information.
+where t runs over the tokens, k over the planted templates, and value_k(t) is the value of template k at token t. Some
+values of a template have weights in favour of O or of a span type; all other values have weight zero. The tables of
+weights are balanced: in each of the following sets, equally many members favour each type. The sets are stems with the
+same three first letters (`prefix3`), endings with the same two last letters (`suffix2`), and pairs of parts of speech
+with one in common (`pos[0]`, `pos[-1]`). Coarser templates are therefore uninformative, and finer templates (`suffix4`,
+`shape`, `word`) add no information.
 """
 
 from collections.abc import Mapping
@@ -24,13 +26,14 @@ from structsparse.corpora.tags import convert
 
 LABELS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 KINDS = np.array([0, 1, 1, 2, 2])  # [labels], 0 for O, 1 and 2 for the span types
-TO_OUTSIDE, TO_INSIDE = 8.0, 4.0  # weights of transitions to O and to I; transitions to B have weight 0
+TO_OUTSIDE, TO_INSIDE = 8.0, 4.0  # weights of transitions to O and to I; to B: 0
+# scale of the weights of each planted template
 STRENGTHS = {"prefix4[0]": 16.0, "suffix3[0]": 13.0, "suffix3[-1]": 11.0, "case[0]": 17.0, "pos[-1..0]": 11.0}
 
-LETTERS = "bcdfghjklmnpqrstvwxz"  # the last letters of the stems, and the first of the endings, of a family
-FAMILY_KINDS = (0, 0, 0, 1, 2)  # kinds (O or span type) that five random members of a family favour
+LETTERS = "bcdfghjklmnpqrstvwxz"  # of stems and endings in a family: the last letters of stems, the first of endings
+FAMILY_KINDS = (0, 0, 0, 1, 2)  # label kinds that five random members of a family favour
 STEM_FAMILIES = tuple(a + b + c for a in "bdgklmnprst" for b in "aeio" for c in "lmnrs")
-FAMILIES_USED = 10  # number of random stem families in the language, with Zipf frequencies
+FAMILIES_USED = 10  # number of random stem families; their frequencies follow Zipf's law
 ENDING_FAMILIES = ("en", "es", "is")
 MARKS = {"K": 0.025, "-": 0.1, "7": 0.1}  # characters between stem and ending, with their probabilities
 POS = ("ADJ", "ADV", "DET", "NOUN", "NUM", "PREP", "PRON", "VERB")
@@ -43,31 +46,31 @@ STEP_MASS = (
     0.05,
     0.07,
     0.05,
-)  # probabilities of 0 to 7 steps around the circle
-STEP_KINDS = {3: 0, 5: 1, 7: 2}  # the kinds that three of these steps favour
-SHORTEST, MEAN_LENGTH = 3, 18  # numbers of tokens of a sentence
+)  # probabilities of 0 to 7 steps along the circle of parts of speech
+STEP_KINDS = {3: 0, 5: 1, 7: 2}  # by number of steps: the label kind that the pair of parts of speech favours
+SHORTEST, MEAN_LENGTH = 3, 18  # least and mean number of tokens of a sentence
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Weights of one planted feature template: for each value with nonzero weights and each label."""
+    """Weights of one template in planted tagging, for each value with nonzero weights and each label."""
 
     values: tuple[tuple[str, ...], ...]  # each value as an n-gram from left to right
-    weights: np.ndarray  # [values, labels]
+    weights: np.ndarray  # [values, labels], weights of values
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """The conditional random field that planted tags are drawn from, before noise."""
+    """The true model of planted tagging: the conditional random field that tags are drawn from, before noise."""
 
     labels: tuple[str, ...]  # the first is O, the label before every sentence
-    transitions: np.ndarray  # [labels before, labels]
+    transitions: np.ndarray  # [label before, label], weights
     tables: Mapping[str, Table]  # weights by the name of the template
 
 
 @dataclass(frozen=True, eq=False)
 class PlantedTagging:
-    """A planted tagging corpus and its model."""
+    """A planted tagging corpus (train, dev and test) and its true model."""
 
     train: Sentences
     dev: Sentences
@@ -76,35 +79,39 @@ class PlantedTagging:
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """The planted feature templates: those with nonzero weights in the true model."""
+        """The planted templates of the tagging corpus, which have nonzero weights in the true model."""
         return tuple(self.truth.tables)
 
 
 @dataclass(frozen=True, eq=False)
 class _Language:
-    """Stems, endings and parts of speech that planted tagging sentences are drawn from."""
+    """The language of planted tagging: stems, endings and parts of speech from which sentences are drawn."""
 
     stems: tuple[str, ...]  # all stems, family after family
     endings: tuple[str, ...]  # all endings, family after family
     circle: tuple[str, ...]  # parts of speech in the order of the circle
-    ending_mass: np.ndarray  # [pos, families], probabilities of the families of endings given the part of speech
+    ending_mass: np.ndarray  # [pos, families], probability of each ending family by part of speech
 
 
 @dataclass(frozen=True, eq=False)
 class _SentenceCodes:
-    """Planted tagging sentences as codes.  [sentences, time] each"""
+    """Planted tagging sentences as codes.
 
-    inside: np.ndarray  # false after the end of a sentence
-    pos: np.ndarray
-    stem: np.ndarray
-    marks: tuple[np.ndarray, ...]  # whether a word has each mark
-    ending: np.ndarray
+    Each array has the shape [sentences, time]."""
+
+    inside: np.ndarray  # bool, false after the end of a sentence
+    pos: np.ndarray  # part of speech: position in the circle
+    stem: np.ndarray  # position among the stems
+    marks: tuple[np.ndarray, ...]  # for each of MARKS, bool: whether the word has the mark
+    ending: np.ndarray  # position among the endings
 
 
 def planted_tagging(
     seed: int = 0, train: int = 2000, dev: int = 400, test: int = 400, noise: float = 0.01
 ) -> PlantedTagging:
-    """Planted sentences with columns word, pos and tag (iob2); `noise` is the share of random tags."""
+    """Planted tagging sentences with columns word, pos and tag (iob2), in train, dev and test.
+
+    `noise` is the share of tags that are replaced by random tags."""
     streams = [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(5)]
     language = _draw_language(streams[0])
     truth = _draw_truth(streams[1], language)
@@ -117,7 +124,7 @@ def planted_tagging(
         "pos": [language.circle[code] for code in text.pos[text.inside]],
         "tag": [LABELS[code] for code in tags],
     }
-    bounds = np.concatenate([[0], np.cumsum(text.inside.sum(axis=1))])  # [sentences + 1]
+    bounds = np.concatenate([[0], np.cumsum(text.inside.sum(axis=1))])  # [sentences + 1], first tokens
     splits, begin = {}, 0
     for name, size in (("train", train), ("dev", dev), ("test", test)):
         offsets, begin = bounds[begin : begin + size + 1], begin + size
@@ -126,16 +133,18 @@ def planted_tagging(
 
 
 def _sentences(strings: dict[str, list[str]], offsets: np.ndarray, source: str) -> Sentences:
-    """The planted tagged sentences between the given offsets as the corpus `source`, with stray tags repaired."""
+    """Planted tagging: the sentences between the given token offsets as the corpus `source`.
+
+    `strings` has the columns of all tokens. Stray tags are repaired."""
     first, last = offsets[[0, -1]]
     columns = {name: Column.from_strings(column[first:last]) for name, column in strings.items()}
     sentences = Sentences(columns, offsets - first, source)
-    legal, _ = convert(sentences, "tag", "iob2", "iob2")  # noise makes stray tags
+    legal, _ = convert(sentences, "tag", "iob2", "iob2")  # repairs stray tags, which noise makes
     return sentences.with_column("tag", legal)
 
 
 def _draw_language(rng: np.random.Generator) -> _Language:
-    """Random stems, endings and parts of speech for planted tagging."""
+    """Planted tagging: draw the language, which has random stems, endings and parts of speech."""
     families = [STEM_FAMILIES[k] for k in rng.permutation(len(STEM_FAMILIES))[:FAMILIES_USED]]
     stems = tuple(family + letter for family in families for letter in LETTERS)
     endings = tuple(letter + family for family in ENDING_FAMILIES for letter in LETTERS)
@@ -144,7 +153,9 @@ def _draw_language(rng: np.random.Generator) -> _Language:
 
 
 def _draw_truth(rng: np.random.Generator, language: _Language) -> Truth:
-    """A random model of planted tags: for each planted template the values with nonzero weights, and these weights."""
+    """Planted tagging: draw the true model.
+
+    For each planted template, the model has the values with nonzero weights, and the weights."""
     circle = language.circle
     steps = {
         (before, circle[(k + step) % len(circle)]): kind
@@ -168,7 +179,9 @@ def _draw_truth(rng: np.random.Generator, language: _Language) -> Truth:
 
 
 def _draw_speakers(rng: np.random.Generator, members: tuple[str, ...]) -> dict[tuple[str, ...], int]:
-    """Random stems or endings with nonzero weights, equally many of each family, and the kind that each favours."""
+    """Planted tagging: draw the stems or endings with nonzero weights, and the label kind that each favours.
+
+    Each family has the same number of such stems or endings."""
     speakers = {}
     for first in range(0, len(members), len(LETTERS)):
         chosen = first + rng.permutation(len(LETTERS))[: len(FAMILY_KINDS)]
@@ -177,7 +190,7 @@ def _draw_speakers(rng: np.random.Generator, members: tuple[str, ...]) -> dict[t
 
 
 def _draw_text(rng: np.random.Generator, language: _Language, sentences: int) -> _SentenceCodes:
-    """Random sentences for planted tagging: parts of speech, stems, marks and endings."""
+    """Planted tagging: draw sentences with parts of speech, stems, marks and endings, but without tags."""
     lengths = SHORTEST + rng.poisson(MEAN_LENGTH - SHORTEST, sentences)
     shape = sentences, max(lengths, default=0)
     steps = rng.choice(len(POS), shape, p=STEP_MASS)
@@ -191,19 +204,23 @@ def _draw_text(rng: np.random.Generator, language: _Language, sentences: int) ->
 
 
 def _draw(rng: np.random.Generator, mass: np.ndarray) -> np.ndarray:
-    """A random code (part of speech, tag) for each row of masses, which need not sum to 1.  [..., codes] to [...]"""
+    """Planted tagging: draw a random code (part of speech, tag) for each row of masses.
+
+    The masses of a row are proportional to probabilities; their sum is arbitrary. From [..., codes] to [...]."""
     bounds = np.cumsum(mass, axis=-1)
     return (rng.random((*mass.shape[:-1], 1)) * bounds[..., -1:] >= bounds).sum(axis=-1)
 
 
 def _emissions(truth: Truth, language: _Language, text: _SentenceCodes) -> np.ndarray:
-    """Scores of planted labels at each token, without transition scores: float64 [sentences, time, labels]"""
+    """Planted tagging: scores of the labels at each token, without transition scores.
+
+    Returns float64 [sentences, time, labels]."""
     pairs = [(before, pos) for before in language.circle for pos in language.circle]
     pair = len(POS) * np.roll(text.pos, 1, axis=1) + text.pos
     ending_before = np.roll(text.ending, 1, axis=1)
     pair[:, :1] = ending_before[:, :1] = -1  # no part of speech and no ending before the first token
     capital = text.marks[list(MARKS).index("K")]
-    readings = {  # the values of each template, and the code of each token's value, -1 for none
+    readings = {  # by template: all values, and the value of each token as a code, -1 for none
         "prefix4[0]": ([(stem,) for stem in language.stems], text.stem),
         "suffix3[0]": ([(ending,) for ending in language.endings], text.ending),
         "suffix3[-1]": ([(ending,) for ending in language.endings], ending_before),
@@ -213,18 +230,19 @@ def _emissions(truth: Truth, language: _Language, text: _SentenceCodes) -> np.nd
     scores = np.zeros((*text.pos.shape, len(LABELS)))
     for template, (values, codes) in readings.items():
         table = truth.tables[template]
-        weights = np.zeros((len(values) + 1, len(LABELS)))  # the last row, code -1, stays zero
+        weights = np.zeros((len(values) + 1, len(LABELS)))  # the last row (code -1) stays zero
         weights[[values.index(value) for value in table.values]] = table.weights
         scores += weights[codes]
     return scores
 
 
 def _draw_tags(rng: np.random.Generator, truth: Truth, emissions: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Draw planted labels exactly from the conditional random field by forward filtering, backward sampling.
+    """Planted tagging: draw labels exactly from the conditional random field.
 
-    [sentences, time, labels] and [sentences, time] to [sentences, time]
+    By forward filtering and backward sampling, from `emissions` [sentences, time, labels] and `inside` [sentences,
+    time] to labels [sentences, time].
     """
-    move = np.exp(truth.transitions)  # [labels before, labels]
+    move = np.exp(truth.transitions)  # [label before, label], factors of transitions
     evidence = np.exp(emissions - emissions.max(axis=-1, keepdims=True))
     forward = np.empty_like(evidence)
     arriving = move[0]  # the label before a sentence is O
@@ -233,7 +251,7 @@ def _draw_tags(rng: np.random.Generator, truth: Truth, emissions: np.ndarray, in
         forward[:, time] = mass / mass.sum(axis=-1, keepdims=True)
         arriving = forward[:, time] @ move
     labels = np.zeros(inside.shape, dtype=np.int64)
-    leaving = np.ones((len(inside), len(LABELS)))  # [sentences, labels]
+    leaving = np.ones((len(inside), len(LABELS)))  # [sentences, labels], factor of the transition to the next label
     for time in reversed(range(inside.shape[1])):
         labels[:, time] = _draw(rng, forward[:, time] * leaving)
         leaving = np.where(inside[:, time, None], move.T[labels[:, time]], 1.0)
@@ -241,7 +259,7 @@ def _draw_tags(rng: np.random.Generator, truth: Truth, emissions: np.ndarray, in
 
 
 def _words(language: _Language, text: _SentenceCodes) -> list[str]:
-    """The spelling of every planted tagging token: stem, marks, ending."""
+    """Planted tagging: the spelling of every token, made of stem, marks and ending."""
     stems, endings = (codes[text.inside].tolist() for codes in (text.stem, text.ending))
     marks = zip(*(present[text.inside].tolist() for present in text.marks), strict=True)
     return [

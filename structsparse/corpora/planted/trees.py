@@ -3,15 +3,16 @@
 A word is a lemma and an ending. The lemma determines the part of speech, the ending determines `xpos`. Parts of speech
 follow a Markov chain. The trees of a sentence have one root and the probabilities
 
-    p(tree | sentence)  ~  exp( sum over its arcs from h to m of
+    p(tree | sentence)  ~  exp( sum over the arcs of the tree from h to m of
         direction[upos_h, upos_m, left or right of h] + valency[lemma_h, upos_m] + distance[|h - m|] )
 
-where the root stands at 0, before the first word, and has a special part of speech and no lemma. Trees are drawn
-exactly, so that no other kind of feature carries information. The tables are balanced: the weights of arcs to the left
-and to the right are opposite, and lemmas come in equally frequent pairs with opposite weights. Therefore neither
-`upos_h & upos_m` nor `upos_h & upos_m & distance` is informative. Word forms, `xpos`, neighbours and the words between
-have no weights. The effect of distance is chosen so that a given share of the arcs is non-projective. The relation of a
-word is determined by the parts of speech of the word and of its head, and by the direction of the arc.
+where h and m are the positions of a head and of a word. The root is at position 0, before the first word; it has a
+special part of speech and no lemma. Trees are drawn exactly, so that no other kind of feature carries information. The
+tables are balanced: the weights of arcs to the left and to the right are opposite, and lemmas come in equally frequent
+pairs with opposite weights. Therefore neither `upos_h & upos_m` nor `upos_h & upos_m & distance` is informative. Word
+forms, `xpos`, neighbouring words and words between head and word have no weights. The effect of distance is chosen so
+that a given share of the arcs is non-projective. The parts of speech of a word and of its head
+and the direction of the arc determine the relation of the word.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from structsparse.corpora.treebank import Treebank, nonprojective
 
 KINDS = ("upos[h] & upos[m] & direction", "lemma[h] & upos[m]", "distance")  # arc features with weights
 UPOS = ("ADJ", "ADP", "ADV", "DET", "NOUN", "PROPN", "PUNCT", "VERB")
-MARKS = ",.;:!?"  # the lemmas of punctuation
-PAIR_MASS = (3, 2, 1)  # relative frequencies of the pairs of lemmas of a part of speech
+MARKS = ",.;:!?"  # the lemmas of the part of speech PUNCT
+PAIR_MASS = (3, 2, 1)  # relative frequencies of the three pairs of lemmas of a part of speech
 LEMMAS = 2 * len(PAIR_MASS)  # number of lemmas of each part of speech
 ENDINGS = ("", "n", "sta")
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 RELATIONS = ("acl", "amod", "case", "dep", "nsubj", "obj", "obl")
-BINS = (1, 2, 3, 4, 5, 6, 11)  # the smallest distance of each bin
-STRENGTH = 3.0  # scale of the weights of directions and valencies, which are this times 0.5 to 1.5
+BINS = (1, 2, 3, 4, 5, 6, 11)  # smallest distance of each bin of distances
+STRENGTH = 3.0  # scale of directions and valencies, whose sizes are 0.5 to 1.5 times as large
 ROOT_SPREAD = 3.0  # standard deviation of the weights of arcs from the root
-MOST = 7.0  # largest effect of distance: with a larger one, matrix inverses lose too many digits
-SHORTEST, MEAN_LENGTH = 4, 12  # numbers of words of a sentence
+MOST = 7.0  # largest effect of distance: beyond, matrix inverses lose too many digits
+SHORTEST, MEAN_LENGTH = 4, 12  # least and mean number of words of a sentence
 PILOT = 400  # number of sentences from which the effect of distance is chosen
 CHUNK = 1000  # number of sentences whose trees are drawn at once
 LEFT, RIGHT = 0, 1
@@ -46,19 +47,21 @@ LEFT, RIGHT = 0, 1
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """The model that planted trees are drawn from. Lemmas are numbered by part of speech, LEMMAS for each."""
+    """The true model that planted trees are drawn from.
 
-    lemmas: tuple[str, ...]
+    Lemmas are numbered by part of speech, LEMMAS for each part of speech."""
+
+    lemmas: tuple[str, ...]  # spellings
     root: np.ndarray  # [upos], weight of the arc from the root to a word
-    direction: np.ndarray  # [upos of the head, upos, LEFT or RIGHT of the head], weights
-    valency: np.ndarray  # [lemma of the head, upos], weights
-    distance: np.ndarray  # [bins], weights
-    relations: np.ndarray  # [upos of the head, upos, LEFT or RIGHT of the head], codes into RELATIONS
+    direction: np.ndarray  # [upos of the head, upos, LEFT or RIGHT of the head], weights of arcs
+    valency: np.ndarray  # [lemma of the head, upos], weights of arcs
+    distance: np.ndarray  # [bins of distance], weights of arcs
+    relations: np.ndarray  # [upos of the head, upos, LEFT or RIGHT], codes into RELATIONS
 
 
 @dataclass(frozen=True, eq=False)
 class PlantedTreebank:
-    """A planted treebank (train, dev and test) and the model that its trees were drawn from."""
+    """A treebank of planted trees (train, dev and test), and the true model of the trees."""
 
     train: Treebank
     dev: Treebank
@@ -68,15 +71,17 @@ class PlantedTreebank:
 
 @dataclass(frozen=True, eq=False)
 class _SentenceCodes:
-    """Sentences of planted trees as codes.  [sentences, time] each"""
+    """Sentences of planted trees as codes.
 
-    inside: np.ndarray  # false after the end of a sentence
-    lemma: np.ndarray
-    ending: np.ndarray
+    Each array has the shape [sentences, time]."""
+
+    inside: np.ndarray  # bool, false after the end of a sentence
+    lemma: np.ndarray  # codes into the lemmas
+    ending: np.ndarray  # codes into ENDINGS
 
     @property
     def upos(self) -> np.ndarray:
-        """The part of speech of each planted word."""
+        """The part of speech of each word in sentences of planted trees: codes into UPOS, [sentences, time]."""
         return self.lemma // LEMMAS
 
     def part(self, begin: int, end: int) -> _SentenceCodes:
@@ -87,13 +92,15 @@ class _SentenceCodes:
 def planted_treebank(
     seed: int = 0, train: int = 1000, dev: int = 300, test: int = 300, nonprojective: float = 0.05
 ) -> PlantedTreebank:
-    """Planted trees; `nonprojective` is the approximate share of non-projective arcs."""
+    """Draw a treebank of planted trees, in train, dev and test.
+
+    `nonprojective` is the approximate share of non-projective arcs."""
     sizes = {"train": train, "dev": dev, "test": test}
     for name, size in sizes.items():
         if size < 1:
             raise UserError(f"data.{name} is {size}, expected at least one sentence")
     words, tables, pilot, texts, trees = (np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(5))
-    chain = words.dirichlet(np.full(len(UPOS), 0.7), len(UPOS))  # [upos before, upos]
+    chain = words.dirichlet(np.full(len(UPOS), 0.7), len(UPOS))  # [upos before, upos], probabilities
     truth = _choose_distance(_draw_truth(tables, _spell(words)), _draw_text(pilot, chain, PILOT), nonprojective, seed)
     text = _draw_text(texts, chain, train + dev + test)
     heads = draw_trees(trees, truth, text)
@@ -107,7 +114,7 @@ def planted_treebank(
 
 
 def _spell(rng: np.random.Generator) -> tuple[str, ...]:
-    """Random spellings of all lemmas for planted trees, by part of speech."""
+    """Planted trees: draw the spellings of all lemmas, by part of speech."""
     syllables = [a + b for a, b in product(CONSONANTS, VOWELS)]
     stems = [a + b for a, b in product(syllables, syllables)]
     chosen = iter(rng.permutation(len(stems))[: len(UPOS) * LEMMAS].tolist())
@@ -115,7 +122,7 @@ def _spell(rng: np.random.Generator) -> tuple[str, ...]:
 
 
 def _draw_truth(rng: np.random.Generator, lemmas: tuple[str, ...]) -> Truth:
-    """A random model of planted trees in which distance has no effect yet."""
+    """Planted trees: draw the true model, in which distance has no effect yet."""
     pos, pairs = len(UPOS), len(PAIR_MASS)
     right, first = (
         STRENGTH * rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.5, shape)
@@ -132,10 +139,12 @@ def _draw_truth(rng: np.random.Generator, lemmas: tuple[str, ...]) -> Truth:
 
 
 def _choose_distance(truth: Truth, text: _SentenceCodes, nonprojective_share: float, seed: int) -> Truth:
-    """The model of planted trees with the effect of distance for a share of non-projective arcs, by bisection."""
+    """Planted trees: choose the effect of distance that gives a share of non-projective arcs, by bisection.
+
+    Returns the model with the chosen effect of distance; `text` has sample sentences."""
 
     def share(effect: float) -> tuple[float, Truth]:
-        """The share of non-projective arcs under an effect of distance, and the model."""
+        """The share of non-projective arcs in planted trees under an effect of distance, and the model."""
         tried = Truth(**{**vars(truth), "distance": -effect * np.log2(BINS)})
         heads = draw_trees(np.random.default_rng(seed), tried, text)[text.inside]
         offsets = np.concatenate([[0], np.cumsum(text.inside.sum(axis=1))])
@@ -154,7 +163,7 @@ def _choose_distance(truth: Truth, text: _SentenceCodes, nonprojective_share: fl
 
 
 def _draw_text(rng: np.random.Generator, chain: np.ndarray, sentences: int) -> _SentenceCodes:
-    """Random sentences for planted trees: parts of speech from a Markov chain, lemmas and endings."""
+    """Planted trees: draw sentences with parts of speech from a Markov chain, lemmas and endings."""
     lengths = SHORTEST + rng.poisson(MEAN_LENGTH - SHORTEST, sentences)
     shape = sentences, int(lengths.max(initial=0))
     bounds = np.cumsum(chain, axis=1)
@@ -170,7 +179,7 @@ def _draw_text(rng: np.random.Generator, chain: np.ndarray, sentences: int) -> _
 
 
 def draw_trees(rng: np.random.Generator, truth: Truth, text: _SentenceCodes) -> np.ndarray:
-    """Draw a random dependency tree for each sentence: heads from 1 on, 0 for the root, int64 [sentences, time]"""
+    """Draw a planted tree for each sentence: heads from 1 on, 0 for the root, int64 [sentences, time]."""
     heads = np.zeros(text.inside.shape, dtype=np.int64)
     for begin in range(0, len(heads), CHUNK):
         part = text.part(begin, begin + CHUNK)
@@ -179,11 +188,13 @@ def draw_trees(rng: np.random.Generator, truth: Truth, text: _SentenceCodes) -> 
 
 
 def _arc_weights(truth: Truth, text: _SentenceCodes) -> tuple[np.ndarray, np.ndarray]:
-    """Weights of arcs between words [sentences, head, word] and from the root [sentences, word].
+    """Planted trees: weights of arcs between words and from the root.
 
-    The weight of an arc is exp(score), divided by that of the best arc to the word; 0 outside of the sentence."""
+    Returns [sentences, head, word] and [sentences, word]. The weight of an arc is exp(score), divided by the largest
+    exp(score) of all arcs from other words to the same word. Root weights are also divided by the largest root weight
+    of the sentence. Outside of the sentence, weights are 0."""
     place = np.arange(text.inside.shape[1])
-    side = np.where(place > place[:, None], RIGHT, LEFT)  # [head, word], the side of the head on which the word is
+    side = np.where(place > place[:, None], RIGHT, LEFT)  # [head, word]: on which side of the head the word is
     upos = text.upos
     scores = truth.direction[upos[:, :, None], upos[:, None, :], side]
     scores = scores + truth.valency[text.lemma[:, :, None], upos[:, None, :]]
@@ -191,38 +202,38 @@ def _arc_weights(truth: Truth, text: _SentenceCodes) -> tuple[np.ndarray, np.nda
     roots = truth.root[upos] + truth.distance[distance_bin(place + 1)]
     possible = text.inside[:, :, None] & text.inside[:, None, :] & (place != place[:, None])
     scores = np.where(possible, scores, -np.inf)
-    best = np.where(text.inside, scores.max(axis=1), 0)  # sentences have at least two words
+    best = np.where(text.inside, scores.max(axis=1), 0)  # finite: sentences have at least two words
     roots = np.where(text.inside, roots - best, -np.inf)
     return np.exp(scores - best[:, None]), np.exp(roots - roots.max(axis=1, keepdims=True))
 
 
 def distance_bin(distance: np.ndarray) -> np.ndarray:
-    """The bin of the distance of each arc; 0, which no arc has, counts as 1."""
+    """Planted trees: the bin of the distance of each arc; distance 0, which no arc has, counts as 1."""
     return np.maximum(np.searchsorted(BINS, distance, side="right") - 1, 0)
 
 
 def _draw_heads(rng: np.random.Generator, arcs: np.ndarray, roots: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Draw random trees with one root exactly: the root, then the head of each word given the heads drawn before.
+    """Draw planted trees exactly: the root, then the head of each word given the heads drawn before.
 
-    By the matrix-tree theorem, the weights of all trees with a root sum to the determinant of a Laplacian matrix. The
-    inverse of the matrix gives the probabilities of arcs.
-    [sentences, head, word], [sentences, word], [sentences, time] to [sentences, time]
+    By the matrix-tree theorem, the weights of all trees with a given root sum to the determinant of a Laplacian matrix.
+    The inverse of the matrix gives the probabilities of arcs. From `arcs` [sentences, head, word], `roots` [sentences,
+    word] and `inside` [sentences, time] to heads [sentences, time].
     """
     sentences, time = np.arange(len(inside)), inside.shape[1]
     laplacian = -arcs  # [sentences, head, word]
     laplacian[:, range(time), range(time)] = np.where(inside, arcs.sum(axis=1), 1)
     rooted = laplacian.copy()
     rooted[:, 0] = roots
-    root = _draw(rng, roots * np.linalg.inv(rooted)[:, :, 0])  # probability of each root, Koo et al. (2007)
+    root = _draw(rng, roots * np.linalg.inv(rooted)[:, :, 0])  # by probabilities of roots, Koo et al. (2007)
     laplacian[sentences, root], laplacian[sentences, :, root] = 0, 0
     laplacian[sentences, root, root] = 1
     inverse, heads = np.linalg.inv(laplacian), np.zeros(inside.shape, dtype=np.int64)
     for word in range(time):
-        open_ = np.flatnonzero(inside[:, word] & (root != word))  # sentences where this word needs a head
+        open_ = np.flatnonzero(inside[:, word] & (root != word))  # sentences where the word needs a head
         odds = inverse[open_, word, word][:, None] - np.where(_is(root[open_], time), 0, inverse[open_, word])
         head = _draw(rng, arcs[open_, :, word] * odds)
         heads[open_, word] = head + 1
-        # With the arc fixed, the Laplacian's column of the word changes: a rank-one update of the inverse.
+        # The drawn arc changes the word's column of the Laplacian: a rank-one update of the inverse.
         from_root = (head == root[open_])[:, None]
         column = inverse[open_, :, word] - np.where(from_root, 0, inverse[open_, :, head])
         row = inverse[open_, word] / column[:, word][:, None]
@@ -232,18 +243,20 @@ def _draw_heads(rng: np.random.Generator, arcs: np.ndarray, roots: np.ndarray, i
 
 
 def _is(codes: np.ndarray, count: int) -> np.ndarray:
-    """One-hot rows for the codes of heads: bool [rows, count]"""
+    """Planted trees: one-hot rows for the codes of heads, bool [rows, count]."""
     return codes[:, None] == np.arange(count)
 
 
 def _draw(rng: np.random.Generator, mass: np.ndarray) -> np.ndarray:
-    """A random head for each row of masses, which need not sum to 1 and may be slightly negative.  [rows, heads]"""
+    """Planted trees: draw a random head for each row of masses [rows, heads].
+
+    The masses of a row are proportional to probabilities; rounding may make them slightly negative."""
     bounds = np.cumsum(np.maximum(mass, 0), axis=1)
     return (rng.random((len(mass), 1)) * bounds[:, -1:] >= bounds[:, :-1]).sum(axis=1)
 
 
 def _written(truth: Truth, text: _SentenceCodes, heads: np.ndarray) -> Sequence[str]:
-    """The planted trees of all sentences as lines of CoNLL-U."""
+    """Write planted trees as lines of CoNLL-U."""
     lines = []
     for k, inside in enumerate(text.inside):
         codes = (part[k, inside].tolist() for part in (text.lemma, text.upos, text.ending, heads))
@@ -260,7 +273,7 @@ def _written(truth: Truth, text: _SentenceCodes, heads: np.ndarray) -> Sequence[
 
 
 def _read(source: str, lines: Sequence[str]) -> Treebank:
-    """The planted treebank that lines of CoNLL-U describe."""
+    """Read the treebank of planted trees from lines of CoNLL-U."""
     reader = TreeReader(source)
     reader.take(lines)
     reader.end()

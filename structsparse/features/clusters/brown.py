@@ -1,10 +1,10 @@
 """Brown clustering (Brown et al. 1992): a binary tree of word classes, from the bigrams of a text.
 
-The algorithm is the windowed one of Liang (2005). Each of the most frequent words starts as a class. Each further word
-is added as a class, and then one pair of classes is merged: the pair whose merge loses the least average mutual
+The algorithm keeps a window of classes (Liang 2005). Each of the most frequent words starts as a class. Each further
+word is added as a class, and then one pair of classes is merged: the pair whose merge loses the least average mutual
 information of neighbouring classes. At the end the remaining classes are merged to one, which makes the tree. The
-window is the only approximation: each merge is the best of all pairs (kernels/features/brown.py).
-"""
+window is the only approximation: each merge is the best of all pairs of classes in the window
+(kernels/features/brown.py)."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from structsparse.base import cache
 from structsparse.base.errors import UserError
 from structsparse.kernels.features import brown as kernel
 
-NAMED = 3  # words in the name of a class
+NAMED = 3  # largest number of words in the name of a tree node
 
 
 @dataclass(frozen=True)
 class WordTree:
-    """A binary tree of word classes.
+    """A binary tree of word classes, as Brown clustering makes it.
 
     Nodes 0 .. classes - 1 are classes; then comes one node for each merge, the root last. The words below a node are
     order[begins[node] : ends[node]]."""
 
     words: tuple[str, ...]  # the word of each code
-    frequency: np.ndarray  # int64 [words], occurrences of each code in the text
-    leaf: np.ndarray  # int32 [words], the class of each code, -1 for words that are not in the text
-    children: np.ndarray  # int32 [classes - 1, 2], the nodes below each merge; the first has bit 0
-    losses: np.ndarray  # float64 [classes - 1], average mutual information lost by each merge, in nats
+    frequency: np.ndarray  # int64 [words] number of occurrences of each code in the text
+    leaf: np.ndarray  # int32 [words] the class of each code, -1 for words that are not in the text
+    children: np.ndarray  # int32 [classes - 1, 2] the two nodes of each merge, the one with bit 0 first
+    losses: np.ndarray  # float64 [classes - 1] average mutual information lost by each merge, in nats
 
     @property
     def classes(self) -> int:
-        """The number of word classes, which are the leaves of the tree."""
+        """Brown tree: the number of word classes, which are the leaves of the tree."""
         return len(self.children) + 1
 
     @property
     def nodes(self) -> int:
-        """The number of nodes of the word tree: leaves and merges."""
+        """Brown tree: the number of nodes, which are leaves and merges of word classes."""
         return len(self.children) + self.classes
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """The number of words below each node: int64 [nodes]"""
+        """Brown tree: the number of words below each node: int64 [nodes]"""
         sizes = np.zeros(self.nodes, np.int64)
         sizes[: self.classes] = np.bincount(self.leaf[self.leaf >= 0], minlength=self.classes)
         for k, (left, right) in enumerate(self.children.tolist()):
@@ -55,7 +55,7 @@ class WordTree:
 
     @cached_property
     def begins(self) -> np.ndarray:
-        """The position in `order` of the first word below each node: int64 [nodes]"""
+        """Brown tree: the position in `order` of the first word below each node: int64 [nodes]"""
         begins = np.zeros(self.nodes, np.int64)
         for k in range(len(self.children) - 1, -1, -1):
             left, right = self.children[k]
@@ -65,18 +65,20 @@ class WordTree:
 
     @property
     def ends(self) -> np.ndarray:
-        """The position in `order` after the last word below each node: int64 [nodes]"""
+        """Brown tree: the position in `order` after the last word below each node: int64 [nodes]"""
         return self.begins + self.sizes
 
     @cached_property
     def order(self) -> np.ndarray:
-        """Codes of words, class after class as in the tree, the most frequent words of a class first: int64 [words]"""
+        """Brown tree: the codes of all clustered words, class after class: int64 [words]
+
+        Classes have the order of the leaves in the tree. The most frequent words of a class come first."""
         clustered = np.flatnonzero(self.leaf >= 0)
         return clustered[np.lexsort((clustered, -self.frequency[clustered], self.begins[self.leaf[clustered]]))]
 
     @cached_property
     def bits(self) -> list[str]:
-        """The path from the root of the word tree to each node, as a string of bits."""
+        """Brown tree: the path from the root to each node, as a string of bits."""
         bits = [""] * self.nodes
         for k in range(len(self.children) - 1, -1, -1):
             left, right = self.children[k].tolist()
@@ -84,11 +86,11 @@ class WordTree:
         return bits
 
     def codes(self, node: int) -> np.ndarray:
-        """The codes of the words below a node."""
+        """Brown tree: the codes of the words below a node."""
         return self.order[self.begins[node] : self.begins[node] + self.sizes[node]]
 
     def name(self, node: int) -> str:
-        """The name of a node of the word tree: `cluster 0110: monday tuesday sunday ... (9 words)`"""
+        """Brown tree: the name of a node, such as `cluster 0110: monday tuesday sunday ... (9 words)`."""
         codes = self.codes(node)
         most = codes[np.lexsort((codes, -self.frequency[codes]))][:NAMED]
         rest = f" ... ({len(codes)} words)" if len(codes) > NAMED else ""
@@ -96,10 +98,10 @@ class WordTree:
 
 
 def brown_tree(documents, classes: int = 5000, megabytes: int = 0) -> WordTree:
-    """The tree of Brown clusters of the words of documents; bigrams do not cross documents.
+    """The tree of Brown clusters of the words of documents.
 
-    Words are ranked by frequency, ties by code. With fewer words than classes, each word is a class. `megabytes` limits
-    the cache of results."""
+    Bigrams do not cross documents. Words are ranked by frequency, ties by code. With fewer words than classes, each
+    word is a class. `megabytes` limits the cache of results."""
     if type(classes) is not int or classes < 1:
         raise UserError(f"Brown clustering into {classes!r} classes: expected a whole number of at least 1")
     if not len(documents.tokens):
@@ -112,7 +114,9 @@ def brown_tree(documents, classes: int = 5000, megabytes: int = 0) -> WordTree:
 
 
 def _cluster(tokens: np.ndarray, offsets: np.ndarray, classes: int) -> dict[str, np.ndarray]:
-    """Cluster words by Brown's method: arrays leaf [codes], children [2 (classes - 1)] and losses [classes - 1]"""
+    """Brown clustering of coded words, as arrays: leaf [codes], children [2 (classes - 1)], losses [classes - 1]
+
+    offsets: the first token of each document, then the number of tokens"""
     frequency = np.bincount(tokens)
     ranked = np.argsort(-frequency, kind="stable")[: np.count_nonzero(frequency)]
     rank = np.full(len(frequency), -1, np.int64)
@@ -128,11 +132,13 @@ def _cluster(tokens: np.ndarray, offsets: np.ndarray, classes: int) -> dict[str,
 
 
 def bigrams(ranks: np.ndarray, offsets: np.ndarray, words: int) -> tuple:
-    """Bigram counts of documents: how often each word comes first and second [2, words], and neighbours of each word.
+    """Brown clustering: bigram counts of documents, and the neighbours of each word.
 
-    Neighbours are (offsets, words, counts) of the words after each word, and the same of the words before each word."""
+    The counts [2, words] say how often each word comes first and second in a bigram. Neighbours are (offsets, words,
+    counts) of the words after each word, and the same of the words before each word."""
     inside = np.ones(len(ranks), bool)
-    inside[np.asarray(offsets[1:-1])[np.asarray(offsets[1:-1]) < len(ranks)]] = False  # first words of documents
+    # the first word of a document is not the second word of a bigram
+    inside[np.asarray(offsets[1:-1])[np.asarray(offsets[1:-1]) < len(ranks)]] = False
     second = np.flatnonzero(inside[1:]) + 1
     left, right = ranks[second - 1], ranks[second]
     totals = np.stack([np.bincount(left, minlength=words), np.bincount(right, minlength=words)])
@@ -140,28 +146,33 @@ def bigrams(ranks: np.ndarray, offsets: np.ndarray, words: int) -> tuple:
 
 
 def _neighbours(of: np.ndarray, neighbour: np.ndarray, words: int) -> tuple:
-    """(offsets, words, counts) of the distinct neighbours of each word."""
+    """Brown clustering: (offsets, words, counts) of the distinct neighbours of each word.
+
+    Word w has the neighbours words[offsets[w] : offsets[w + 1]]. The input has each occurrence of a pair of words:
+    `of` and its `neighbour`."""
     pairs, counts = np.unique(of.astype(np.int64) * words + neighbour, return_counts=True)
     offsets = np.searchsorted(pairs, np.arange(words + 1) * words)
     return offsets, (pairs % words).astype(np.int32), counts.astype(np.int32)
 
 
 def _logarithms(most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Fixed-point tables of x log x and log x for x = 0 .. 2 most, in units of 2^-SHIFT; 0 at 0"""
+    """Brown clustering: tables of x log x and log x for the counts x = 0 .. 2 most, as fixed-point numbers.
+
+    The unit is 2^-SHIFT. Both tables are 0 at x = 0."""
     x = np.arange(2 * most + 1, dtype=np.float64)
     log = np.log(np.maximum(x, 1))
     return tuple(np.rint(np.ldexp(values, kernel.SHIFT)).astype(np.int64) for values in (x * log, log))
 
 
 def _tree(merges: np.ndarray, words: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """The word tree of the merges of Brown clustering: the class of each rank, and the children of each merge.
+    """Brown clustering: the word tree of the merges, as the class of each rank and the children of each merge.
 
-    Classes are numbered by their most frequent words."""
+    Classes are numbered by the ranks of their most frequent words."""
     above = np.arange(words)
     for one, other in merges[: words - classes].tolist():
-        above[other] = one  # one < other, and `other` is not a class any more
+        above[other] = one  # class `other` is merged into class `one`, and one < other
     for word in range(words):
-        above[word] = above[above[word]]  # smaller numbers are resolved already
+        above[word] = above[above[word]]  # above[word] <= word, and smaller words have their final class
     firsts, leaf = np.unique(above, return_inverse=True)
     node = np.empty(words, np.int64)
     node[firsts] = np.arange(classes)
@@ -173,7 +184,9 @@ def _tree(merges: np.ndarray, words: int, classes: int) -> tuple[np.ndarray, np.
 
 
 def mutual_information(tokens: np.ndarray, offsets: np.ndarray, class_of: np.ndarray) -> float:
-    """Average mutual information of neighbouring word classes, in nats; class_of [codes] is the class of each word."""
+    """Brown clustering: average mutual information of neighbouring word classes, in nats.
+
+    class_of [codes]: the class of each word"""
     totals, (bounds, second, counts), _ = bigrams(class_of[tokens], offsets, int(class_of.max()) + 1)
     first = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     total = counts.sum()

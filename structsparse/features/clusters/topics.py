@@ -11,19 +11,19 @@ import numpy as np
 from structsparse.base import cache
 from structsparse.base.errors import UserError
 
-NAMED = 3  # words in the name of a topic
+NAMED = 3  # largest number of words in the name of a topic
 
 
 @dataclass(frozen=True)
 class Topics:
-    """The most probable words of each topic, in order of probability."""
+    """Topics of documents: the most probable words of each topic, in order of probability."""
 
-    words: tuple[str, ...]
-    codes: np.ndarray  # int32, codes of the words, topic after topic
-    sizes: np.ndarray  # int64 [topics], number of words of each topic; fewer than requested if the topic has fewer
+    words: tuple[str, ...]  # the word of each code
+    codes: np.ndarray  # int32, codes of the most probable words, topic after topic
+    sizes: np.ndarray  # int64 [topics] number of words of each topic, at most the requested number
 
     def name(self, topic: int) -> str:
-        """The name of a topic: `topic 17: space orbit launch ...`"""
+        """The name of a topic, such as `topic 17: space orbit launch ...`."""
         begin = int(self.sizes[:topic].sum())
         first = self.codes[begin : begin + min(NAMED, int(self.sizes[topic]))]
         rest = " ..." if self.sizes[topic] > NAMED else ""
@@ -33,10 +33,10 @@ class Topics:
 def lda(
     documents, topics: int = 1000, top: int = 10, iterations: int = 100, seed: int = 0, megabytes: int = 0
 ) -> Topics:
-    """The topics of documents by Gibbs sampling, each with at most `top` most probable words.
+    """Topics of documents by latent Dirichlet allocation, each with at most `top` most probable words.
 
-    The same seed gives the same topics. A topic has no words that were never drawn for the topic. `megabytes` limits
-    the cache of results."""
+    The same seed gives the same topics. A word that was never drawn for a topic is left out of this topic.
+    `megabytes` limits the cache of results."""
     options = {"topics": topics, "top": top, "iterations": iterations}
     for name, number in options.items():
         if type(number) is not int or number < 1:
@@ -52,7 +52,7 @@ def lda(
 
 
 def _tomotopy():
-    """Import the package tomotopy; the error for a missing package says how to install it."""
+    """Topics: import the package tomotopy; the error for a missing package says how to install it."""
     try:
         import tomotopy
     except ImportError as error:
@@ -65,7 +65,7 @@ def _sampled(tomotopy, documents, topics: int, top: int, iterations: int, seed: 
 
     Words are passed to tomotopy as the digits of their codes, so that no word is empty or split."""
     model = tomotopy.LDAModel(k=topics, seed=seed)
-    model.optim_interval = 0  # equal priors for all topics; fitted priors leave half of 1000 topics empty
+    model.optim_interval = 0  # keep equal priors of topics; with fitted priors, half of 1000 topics are empty
     digits = [str(code) for code in range(len(documents.words))]
     offsets = documents.offsets.tolist()
     for begin, end in zip(offsets[:-1], offsets[1:], strict=True):

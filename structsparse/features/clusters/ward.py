@@ -1,10 +1,10 @@
 """Ward's tree over word vectors: a binary tree of clusters of words that occur in similar contexts.
 
-Vectors are the singular vectors of positive pointwise mutual information in a window (Bullinaria and Levy 2007, Levy
-and Goldberg 2014), scaled to length 1. Ward's method (1963) always merges the pair of classes that adds least to the
-squared distances from the means. The tree is made from the most frequent words; each further word joins the class of
-the nearest frequent word.
-"""
+Word vectors start from the positive pointwise mutual information of words in a window (Bullinaria and Levy 2007). A
+singular value decomposition reduces the dimensions (Levy and Goldberg 2014), and the vectors are scaled to length 1.
+Ward's method (1963) always merges two clusters whose merge adds least to the squared distances of vectors from
+cluster means. The tree is made from the most frequent words; each further word joins the class of the nearest
+frequent word."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from structsparse.base import cache
 from structsparse.base.errors import UserError
 from structsparse.features.clusters.brown import WordTree
 
-SMOOTHING = 0.75  # power of a neighbour's frequency, so that rare neighbours count less
-BLOCK = 2048  # words compared at a time
+SMOOTHING = 0.75  # exponent of a neighbour's frequency, so that rare neighbours have less information
+BLOCK = 2048  # number of word vectors that are compared with all candidates at a time
 
 
 def ward_tree(documents, classes: int = 5000, dimensions: int = 40, window: int = 5, megabytes: int = 0) -> WordTree:
@@ -38,12 +38,14 @@ def ward_tree(documents, classes: int = 5000, dimensions: int = 40, window: int 
     frequency = np.bincount(documents.tokens, minlength=len(documents.words))
     leaf = np.full(len(documents.words), -1, np.int32)
     leaf[: len(arrays["leaf"])] = arrays["leaf"]
-    losses = arrays["losses"].view(np.float64)  # the cache holds integers
+    losses = arrays["losses"].view(np.float64)  # the cache holds the bits of the float64 numbers as int64
     return WordTree(tuple(documents.words), frequency, leaf, arrays["children"].reshape(-1, 2), losses)
 
 
 def _tree(tokens: np.ndarray, offsets: np.ndarray, classes: int, dimensions: int, window: int) -> dict:
-    """Cluster words by Ward's method: leaf [codes], children [2 (classes - 1)], losses [classes - 1] as int64 bits"""
+    """Ward's tree of coded words, as arrays: leaf [codes], children [2 (classes - 1)], losses [classes - 1]
+
+    Losses are the bits of float64 numbers, stored as int64."""
     frequency = np.bincount(tokens)
     ranked = np.argsort(-frequency, kind="stable")[: np.count_nonzero(frequency)]
     rank = np.full(len(frequency), -1, np.int64)
@@ -65,18 +67,19 @@ def _tree(tokens: np.ndarray, offsets: np.ndarray, classes: int, dimensions: int
 def word_vectors(
     ranks: np.ndarray, offsets: np.ndarray, words: int, contexts: int, dimensions: int, window: int
 ) -> np.ndarray:
-    """Word vectors of length 1: float64 [words, dimensions]; zero for words without informative neighbours
+    """Word vectors of length 1 for Ward's tree: float64 [words, dimensions]
 
-    The `contexts` most frequent words count as neighbours; their mutual information matrix gives the dimensions."""
+    Words without informative neighbours have the vector zero. The `contexts` most frequent words count as
+    neighbours. The dimensions are singular vectors of the mutual information of words and neighbours."""
     contexts = min(contexts, words)
     information = neighbour_information(ranks, offsets, words, contexts, window)
     if min(contexts, words) <= dimensions:
         _, values, right = np.linalg.svd(information[:contexts].toarray(), full_matrices=False)
     else:
-        start = np.random.default_rng(0).standard_normal(contexts)  # makes the result deterministic
+        start = np.random.default_rng(0).standard_normal(contexts)  # makes the result of svds deterministic
         _, values, right = sparse.linalg.svds(information[:contexts], dimensions, v0=start)
     scale = np.where(values > values.max(initial=0) * 1e-9, values, np.inf) ** -0.5
-    vectors = information @ (right.T * scale)  # for the frequent words: left * sqrt(values)
+    vectors = information @ (right.T * scale)  # for the frequent words this equals left singular vectors * sqrt(values)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
 
@@ -84,7 +87,7 @@ def word_vectors(
 def neighbour_information(
     ranks: np.ndarray, offsets: np.ndarray, words: int, contexts: int, window: int
 ) -> sparse.csr_array:
-    """Positive pointwise mutual information of words with their most frequent neighbours: [words, contexts]"""
+    """Word vectors of Ward's tree: positive pointwise mutual information of words and neighbours: [words, contexts]"""
     document = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     counts = sparse.csr_array((words, contexts))
     for distance in range(1, window + 1):
@@ -103,6 +106,6 @@ def neighbour_information(
 
 
 def nearest(vectors: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """The number of the candidate vector with the largest cosine, for each word vector: int64 [vectors]"""
+    """Ward's tree: the number of the candidate vector with the largest cosine, for each word vector: int64 [vectors]"""
     blocks = [vectors[k : k + BLOCK] @ candidates.T for k in range(0, len(vectors), BLOCK)]
     return np.concatenate([block.argmax(1) for block in blocks] or [np.empty(0, np.int64)])

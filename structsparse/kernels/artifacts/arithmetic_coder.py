@@ -1,10 +1,11 @@
-"""Kernels of an adaptive binary arithmetic coder: compresses symbols to about as many bits as their entropy.
+"""Kernels of an adaptive binary arithmetic coder: compress symbols to about as many bits as their entropy.
 
 A symbol of `width` bits is coded bit by bit, the highest bit first. The probability of each bit is estimated while
-coding, separately for each context and for each prefix of higher bits of the symbol: (ones + 1/2) / (all + 1)
-(Krichevsky and Trofimov 1981). All arithmetic is in integers, so that every machine writes and reads the same bytes.
+coding, separately for each context and for each prefix of higher bits of the symbol. The estimate is (ones + 1/2) /
+(all + 1) for `ones` 1 bits among `all` bits coded before (Krichevsky and Trofimov 1981). All arithmetic is in integers,
+so that every machine writes and reads the same bytes.
 
-The context of symbol i is contexts[i]. If chained[i], it is contexts[i] + 1 + the symbol before.
+The context of symbol i is contexts[i]. If chained[i] is true, the context is contexts[i] + 1 + symbols[i - 1] instead.
 """
 
 from __future__ import annotations
@@ -13,22 +14,25 @@ import numpy as np
 from numba import njit
 
 PLAIN = {"cache": True, "nogil": True}
-LONGEST = 1 << 14  # when the count of a bit value reaches this, both counts are halved, so older bits weigh less
-_SHIFT = 16
+LONGEST = 1 << 14  # when the count of 0 or 1 bits reaches this limit, both are halved, so older bits weigh less
+_SHIFT = 16  # probabilities are integers in units of 2^-16
 _ONE = 1 << _SHIFT
-_BYTE, _TOP, _WORD = 1 << 24, 0xFF000000, 0xFFFFFFFF
+_BYTE, _TOP, _WORD = 1 << 24, 0xFF000000, 0xFFFFFFFF  # least interval length; masks of the top byte and of 32 bits
 
 
 @njit(inline="always")
 def _zero_share(counts, node):
-    """Probability of a 0 bit for the arithmetic coder, in units of 2^-16: at least 1, less than 2^16."""
+    """Arithmetic coder kernel: the probability of a 0 bit in units of 2^-16, at least 1 and less than 2^16.
+
+    counts[node] holds the numbers of 0 bits and of 1 bits that were coded before in the same context.
+    """
     zeros, ones = np.int64(counts[node, 0]), np.int64(counts[node, 1])
     return min(max(((2 * zeros + 1) << _SHIFT) // (2 * (zeros + ones) + 2), 1), _ONE - 1)
 
 
 @njit(inline="always")
 def _count(counts, node, bit):
-    """Update the counts of the arithmetic coder with a coded bit."""
+    """Arithmetic coder kernel: add a coded bit to counts[node], and halve both counts at the limit."""
     counts[node, bit] += 1
     if counts[node, bit] == LONGEST:
         counts[node, 0] >>= 1
@@ -37,7 +41,7 @@ def _count(counts, node, bit):
 
 @njit(**PLAIN)
 def _carry(encoded, size):
-    """Propagate a carry of the arithmetic coder: add one to the big-endian number in encoded[:size]."""
+    """Arithmetic coder kernel: propagate a carry, that is, add one to the big-endian number in encoded[:size]."""
     size -= 1
     while encoded[size] == 255:
         encoded[size] = 0
@@ -47,10 +51,11 @@ def _carry(encoded, size):
 
 @njit(**PLAIN)
 def encode(symbols, contexts, chained, width, counts, encoded):
-    """Compress symbols by arithmetic coding into `encoded`; returns the number of bytes used.
+    """Arithmetic coder kernel: compress symbols into the array `encoded`; returns the number of bytes used.
 
-    `encoded` is uint8, with room for (2 * width + 1) bytes per symbol and 8 more. symbols uint8 or int32, contexts
-    int32, chained bool: [symbols]; counts uint16 [contexts << width, 2], zeros.
+    `symbols` (uint8 or int32), `contexts` (int32) and `chained` (bool) have one element per symbol. `encoded` (uint8)
+    needs room for 2 * width + 1 bytes per symbol and 8 more. `counts` (uint16 [2^width * number of contexts, 2]) must
+    be zero and receives the bit counts.
     """
     low, span, size = 0, _WORD, 0
     for i in range(len(symbols)):
@@ -76,21 +81,21 @@ def encode(symbols, contexts, chained, width, counts, encoded):
                 size += 1
                 low = (low << 8) & _WORD
                 span <<= 8
-    low = (low + _BYTE - 1) & (_TOP | (_WORD + 1))  # the number in the interval with the most trailing zeros
+    low = (low + _BYTE - 1) & (_TOP | (_WORD + 1))  # the number in the interval that ends in the most zeros
     if low > _WORD:
         _carry(encoded, size)
     encoded[size] = (low & _WORD) >> 24
     size += 1
-    while size and encoded[size - 1] == 0:  # the decoder reads zeros beyond the end
+    while size and encoded[size - 1] == 0:  # zeros at the end are dropped, as the decoder reads zeros beyond the end
         size -= 1
     return size
 
 
 @njit(**PLAIN)
 def decode(encoded, contexts, chained, width, counts, symbols):
-    """Decompress arithmetic-coded bytes into `symbols` [contexts]; returns the number of bytes read.
+    """Arithmetic coder kernel: decompress bytes into the array `symbols`; returns the number of bytes read.
 
-    Bytes after these are ignored.
+    Bytes after the returned number are not read. The other arguments are as in `encode`.
     """
     span, value, position = _WORD, 0, 0
     for _ in range(4):

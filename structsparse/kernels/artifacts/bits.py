@@ -1,4 +1,4 @@
-"""Kernels for bit packing: numbers of a few bits each, side by side in bytes, the highest bit first."""
+"""Kernels for bit packing: numbers of a few bits each are packed into bytes without gaps, the highest bit first."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ PLAIN = {"cache": True, "nogil": True}
 
 @njit(**PLAIN)
 def write_bits(numbers, width, packed, position):
-    """Append the lowest `width` bits of each number to packed bytes; returns the bit position after them.
+    """Bit packing kernel: append the lowest `width` bits of each number to the packed bytes.
 
-    numbers: uint64. packed: uint8, zeros from bit `position` on.
+    `numbers` are uint64. `packed` (uint8) is zero from the bit `position` on. Returns the bit position after the last
+    number.
     """
     for number in numbers:
         left = width
@@ -28,7 +29,7 @@ def write_bits(numbers, width, packed, position):
 
 @njit(**PLAIN)
 def read_bits(packed, position, width, numbers):
-    """Read packed numbers of `width` bits into `numbers` (uint64); returns the bit position after them."""
+    """Bit packing kernel: read numbers of `width` bits into `numbers` (uint64); returns the next bit position."""
     for i in range(len(numbers)):
         left, number = width, 0
         while left > 0:

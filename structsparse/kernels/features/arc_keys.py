@@ -1,4 +1,4 @@
-"""Kernels for the keys of dependency arc features: hashes of head, modifier, words between and distance, added up.
+"""Kernels for arc keys, the hashed features of dependency arcs: sums of hashes of head, modifier, distance and between.
 
 A finaliser then mixes the bits of the sum. The hashes of a token are added up once per token. So a template costs three
 additions per arc, however many atoms it has. The tokens of a sentence follow its root. A sentence of n words has n * n
@@ -12,16 +12,16 @@ from numba import njit
 
 from structsparse.kernels.features.keys import BLOCK, PLAIN, look_up, write_block
 
-SPREAD = np.uint64(0xD6E8FEB86659FD93)
-_HALF = np.uint64(32)
+SPREAD = np.uint64(0xD6E8FEB86659FD93)  # multiplier of the hash finaliser
+_HALF = np.uint64(32)  # half of the bits of a key
 BINS = 7  # bins of the distance between head and modifier: 1, 2, 3, 4, 5, 6 to 10, more
-NEAR, FAR = 5, 10  # each distance up to NEAR is a bin of its own; beyond FAR is the last bin
-REQUESTED = -2  # marks a row whose first bag is to be found
+NEAR, FAR = 5, 10  # words: each distance up to NEAR has a bin of its own; distances beyond FAR share the last bin
+REQUESTED = -2  # value of `place` for a feature row whose first bag is searched
 
 
 @njit(inline="always")
 def finalized(key):
-    """Hash finaliser for the key of an arc feature: mixes all bits."""
+    """Arc keys kernel: the hash finaliser, which mixes all bits of the key of an arc feature."""
     key = (key ^ (key >> _HALF)) * SPREAD
     key = (key ^ (key >> _HALF)) * SPREAD
     return key ^ (key >> _HALF)
@@ -29,7 +29,7 @@ def finalized(key):
 
 @njit(inline="always")
 def side_and_distance(head, modifier):
-    """The side of the head of an arc and the bin of its distance, as one number below 2 * BINS."""
+    """Arc keys kernel: the direction of an arc and the bin of its length, as one number below 2 * BINS."""
     apart = abs(head - modifier)
     bin = apart - 1 if apart <= NEAR else NEAR + (apart > FAR)
     return BINS * (head > modifier) + bin
@@ -37,11 +37,11 @@ def side_and_distance(head, modifier):
 
 @njit(**PLAIN)
 def fold(starts, arcs, heads, modifiers, between, places, keys):
-    """Keys of the features of all arcs for one template: keys [arcs].
+    """Arc keys kernel: the keys [arcs] of one template on all arcs, from hashes of head, modifier, place and between.
 
-    Sentence s has its root at place starts[s] and its first arc at arcs[s]. heads, modifiers [places]: hashes of each
-    token as head and as modifier. between [arcs]: hashes of the words between, or [0] if the template has none. places
-    [2 * BINS]: hashes of side and distance.
+    Sentence s has its root at place starts[s] and its first arc at arcs[s]. heads and modifiers [places] are the hashes
+    of each token as head and as modifier. between [arcs] holds the hashes of the words between head and modifier; it is
+    empty if the template has none. places [2 * BINS] holds the hashes of direction and distance.
     """
     for s in range(len(starts) - 1):
         root, tokens, k = starts[s], starts[s + 1] - starts[s], arcs[s]
@@ -60,10 +60,12 @@ def fold(starts, arcs, heads, modifiers, between, places, keys):
 
 @njit(**PLAIN)
 def find(templates, starts, arcs, values, between, index, ids):
-    """Look up the arc features of all templates in the index: ids [arcs, templates] = feature rows, -1 if unknown.
+    """Arc keys kernel: look up the features of all arcs and templates in the feature index of a parser.
 
-    templates: (atoms, bounds [templates, 3], gaps, places) as in tasks/parsing/features/index.py; values [atoms,
-    places]; between [kinds, arcs]; index as in `keys.find`.
+    ids [arcs, templates] becomes the row of each feature, -1 if unknown. `templates` are the atoms, bounds [templates,
+    3], gaps and places. A gap is the kind of summary of the words between head and modifier, -1 for none; places are
+    hashes of distances. values [atoms, places] are hashes of tokens, and between [kinds, arcs] hashes of the words
+    between. `index` is as in the kernel for token features.
     """
     atoms, bounds, gaps, places = templates
     offsets, index_keys, rows, bits, begins, directories, masks = index
@@ -83,7 +85,7 @@ def find(templates, starts, arcs, values, between, index, ids):
 
 @njit(**PLAIN)
 def token_sums(atoms, bounds, values, ends):
-    """Sums of the hashes of each token as head and as modifier of an arc: ends [2, places].
+    """Arc keys kernel: sums of the hashes of each token, as head and as modifier of an arc: ends [2, places].
 
     atoms[bounds[0] : bounds[1]] and atoms[bounds[1] : bounds[2]] are the rows of values [atoms, places] to add.
     """
@@ -97,10 +99,12 @@ def token_sums(atoms, bounds, values, ends):
 
 @njit(**PLAIN)
 def between(starts, arcs, parts, classes, salts, hashes):
-    """Hashes of the words between the head and the modifier of each arc: hashes [kinds, arcs], of five kinds (BETWEEN).
+    """Arc keys kernel: hashes [kinds, arcs] of summaries of the words between head and modifier of each arc.
 
-    parts [places]: a bit for each part of speech; classes [places]: bits for verb, punctuation, conjunction; salts
-    [kinds]. The loop goes from each modifier outwards to both sides.
+    The five kinds are: the set of parts of speech; the number of verbs; of punctuation marks; of both; whether there is
+    a conjunction. parts [places] has one bit set for the part of speech. classes [places] has bits for verb,
+    punctuation and conjunction. salts [kinds] are numbers that make the hashes of each kind different. The loop goes
+    from each modifier outwards to both sides.
     """
     for s in range(len(starts) - 1):
         root, tokens = starts[s], starts[s + 1] - starts[s]
@@ -125,7 +129,10 @@ def between(starts, arcs, parts, classes, salts, hashes):
 
 @njit(**PLAIN)
 def first_places(ids, offsets, place, count):
-    """The first bag that contains each requested row: place [rows], for the `count` rows marked REQUESTED."""
+    """Arc keys kernel: find the first bag (an arc) that contains each requested row of the feature index.
+
+    place [rows] holds REQUESTED for `count` rows; for these rows it becomes the first bag.
+    """
     for bag in range(len(offsets) - 1):
         if count == 0:
             return

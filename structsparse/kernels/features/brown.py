@@ -1,26 +1,27 @@
 """Kernels of Brown clustering: merge repeatedly the two word classes whose merge loses the least mutual information.
 
 n_ij counts how often class j follows class i. l_i and r_i count how often class i comes first and second in a bigram of
-the text. a_i = sum_j n_ij and b_j = sum_i n_ij are sums over the classes of the window only. The mutual information
-times the length of the text is
+the text. a_i = sum_j n_ij and b_j = sum_i n_ij are sums over the current classes (the window) only. The mutual
+information times the length of the text is
 
-    sum_ij f(n_ij) - sum_i a_i log l_i - sum_j b_j log r_j + const,    f(x) = x log x,
+    sum_ij f(n_ij) - sum_i a_i log l_i - sum_j b_j log r_j + const,    f(x) = x log x.
 
-so that a merge of i and j costs (a_i + a_j) log(l_i + l_j) - a_i log l_i - a_j log l_j + the same of b, r - D_ij,
+So a merge of i and j loses (a_i + a_j) log(l_i + l_j) - a_i log l_i - a_j log l_j + the same of b, r - D_ij. Here D_ij
+is the increase of the sum of f by the merge:
 
     D_ij = sum_{k != i, j} g(n_ik, n_jk) + g(n_ki, n_kj)  +  f(n_ii + n_ij + n_ji + n_jj) - f(each of the four),
 
-    g(x, y) = f(x + y) - f(x) - f(y),  zero where x or y is.
+    g(x, y) = f(x + y) - f(x) - f(y), which is zero if x or y is zero.
 
-D is stored for all pairs. A merge of b into a changes D in the row of a. It also changes D of a pair if one class of
-the pair neighbours b and the other neighbours a or b. So a merge costs the product of two short lists, not the square
-of the window. Logarithms are integers in units of 2^-SHIFT. So sums are exact in any order, without drift, and equal
-losses compare as equal.
+D is stored for all pairs. A merge of b into a changes D in the row of a. The merge also changes D of a pair if one
+class of the pair neighbours b and the other class neighbours a or b. So the cost of a merge is the product of the
+lengths of two short lists, not the square of the number of classes. Logarithms are integers in units of 2^-SHIFT. So
+sums are exact in any order, and equal losses compare as equal.
 
-A pair of classes is stored in one row: that of the class whose most frequent word is rarer. So a new word occurs in no
-other row. Each row stores its least loss, and a lower bound of all its other losses. When a loss falls, both are
-updated at once. When the least loss may have risen, the row is stale: only a lower bound of all its losses is known. A
-stale row is searched again when no other row is below its bound.
+The loss of a pair belongs to one row: the row of the class whose most frequent word is rarer. So a new word, which is
+rarer than all words before, occurs in no other row. Each row stores its least loss, and a lower bound of its other
+losses. When a loss falls, both are updated at once. When the least loss may have risen, the row is stale: only a lower
+bound of all its losses is known. A stale row is searched again when no other row has a lower bound below it.
 """
 
 from typing import NamedTuple
@@ -29,54 +30,54 @@ import numpy as np
 from numba import njit
 
 PLAIN = {"cache": True, "nogil": True}
-SHIFT = 30
-_NEVER = np.int64(2**62)
+SHIFT = 30  # logarithms are integers in units of 2^-SHIFT
+_NEVER = np.int64(2**62)  # larger than every loss
 
 
 class Lists(NamedTuple):
-    """Neighbours of each class in bigrams, on one side (after or before), in any order.
+    """Brown clustering kernels: the neighbours of each class in bigrams, on one side (after or before).
 
-    Row s has lengths[s] neighbours; a class is not its own neighbour.
+    Row s lists the lengths[s] neighbours of class s in any order; a class is not its own neighbour.
     """
 
-    slots: np.ndarray  # [slots, slots] the neighbours
-    counts: np.ndarray  # [slots, slots] bigram counts of the neighbours
-    lengths: np.ndarray  # [slots] number of neighbours
+    slots: np.ndarray  # [slots, slots] row s: the neighbours of class s
+    counts: np.ndarray  # [slots, slots] row s: the bigram counts of class s with its neighbours
+    lengths: np.ndarray  # [slots] number of neighbours of each class
 
 
 class Window(NamedTuple):
-    """The current classes of Brown clustering, one per slot, with the losses of their merges."""
+    """Brown clustering kernels: the current word classes, one per slot, and the losses of all merges of two classes."""
 
     after: Lists  # the classes that follow each class
     before: Lists  # the classes that precede each class
-    shared: np.ndarray  # D of the module docstring [slots, slots], symmetric
-    within: np.ndarray  # n_ii, bigrams within a class [slots]
-    inner: np.ndarray  # a and b, bigrams with classes of the window [2, slots]
-    total: np.ndarray  # l and r, bigrams with all words [2, slots]
-    alone: np.ndarray  # a log l + b log r [slots]
-    first: np.ndarray  # rank of the most frequent word of a class [slots]
-    bound: np.ndarray  # lower bound of the losses in a row [slots]
-    second: np.ndarray  # lower bound of the losses with all classes but the partner [slots]
-    partner: np.ndarray  # the class with the least loss in a row [slots]
-    exact: np.ndarray  # whether `bound` is the loss with the partner; False: the row is stale [slots]
-    active: np.ndarray  # the slots in use, up to number[0]
-    place: np.ndarray  # the place of a slot in active
-    number: np.ndarray  # number of classes [1]
-    scratch: np.ndarray  # [4, slots], zero between uses
-    xlogx: np.ndarray  # table of f(x) = x log x, fixed point
-    log: np.ndarray  # table of log x, fixed point
+    shared: np.ndarray  # [slots, slots] D_ij of the module docstring, symmetric
+    within: np.ndarray  # [slots] n_ii, the bigrams within each class
+    inner: np.ndarray  # [2, slots] a_i and b_i, the bigrams of each class with classes of the window
+    total: np.ndarray  # [2, slots] l_i and r_i, the bigrams of each class with all words
+    alone: np.ndarray  # [slots] a_i log l_i + b_i log r_i
+    first: np.ndarray  # [slots] rank of the most frequent word of each class
+    bound: np.ndarray  # [slots] lower bound of the losses in each row
+    second: np.ndarray  # [slots] lower bound of the losses in each row, except the loss with the partner
+    partner: np.ndarray  # [slots] the class with the least loss in each row (the partner), -1 for none
+    exact: np.ndarray  # [slots] whether `bound` is the loss with the partner; if not, the row is stale
+    active: np.ndarray  # [slots] the slots in use: active[: number[0]]
+    place: np.ndarray  # [slots] the index in `active` of each slot in use
+    number: np.ndarray  # [1] number of classes in the window
+    scratch: np.ndarray  # [4, slots] work memory, zero between uses
+    xlogx: np.ndarray  # table of f(x) = x log x in units of 2^-SHIFT, by x
+    log: np.ndarray  # table of log x in units of 2^-SHIFT, by x
 
 
 @njit(**PLAIN)
 def _lists(slots):
-    """Empty lists of neighbours of classes."""
+    """Brown clustering kernel: empty lists of the neighbours of each class."""
     pair = np.zeros((slots, slots), np.int32), np.zeros((slots, slots), np.int32)
     return Lists(pair[0], pair[1], np.zeros(slots, np.int64))
 
 
 @njit(**PLAIN)
 def window(slots, xlogx, log):
-    """A Brown clustering window without classes, with this number of slots."""
+    """Brown clustering kernel: an empty window of classes with this number of slots."""
     side = np.int64(slots)
     return Window(
         _lists(slots), _lists(slots), np.zeros((side, side), np.int64), np.zeros(side, np.int64),
@@ -89,15 +90,15 @@ def window(slots, xlogx, log):
 
 @njit(**PLAIN)
 def _gain(f, x, y):
-    """The gain in mutual information g(x, y) = f(x + y) - f(x) - f(y), for bigram counts x and y."""
+    """Brown clustering kernel: g(x, y) = f(x + y) - f(x) - f(y) with f(x) = x log x, for bigram counts x and y."""
     return f[x + y] - f[x] - f[y]
 
 
 @njit(**PLAIN)
 def loss(w, i, j):
-    """The mutual information lost by the merge of two Brown classes, times the length of the text.
+    """Brown clustering kernel: the mutual information that a merge of classes i and j loses.
 
-    The unit is 2^-SHIFT nats.
+    The loss is multiplied by the length of the text, and has the unit 2^-SHIFT nats.
     """
     left = (w.inner[0, i] + w.inner[0, j]) * w.log[w.total[0, i] + w.total[0, j]]
     right = (w.inner[1, i] + w.inner[1, j]) * w.log[w.total[1, i] + w.total[1, j]]
@@ -106,13 +107,16 @@ def loss(w, i, j):
 
 @njit(**PLAIN)
 def _update_alone(w, s):
-    """Recompute a log l + b log r of a Brown class."""
+    """Brown clustering kernel: recompute a log l + b log r of the class in slot s, a term of all its losses."""
     w.alone[s] = w.inner[0, s] * w.log[w.total[0, s]] + w.inner[1, s] * w.log[w.total[1, s]]
 
 
 @njit(**PLAIN)
 def _add_shared_information(w, i, j, more):
-    """Add `more` (>= 0) to D_ij of a pair of Brown classes, and update the loss of their merge."""
+    """Brown clustering kernel: add `more` (>= 0) to D_ij, and lower the loss of a merge of i and j.
+
+    D_ij is the part of the loss that comes from common neighbours of the classes i and j.
+    """
     w.shared[i, j] += more
     w.shared[j, i] += more
     _lower(w, i, j, loss(w, i, j))
@@ -120,12 +124,12 @@ def _add_shared_information(w, i, j, more):
 
 @njit(**PLAIN)
 def _lower(w, i, j, now):
-    """Update the row of a pair of Brown classes whose loss has fallen or is new."""
+    """Brown clustering kernel: update the row that holds the pair i, j, whose loss `now` is lower or new."""
     if w.first[i] < w.first[j]:
         i, j = j, i
     if now < w.bound[i] or (now == w.bound[i] and w.exact[i] and w.first[j] < w.first[w.partner[i]]):
         if w.partner[i] != j or not w.exact[i]:
-            w.second[i] = w.bound[i]  # a lower bound, even if the row is stale
+            w.second[i] = w.bound[i]  # `bound` is a lower bound even if the row is stale
         w.bound[i], w.partner[i], w.exact[i] = now, j, True
     elif now < w.second[i] and not (w.exact[i] and w.partner[i] == j):
         w.second[i] = now
@@ -133,7 +137,7 @@ def _lower(w, i, j, now):
 
 @njit(**PLAIN)
 def _forget_partner(w, i):
-    """Mark the row of a Brown class as stale, as its cheapest partner is merged."""
+    """Brown clustering kernel: mark row i as stale, because its cheapest partner is merged."""
     if w.exact[i]:
         w.bound[i], w.exact[i] = w.second[i], False
     w.partner[i] = -1
@@ -141,7 +145,7 @@ def _forget_partner(w, i):
 
 @njit(**PLAIN)
 def _search_row(w, i):
-    """Find the partner of a Brown class whose merge loses least.
+    """Brown clustering kernel: find the partner of class i whose merge with i loses least, in row i.
 
     In a tie, the partner with the most frequent first word wins.
     """
@@ -160,7 +164,7 @@ def _search_row(w, i):
 
 @njit(**PLAIN)
 def _cheapest(w):
-    """The pair of Brown classes whose merge loses least.
+    """Brown clustering kernel: the pair of classes whose merge loses least; searches stale rows if necessary.
 
     In a tie, the pair with the most frequent first words wins.
     """
@@ -177,9 +181,10 @@ def _cheapest(w):
 
 @njit(**PLAIN)
 def _before(w, i, best):
-    """Whether row i comes before row `best`, which has the same bound.
+    """Brown clustering kernel: whether row i comes before row `best`, which has the same lower bound of losses.
 
-    Stale rows come first, as they have to be searched again.
+    Stale rows come first, as they have to be searched again. Then the row with the more frequent first words comes
+    first.
     """
     if not w.exact[i]:
         return True
@@ -189,7 +194,7 @@ def _before(w, i, best):
 
 @njit(**PLAIN)
 def _fill_row(w, s):
-    """Compute D and the losses of one Brown class with all other classes from scratch."""
+    """Brown clustering kernel: compute D and the losses of class s with all other classes from the bigram counts."""
     sums, follows, precedes = w.scratch[0], w.scratch[1], w.scratch[2]
     _add_shared(w, w.after, w.before, s, sums, follows)
     _add_shared(w, w.before, w.after, s, sums, precedes)
@@ -211,9 +216,9 @@ def _fill_row(w, s):
 
 @njit(**PLAIN)
 def _add_shared(w, side, back, s, sums, counts):
-    """Add to sums [slots] the part of D of class s that comes from its neighbours on one side.
+    """Brown clustering kernel: add to sums [slots] the part of D_sj that common neighbours on one side contribute.
 
-    `counts` becomes the bigram counts of these neighbours.
+    For the neighbours of s on this side, counts [slots] becomes the bigram count with s.
     """
     for p in range(side.lengths[s]):
         k, n = side.slots[s, p], side.counts[s, p]
@@ -226,14 +231,14 @@ def _add_shared(w, side, back, s, sums, counts):
 
 @njit(**PLAIN)
 def _append(side, s, k, n):
-    """Append a neighbour with its bigram count to the list of Brown class s."""
+    """Brown clustering kernel: append neighbour k with bigram count n to the list of class s."""
     side.slots[s, side.lengths[s]], side.counts[s, side.lengths[s]] = k, n
     side.lengths[s] += 1
 
 
 @njit(**PLAIN)
 def _remove(side, s, k):
-    """Remove neighbour k from the list of Brown class s; returns its bigram count, 0 if k is not in the list."""
+    """Brown clustering kernel: remove neighbour k from the list of class s; returns its bigram count, or 0."""
     last = side.lengths[s] - 1
     for p in range(last + 1):
         if side.slots[s, p] == k:
@@ -246,10 +251,10 @@ def _remove(side, s, k):
 
 @njit(**PLAIN)
 def include(w, s, word, totals, slot_of, after, before):
-    """Add a word to the Brown clustering window as a class of its own, in the free slot s.
+    """Brown clustering kernel: add a word to the window as a class of its own, in the free slot s.
 
-    after, before: (offsets, words, counts) of the neighbours of all words. Neighbours without a slot (slot_of = -1) are
-    ignored.
+    `after` and `before` are (offsets, words, counts) of the neighbours of all words. Neighbours without a slot (slot_of
+    = -1) are ignored.
     """
     w.within[s], w.first[s] = 0, word
     w.inner[:, s] = 0
@@ -261,14 +266,14 @@ def include(w, s, word, totals, slot_of, after, before):
     _count_neighbours(w, w.before, w.after, 1, s, word, slot_of, before)
     w.inner[:, s] += w.within[s]
     _update_alone(w, s)
-    touched = w.scratch[3]  # classes whose a or b has grown, so that their losses may have risen
+    touched = w.scratch[3]  # classes whose a_i or b_i has grown, so that losses may have risen
     for side in (w.after, w.before):
         for p in range(side.lengths[s]):
             touched[side.slots[s, p]] = 1
     for p in range(w.number[0]):
         i = w.active[p]
         if touched[i] or (w.partner[i] >= 0 and touched[w.partner[i]]):
-            w.exact[i] = False  # `bound` is still a lower bound, as no loss has fallen
+            w.exact[i] = False  # `bound` remains a lower bound, as no loss has fallen
     for side in (w.after, w.before):
         for p in range(side.lengths[s]):
             touched[side.slots[s, p]] = 0
@@ -280,7 +285,7 @@ def include(w, s, word, totals, slot_of, after, before):
 
 @njit(**PLAIN)
 def _count_neighbours(w, side, back, direction, s, word, slot_of, neighbours):
-    """Add up the bigram counts of a new word on one side by the class of the neighbour."""
+    """Brown clustering kernel: list the classes next to a new word on one side, with bigram counts by class."""
     offsets, words, counts = neighbours
     side.lengths[s] = 0
     total = w.scratch[0]
@@ -304,7 +309,7 @@ def _count_neighbours(w, side, back, direction, s, word, slot_of, neighbours):
 
 @njit(**PLAIN)
 def merge(w, a, b):
-    """Merge the Brown class of slot b into the class of slot a; slot b is free afterwards."""
+    """Brown clustering kernel: merge the class of slot b into the class of slot a; slot b is free afterwards."""
     for p in range(w.number[0]):
         i = w.active[p]
         if w.partner[i] == a or w.partner[i] == b:
@@ -314,7 +319,7 @@ def merge(w, a, b):
     w.number[0] -= 1
     _join_contexts(w, w.after, a, b)
     _join_contexts(w, w.before, a, b)
-    between = _remove(w.after, a, b) + _remove(w.before, a, b)  # n_ab + n_ba, the bigrams of a and b
+    between = _remove(w.after, a, b) + _remove(w.before, a, b)  # n_ab + n_ba, the bigrams of classes a and b
     _remove(w.after, b, a)
     _remove(w.before, b, a)
     w.within[a] += w.within[b] + between
@@ -329,7 +334,7 @@ def merge(w, a, b):
 
 @njit(**PLAIN)
 def _join_contexts(w, side, a, b):
-    """Update D of pairs of neighbours of a and b on one side, for the merge of Brown class b into a."""
+    """Brown clustering kernel: update D of pairs of neighbours of a and b on one side, for the merge of b into a."""
     bound = side.lengths[a] + side.lengths[b]
     slots, of_a, of_b = np.empty(bound, np.int64), np.zeros(bound, np.int64), np.zeros(bound, np.int64)
     position, number = w.scratch[0], 0  # position[k]: 1 + the index of class k in `slots`
@@ -361,7 +366,7 @@ def _join_contexts(w, side, a, b):
 
 @njit(**PLAIN)
 def _join_lists(w, side, back, a, b):
-    """Add the neighbours of b on one side to the neighbours of a, for the merge of Brown class b into a."""
+    """Brown clustering kernel: add the neighbours of class b on one side to the neighbours of class a, for a merge."""
     position = w.scratch[0]  # position[k]: 1 + the index of class k in the list of a
     for p in range(side.lengths[a]):
         position[side.slots[a, p]] = p + 1
@@ -385,20 +390,21 @@ def _join_lists(w, side, back, a, b):
 
 @njit(**PLAIN)
 def cluster(totals, after, before, classes, xlogx, log):
-    """Kernel: Brown clustering of words that are numbered by falling frequency.
+    """Brown clustering kernel: cluster all words, which are numbered by falling frequency, and return all merges.
 
-    totals [2, words]: how often a word comes first and second in a bigram. after, before: (offsets, words, counts) of
-    the neighbours of each word. The first `classes` words are classes of their own. Each further word becomes a class,
-    and then the cheapest pair of classes is merged. In the end the remaining classes are merged to one.
+    totals [2, words] counts how often each word comes first and second in a bigram. `after` and `before` are (offsets,
+    words, counts) of the neighbours of each word. The first `classes` words are classes of their own. Each further word
+    becomes a class, and then the cheapest pair of classes is merged. In the end the remaining classes are merged to
+    one.
 
-    Returns all merges in order [words - 1, 2], each class identified by its most frequent word, and their losses [words
-    - 1]. The first words - classes merges are those of the window.
+    Returns the merges in order [words - 1, 2], with each class given by its most frequent word, and the losses [words -
+    1]. The first words - classes merges are made before the final merges of the remaining classes.
     """
     words = totals.shape[1]
     w = window(min(classes + 1, words), xlogx, log)
     slot_of = np.full(words, -1, np.int64)
     following = np.full(words, -1, np.int64)  # the next word of the same class
-    latest = np.arange(words)  # the last word of the class of a first word
+    latest = np.arange(words)  # the last word of the class, by the first word of the class
     merges, costs = np.empty((words - 1, 2), np.int32), np.empty(words - 1, np.int64)
     free, done = np.int64(0), 0
     for word in range(words):
@@ -412,7 +418,7 @@ def cluster(totals, after, before, classes, xlogx, log):
             done += 1
             if _neighbours(w, i) < _neighbours(w, j):
                 i, j = j, i
-            if word < words - 1:  # after the last word the slots of words are not used any more
+            if word < words - 1:  # after the last word, no word needs its slot
                 _move(w.first[j], i, slot_of, following)
             following[latest[one]] = other
             latest[one] = latest[other]
@@ -423,13 +429,13 @@ def cluster(totals, after, before, classes, xlogx, log):
 
 @njit(**PLAIN)
 def _neighbours(w, s):
-    """The number of neighbours of a Brown class on both sides."""
+    """Brown clustering kernel: the number of neighbours of class s, on both sides together."""
     return w.after.lengths[s] + w.before.lengths[s]
 
 
 @njit(**PLAIN)
 def _move(first, slot, slot_of, following):
-    """Assign all words of a Brown class, linked by `following`, to another slot."""
+    """Brown clustering kernel: assign all words of a class, linked by `following`, to another slot."""
     word = first
     while word >= 0:
         slot_of[word] = slot

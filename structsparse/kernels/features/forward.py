@@ -1,8 +1,9 @@
-"""Kernels for forward selection of arc templates: the gain in likelihood of a softmax over the heads of each word.
+"""Kernels of forward selection of arc templates: the gain in likelihood of a softmax over the heads of each word.
 
-Two models are fitted side by side. Each is fitted to one half of the sentences and validated on the other half. state
-[arcs, 4] holds slope and curvature of the log-likelihood with respect to the score of each arc, for both models. sums
-[features, 2, 4] holds the sums of the state over the arcs of each feature, separately for the two halves.
+Two models are fitted side by side. Each model is fitted to one half of the sentences and validated on the other half.
+The slope and the curvature of an arc are the first derivative, and minus the second derivative, of the log-likelihood
+with respect to the arc score. state [arcs, 4] holds slope and curvature of each arc for the first model, then for the
+second. sums [features, 2, 4] holds the sums of `state` over the arcs of each feature, separately for the two halves.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from numba import njit
 
 from structsparse.kernels.logspace import PLAIN, SUMS
 
-SLOPE, CURVATURE = 0, 1
-_SPREAD, _WORD = np.uint64(0x9E3779B97F4A7C15), np.uint64(64)
+SLOPE, CURVATURE = 0, 1  # columns of `state` for model 0; model 1 has columns 2 and 3
+_SPREAD, _WORD = np.uint64(0x9E3779B97F4A7C15), np.uint64(64)  # multiplier of a hash table; bits of a key
 
 
 @njit(**PLAIN)
 def number_features(keys, bits, slots, distinct, ids):
-    """Number the distinct feature keys of arcs by first appearance: ids [arcs]; returns the number of features.
+    """Forward selection kernel: number the distinct feature keys of arcs by first appearance.
 
-    slots: int32 [2^bits], a hash table with more slots than arcs; distinct: uint64 [arcs], receives the key of each
-    feature.
+    ids [arcs] becomes the number of the feature of each arc. `slots` (int32 [2^bits]) is a hash table with more slots
+    than arcs. `distinct` (uint64 [arcs]) receives the key of each feature. Returns the number of features.
     """
     slots[:] = -1
     shift, mask, count = _WORD - np.uint64(bits), (1 << bits) - 1, 0
@@ -39,9 +40,10 @@ def number_features(keys, bits, slots, distinct, ids):
 
 @njit(**SUMS)
 def differentiate(scores, gold, begins, arcs, state):
-    """Slopes and curvatures of the log-likelihood with respect to arc scores: state [arcs, 4], at scores [2, arcs].
+    """Forward selection kernel: slopes and curvatures of the log-likelihood with respect to the arc scores.
 
-    Sentence s has the words begins[s] : begins[s + 1], whose heads are `gold`, and the arcs from arcs[s] on.
+    state [arcs, 4] becomes slope and curvature of each arc for both models, at scores [2, arcs]. Sentence s has the
+    words begins[s] : begins[s + 1], whose heads are `gold`, and the arcs from arcs[s] on.
     """
     for s in range(len(begins) - 1):
         words = begins[s + 1] - begins[s]
@@ -63,7 +65,11 @@ def differentiate(scores, gold, begins, arcs, state):
 
 @njit(**SUMS)
 def sum_by_feature(ids, half, state, sums):
-    """Sums of slopes and curvatures by feature and half: sums [features, 2, 4], from ids [arcs] and half [arcs]."""
+    """Forward selection kernel: sums of slopes and curvatures by feature and by half of the sentences.
+
+    sums [features, 2, 4] becomes the sums of state [arcs, 4]. ids [arcs] and half [arcs] are the feature and the half
+    of each arc.
+    """
     sums[:] = 0
     for a in range(len(ids)):
         total = sums[ids[a], half[a]]
@@ -73,10 +79,10 @@ def sum_by_feature(ids, half, state, sums):
 
 @njit(**SUMS)
 def gain(sums, ridge, rate):
-    """Gain in log-likelihood on the validation halves, to second order, from one step of the weight of each feature.
+    """Forward selection kernel: gain in validation log-likelihood from one step of the weights of a template.
 
-    The step is `rate` times a Newton step on the half that the model is fitted to, with the penalty ridge / 2 *
-    squares.
+    The gain is computed to second order and added over both models. The step is `rate` times a Newton step of each
+    weight on the half that the model is fitted to. The penalty is ridge / 2 times the sum of squared weights.
     """
     total = 0.0
     for f in range(len(sums)):
@@ -89,9 +95,9 @@ def gain(sums, ridge, rate):
 
 @njit(**SUMS)
 def step(sums, ids, ridge, rate, weights, scores):
-    """Newton step of the weights [2, features] of an added template, scaled by `rate`.
+    """Forward selection kernel: one Newton step of the weights of an added template, scaled by `rate`.
 
-    Updates weights and scores [2, arcs], and overwrites sums.
+    The kernel updates weights [2, features] and scores [2, arcs] of both models, and overwrites `sums`.
     """
     for f in range(len(sums)):
         for model in range(2):

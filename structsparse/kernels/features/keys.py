@@ -1,8 +1,9 @@
-"""Kernels for token feature keys: combine hashes, select features by frequency, look up rows in an index; bags of rows.
+"""Kernels for feature keys of tokens: combine hashes, select frequent features, look up rows in an index; bags of rows.
 
-Keys are uniform over 64 bits. So the high bits of a key nearly give its position among the sorted keys. A look-up costs
-one or two cache misses, where a binary search costs a dozen. Templates are processed one by one, so that the data of a
-template stay in the cache. Rows are written for sixteen templates at a time: one cache line for each token.
+A key is a hash, uniform over 64 bits. So the high bits of a key nearly give its position among the sorted keys. A
+look-up costs one or two cache misses, where a binary search costs a dozen. Templates are processed one by one, so that
+the data of a template stay in the cache. Rows are written for sixteen templates at a time: one cache line for each
+token.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from numba import njit
 
 PLAIN = {"cache": True, "nogil": True}
 ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: an odd multiplier that spreads all bits
-_HALF, _WORD = np.uint64(32), np.uint64(64)
-BLOCK = 16  # templates per block: their int32 rows fill a cache line
-_FEW = 4  # rarely more than this number of keys agree in the high bits
+_HALF, _WORD = np.uint64(32), np.uint64(64)  # bits of half a key and of a key
+BLOCK = 16  # templates per block: the int32 rows of a block fill a cache line
+_FEW = 4  # up to this many keys with equal high bits are compared without branches
 
 
 # --- keys of the features of tokens
@@ -22,10 +23,11 @@ _FEW = 4  # rarely more than this number of keys agree in the high bits
 
 @njit(**PLAIN)
 def fold(seed, attributes, shifts, hashes, starts, lengths, keys):
-    """Keys of the features of all tokens for one template: keys [tokens], from the seed and the hashes of the atoms.
+    """Token feature keys kernel: the keys [tokens] of one template, combined from a seed and the hashes of its atoms.
 
-    attributes, shifts [atoms]; hashes [attributes, places]. Sentence s begins at starts[s]. The hashes of its
-    boundaries surround it, so that a shift needs no check for the ends of the sentence.
+    An atom is an attribute of the token at some distance (shift). attributes and shifts [atoms] describe the template.
+    hashes [attributes, places] holds the hash of each attribute at each place. Sentence s begins at starts[s]. Hashes
+    of boundaries surround the sentence, so that a shift needs no check for the ends of the sentence.
     """
     done = 0
     for s in range(len(starts)):
@@ -42,10 +44,12 @@ def fold(seed, attributes, shifts, hashes, starts, lengths, keys):
 
 @njit(**PLAIN)
 def find(patterns, hashes, starts, lengths, index, ids):
-    """Look up the token features of all templates in the index: ids [tokens, templates] = feature rows, -1 if unknown.
+    """Token feature keys kernel: look up the features of all tokens and templates in the feature index.
 
-    patterns: seeds [templates], bounds [templates + 1] into attributes and shifts [atoms]; index: offsets [templates +
-    1] into keys and rows, bits [templates], begins [templates + 1] into directories, masks [templates].
+    ids [tokens, templates] becomes the row of each feature, -1 if unknown. `patterns` are seeds [templates], bounds
+    [templates + 1] into the atoms, and attributes and shifts [atoms]. `index` is offsets [templates + 1] into keys and
+    rows, the keys, the rows, bits [templates], begins [templates + 1] into the directories, the directories, and masks
+    [templates].
     """
     seeds, bounds, attributes, shifts = patterns
     offsets, index_keys, rows, bits, begins, directories, masks = index
@@ -66,11 +70,11 @@ def find(patterns, hashes, starts, lengths, index, ids):
 
 @njit(**PLAIN)
 def select_frequent(keys, ordered, min_count, first_row, distinct, rows):
-    """Select the features of a template that occur at least min_count times; returns their number.
+    """Token feature keys kernel: select the keys of a template that occur at least min_count times.
 
-    Fills `distinct` with their keys, ascending, and `rows` with their row numbers. `ordered` holds keys [tokens]
-    sorted. Rows are numbered from first_row on, by falling frequency, then by first appearance. So the rare features of
-    a sentence get neighbouring rows and share cache lines.
+    `ordered` holds keys [tokens] sorted. `distinct` receives the selected keys, ascending, and `rows` their row
+    numbers. Rows are numbered from first_row on, by falling frequency, then by first appearance. So the rare features
+    of a sentence get neighbouring rows and share cache lines. Returns the number of selected features.
     """
     features, begin, most = 0, 0, 0
     while begin < len(ordered):
@@ -78,7 +82,7 @@ def select_frequent(keys, ordered, min_count, first_row, distinct, rows):
         while end < len(ordered) and ordered[end] == ordered[begin]:
             end += 1
         if end - begin >= min_count:
-            # rows hold minus the count until _rank assigns row numbers
+            # until _rank assigns row numbers, `rows` holds minus the count of each key
             distinct[features], rows[features] = ordered[begin], begin - end
             features, most = features + 1, max(most, end - begin)
         begin = end
@@ -88,8 +92,11 @@ def select_frequent(keys, ordered, min_count, first_row, distinct, rows):
 
 @njit(**PLAIN)
 def _rank(keys, distinct, most, first_row, rows):
-    """Replace the negative counts in `rows` [features] by row numbers, by falling frequency, then first appearance."""
-    next_row = np.zeros(most + 1, np.int64)  # next free row number, by count
+    """Feature keys kernel: number the rows of a template by falling frequency, then by first appearance.
+
+    rows [features] holds minus the count of each feature before, and the row number afterwards.
+    """
+    next_row = np.zeros(most + 1, np.int64)  # next free row number for features with each count
     for row in rows:
         next_row[-row] += 1
     total = first_row
@@ -109,7 +116,7 @@ def _rank(keys, distinct, most, first_row, rows):
 
 @njit(**PLAIN)
 def _directory_bits(size):
-    """The number of bits of the directory of `size` keys: on average at most one key per directory entry."""
+    """Feature keys kernel: bits of the directory of `size` keys; on average at most one key per directory entry."""
     bits = 1
     while size >> bits:
         bits += 1
@@ -118,7 +125,7 @@ def _directory_bits(size):
 
 @njit(**PLAIN)
 def directory(keys, bits):
-    """The directory of sorted feature keys: places [2^bits + 1].
+    """Feature keys kernel: the directory of sorted feature keys: places [2^bits + 1].
 
     The keys whose high bits are b are keys[places[b] : places[b + 1]].
     """
@@ -133,14 +140,14 @@ def directory(keys, bits):
 
 @njit(inline="always")
 def _position(key, index_keys, places, shift):
-    """The position of a key among the sorted keys of the feature index, -1 if the key is not there."""
+    """Feature keys kernel: the position of a key among the sorted keys of the index, -1 if the key is unknown."""
     high, latest = np.int64(key >> shift), len(index_keys) - _FEW
     place, end = np.int64(places[high]), np.int64(places[high + 1])
     if latest < 0 or end - place > _FEW:
         while place < end and index_keys[place] < key:
             place += 1
-    else:  # without branches: a wrong branch prediction would cost more than the rest
-        place = min(place, latest)  # keys before `place` are smaller than the key, keys from `end` on larger
+    else:  # no branches: a mispredicted branch would cost more than the rest
+        place = min(place, latest)  # keys before `place` are smaller, keys from `end` on larger
         smaller = (index_keys[place] < key) + (index_keys[place + 1] < key)
         place += smaller + (index_keys[place + 2] < key) + (index_keys[place + 3] < key)
     return place if place < end and index_keys[place] == key else -1
@@ -148,7 +155,10 @@ def _position(key, index_keys, places, shift):
 
 @njit(**PLAIN)
 def look_up(keys, index_keys, rows, places, bits, mask, result):
-    """Look up keys in the feature index: result [keys] = rows, -1 if unknown; only the bits of `mask` are compared."""
+    """Feature keys kernel: look up keys of tokens or arcs in the feature index: result [keys] = rows, -1 if unknown.
+
+    Only the bits of a key that `mask` has are compared.
+    """
     shift = _WORD - np.uint64(bits)
     for t in range(len(keys)):
         place = _position(keys[t] & mask, index_keys, places, shift)
@@ -160,9 +170,9 @@ def look_up(keys, index_keys, rows, places, bits, mask, result):
 
 @njit(**PLAIN)
 def write_block(block, first, ids):
-    """Write the feature rows of a block of templates to the columns of ids [tokens, templates] from `first` on.
+    """Feature keys kernel: write the rows of a block of templates to columns of ids [tokens, templates].
 
-    block: [templates of the block, tokens].
+    `block` is [templates of the block, tokens]; the columns begin at `first`.
     """
     for t in range(len(ids)):
         row = ids[t]
@@ -172,9 +182,9 @@ def write_block(block, first, ids):
 
 @njit(**PLAIN)
 def compact(ids, offsets):
-    """Remove the -1 entries from ids [tokens, templates], in place: the bags of rows of all tokens.
+    """Feature keys kernel: remove the -1 entries from ids [tokens, templates] in place, which leaves bags of rows.
 
-    Fills offsets [tokens + 1].
+    The bag of token t is the flat ids at offsets[t] : offsets[t + 1]; the kernel fills offsets [tokens + 1].
     """
     flat, place = ids.reshape(-1), 0
     offsets[0] = 0
@@ -188,7 +198,7 @@ def compact(ids, offsets):
 
 @njit(**PLAIN)
 def kept_offsets(ids, offsets, new_row, result):
-    """Offsets of the bags after removal of the ids whose new row is -1: result [bags + 1]."""
+    """Feature keys kernel: offsets [bags + 1] of bags of rows after removal of the rows whose new number is -1."""
     result[0] = 0
     for bag in range(len(offsets) - 1):
         size = 0
@@ -199,7 +209,10 @@ def kept_offsets(ids, offsets, new_row, result):
 
 @njit(**PLAIN)
 def renumber(ids, new_row, renumbered):
-    """The new rows of the ids in bags, in order, without the ids whose new row is -1."""
+    """Feature keys kernel: renumber the rows in bags, in order, without the rows whose new number is -1.
+
+    ids are the old rows, new_row [rows] the new numbers; `renumbered` receives the result.
+    """
     done = 0
     for k in range(len(ids)):
         row = new_row[ids[k]]
@@ -210,6 +223,6 @@ def renumber(ids, new_row, renumbered):
 
 @njit(**PLAIN)
 def count_rows(ids, counts):
-    """Add the number of occurrences of each feature row in the ids to counts [rows]."""
+    """Feature keys kernel: count the occurrences of each row in bags, added to counts [rows]."""
     for k in range(len(ids)):
         counts[ids[k]] += 1

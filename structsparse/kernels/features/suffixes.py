@@ -1,8 +1,10 @@
-"""Kernels for context tries (suffix tries of a text) of language models: build, search, collapse, prune, cut out.
+"""Kernels of suffix tries, which hold the contexts of a language model: build, search, collapse, prune, cut out.
 
 A text is `codes` [positions], where the code V is the start of a sentence. A target is a position whose word is
-predicted from the words before. The trie is built level by level. At level k a group is the set of targets that share
-their last k - 1 words. Each group is sorted by the word k places before the target.
+predicted from the words before. A trie node is a context. A trie entry is a pair of a context and a next word.
+
+The trie is built level by level. At level k a group is the set of targets that share the last k - 1 words before the
+target. Each group is sorted by the word k places before the target.
 
 The sorting takes no comparisons. `order` lists all positions by code. A loop over `order` puts each target at the next
 free slot of its group. This leaves the targets sorted by (group, word). The same loop over the targets themselves sorts
@@ -15,12 +17,15 @@ import numpy as np
 from numba import njit
 
 PLAIN = {"cache": True, "nogil": True}
-NONE = -1
+NONE = -1  # no node, no entry or no group
 
 
 @njit(**PLAIN)
 def by_code(codes, values):
-    """Counting sort of the positions of a text by code; equal codes keep their order: int32 [positions]."""
+    """Suffix trie kernel: counting sort of the positions of a text by word code.
+
+    Codes lie below `values`, and equal codes keep their order. Returns the sorted positions: int32 [positions].
+    """
     free = np.zeros(values + 1, np.int64)
     for code in codes:
         free[code + 1] += 1
@@ -35,10 +40,10 @@ def by_code(codes, values):
 
 @njit(**PLAIN)
 def sort_groups(order, k, group, sizes, slots):
-    """Sort the targets of a text by (group, code k places before) into slots [members].
+    """Suffix trie kernel: sort the targets of a text by (group, code k places before) into `slots` [members].
 
-    group [positions] is NONE for positions outside all groups. sizes [groups] are the numbers of members. Each member
-    has k positions before it.
+    `order` lists all positions by code. group [positions] is NONE for positions outside all groups, and sizes [groups]
+    are the numbers of members. Each member has k positions before it. Returns the number of members.
     """
     free = np.empty(len(sizes), np.int64)
     total = 0
@@ -56,10 +61,11 @@ def sort_groups(order, k, group, sizes, slots):
 
 @njit(**PLAIN)
 def split_groups(codes, k, slots, group, owner, places):
-    """Split groups of targets into classes that also share the code k places before; returns the number of classes.
+    """Suffix trie kernel: split groups of targets by the code k places before; returns the number of classes.
 
-    Classes are numbered in the order of slots. group [members] becomes the class, owner [classes] the group that
-    contains the class, places [classes + 1] the first slot of each class.
+    A class is the set of targets of a group that share this code. Classes are numbered in the order of `slots`. For
+    each target, group [positions] becomes the class. owner [classes] becomes the group that contains the class. places
+    [classes + 1] becomes the first slot of each class, and at the end the number of slots.
     """
     classes, word = 0, NONE
     for i in range(len(slots)):
@@ -74,12 +80,15 @@ def split_groups(codes, k, slots, group, owner, places):
 
 @njit(**PLAIN)
 def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_of, parts, made, grows):
-    """Make the trie nodes of level k and mark the classes that get longer contexts; returns the number of nodes.
+    """Suffix trie kernel: make the nodes of level k from classes of targets; returns the number of new nodes.
 
-    sizes, node_of [groups] are the number of members and the node of each group. parts are above, word, depth, chain
-    and count [classes] of the new nodes. made [classes] becomes the number of the new node, from 0. It is NONE where a
-    class has all members of its group and joins the node of the group. grows [classes] tells whether the contexts of
-    the class may be longer still.
+    V is the code of a sentence start, and contexts have fewer than `order` words. For each group, sizes and node_of
+    [groups] are the number of members and the trie node. `parts` are arrays with one element per new node: above
+    (parent), word (code), depth (words of the longest context), chain (number of contexts), count (targets).
+
+    If `collapse`, a class with all members of its group makes no node but joins the node of the group. made [classes]
+    becomes the number of the new node, from 0, or NONE for a class without a new node. grows [classes] becomes whether
+    the contexts of the class may get longer.
     """
     above, word, depth, chain, count = parts
     new = 0
@@ -91,7 +100,7 @@ def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_o
             continue
         longest = k
         while collapse and members == 1 and longest < order - 1 and codes[p - longest] != V:
-            longest += 1  # a context with a single target has no further branches
+            longest += 1  # the contexts of a single target do not branch
         made[c] = new
         above[new], word[new], count[new] = node_of[g], codes[p - k], members
         depth[new], chain[new] = longest, 1 + longest - k
@@ -101,7 +110,10 @@ def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_o
 
 @njit(**PLAIN)
 def regroup(group, number):
-    """Replace the class of each text position by the group number[class]; NONE if its contexts do not get longer."""
+    """Suffix trie kernel: replace the class of each text position in `group` by the new group, number[class].
+
+    number[class] is NONE if the contexts of the class do not get longer.
+    """
     for p in range(len(group)):
         if group[p] != NONE:
             group[p] = number[group[p]]
@@ -109,9 +121,9 @@ def regroup(group, number):
 
 @njit(**PLAIN)
 def sort_words(order, group, made, places, slots):
-    """Sort the targets of the classes that made a trie node by (class, code of the target) into slots.
+    """Suffix trie kernel: sort the targets of all classes with a new node by (class, code of the target).
 
-    Returns the number of targets.
+    `slots` receives the sorted targets. Returns the number of these targets.
     """
     free = np.empty(len(made), np.int64)
     total = 0
@@ -129,10 +141,12 @@ def sort_words(order, group, made, places, slots):
 
 @njit(**PLAIN)
 def make_entries(codes, slots, group, made, first_node, first_entry, entry, parts):
-    """Make the (context, next word) entries of the new trie nodes of a level; returns the number of new entries.
+    """Suffix trie kernel: make the (context, next word) entries of the new nodes; returns the number of new entries.
 
-    parts are node, word, above and count of each entry. entry [positions], the deepest entry of each target so far,
-    becomes the new entry.
+    `slots` lists the targets by class, then by code. `parts` are arrays with one element per new entry: node, word
+    (code), above (the entry of the same word at a shorter context) and count (targets). entry [positions] is the
+    deepest entry of each target so far, and becomes the new entry. `first_node` and `first_entry` are the numbers of
+    the first new node and of the first new entry.
     """
     node, word, above, count = parts
     new, last = NONE, NONE
@@ -147,7 +161,10 @@ def make_entries(codes, slots, group, made, first_node, first_entry, entry, part
 
 @njit(**PLAIN)
 def left_over(count, above):
-    """The count of each trie node minus the counts of its children."""
+    """Suffix trie kernel: the count of each node (or entry) minus the counts of its children.
+
+    above[i] is the parent of node (or entry) i, -1 for none.
+    """
     rest = count.copy()
     for i in range(len(above)):
         if above[i] >= 0:
@@ -157,9 +174,9 @@ def left_over(count, above):
 
 @njit(**PLAIN)
 def offsets(owners, size):
-    """Offsets of the run of each owner in a list of ascending owners: [size + 1].
+    """Suffix trie kernel: offsets [size + 1] of the run of each owner in an ascending list of owners.
 
-    Owners below 0 come before all runs.
+    The run of owner i is at offsets[i] : offsets[i + 1]. Elements with an owner below 0 come before all runs.
     """
     begins = np.zeros(size + 1, np.int32)
     before = 0
@@ -176,7 +193,7 @@ def offsets(owners, size):
 
 @njit(**PLAIN)
 def search(values, begin, end, target):
-    """Binary search in ascending values[begin:end]: the index of target, or NONE."""
+    """Suffix trie kernel: binary search for `target` in ascending values[begin:end]; returns the index, or NONE."""
     stop = end
     while begin < end:
         middle = (begin + end) >> 1
@@ -189,9 +206,11 @@ def search(values, begin, end, target):
 
 @njit(**PLAIN)
 def locate(codes, targets, V, order, above, word, children, entry_word, starts, node, entry):
-    """Find the deepest trie node that matches the context of each target, and the deepest entry with the target word.
+    """Suffix trie kernel: find the deepest node that matches the words before each target, and the deepest entry.
 
-    children and starts are `offsets` of the child nodes and of the entries of each node.
+    node [targets] becomes the deepest matching node. entry [targets] becomes the entry of the target word at this node,
+    or at the nearest ancestor that has one. The entries of the root are numbered by word code. `children` and `starts`
+    are `offsets` of the child nodes and of the entries of each node.
     """
     for t in range(len(targets)):
         p = targets[t]
@@ -214,13 +233,19 @@ def locate(codes, targets, V, order, above, word, children, entry_word, starts, 
 
 @njit(**PLAIN)
 def _joins(above, count, n):
-    """Whether trie node n has all targets of its parent and is merged into it; no node is merged into node 0."""
+    """Suffix trie kernel: whether node n has all targets of its parent, so that `collapse` merges both.
+
+    No node is merged into the root, node 0.
+    """
     return above[n] > 0 and count[n] == count[above[n]]
 
 
 @njit(**PLAIN)
 def tops(above, count, depth):
-    """Replace the depth of each trie node by the depth of the first node of the chain that it would be merged into."""
+    """Suffix trie kernel: replace the depth of each node by the depth of the first node in the same chain.
+
+    A chain is a path of nodes that `collapse` would merge into one node.
+    """
     for n in range(len(above)):
         if _joins(above, count, n):
             depth[n] = depth[above[n]]
@@ -229,10 +254,11 @@ def tops(above, count, depth):
 
 @njit(**PLAIN)
 def collapse(above, count, depth, starts, entry_above, node_of, entry_of, new_depth, chain):
-    """Collapse a context trie: merge each node that has all targets of its parent into the parent (unless node 0).
+    """Suffix trie kernel: collapse a context trie by merging nodes into parents that have the same targets.
 
-    node_of [nodes] and entry_of [entries] become the numbers in the collapsed trie. new_depth and chain describe the
-    nodes of the collapsed trie. Returns its numbers of nodes and entries.
+    No node is merged into node 0. node_of [nodes] and entry_of [entries] become the numbers of nodes and entries in the
+    collapsed trie. new_depth and chain become the depth and the number of merged nodes of each node in the collapsed
+    trie. Returns the numbers of nodes and of entries in the collapsed trie.
     """
     nodes, entries = 0, 0
     for n in range(len(above)):
@@ -256,10 +282,10 @@ def collapse(above, count, depth, starts, entry_above, node_of, entry_of, new_de
 
 @njit(**PLAIN)
 def keep_living(alive, above, entry_node, entry_above, node_alive, link):
-    """Mark the trie nodes that have a living entry themselves or below; returns the number of living entries.
+    """Suffix trie kernel: mark nodes with a living entry at the node or below; returns the number of living entries.
 
-    link [entries] becomes the number, among the living entries, of the entry itself or of the nearest living entry
-    above.
+    alive [entries] marks the living entries. link [entries] becomes the number, among the living entries, of the entry
+    or else of the nearest living entry above.
     """
     for e in range(len(alive)):
         if alive[e]:
@@ -279,11 +305,13 @@ def keep_living(alive, above, entry_node, entry_above, node_alive, link):
 
 @njit(**PLAIN)
 def cut_out(touched, parent, begins, above, starts, entry_above, entry_word, rows, node, word, over):
-    """Copy the entries of some nodes out of a context trie: row in the trie, node, word and entry above.
+    """Suffix trie kernel: copy the entries of some nodes, in the order of the nodes, into arrays of a smaller trie.
 
-    touched are these nodes, ascending, with all their ancestors. parent [touched] is the index in `touched` of the
-    parent node. begins [touched + 1] are the offsets of the entries of each node in the result. The entry above lies at
-    the parent, or at a higher ancestor in a pruned trie.
+    touched [nodes] are the nodes to copy, ascending, with all ancestors. parent [nodes] is the index in `touched` of
+    the parent of each node. begins [nodes + 1] are the offsets of the entries of each node in the result. For each
+    copied entry, `rows` becomes the number of the entry in the full trie. node, word and over become the index of the
+    node in `touched`, the next word, and the copied entry above. The entry above lies at the parent, or at a higher
+    ancestor in a pruned trie.
     """
     for i in range(len(touched)):
         n, shift = touched[i], begins[i]

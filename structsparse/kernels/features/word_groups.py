@@ -1,18 +1,18 @@
-"""Kernels for millions of groups of words: the distinct words of each group, and groups with the same words."""
+"""Kernels for word groups, by the million: the distinct words of each group, and groups with the same words."""
 
 import numpy as np
 from numba import njit
 
 PLAIN = {"cache": True, "nogil": True}
-_ODD = np.uint64(0x9E3779B97F4A7C15)
-_HALF = np.uint64(32)
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: an odd multiplier that mixes the bits of a hash
+_HALF = np.uint64(32)  # half of the bits of a hash
 
 
 @njit(**PLAIN)
 def count_distinct(rows, begins, ends, table):
-    """The number of distinct word rows of each group of words: int64 [groups].
+    """Word groups kernel: the number of distinct words of each group: int64 [groups].
 
-    The rows of group g are rows[begins[g] : ends[g]], each below `table`; -1 is ignored.
+    Words are given as row numbers below `table`. Group g has the rows rows[begins[g] : ends[g]], where -1 is ignored.
     """
     seen, sizes = np.full(table, -1, np.int64), np.zeros(len(begins), np.int64)
     for g in range(len(begins)):
@@ -26,9 +26,10 @@ def count_distinct(rows, begins, ends, table):
 
 @njit(**PLAIN)
 def distinct(rows, begins, ends, table, offsets):
-    """The distinct word rows of each group of words in ascending order: int32 [offsets[-1]].
+    """Word groups kernel: the distinct words of each group, in ascending order: int32 [offsets[-1]].
 
-    The rows of group g are at offsets[g] : offsets[g + 1].
+    Words are given as row numbers below `table`. Group g has the rows rows[begins[g] : ends[g]], where -1 is ignored.
+    The result has the distinct rows of group g at offsets[g] : offsets[g + 1].
     """
     seen, members = np.full(table, -1, np.int64), np.empty(offsets[-1], np.int32)
     for g in range(len(begins)):
@@ -45,7 +46,10 @@ def distinct(rows, begins, ends, table, offsets):
 
 @njit(**PLAIN)
 def same_as(members, offsets):
-    """The first group of words that has the same members as each group, in the same order: int64 [groups]."""
+    """Word groups kernel: the first group that has the same words as each group: int64 [groups].
+
+    The words of group g are members[offsets[g] : offsets[g + 1]], ascending.
+    """
     groups = len(offsets) - 1
     slots = 1
     while slots < 2 * groups:
@@ -63,7 +67,7 @@ def same_as(members, offsets):
 
 @njit(**PLAIN)
 def _hash(members, offsets, g):
-    """A hash of the members of a group of words."""
+    """Word groups kernel: a 64-bit hash of the words of group g, members[offsets[g] : offsets[g + 1]]."""
     key = np.uint64(0)
     for m in range(offsets[g], offsets[g + 1]):
         key = (key ^ np.uint64(members[m])) * _ODD
@@ -73,5 +77,5 @@ def _hash(members, offsets, g):
 
 @njit(**PLAIN)
 def _equal(members, offsets, one, other):
-    """Whether two groups of words have the same members."""
+    """Word groups kernel: whether two groups have the same words."""
     return np.array_equal(members[offsets[one] : offsets[one + 1]], members[offsets[other] : offsets[other + 1]])

@@ -1,6 +1,6 @@
-"""CPU kernels of overlapping groups: repeated members, colouring, nesting, and sums over groups.
+"""Kernels for covers, which are sets of overlapping groups: repeated members, colouring, nesting, sums over groups.
 
-The atoms of group g are members[offsets[g] : offsets[g + 1]].
+An atom is a set of entries that lie in the same groups. The atoms of group g are members[offsets[g] : offsets[g + 1]].
 """
 
 import numpy as np
@@ -8,12 +8,12 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 
-ALONE = 1 << 15  # members: with fewer, one thread finishes before the others start
+ALONE = 1 << 15  # up to this many members, one thread does all the work, as starting other threads takes longer
 
 
 @njit(**SERIAL)
 def repeated(members, offsets, atoms):
-    """Kernel: the first member that repeats an atom of its overlapping group; -1 if there is none."""
+    """Cover kernel: the first member that repeats an atom of its overlapping group; -1 if there is none."""
     seen = np.full(atoms, -1, np.int64)
     for g in range(offsets.size - 1):
         for m in range(offsets[g], offsets[g + 1]):
@@ -25,14 +25,15 @@ def repeated(members, offsets, atoms):
 
 @njit(**SERIAL)
 def colours(members, offsets, order, multiplicity):
-    """Kernel: greedy colouring of overlapping groups, in the given order: int64 [groups].
+    """Cover kernel: greedy colouring of overlapping groups in the given order: int64 [groups].
 
-    Each group gets the first colour that no group with a common atom has.
+    Each group gets the first colour that no group with a common atom has. multiplicity [atoms] is the number of groups
+    that contain each atom.
     """
     colour = np.empty(offsets.size - 1, np.int64)
     start = np.zeros(multiplicity.size + 1, np.int64)
     start[1:] = np.cumsum(multiplicity)
-    # colours of the groups of each atom so far, and their number
+    # met: the colours so far of the groups of each atom; filled: how many colours each atom has met
     met, filled = np.empty(start[-1], np.int64), np.zeros(multiplicity.size, np.int64)
     taken = np.full(offsets.size, -1, np.int64)
     for g in order:
@@ -52,10 +53,10 @@ def colours(members, offsets, order, multiplicity):
 
 @njit(**SERIAL)
 def nested(members, offsets, largest_first, atoms):
-    """Kernel: whether overlapping groups are nested.
+    """Cover kernel: whether the overlapping groups are nested, that is, disjoint or one inside the other.
 
-    The groups are visited by size, the largest first. They are nested if, for each group, the latest visited group of
-    all its atoms is the same.
+    The groups are visited by size, the largest first. They are nested if, for each group, all atoms have the same
+    latest visited group.
     """
     latest = np.full(atoms, -1)
     for g in largest_first:
@@ -69,7 +70,7 @@ def nested(members, offsets, largest_first, atoms):
 
 @njit(**SUMS)
 def _gathered(values, members):
-    """Sum of values [atoms] over the members of one overlapping group."""
+    """Cover kernel: the sum of values [atoms] over the members of one overlapping group."""
     total = 0.0
     for m in range(members.size):
         total += values[members[m]]
@@ -78,7 +79,7 @@ def _gathered(values, members):
 
 @njit(**PARALLEL)
 def gather(values, members, offsets, sums):
-    """Kernel: sums[g] <- sum of values [atoms] over the members of overlapping group g."""
+    """Cover kernel: sums[g] <- sum of values [atoms] over the members of overlapping group g."""
     if members.size <= ALONE:
         for g in range(sums.size):
             sums[g] = _gathered(values, members[offsets[g] : offsets[g + 1]])

@@ -1,8 +1,10 @@
-"""CPU kernels of nested groups (forests): orders of the nodes, and sums and maxima over subtrees.
+"""Kernels for forests of nested groups: orders of the nodes, and sums and maxima over subtrees.
 
-Level order is breadth first: a node comes after its parent, and the children of a node are contiguous. So loops between
-two levels read and write memory in order. If the nodes already come level by level, their order does not change.
-Preorder is depth first: a subtree is contiguous, and the path to the root needs one slot per depth.
+A node is a group; the parent of a node is the smallest group that contains the node. Level order is breadth first: a
+node comes after its parent, and the children of a node are contiguous. So loops between two levels read and write
+memory in order. If the nodes already come level by level, their order does not change. Preorder is depth first: a
+subtree is contiguous, and the path to the root needs one slot per depth. In level order, above[k] is the place of the
+parent of the node at place k, -1 for a root.
 
 Memory of a node: a unit is a block of `width` entries, and unit u begins at u * width. The node at place k owns
 units[starts[k]] to units[starts[k + 1] - 1]. If each node owns one unit, `starts` is empty. If node k moreover owns
@@ -17,12 +19,12 @@ from structsparse.kernels.options import SERIAL, SUMS
 
 @njit(**SERIAL)
 def level_order(parents):
-    """Kernel: level order of a forest, as the node at each place and the place of its parent.
+    """Forest groups kernel: level order of the nodes, as the node at each place and the place of its parent.
 
-    Nodes in cycles are left out.
+    parents [nodes] is the parent of each node, -1 for a root. Nodes in cycles are left out.
     """
     nodes = parents.size
-    first = np.zeros(nodes + 2, np.int64)  # first child of node i - 1; roots are the children of node -1
+    first = np.zeros(nodes + 2, np.int64)  # first child of node i - 1 in `children`; roots have parent -1
     for i in range(nodes):
         first[parents[i] + 2] += 1
     for i in range(nodes):
@@ -30,7 +32,7 @@ def level_order(parents):
     children = np.empty(nodes, np.int32)
     for i in range(nodes):
         children[first[parents[i] + 1]] = i
-        first[parents[i] + 1] += 1  # in the end: one past the last child
+        first[parents[i] + 1] += 1  # ends as the index after the last child
     order, above = np.empty(nodes, np.int32), np.empty(nodes, np.int32)
     end = first[0]
     for k in range(end):
@@ -46,7 +48,7 @@ def level_order(parents):
 
 @njit(**SERIAL)
 def levelled(parents):
-    """Kernel: whether the nodes of a forest already come level by level."""
+    """Forest groups kernel: whether the nodes already come level by level, given the parent of each node."""
     depth = np.zeros(parents.size, np.int32)
     for k in range(parents.size):
         if parents[k] >= k:
@@ -60,7 +62,7 @@ def levelled(parents):
 
 @njit(**SERIAL)
 def level_offsets(above):
-    """Kernel: the first place of each level of a forest in level order, then the number of nodes."""
+    """Forest groups kernel: the first place of each level in level order, then the number of nodes."""
     offsets = [0]
     for k in range(above.size):
         if above[k] >= offsets[-1]:
@@ -71,7 +73,7 @@ def level_offsets(above):
 
 @njit(**SERIAL)
 def cycle_above(parents, node):
-    """Kernel: the cycle of parents that is reached from a node which has no root above it."""
+    """Forest groups kernel: the cycle of parents that is reached from a node with no root above."""
     seen = np.zeros(parents.size, np.bool_)
     while not seen[node]:
         seen[node] = True
@@ -84,7 +86,7 @@ def cycle_above(parents, node):
 
 @njit(**SERIAL)
 def preorder(above):
-    """Kernel: preorder of a forest, as the place in preorder of each place in level order."""
+    """Forest groups kernel: preorder of the nodes, as the place in preorder of each place in level order."""
     size = np.ones(above.size, np.int32)
     for k in range(above.size - 1, -1, -1):
         if above[k] >= 0:
@@ -103,10 +105,10 @@ def preorder(above):
 
 @njit(**SERIAL)
 def units_by_place(owners, place, units):
-    """Kernel: sort the units of memory by the place of the node that owns them.
+    """Forest groups kernel: sort the units of memory by the place of the node that owns each unit.
 
-    `units` <- the units of each place, one place after the other. Returns the first index of each place in `units`.
-    Owner -1 means that a unit belongs to no node.
+    owners [units] is the owning node, -1 for none, and place [nodes] the place of each node. `units` becomes the units
+    of each place, one place after the other. Returns the first index of each place in `units`.
     """
     starts = np.zeros(place.size + 2, np.int64)
     for unit in range(owners.size):
@@ -124,7 +126,7 @@ def units_by_place(owners, place, units):
 
 @njit(**SERIAL)
 def add_upwards(values, above):
-    """Kernel: values[k], in level order, <- the sum of values over the subtree of node k."""
+    """Forest groups kernel: values[k] <- sum of values over the subtree of node k, in level order."""
     for k in range(above.size - 1, -1, -1):
         if above[k] >= 0:
             values[above[k]] += values[k]
@@ -132,7 +134,7 @@ def add_upwards(values, above):
 
 @njit(**SERIAL)
 def add_downwards(values, above):
-    """Kernel: values[k], in level order, <- the sum of values over the path from the root to node k."""
+    """Forest groups kernel: values[k] <- sum of values over the path from the root to node k, in level order."""
     for k in range(above.size):
         if above[k] >= 0:
             values[k] += values[above[k]]
@@ -140,7 +142,7 @@ def add_downwards(values, above):
 
 @njit(**SERIAL)
 def largest(x, units, starts, width, above, values):
-    """Kernel: values[k], in level order, <- the largest |x| in the subtree of node k."""
+    """Forest groups kernel: values[k] <- the largest |x| in the subtree of node k, in level order."""
     values[:] = 0.0
     for k in range(values.size - 1, -1, -1):
         a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
@@ -149,7 +151,7 @@ def largest(x, units, starts, width, above, values):
             unit = units[u] if units.size > 0 else u
             for e in range(unit * width, (unit + 1) * width):
                 size = abs(np.float64(x[e]))
-                most = size if not size <= most else most  # NaN stays NaN
+                most = size if not size <= most else most  # comparisons with NaN are false, so NaN stays NaN
         values[k] = most
         if above[k] >= 0 and not most <= values[above[k]]:
             values[above[k]] = most
@@ -157,7 +159,10 @@ def largest(x, units, starts, width, above, values):
 
 @njit(**SERIAL)
 def largest_upwards(values, where, above):
-    """Kernel: values[k], in level order, <- the largest value in the subtree of node k; where[k] <- its position."""
+    """Forest groups kernel: values[k] <- the largest value in the subtree of node k, in level order.
+
+    where[k] becomes the position of this value; -1 means no value.
+    """
     for k in range(above.size - 1, -1, -1):
         p = above[k]
         if p >= 0 and where[k] >= 0 and (where[p] < 0 or values[k] > values[p]):
@@ -166,9 +171,9 @@ def largest_upwards(values, where, above):
 
 @njit(**SERIAL)
 def own_largest(x, units, starts, width, values, where):
-    """Kernel: values[k] <- the largest |x| among the entries of node k itself, without the nodes below.
+    """Forest groups kernel: values[k] <- the largest |x| among the entries of node k, without the nodes below.
 
-    where[k] <- its position in x. Nodes without entries are unchanged.
+    where[k] becomes the position of this entry in x. A node without entries is unchanged.
     """
     for k in range(values.size):
         a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
@@ -181,7 +186,10 @@ def own_largest(x, units, starts, width, values, where):
 
 @njit(**SERIAL)
 def own_squares(x, units, starts, width, cut, squares):
-    """Kernel: squares[k] <- sum of soft(x, cut)^2 over the entries of node k itself, without the nodes below."""
+    """Forest groups kernel: squares[k] <- sum of soft(x, cut)^2 over the entries of node k, without the nodes below.
+
+    soft(x, cut) is the soft threshold.
+    """
     if width == 1 and starts.size == 0:
         if units.size == 0:
             _square_each(x, cut, squares)
@@ -198,7 +206,7 @@ def own_squares(x, units, starts, width, cut, squares):
 
 @njit(**SUMS)
 def _squares(x, cut):
-    """Sum of the squares of soft(x, cut) over a contiguous piece of the entries of a node."""
+    """Forest groups kernel: sum of the squares of the soft threshold soft(x, cut) over a contiguous piece of a node."""
     total = 0.0
     for i in range(x.size):
         rest = np.float64(x[i] - min(max(x[i], -cut), cut))
@@ -208,7 +216,7 @@ def _squares(x, cut):
 
 @njit(**SERIAL)
 def _square_each(x, cut, squares):
-    """squares[k] <- soft(x, cut)^2 for a forest where node k has exactly one entry, x[k]."""
+    """Forest groups kernel: squares[k] <- soft(x[k], cut)^2, if node k has exactly the entry x[k]."""
     for k in range(squares.size):
         rest = np.float64(x[k] - min(max(x[k], -cut), cut))
         squares[k] = rest * rest
@@ -216,7 +224,7 @@ def _square_each(x, cut, squares):
 
 @njit(**SERIAL)
 def _square_scattered(x, units, cut, squares):
-    """squares[k] <- soft(x, cut)^2 for a forest where node k has exactly one entry, x[units[k]]."""
+    """Forest groups kernel: squares[k] <- soft(x[units[k]], cut)^2, if node k has exactly the entry x[units[k]]."""
     for k in range(squares.size):
         rest = np.float64(x[units[k]] - min(max(x[units[k]], -cut), cut))
         squares[k] = rest * rest

@@ -1,11 +1,11 @@
-"""CPU kernels of the group lasso prox over contiguous row blocks, and of sums over blocks, in place on flat memory.
+"""Kernels of the group lasso prox over blocks of rows, and of sums over blocks, in place on flat CPU memory.
 
 Block g has the rows offsets[g] : offsets[g + 1] of a parameter with `width` entries per row. A thread processes whole
 blocks in tiles of about TILE entries, which fit its cache. All threads share a block of more than LARGE entries. The
 tiles depend on sizes alone, so results do not depend on the number of threads.
 
-Sums are float64, as a float32 sum of a million entries is wrong in the third digit. Only blocks of few entries
-(vectors.FEW) are summed in the dtype of the entries, with a relative error of at most 1e-6.
+Sums are float64, as a float32 sum of a million entries is wrong in the third digit. Only blocks of at most vectors.FEW
+entries are summed in the dtype of the entries, with a relative error of at most 1e-6.
 """
 
 import numpy as np
@@ -15,21 +15,21 @@ from structsparse.kernels import vectors
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 from structsparse.kernels.prox.entries import _soft_metric, soft_threshold_metric
 
-TILE = 1 << 15  # entries of a tile: with their steps they fit a second-level cache
-ALONE = 1 << 18  # entries: with fewer, one thread finishes before the others start
-PORTION = 1 << 11  # entries of small blocks processed together: with a factor each they fit a first-level cache
-BEHIND = 128  # entries behind a small block that vector instructions may read or fill
+TILE = 1 << 15  # entries of a tile; a tile and its steps fit a second-level cache
+ALONE = 1 << 18  # up to this many entries, one thread does all the work, as starting other threads takes longer
+PORTION = 1 << 11  # entries of small blocks processed together; entries and factors fit a first-level cache
+BEHIND = 128  # entries after a small block that vector instructions may read or fill
 LINE = 64  # bytes of a vector register
-# squares from LEAST to MOST are exact enough in float32; smaller ones matter only if the threshold is below FAINT
+# squared norms from LEAST to MOST are exact enough in float32; smaller norms matter only for thresholds below FAINT
 LEAST, MOST, FAINT = 1e-30, 1e30, 1e-12
-RUN = 1 << 18  # entries of a tile of many blocks; with fewer, scheduling costs up to 6 %
-LARGE = 1 << 21  # entries: all threads share a block with more
-ROUNDS = 60  # Newton iterations, at most; a dozen are enough on ordinary input
+RUN = 1 << 18  # entries of a tile in the prox without steps; smaller tiles cost up to 6 % more time for scheduling
+LARGE = 1 << 21  # entries: all threads share a block with more entries
+ROUNDS = 60  # most Newton iterations; a dozen are enough on ordinary input
 
 
 @njit(**PARALLEL)
 def shrink_blocks(x, offsets, width, weight, threshold, cut):
-    """Kernel of the sparse group lasso: row block g of x <- group prox of soft(x, cut), threshold * weight[g]."""
+    """Blocks prox kernel: sparse group lasso, row block g <- group prox of soft(x, cut), threshold * weight[g]."""
     if x.size <= ALONE:
         _shrink_tile(x, offsets, width, weight, threshold, cut)
         return
@@ -45,9 +45,10 @@ def shrink_blocks(x, offsets, width, weight, threshold, cut):
 
 @njit(**PARALLEL)
 def shrink_blocks_metric(x, steps, offsets, width, weight, strength, cut):
-    """Kernel of the sparse group lasso prox with a step per entry, over row blocks.
+    """Blocks prox kernel: sparse group lasso with a step per entry, over blocks of rows.
 
-    Block g of x <- group prox of soft(x, cut * steps) with strength * weight[g], in the metric 1 / steps.
+    Block g of x <- group prox of soft(x, cut * steps) with strength * weight[g], in the metric 1 / steps. soft is the
+    soft threshold.
     """
     if x.size <= ALONE:
         _shrink_tile_metric(x, steps, offsets, width, weight, strength, cut)
@@ -64,7 +65,10 @@ def shrink_blocks_metric(x, steps, offsets, width, weight, strength, cut):
 
 @njit(**PARALLEL)
 def block_sums(x, offsets, width, power, sums):
-    """Kernel: sums[g] <- sum of |x|^power (1 or 2) over row block g; `sums` (float64) must be zero before."""
+    """Blocks kernel: sums[g] <- sum of |x|^power (1 or 2) over row block g.
+
+    `sums` (float64) must be zero before.
+    """
     if x.size <= ALONE:
         _sum_tile(x, offsets, width, power, sums)
         return
@@ -80,7 +84,7 @@ def block_sums(x, offsets, width, power, sums):
 
 @njit(**PARALLEL)
 def block_sums_past(x, offsets, width, cuts, sums):
-    """Kernel: count and sums of the entries of each row block that exceed a cut.
+    """Blocks kernel: count and sums of the entries of each row block whose absolute value exceeds a cut.
 
     For the entries of block g with |x| > cuts[g], sums[:, g] <- their number, sum of |x| - cut, sum of (|x| - cut)^2.
     `sums` (float64) must be zero before.
@@ -95,7 +99,7 @@ def block_sums_past(x, offsets, width, cuts, sums):
 
 @njit(**SUMS)
 def _sums_past(x, cut):
-    """The number of entries with |x| > cut, the sum of |x| - cut over them, and the sum of (|x| - cut)^2."""
+    """Blocks kernel: the number of entries of a row block with |x| > cut, and sums of |x| - cut and of its square."""
     many, total, squares = 0.0, 0.0, 0.0
     for i in range(x.size):
         past = max(np.float64(abs(x[i])) - cut, 0.0)
@@ -107,9 +111,9 @@ def _sums_past(x, cut):
 
 @njit(**SERIAL)
 def _tiles(offsets, width, entries):
-    """First and end block of each tile of row blocks. Blocks of more than LARGE entries are left out.
+    """Blocks prox kernel: first and end block of each tile, which is a piece of work of about `entries` entries.
 
-    Such a block can only be the last of its tile.
+    Blocks of more than LARGE entries are left out. Such a block can only be the last block of its tile.
     """
     tiles = 1 + offsets[-1] * width // entries
     bounds = np.searchsorted(offsets, np.arange(tiles + 1) * offsets[-1] // tiles)
@@ -123,20 +127,20 @@ def _tiles(offsets, width, entries):
 
 @njit(**SERIAL)
 def _power_sum(x, start, stop, power):
-    """Sum of |x|^power over one row block, x[start:stop]."""
+    """Blocks kernel: sum of |x|^power over one row block, x[start:stop]."""
     return vectors.square_sum(x, start, stop, ()) if power == 2 else vectors.absolute_sum(x, start, stop, ())
 
 
 @njit(**SERIAL)
 def _sum_tile(x, offsets, width, power, sums):
-    """Sums of |x|^power over each row block of a tile."""
+    """Blocks kernel: sums of |x|^power over each row block of a tile."""
     for g in range(sums.size):
         sums[g] = _power_sum(x, offsets[g] * width, offsets[g + 1] * width, power)
 
 
 @njit(**PARALLEL)
 def _power_sum_large(x, power):
-    """Sum of |x|^power over a large block, shared by all threads."""
+    """Blocks kernel: sum of |x|^power over one large row block, shared by all threads."""
     tiles = (x.size + TILE - 1) // TILE
     partial = np.empty((tiles, 1))
     for tile in prange(tiles):
@@ -146,13 +150,13 @@ def _power_sum_large(x, power):
 
 @njit(**SERIAL)
 def _squares(x, start, stop, cut):
-    """Sum of the squares of soft(x, cut) over one row block, x[start:stop]."""
+    """Blocks prox kernel: sum of the squares of the soft threshold soft(x, cut) over one row block, x[start:stop]."""
     return vectors.square_sum(x, start, stop, ()) if cut == 0 else vectors.soft_square_sum(x, start, stop, (cut,))
 
 
 @njit(**SERIAL)
 def _factor(squares, threshold):
-    """The factor of the group prox for a group with this squared norm: max(0, 1 - threshold / norm)."""
+    """Blocks prox kernel: the factor of the group prox for a squared norm, max(0, 1 - threshold / norm)."""
     if threshold == 0:
         return 1.0
     norm = np.sqrt(squares)
@@ -161,7 +165,7 @@ def _factor(squares, threshold):
 
 @njit(**SERIAL)
 def _scale(x, start, stop, cut, factor):
-    """Scale the entries of one row block: x[start:stop] <- soft(x, cut) * factor."""
+    """Blocks prox kernel: scale the entries of one row block, x[start:stop] <- soft(x, cut) * factor."""
     if cut == 0:
         vectors.multiply(x, start, stop, (factor,))
     else:
@@ -170,13 +174,13 @@ def _scale(x, start, stop, cut, factor):
 
 @njit(**SERIAL)
 def _shrink_tile(x, offsets, width, weight, threshold, cut):
-    """Sparse group lasso prox over the row blocks of one tile.
+    """Blocks prox kernel: sparse group lasso prox over the row blocks of one tile.
 
     Blocks of few entries are processed in portions, larger blocks one by one.
     """
     bounds, first = offsets * width, 0
     squares, factors, spread = np.empty(PORTION), np.empty(PORTION, x.dtype), np.empty(PORTION + BEHIND, x.dtype)
-    two = bounds[-1] - bounds[0] <= weight.size * (vectors.TWO * LINE // x.itemsize)  # few entries per block on average
+    two = bounds[-1] - bounds[0] <= weight.size * (vectors.TWO * LINE // x.itemsize)  # blocks are small on average
     scratch = squares, factors, spread
     while first < weight.size:
         if two and cut == 0:
@@ -195,14 +199,14 @@ def _shrink_tile(x, offsets, width, weight, threshold, cut):
 
 
 def _few_shrinker(add, fill, multiply, soft):
-    """Make a kernel that shrinks row blocks of few entries with one fixed set of vector functions.
+    """Blocks prox kernel: make a kernel that shrinks row blocks of few entries with fixed vector functions.
 
-    Choosing the vector functions block by block would take as long as the work.
+    A choice of the vector functions for every block would take as long as the work.
     """
 
     @njit(**SERIAL)
     def shrink(x, bounds, g, weight, threshold, cut, squares, factors, spread):
-        """Shrink small blocks in portions: all sums, then all factors, then all products.
+        """Blocks prox kernel: shrink small row blocks in portions, with all sums first, then all factors and products.
 
         Returns the first block that is not done.
         """
@@ -240,7 +244,7 @@ _shrink_two_soft = _few_shrinker(vectors.two_soft_square_sum, vectors.fill_two, 
 
 @njit(**SERIAL)
 def _factors(squares, weight, threshold, factors):
-    """The factor of the group prox for each group of a portion: factors[g] <- max(0, 1 - threshold * weight / norm).
+    """Blocks prox kernel: factors[g] <- max(0, 1 - threshold * weight / norm) for each group of a portion.
 
     The loop has no branches, so that the compiler can use vector instructions.
     """
@@ -252,7 +256,7 @@ def _factors(squares, weight, threshold, factors):
 
 @njit(**PARALLEL)
 def _shrink_large(x, threshold, cut):
-    """Sparse group lasso prox of one large row block, shared by all threads."""
+    """Blocks prox kernel: sparse group lasso prox of one large row block, shared by all threads."""
     tiles = (x.size + TILE - 1) // TILE
     partial = np.empty((tiles, 1))
     for tile in prange(tiles):
@@ -264,7 +268,7 @@ def _shrink_large(x, threshold, cut):
 
 @njit(**SERIAL)
 def _total(partial, column):
-    """Sum of the partial sums of a large row block in a fixed order, the same for any number of threads."""
+    """Blocks kernel: sum of the partial sums of a large row block, in the same order for any number of threads."""
     total = 0.0
     for tile in range(partial.shape[0]):
         total += partial[tile, column]
@@ -273,12 +277,15 @@ def _total(partial, column):
 
 # Group prox in the metric 1 / steps: a living group w becomes theta * p, where p = w / (theta + strength * steps) and
 # theta solves |p| = 1. As 1 / |p| is increasing and concave in theta, Newton's method on 1 / |p| = 1 converges from any
-# starting point below the root, such as |soft(w, strength * steps)|. From there on no entry of p exceeds 1.
+# starting point below the root. The method starts at |soft(w, strength * steps)|, and then no entry of p exceeds 1.
 
 
 @njit(**SUMS)
 def _start(x, steps, strength):
-    """The square of a lower bound of theta, the norm of a group after its prox: |soft(x, strength * steps)|^2."""
+    """Blocks prox kernel: the square of a lower bound of theta, the norm of a row block after its prox.
+
+    The lower bound is |soft(x, strength * steps)|.
+    """
     total = 0.0
     for i in range(x.size):
         cut = strength * steps[i]
@@ -289,7 +296,10 @@ def _start(x, steps, strength):
 
 @njit(**SUMS)
 def _secular(x, steps, strength, theta):
-    """The secular equation of the group prox at theta: |p|^2 and minus half its derivative with respect to theta."""
+    """Blocks prox kernel: the equation |p| = 1 for theta, the norm of a row block after its prox.
+
+    Returns |p|^2 for p = x / (theta + strength * steps), and minus half the derivative of |p|^2 with respect to theta.
+    """
     one, tiny = x.dtype.type(1), x.dtype.type(np.finfo(x.dtype).tiny)
     squares, slope = 0.0, 0.0
     for i in range(x.size):
@@ -302,7 +312,7 @@ def _secular(x, steps, strength, theta):
 
 @njit(**SERIAL)
 def _multiply(x, steps, strength, theta):
-    """x <- theta * p, the group prox of a row block with known norm theta; zeros get a positive sign."""
+    """Blocks prox kernel: the prox of a row block of known norm theta after the prox; zeros get a positive sign."""
     zero, one = x.dtype.type(0), x.dtype.type(1)
     for i in range(x.size):
         reach = strength * steps[i]
@@ -311,14 +321,17 @@ def _multiply(x, steps, strength, theta):
 
 @njit(**SERIAL)
 def _climbed(squares, slope, tolerance):
-    """The Newton step of theta, the norm of a row block after its prox; zero when |p| has reached 1."""
+    """Blocks prox kernel: the Newton step of theta, the norm of a row block after its prox.
+
+    `squares` and `slope` are the result of `_secular`. The step is zero when |p| has reached 1.
+    """
     norm = np.sqrt(squares)
     return (norm - 1) * (squares / slope) if norm > 1 + tolerance else 0.0
 
 
 @njit(**SERIAL)
 def _shrink_tile_metric(x, steps, offsets, width, weight, strength, cut):
-    """Sparse group lasso prox with a step per entry over the row blocks of one tile."""
+    """Blocks prox kernel: sparse group lasso prox with a step per entry, over the row blocks of one tile."""
     for g in range(weight.size):
         a, b = offsets[g] * width, offsets[g + 1] * width
         _shrink_small_metric(x[a:b], steps[a:b], x.dtype.type(strength * weight[g]), cut)
@@ -326,7 +339,7 @@ def _shrink_tile_metric(x, steps, offsets, width, weight, strength, cut):
 
 @njit(**SERIAL)
 def _shrink_small_metric(x, steps, strength, cut):
-    """Sparse group lasso prox with a step per entry of one row block, in one thread."""
+    """Blocks prox kernel: sparse group lasso prox with a step per entry, of one row block in one thread."""
     if cut > 0:
         _soft_metric(x, steps, cut)
     if strength == 0:
@@ -344,7 +357,7 @@ def _shrink_small_metric(x, steps, strength, cut):
 
 @njit(**PARALLEL)
 def _shrink_large_metric(x, steps, strength, cut):
-    """Sparse group lasso prox with a step per entry of one large row block, shared by all threads."""
+    """Blocks prox kernel: sparse group lasso prox with a step per entry, of one large row block in all threads."""
     if cut > 0:
         soft_threshold_metric(x, steps, cut)
     if strength == 0:

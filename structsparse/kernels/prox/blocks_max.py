@@ -1,8 +1,9 @@
-"""CPU kernels of the prox of the largest absolute value of each row block, in place on flat contiguous memory.
+"""Kernels of the prox of the max norm (largest absolute value) of each block of rows, in place on flat CPU memory.
 
-The prox clips a group at the height r where sum (|x| - r)+ / steps = strength. The group becomes zero if the sum is
-smaller even at r = 0. The sum is convex and falls with r. So Newton's method from a lower bound reaches the root from
-below, in finitely many iterations. An entry with step 0 cannot move, so r is at least its size.
+The prox clips a group at the height r where sum (|x| - r)+ / steps = strength, with (t)+ = max(t, 0). The group becomes
+zero if the sum is smaller even at r = 0. The sum is convex and falls with r. So Newton's method from a lower bound
+reaches the root from below, in finitely many iterations. An entry with step 0 cannot move, so r is at least the
+absolute value of this entry.
 """
 
 import numpy as np
@@ -10,13 +11,13 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 
-TILE = 1 << 15  # entries of a tile, the work of one thread
-ALONE = 1 << 17  # entries: with fewer, starting other threads costs more than it saves
+TILE = 1 << 15  # entries of a tile, the unit of work of a thread
+ALONE = 1 << 17  # up to this many entries, one thread does all the work, as starting other threads takes longer
 
 
 @njit(**PARALLEL)
 def clip_blocks(x, offsets, width, weight, threshold):
-    """Kernel of the clipping prox: row block g of x <- prox of threshold * weight[g] * max |v|."""
+    """Blocks max prox kernel: row block g of x <- prox of threshold * weight[g] * max |v|, by clipping."""
     first, last = _tiles(offsets, width)
     for tile in prange(first.size):
         for g in range(first[tile], last[tile]):
@@ -25,7 +26,7 @@ def clip_blocks(x, offsets, width, weight, threshold):
 
 @njit(**PARALLEL)
 def clip_blocks_metric(x, steps, offsets, width, weight, strength):
-    """Kernel of the clipping prox with a step per entry: row block g of x <- prox of strength * weight[g] * max |v|."""
+    """Blocks max prox kernel: clip row block g, the prox of strength * weight[g] * max |v| with a step per entry."""
     first, last = _tiles(offsets, width)
     for tile in prange(first.size):
         for g in range(first[tile], last[tile]):
@@ -35,7 +36,7 @@ def clip_blocks_metric(x, steps, offsets, width, weight, strength):
 
 @njit(**SERIAL)
 def _tiles(offsets, width):
-    """First and end row block of each tile, the unit of work of a thread."""
+    """Blocks max prox kernel: first and end row block of each tile, the unit of work of a thread."""
     entries = offsets[-1] * width
     tiles = 1 if entries <= ALONE else entries // TILE
     bounds = np.searchsorted(offsets, np.arange(tiles + 1) * offsets[-1] // tiles)
@@ -45,7 +46,10 @@ def _tiles(offsets, width):
 
 @njit(**SERIAL)
 def _clip(x, height):
-    """Clip the absolute values of a row block x at a height; zeros get a positive sign, NaN stays NaN."""
+    """Blocks max prox kernel: clip the absolute values of a row block at a height.
+
+    Zeros get a positive sign, and NaN stays NaN.
+    """
     zero = x.dtype.type(0)
     for i in range(x.size):
         value = x[i] + zero
@@ -55,7 +59,7 @@ def _clip(x, height):
 
 @njit(**SERIAL, fastmath={"nnan", "nsz"})
 def _largest(x, steps, strength):
-    """The largest |x| - strength * step, a lower bound of the clipping height."""
+    """Blocks max prox kernel: the largest |x| - strength * step in a row block, which bounds the height from below."""
     largest = 0.0
     for i in range(x.size):
         left = np.float64(abs(x[i])) - strength * steps[i]
@@ -65,7 +69,7 @@ def _largest(x, steps, strength):
 
 @njit(**SUMS)
 def _above(x, height):
-    """Sum and number of the absolute values above a height."""
+    """Blocks max prox kernel: sum and number of the absolute values above a height, in one row block."""
     total, count = 0.0, 0.0
     for i in range(x.size):
         size = np.float64(abs(x[i]))
@@ -76,7 +80,7 @@ def _above(x, height):
 
 @njit(**SUMS)
 def _above_metric(x, steps, height):
-    """Sums of |x| / step and of 1 / step over the entries with |x| above a height."""
+    """Blocks max prox kernel: sums of |x| / step and of 1 / step over the entries of a row block with |x| > height."""
     total, count = 0.0, 0.0
     for i in range(x.size):
         size = np.float64(abs(x[i]))
@@ -88,7 +92,7 @@ def _above_metric(x, steps, height):
 
 @njit(**SERIAL)
 def _clip_group(x, threshold):
-    """Clip one group at the height that solves its prox, by Newton's method."""
+    """Blocks max prox kernel: clip one row block at the height that solves the prox, by Newton's method."""
     if threshold == 0:
         return
     total, count = _above(x, 0.0)
@@ -104,7 +108,7 @@ def _clip_group(x, threshold):
 
 @njit(**SERIAL)
 def _clip_group_metric(x, steps, strength):
-    """Clip one group at the height that solves its prox with a step per entry, by Newton's method."""
+    """Blocks max prox kernel: clip one row block with a step per entry at the height that solves the prox."""
     if strength == 0:
         return
     height = _largest(x, steps, strength)

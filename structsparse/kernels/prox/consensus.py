@@ -1,4 +1,4 @@
-"""CPU kernels of consensus ADMM for overlapping groups: update of the copies, and their sums over groups.
+"""Kernels of consensus ADMM for overlapping groups: update of the copies, and the sums of all copies of each entry.
 
 Group g has the atoms members[offsets[g] : offsets[g + 1]], and atom k has the entries x[bounds[k] : bounds[k + 1]].
 Each group has a copy of its entries, stored atom by atom from starts[g] on.
@@ -12,10 +12,11 @@ from structsparse.kernels.options import SERIAL, SUMS
 
 @njit(**SERIAL)
 def consensus(x, bounds, members, offsets, starts, reach, copies, duals, copy_sums, dual_sums):
-    """Kernel: update the consensus copies v and the dual variables u of overlapping groups.
+    """Consensus ADMM kernel: update the copies v and the dual variables u of overlapping groups.
 
-    For each group and z = x + u: v <- group prox of z with reach, u <- z - v. `copy_sums` and `dual_sums` become the
-    sums of v and u over the groups of each entry. Returns the sums over all copies of (x - v)^2, of v^2 and of x^2.
+    For each group and z = x + u: v <- group prox of z with reach, u <- z - v. The prox is for the penalty reach[g] *
+    ||v||. `copy_sums` and `dual_sums` become the sums of v and u over the groups of each entry. Returns the sums over
+    all copies of (x - v)^2, of v^2 and of x^2.
     """
     copy_sums[:] = 0.0
     dual_sums[:] = 0.0
@@ -48,9 +49,10 @@ def consensus(x, bounds, members, offsets, starts, reach, copies, duals, copy_su
 
 @njit(**SUMS)
 def consensus_of_singles(x, members, offsets, counts, reach, copies, duals, copy_sums, dual_sums):
-    """Kernel: update of consensus copies and dual variables where each atom is a single entry.
+    """Consensus ADMM kernel: update copies and dual variables of overlapping groups whose atoms are single entries.
 
-    As dual + copy = x + old dual, `dual_sums` follows from `copy_sums`, and only the copies need to be added up.
+    counts [entries] is the number of copies of each entry. As dual + copy = x + old dual, `dual_sums` follows from
+    `copy_sums`, and only the copies need to be added up.
     """
     for i in range(x.size):
         dual_sums[i] += counts[i] * x[i]

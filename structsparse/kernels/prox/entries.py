@@ -1,16 +1,19 @@
-"""CPU kernels of the prox of single entries: soft threshold and ridge shrinkage, in place on flat contiguous memory."""
+"""Kernels of the prox of single entries: soft threshold and ridge shrinkage, in place on flat contiguous CPU memory.
+
+soft(x, cut) is x - max(-cut, min(x, cut)). A tile is a piece of the entries that one thread processes.
+"""
 
 from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL
 
-TILE = 1 << 15  # entries of a tile: with their steps they fit a second-level cache
-ALONE = 1 << 18  # entries: with fewer, one thread finishes before the others start
+TILE = 1 << 15  # entries of a tile; a tile and its steps fit a second-level cache
+ALONE = 1 << 18  # up to this many entries, one thread does all the work, as starting other threads takes longer
 
 
 @njit(**PARALLEL)
 def soft_threshold(x, cut):
-    """Kernel of the soft threshold (prox of l1): x <- soft(x, cut)."""
+    """Single entries prox kernel: soft threshold (prox of l1), x <- soft(x, cut)."""
     if x.size <= ALONE:
         _soft(x, cut)
         return
@@ -20,7 +23,10 @@ def soft_threshold(x, cut):
 
 @njit(**PARALLEL)
 def soft_threshold_metric(x, steps, strength):
-    """Kernel of the soft threshold with a step per entry: x <- soft(x, strength * steps), strength > 0."""
+    """Single entries prox kernel: soft threshold with a step per entry, x <- soft(x, strength * steps).
+
+    `strength` must be positive.
+    """
     if x.size <= ALONE:
         _soft_metric(x, steps, strength)
         return
@@ -30,7 +36,10 @@ def soft_threshold_metric(x, steps, strength):
 
 @njit(**PARALLEL)
 def shrink_metric(x, steps, strength):
-    """Kernel of the ridge prox with a step per entry: x <- x / (1 + strength * steps), strength > 0."""
+    """Single entries prox kernel: ridge prox with a step per entry, x <- x / (1 + strength * steps).
+
+    `strength` must be positive.
+    """
     if x.size <= ALONE:
         _shrink_entries(x, steps, strength)
         return
@@ -40,9 +49,9 @@ def shrink_metric(x, steps, strength):
 
 @njit(**PARALLEL)
 def shrink_and_shorten(x, steps, strength, shorter):
-    """Kernel of the ridge prox beside another penalty: x <- x / (1 + strength * steps).
+    """Single entries prox kernel: ridge prox beside another penalty, x <- x / (1 + strength * steps).
 
-    `shorter` <- steps / (1 + strength * steps), the steps for the prox of the other penalty.
+    `shorter` becomes steps / (1 + strength * steps), the steps for the prox of the other penalty.
     """
     if x.size <= ALONE:
         _shrink_and_shorten(x, steps, strength, shorter)
@@ -54,14 +63,14 @@ def shrink_and_shorten(x, steps, strength, shorter):
 
 @njit(**SERIAL)
 def _soft(x, cut):
-    """Soft threshold of the entries of one tile."""
+    """Single entries prox kernel: soft threshold of the entries of one tile."""
     for i in range(x.size):
         x[i] -= min(max(x[i], -cut), cut)
 
 
 @njit(**SERIAL)
 def _soft_metric(x, steps, strength):
-    """Soft threshold of the entries of one tile, with a step per entry."""
+    """Single entries prox kernel: soft threshold of the entries of one tile, with a step per entry."""
     for i in range(x.size):
         cut = strength * steps[i]
         x[i] -= min(max(x[i], -cut), cut)
@@ -69,7 +78,7 @@ def _soft_metric(x, steps, strength):
 
 @njit(**SERIAL)
 def _shrink_entries(x, steps, strength):
-    """Ridge prox of the entries of one tile, with a step per entry."""
+    """Single entries prox kernel: ridge prox of the entries of one tile, with a step per entry."""
     one = x.dtype.type(1)
     for i in range(x.size):
         x[i] /= one + strength * steps[i]
@@ -77,8 +86,8 @@ def _shrink_entries(x, steps, strength):
 
 @njit(**SERIAL)
 def _shrink_and_shorten(x, steps, strength, shorter):
-    """Ridge prox of the entries of one tile, and the shortened steps for another penalty."""
+    """Single entries prox kernel: ridge prox of one tile, and the shortened steps for another penalty."""
     one = x.dtype.type(1)
     for i in range(x.size):
-        shorter[i] = one / (one / steps[i] + strength)  # this form is right for an infinite step, too
+        shorter[i] = one / (one / steps[i] + strength)  # this formula holds for an infinite step, too
         x[i] /= one + strength * steps[i]

@@ -1,7 +1,8 @@
-"""CPU kernels of the prox of nested groups (a forest): norms or largest absolute values of subtrees, in place.
+"""Kernels of the prox of a forest of nested groups: norms or largest absolute values of subtrees, in place.
 
 Memory is flat, contiguous, float32 or float64. `kernels.groups.forest` explains the orders of nodes. It also explains
-`units`, `starts` and `width`, which describe the memory of each node. Numbers per node are float64.
+`units`, `starts` and `width`, which describe the memory of each node. Numbers per node are float64. soft(x, cut) is the
+soft threshold.
 """
 
 import numpy as np
@@ -12,18 +13,20 @@ from structsparse.kernels.options import PARALLEL, SERIAL
 from structsparse.kernels.prox.blocks import ALONE
 
 HEAP = np.dtype([("value", np.float64), ("count", np.float64), ("child", np.int32), ("next", np.int32)])
-STRETCH = 1 << 12  # nodes of a level that are processed together: their numbers fit the first-level cache
+STRETCH = 1 << 12  # nodes of a level that are processed together; their numbers fit the first-level cache
 
 
-# Prox of Euclidean norms. From the leaves to the roots, each subtree gets the factor max(0, 1 - reach / norm), and its
-# remaining squared norm is added to that of its parent. From the roots to the leaves, the factors are multiplied.
+# Prox of Euclidean norms, with reach = threshold * weight. From the leaves to the roots, each subtree is scaled by the
+# factor max(0, 1 - reach / norm), and the squared norm after scaling is added to the squared norm of the parent. From
+# the roots to the leaves, the factors are multiplied.
 
 
 @njit(**SERIAL)
 def shrink_forest(x, units, starts, width, above, levels, weight, threshold, cut, squares, factor):
-    """Kernel: prox of norms of subtrees, threshold * sum_k weight[k] ||V_k|| + cut * ||V||_1.
+    """Forest prox kernel: prox of norms of subtrees, threshold * sum_k weight[k] ||V_k|| + cut * ||V||_1.
 
-    Nodes are in level order. `squares` and `factor` are scratch.
+    V_k are the entries of the subtree of node k. Nodes are in level order. `squares` and `factor` [nodes] are work
+    memory.
     """
     own_squares(x, units, starts, width, cut, squares)
     for level in range(levels.size - 2, -1, -1):
@@ -38,32 +41,35 @@ def shrink_forest(x, units, starts, width, above, levels, weight, threshold, cut
 
 @njit(**SERIAL)
 def _factors(squares, weight, threshold, factor):
-    """The factor max(0, 1 - reach / norm) of each subtree, and its squared norm after multiplication."""
+    """Forest prox kernel: the factor max(0, 1 - reach / norm) of each subtree, with reach = threshold * weight.
+
+    `squares` holds the squared norm of each subtree before, and after multiplication by the factor.
+    """
     for k in range(squares.size):
         norm, reach = np.sqrt(squares[k]), threshold * weight[k]
         share = 1 - reach / norm
-        share = 0.0 if norm <= reach else share  # NaN stays NaN
-        factor[k] = share if reach > 0 else 1.0  # reach is NaN for 0 * inf, which counts as 0
+        share = 0.0 if norm <= reach else share  # comparisons with NaN are false, so NaN stays NaN
+        factor[k] = share if reach > 0 else 1.0  # reach is NaN for 0 * inf, and counts as 0
         squares[k] *= factor[k] * factor[k]
 
 
 @njit(**SERIAL)
 def _add_to_parents(squares, above, parents):
-    """Add the squared norm of each node to that of its parent."""
+    """Forest prox kernel: add the squared norm of each node of a level to the squared norm of its parent."""
     for k in range(squares.size):
         parents[above[k]] += squares[k]
 
 
 @njit(**SERIAL)
 def _multiply_downwards(factor, above, parents):
-    """Multiply the factor of each node by the factor of its parent, from the roots to the leaves."""
+    """Forest prox kernel: multiply the factor of each node by the factor of its parent, from the roots down."""
     for k in range(factor.size):
         factor[k] *= parents[above[k]]
 
 
 @njit(**SERIAL)
 def _scale_own(x, units, starts, width, cut, factor):
-    """Scale the entries that belong to each node itself: x <- soft(x, cut) * factor."""
+    """Forest prox kernel: scale the entries of each node, without the nodes below: x <- soft(x, cut) * factor."""
     if width == 1 and starts.size == 0:
         if units.size == 0:
             _scale_each(x, cut, factor)
@@ -79,7 +85,7 @@ def _scale_own(x, units, starts, width, cut, factor):
 
 @njit(**SERIAL)
 def _scale(x, cut, factor):
-    """Scale a contiguous piece of the entries of one node: x <- soft(x, cut) * factor."""
+    """Forest prox kernel: scale a contiguous piece of the entries of one node: x <- soft(x, cut) * factor."""
     zero = x.dtype.type(0)
     for i in range(x.size):
         scaled = (x[i] - min(max(x[i], -cut), cut)) * factor
@@ -88,7 +94,7 @@ def _scale(x, cut, factor):
 
 @njit(**SERIAL)
 def _scale_each(x, cut, factor):
-    """Scale entries where node k has exactly one entry, x[k]: x <- soft(x, cut) * factor."""
+    """Forest prox kernel: x[k] <- soft(x[k], cut) * factor[k], if node k has exactly the entry x[k]."""
     zero = x.dtype.type(0)
     for k in range(factor.size):
         scaled = (x[k] - min(max(x[k], -cut), cut)) * x.dtype.type(factor[k])
@@ -97,7 +103,7 @@ def _scale_each(x, cut, factor):
 
 @njit(**SERIAL)
 def _scale_scattered(x, units, cut, factor):
-    """Scale entries where node k has exactly one entry, x[units[k]]: x <- soft(x, cut) * factor."""
+    """Forest prox kernel: x[u] <- soft(x[u], cut) * factor[k], if node k has exactly the entry u = units[k]."""
     zero = x.dtype.type(0)
     for k in range(factor.size):
         u = units[k]
@@ -106,20 +112,21 @@ def _scale_scattered(x, units, cut, factor):
 
 
 # Prox of largest absolute values. From the leaves to the roots, each subtree is clipped at the height r where
-# sum_e (|v_e| - r)+ / step_e = strength * weight. A max-heap of the subtree yields the |v_e| in descending order.
-# Entries that are clipped together stay equal. So they go back to the heap as one element, whose count is the sum of
-# their 1 / step. Each node pushes at most one element, so there are at most two pops per entry. A subtree becomes zero
-# if its mass sum |v_e| / step_e is at most strength * weight. The heap is a pairing heap: to merge two heaps, the top
+# sum_e (|v_e| - r)+ / step_e = strength * weight. The sum is over the entries v_e of the subtree; (t)+ = max(t, 0).
+# A max-heap of the subtree yields the |v_e| in descending order. Entries that are clipped together stay equal, and go
+# back to the heap as one element. The count of an element is the sum of 1 / step over these entries. Each node pushes
+# at most one element, so there are at most two pops per entry. The mass of a subtree is sum_e |v_e| / step_e. If the
+# mass is at most strength * weight, the subtree becomes zero. The heap is a pairing heap: to merge two heaps, the top
 # with the smaller value becomes a child of the other top.
 
 
 @njit(**PARALLEL)
 def clip_forest(x, steps, units, starts, width, depth, weight, chunks, strength, cut, heap, limit):
-    """Kernel: prox of largest entries of subtrees, strength * sum_k weight[k] max|V_k| + cut * ||V||_1.
+    """Forest prox kernel: prox of largest entries of subtrees, strength * sum_k weight[k] max|V_k| + cut * ||V||_1.
 
-    Nodes are in preorder, and each tree lies within one chunk. `steps` has one step per entry of x. If `steps` is
-    empty, strength and cut are already multiplied by the step. `heap` (one element per entry of the forest) and `limit`
-    (one number per node) are scratch.
+    V_k are the entries of the subtree of node k. Nodes are in preorder, and each tree lies within one chunk. `steps`
+    has one step per entry of x. If `steps` is empty, strength and cut are already multiplied by the step. `heap` (one
+    element per entry of the forest) and `limit` (one number per node) are work memory.
     """
     memory, trees = (units, starts, width), (depth, weight, limit)
     if x.size <= ALONE:
@@ -132,10 +139,10 @@ def clip_forest(x, steps, units, starts, width, depth, weight, chunks, strength,
 
 @njit(**SERIAL)
 def clip_forest_in_levels(x, steps, width, above, weight, strength, cut, heap, tops, mass, limit):
-    """Kernel: prox of largest entries of subtrees, for nodes in level order with `width` contiguous entries each.
+    """Forest prox kernel: prox of largest entries of subtrees, for nodes in level order of `width` entries each.
 
     The node at place k has the entries k * width : (k + 1) * width. Memory is read from end to end, three times as fast
-    as in preorder. `tops`, `mass` and `limit` (one number per node) are scratch.
+    as in preorder. `tops`, `mass` and `limit` (one number per node) are work memory.
     """
     tops[:], mass[:] = -1, 0.0
     for k in range(above.size - 1, -1, -1):
@@ -157,7 +164,7 @@ def clip_forest_in_levels(x, steps, width, above, weight, strength, cut, heap, t
 
 @njit(**SERIAL)
 def _clip_chunk(a, b, x, steps, memory, trees, strength, cut, heap):
-    """Clip the trees of one chunk: the nodes at places a : b in preorder."""
+    """Forest prox kernel: clip the trees of one chunk, which are the nodes at places a : b in preorder."""
     (units, starts, width), (depth, weight, limit) = memory, trees
     first, last = (starts[a] * width, starts[b] * width) if starts.size > 0 else (a * width, b * width)
     if starts.size > 0:
@@ -173,10 +180,13 @@ def _clip_chunk(a, b, x, steps, memory, trees, strength, cut, heap):
 
 @njit(**SERIAL)
 def _limits(x, steps, memory, trees, strength, cut, heap):
-    """limit[k] <- the height at which the subtree of node k is clipped, before its ancestors clip it."""
+    """Forest prox kernel: limit[k] <- the height at which the largest entries of the subtree of node k are clipped.
+
+    This height does not include the clipping by the ancestors of node k.
+    """
     (units, starts, width), (depth, weight, limit) = memory, trees
     deepest = depth.max() + 2
-    # tops and masses of the heaps of the children on the current path, by depth
+    # by depth on the current path: top and mass of the merged heap of the children
     tops, masses = np.full(deepest, -1, np.int32), np.zeros(deepest)
     slot = heap.size
     for k in range(depth.size - 1, -1, -1):
@@ -198,7 +208,10 @@ def _limits(x, steps, memory, trees, strength, cut, heap):
 
 @njit(**SERIAL)
 def _with_entry(heap, top, slot, x, steps, cut, e):
-    """Push the value |soft(x[e])| on a heap, in this slot; returns the top of the heap and the mass of the entry."""
+    """Forest prox kernel: push the value |soft(x[e])| on a heap, at index `slot` of the heap memory.
+
+    Returns the top of the heap and the mass of the entry, |soft(x[e])| / step.
+    """
     value, count = abs(np.float64(x[e])), 1.0
     if steps.size > 0:
         count = 1 / np.float64(steps[e])
@@ -212,7 +225,11 @@ def _with_entry(heap, top, slot, x, steps, cut, e):
 
 @njit(**SERIAL)
 def _limit(heap, top, mass, reach):
-    """The clipping height of a subtree from its heap; also the top and the mass of the heap after clipping."""
+    """Forest prox kernel: the height at which a subtree is clipped, computed from the heap of its entries.
+
+    Also returns the top and the mass of the heap after clipping. `mass` is the sum of |v| / step over the subtree, and
+    `reach` is strength * weight.
+    """
     if not reach > 0:
         return np.inf, top, mass
     if not mass > reach:
@@ -223,7 +240,7 @@ def _limit(heap, top, mass, reach):
 
 @njit(**SERIAL)
 def _less(value, steps, e, cut):
-    """The absolute value after the soft threshold, |soft(x, cut * step)|, for value = |x|."""
+    """Forest prox kernel: the absolute value after the soft threshold, |soft(x[e], cut * step)|, for value = |x[e]|."""
     if cut == 0:
         return value
     reach = cut * steps[e] if steps.size > 0 else cut
@@ -232,7 +249,10 @@ def _less(value, steps, e, cut):
 
 @njit(**SERIAL)
 def _lower_top(heap, top, reach):
-    """Clip the elements of a heap so that its mass falls by `reach`: the height r, and the top of the new heap."""
+    """Forest prox kernel: clip the largest elements of a heap so that the mass falls by `reach`.
+
+    Returns the height of the clipping and the top of the new heap.
+    """
     first, mass, count, limit = top, 0.0, 0.0, -1.0
     while top >= 0:
         value = heap[top].value
@@ -241,7 +261,7 @@ def _lower_top(heap, top, reach):
         mass += value * heap[top].count
         count += heap[top].count
         top = _without_top(heap, top)
-        if count == np.inf:  # an entry with step 0 cannot move, so the height is at least its value
+        if count == np.inf:  # an entry with step 0 cannot move: the height is at least its value
             limit = value
             break
     limit = limit if limit >= 0 else (mass - reach) / count
@@ -253,7 +273,7 @@ def _lower_top(heap, top, reach):
 
 @njit(**SERIAL)
 def _link(heap, a, b):
-    """Merge two pairing heaps; returns the top of the merged heap."""
+    """Forest prox kernel: merge two pairing heaps; returns the top of the merged heap."""
     if heap[a].value < heap[b].value:
         a, b = b, a
     heap[b].next = heap[a].child
@@ -263,7 +283,10 @@ def _link(heap, a, b):
 
 @njit(**SERIAL)
 def _without_top(heap, top):
-    """Pop the top of a pairing heap: merge its children in pairs, then the pairs from the last to the first."""
+    """Forest prox kernel: pop the top of a pairing heap; returns the new top.
+
+    The children of the old top are merged in pairs, and then the pairs are merged from the last to the first.
+    """
     a, pairs = heap[top].child, np.int32(-1)
     while a >= 0:
         b = heap[a].next
@@ -288,7 +311,10 @@ def _without_top(heap, top):
 
 @njit(**SERIAL)
 def _clip_own(x, steps, memory, trees, cut):
-    """Clip entries: each becomes soft(x, cut), clipped at the lowest height on the path from its node to the root."""
+    """Forest prox kernel: soft-threshold and clip the entries of each node of a chunk.
+
+    An entry is clipped at the lowest height on the path from its node to the root.
+    """
     (units, starts, width), (depth, _, limit) = memory, trees
     path = np.full(depth.max() + 1, np.inf)
     for k in range(depth.size):
@@ -304,7 +330,7 @@ def _clip_own(x, steps, memory, trees, cut):
 
 @njit(**SERIAL)
 def _clip_entry(x, e, steps, cut, most):
-    """Soft-threshold one entry, then clip its absolute value at `most`."""
+    """Forest prox kernel: soft-threshold one entry, then clip its absolute value at `most`."""
     if cut > 0:
         reach = x.dtype.type(cut * steps[e] if steps.size > 0 else cut)
         x[e] -= min(max(x[e], -reach), reach)

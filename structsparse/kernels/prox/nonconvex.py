@@ -1,7 +1,7 @@
-"""CPU kernels of the prox of nonconvex penalties (l0, log-sum, MCP) on single entries.
+"""Kernels of the prox of nonconvex penalties (l0, log-sum, MCP) on single entries, on the CPU.
 
-`prox.nonconvex` has the formulas. `steps` has one step for each entry, or one for all. Thresholds are float64, as the
-prox jumps and rounding would decide near a jump.
+`prox.nonconvex` has the formulas. `steps` has one step for each entry, or one step for all. Thresholds are float64. The
+prox jumps at the threshold, so rounding could change the result.
 """
 
 import numpy as np
@@ -9,13 +9,13 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL
 
-TILE = 1 << 15  # entries of a tile, the work of one thread
-ALONE = 1 << 16  # entries: with fewer, starting other threads costs more than it saves
+TILE = 1 << 15  # entries of a tile, the unit of work of a thread
+ALONE = 1 << 16  # up to this many entries, one thread does all the work, as starting other threads takes longer
 
 
 @njit(**PARALLEL)
 def move_hard(x, steps, strength, parameter):
-    """Kernel of the hard threshold (prox of l0); `parameter` is unused."""
+    """Nonconvex prox kernel: hard threshold, the prox of the l0 penalty; `parameter` is unused."""
     for tile in prange(_tiles(x)):
         a, b = tile * x.size // _tiles(x), (tile + 1) * x.size // _tiles(x)
         _hard(x[a:b], steps if steps.size == 1 else steps[a:b], strength)
@@ -23,7 +23,7 @@ def move_hard(x, steps, strength, parameter):
 
 @njit(**PARALLEL)
 def move_log_sum(x, steps, strength, parameter):
-    """Kernel of the prox of the log-sum penalty; `parameter` is epsilon."""
+    """Nonconvex prox kernel: prox of the log-sum penalty with epsilon = `parameter`."""
     for tile in prange(_tiles(x)):
         a, b = tile * x.size // _tiles(x), (tile + 1) * x.size // _tiles(x)
         _log_sum(x[a:b], steps if steps.size == 1 else steps[a:b], strength, parameter)
@@ -31,7 +31,7 @@ def move_log_sum(x, steps, strength, parameter):
 
 @njit(**PARALLEL)
 def move_firm(x, steps, strength, parameter):
-    """Kernel of the firm threshold (prox of the MCP); `parameter` is the reach of the penalty."""
+    """Nonconvex prox kernel: firm threshold, the prox of the MCP, which is constant beyond `parameter`."""
     for tile in prange(_tiles(x)):
         a, b = tile * x.size // _tiles(x), (tile + 1) * x.size // _tiles(x)
         _firm(x[a:b], steps if steps.size == 1 else steps[a:b], strength, parameter)
@@ -39,13 +39,13 @@ def move_firm(x, steps, strength, parameter):
 
 @njit(**SERIAL)
 def _tiles(x):
-    """The number of tiles that the entries are cut into."""
+    """Nonconvex prox kernel: the number of tiles of entries, which threads share."""
     return 1 if x.size <= ALONE else x.size // TILE
 
 
 @njit(**SERIAL)
 def _hard(x, steps, strength):
-    """Hard threshold of the entries of one tile."""
+    """Nonconvex prox kernel: hard threshold of the entries of one tile."""
     stride = 1 if steps.size > 1 else 0
     for i in range(x.size):
         dies = abs(np.float64(x[i])) <= np.sqrt(2 * strength * steps[i * stride])
@@ -54,7 +54,7 @@ def _hard(x, steps, strength):
 
 @njit(**SERIAL)
 def _log_sum(x, steps, strength, epsilon):
-    """Prox of the log-sum penalty on the entries of one tile."""
+    """Nonconvex prox kernel: prox of the log-sum penalty on the entries of one tile."""
     stride = 1 if steps.size > 1 else 0
     for i in range(x.size):
         size, threshold = abs(np.float64(x[i])), strength * steps[i * stride]
@@ -65,7 +65,7 @@ def _log_sum(x, steps, strength, epsilon):
             continue
         root = np.sqrt(discriminant)
         living = (past + root) / 2 if past >= 0 else 2 * epsilon * (size - threshold) / (root - past)
-        if size <= threshold:  # zero is a local minimum as well
+        if size <= threshold:  # zero is a local minimum, too: compare the objective
             height = threshold * epsilon * np.log1p(living / epsilon)
             if height >= living * (size - living / 2):
                 x[i] = 0
@@ -76,7 +76,7 @@ def _log_sum(x, steps, strength, epsilon):
 
 @njit(**SERIAL)
 def _firm(x, steps, strength, reach):
-    """Firm threshold (MCP) of the entries of one tile."""
+    """Nonconvex prox kernel: firm threshold (MCP) of the entries of one tile."""
     stride = 1 if steps.size > 1 else 0
     for i in range(x.size):
         size, threshold = abs(np.float64(x[i])), strength * steps[i * stride]

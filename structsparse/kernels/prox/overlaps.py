@@ -1,7 +1,8 @@
-"""CPU kernels of the exact prox of overlapping groups, by block coordinate descent on the dual.
+"""Kernels of the exact prox of overlapping groups, by block coordinate descent on the dual problem.
 
 Group g has the atoms members[offsets[g] : offsets[g + 1]], and atom k has the entries x[bounds[k] : bounds[k + 1]].
-Each group has one dual variable per entry (its dual block), stored atom by atom from starts[g] on.
+Each group has one dual variable per entry (its dual block), stored atom by atom from starts[g] on. If `even` is true,
+all steps are equal.
 """
 
 import numpy as np
@@ -9,14 +10,17 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 
-TILE = 1 << 15  # entries of a piece, the work of one thread
-TRAIL = 6  # number of past dual vectors that an extrapolation combines
-ROUNDS = 60  # Newton iterations, at most; a dozen are enough on ordinary input
+TILE = 1 << 15  # entries of a piece, the unit of work of a thread
+TRAIL = 6  # past dual vectors that an extrapolation combines
+ROUNDS = 60  # most Newton iterations; a dozen are enough on ordinary input
 
 
 @njit(**SERIAL)
 def _read(x, steps, even, bounds, members, dual):
-    """Undo the move by a group's dual block: x <- r = x + steps * dual. Returns the norms of r and of r / steps."""
+    """Overlaps prox kernel: remove the dual block of a group from the primal point, x <- r = x + steps * dual.
+
+    Returns the norms of r and of r / steps over the group.
+    """
     c, squares, scaled = 0, 0.0, 0.0
     for k in members:
         for i in range(bounds[k], bounds[k + 1]):
@@ -32,9 +36,10 @@ def _read(x, steps, even, bounds, members, dual):
 
 @njit(**SERIAL)
 def _root(x, steps, bounds, members, reach):
-    """Norm theta of an overlapping group after its prox, by Newton's method.
+    """Overlaps prox kernel: the norm theta of an overlapping group after its prox, by Newton's method.
 
-    At the solution, r / (theta + reach * steps) has norm 1. `kernels.prox.blocks` explains why the method converges.
+    Theta is the number for which x / (theta + reach * steps) has norm 1 over the group. `kernels.prox.blocks` explains
+    why the method converges.
     """
     total = 0.0
     for k in members:
@@ -62,9 +67,9 @@ def _root(x, steps, bounds, members, reach):
 
 @njit(**SERIAL)
 def _turn(x, steps, even, bounds, members, dual, reach):
-    """Exact minimisation over the dual block of one overlapping group.
+    """Overlaps prox kernel: minimise exactly over the dual block of one overlapping group.
 
-    Returns whether the block lies inside its ball, which means that the group is zero.
+    Returns whether the dual block lies inside the ball of radius `reach`. In this case the group is zero.
     """
     norm, scaled = _read(x, steps, even, bounds, members, dual)
     c = 0
@@ -87,7 +92,7 @@ def _turn(x, steps, even, bounds, members, dual, reach):
 
 @njit(**SERIAL)
 def _norm(x, bounds, members, zero):
-    """Norm of an overlapping group without the atoms that are marked in `zero`."""
+    """Overlaps prox kernel: the norm of an overlapping group without the atoms that are marked in `zero`."""
     total = 0.0
     for k in members:
         if not zero[k]:
@@ -98,7 +103,11 @@ def _norm(x, bounds, members, zero):
 
 @njit(**SERIAL)
 def _slack(x, bounds, members, zero, dual, reach):
-    """Duality gap of one group, reach * |x_g| - <x_g, dual_g>, computed without cancellation for |dual_g| = reach."""
+    """Overlaps prox kernel: duality gap of one overlapping group, reach * |x_g| - <x_g, dual_g>.
+
+    The formula assumes that the norm of dual_g is `reach`, and avoids the cancellation of nearly equal numbers. Atoms
+    marked in `zero` count as zero.
+    """
     norm = _norm(x, bounds, members, zero)
     if norm == 0:
         return 0.0
@@ -113,7 +122,7 @@ def _slack(x, bounds, members, zero, dual, reach):
 
 @njit(**SERIAL)
 def _scaled_squares(x, steps, bounds, members):
-    """Sum of x^2 / steps over a group; infinite where a nonzero entry has step 0."""
+    """Overlaps prox kernel: sum of x^2 / steps over a group; infinite if a nonzero entry has step 0."""
     total = 0.0
     for k in members:
         for i in range(bounds[k], bounds[k + 1]):
@@ -124,7 +133,10 @@ def _scaled_squares(x, steps, bounds, members):
 
 @njit(**SERIAL)
 def _scale_of(x, steps, bounds, members, offsets, reach, penalised):
-    """Sum of x^2 / steps over all entries in penalised groups (reach > 0); marks the atoms of these groups."""
+    """Overlaps prox kernel: sum of x^2 / steps over all entries of penalised groups, which have reach > 0.
+
+    The kernel also marks the atoms of these groups in `penalised`. Entries with step 0 are left out.
+    """
     total = 0.0
     for g in range(reach.size):
         if reach[g] > 0:
@@ -139,7 +151,10 @@ def _scale_of(x, steps, bounds, members, offsets, reach, penalised):
 
 @njit(**SERIAL)
 def _mark(x, steps, bounds, members, offsets, reach, dead, small, zero):
-    """Mark atoms as zero: those of dead groups, and those of groups whose sum of x^2 / steps is at most `small`."""
+    """Overlaps prox kernel: mark in `zero` the atoms of dead groups and of small overlapping groups.
+
+    A group is small if its sum of x^2 / steps is at most `small`.
+    """
     zero[:] = False
     for g in range(reach.size):
         if reach[g] > 0:
@@ -151,7 +166,7 @@ def _mark(x, steps, bounds, members, offsets, reach, dead, small, zero):
 
 @njit(**SERIAL)
 def _energy(x, steps, bounds, penalised):
-    """The dual objective of the prox of overlapping groups: sum of x^2 / steps over the penalised atoms."""
+    """Overlaps prox kernel: the dual objective, which is the sum of x^2 / steps over the penalised atoms."""
     total = 0.0
     for k in range(penalised.size):
         if penalised[k]:
@@ -163,7 +178,7 @@ def _energy(x, steps, bounds, penalised):
 
 @njit(**SERIAL)
 def _gap(x, steps, bounds, members, offsets, starts, reach, dual, zero):
-    """Duality gap of the prox of overlapping groups at x, with the marked atoms set to zero.
+    """Overlaps prox kernel: the duality gap at x, with the atoms marked in `zero` set to zero.
 
     The gap is at least half the squared distance to the minimum in the metric 1 / steps.
     """
@@ -182,7 +197,7 @@ def _gap(x, steps, bounds, members, offsets, starts, reach, dual, zero):
 
 @njit(**SERIAL)
 def _let_go(x, steps, bounds, penalised):
-    """Set penalised entries with an infinite step to zero, and their step to 1."""
+    """Overlaps prox kernel: set penalised entries with an infinite step to zero, and the step to 1."""
     for k in range(penalised.size):
         if penalised[k]:
             for i in range(bounds[k], bounds[k + 1]):
@@ -192,7 +207,10 @@ def _let_go(x, steps, bounds, penalised):
 
 @njit(**SERIAL)
 def _subtract(x, steps, bounds, members, offsets, starts, reach, dual):
-    """Primal point of the dual variables: x <- x - steps * sum of duals, each projected on its ball."""
+    """Overlaps prox kernel: the primal point of the dual variables, x <- x - steps * sum of dual blocks.
+
+    Each dual block is first projected on the ball of radius reach[g].
+    """
     for g in range(reach.size):
         block = dual[starts[g] : starts[g + 1]]
         if reach[g] == 0:
@@ -210,7 +228,10 @@ def _subtract(x, steps, bounds, members, offsets, starts, reach, dual):
 
 @njit(**SERIAL)
 def _extrapolated(trail):
-    """Anderson extrapolation: the limit of the last dual vectors if the iteration were linear."""
+    """Overlaps prox kernel: Anderson extrapolation of the dual variables from past vectors, the rows of `trail`.
+
+    The result would be the limit of the iteration if the iteration were linear.
+    """
     last = trail.shape[0] - 1
     moves = np.empty((last, trail.shape[1]))
     for j in range(last):
@@ -231,12 +252,12 @@ def _extrapolated(trail):
 
 @njit(**SERIAL)
 def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual, tolerance, rounds):
-    """Kernel: exact prox of overlapping groups, by block coordinate descent on the dual.
+    """Overlaps prox kernel: exact prox of overlapping groups, by block coordinate descent on the dual problem.
 
     x <- argmin_v sum_g reach[g] * |v_g| + sum (v - x)^2 / (2 * steps). Each round minimises exactly over one dual block
-    after the other. The rounds end when the gap bounds the error by `tolerance` times the norm of x, both in the metric
-    1 / steps. `order` lists the groups by size, the smallest first, so that nested groups take one round. Returns the
-    number of rounds and the bound on the relative error.
+    after the other. The rounds end when the duality gap bounds the error by `tolerance` times the norm of x, both in
+    the metric 1 / steps. `order` lists the groups by size, the smallest first, so that nested groups take one round.
+    Returns the number of rounds and the bound on the relative error.
     """
     dead, zero = np.zeros(reach.size, np.bool_), np.zeros(bounds.size - 1, np.bool_)
     sets = bounds, members, offsets, starts, reach
@@ -254,7 +275,7 @@ def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual
                 dead[g] = _turn(x, steps, even, bounds, group, block, reach[g])
         done += 1
         if done in (check, rounds):
-            # first with small groups set to zero, then without: many small groups may be large together
+            # First set small groups to zero. If the gap then is too large, keep the small groups.
             for small in ((0.1 * tolerance) ** 2 * scale, 0.0):
                 _mark(x, steps, bounds, members, offsets, reach, dead, small, zero)
                 gap = _gap(x, steps, bounds, members, offsets, starts, reach, dual, zero)
@@ -264,7 +285,7 @@ def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual
                 break
             check = min(2 * done, done + 10)
         if done == TRAIL:
-            trail = np.empty((TRAIL, dual.size))  # allocated late, as most problems stop earlier
+            trail = np.empty((TRAIL, dual.size))  # allocated only now, as most problems stop earlier
         if done >= TRAIL:
             trail[filled] = dual
             filled += 1
@@ -284,7 +305,7 @@ def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual
 
 @njit(**SUMS)
 def _soft_squares(x, cut):
-    """Sum of the squares of soft(x, cut)."""
+    """Overlaps prox kernel: sum of the squares of the soft threshold soft(x, cut) over one atom."""
     total = 0.0
     for i in range(x.size):
         rest = np.float64(x[i] - min(max(x[i], -cut), cut))
@@ -294,7 +315,7 @@ def _soft_squares(x, cut):
 
 @njit(**SERIAL)
 def _soft_scale(x, cut, factor):
-    """Scale the entries of one atom: x <- soft(x, cut) * factor."""
+    """Overlaps prox kernel: scale the entries of one atom after the soft threshold, x <- soft(x, cut) * factor."""
     if factor == 0:
         x[:] = 0
     else:
@@ -304,7 +325,7 @@ def _soft_scale(x, cut, factor):
 
 @njit(**SERIAL)
 def _pieces(offsets, width):
-    """First row block of each piece of work, then the number of row blocks."""
+    """Overlaps prox kernel: the first atom (row block) of each piece of work, then the number of atoms."""
     pieces = 1 + offsets[-1] * width // TILE
     first = np.searchsorted(offsets, np.arange(pieces + 1) * offsets[-1] // pieces)
     first[0], first[pieces] = 0, offsets.size - 1
@@ -313,7 +334,10 @@ def _pieces(offsets, width):
 
 @njit(**PARALLEL)
 def atom_squares(x, offsets, width, cut, squares):
-    """Kernel: squares[k] <- squared norm of soft(x, cut) over atom k, a row block."""
+    """Overlaps prox kernel: squares[k] <- squared norm of the soft threshold soft(x, cut) over atom k.
+
+    Atoms are blocks of rows with `width` entries per row; atom k has the rows offsets[k] : offsets[k + 1].
+    """
     first = _pieces(offsets, width)
     for piece in prange(first.size - 1):
         for k in range(first[piece], first[piece + 1]):
@@ -322,7 +346,10 @@ def atom_squares(x, offsets, width, cut, squares):
 
 @njit(**PARALLEL)
 def scale_atoms(x, offsets, width, cut, factor):
-    """Kernel: atom k of x, a row block, <- soft(x, cut) * factor[k]; a negative factor leaves the atom as it is."""
+    """Overlaps prox kernel: atom k of x <- soft(x, cut) * factor[k]; a negative factor leaves the atom as it is.
+
+    Atoms are blocks of rows with `width` entries per row; atom k has the rows offsets[k] : offsets[k + 1].
+    """
     first = _pieces(offsets, width)
     for piece in prange(first.size - 1):
         for k in range(first[piece], first[piece + 1]):

@@ -1,4 +1,4 @@
-"""CPU kernel for overlapping groups that applies the prox of each norm in turn (not the prox of the sum of norms).
+"""Kernel for overlapping groups in turn: applies the prox of each norm after the other (not the prox of the sum).
 
 Group g has the atoms members[offsets[g] : offsets[g + 1]], and atom k has the entries x[bounds[k] : bounds[k + 1]].
 """
@@ -12,9 +12,10 @@ from structsparse.kernels.prox.overlaps import _root
 
 @njit(**SERIAL)
 def shrink_in_turn(x, steps, even, bounds, members, offsets, order, reach):
-    """Kernel: the prox of the norm of each group, one group after the other.
+    """Overlaps in turn kernel: apply the prox of the norm of each group, one group after the other.
 
-    Where groups overlap, the result is not the prox of the sum of the norms.
+    Where groups overlap, the result is not the prox of the sum of the norms. `order` lists the groups, and `even` tells
+    whether all steps are equal.
     """
     for g in order:
         if reach[g] == 0:
@@ -32,7 +33,7 @@ def shrink_in_turn(x, steps, even, bounds, members, offsets, order, reach):
 
 @njit(**SERIAL)
 def _norms(x, steps, even, bounds, members):
-    """The norm of x and the norm of x / steps over one overlapping group."""
+    """Overlaps in turn kernel: the norm of x and the norm of x / steps over one overlapping group."""
     squares, scaled = 0.0, 0.0
     for k in members:
         for i in range(bounds[k], bounds[k + 1]):

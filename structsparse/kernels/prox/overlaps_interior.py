@@ -1,19 +1,22 @@
-"""CPU kernels of the interior point method for overlapping groups: sums over the entries of each atom.
+"""Kernels of the interior point method for the prox of overlapping groups: sums over the entries of each atom.
 
-`prox.overlaps_interior` explains the method. Atom k is x[bounds[k] : bounds[k + 1]], and `pull` has one number per
-atom.
+`prox.overlaps_interior` explains the method. An atom is a set of entries in the same groups; atom k is x[bounds[k] :
+bounds[k + 1]]. The prox divides the entries of an atom by 1 + steps * pull, and `pull` has one number per atom.
 """
 
 from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 
-ALONE = 1 << 15  # entries: with fewer, one thread finishes before the others start
+ALONE = 1 << 15  # up to this many entries, one thread does all the work, as starting other threads takes longer
 
 
 @njit(**SUMS)
 def _pulled_sums(x, steps, pull):
-    """Sums of v^2, steps * v^2 / (1 + steps * pull) and steps * v^2 over one atom, for v = x / (1 + steps * pull)."""
+    """Interior point overlaps kernel: sums over one atom of v^2, steps * v^2 / (1 + steps * pull) and steps * v^2.
+
+    Here v = x / (1 + steps * pull).
+    """
     squares, falls, spread = 0.0, 0.0, 0.0
     for i in range(x.size):
         share = 1 / (1 + steps[i] * pull)
@@ -28,9 +31,10 @@ def _pulled_sums(x, steps, pull):
 
 @njit(**PARALLEL)
 def pulled_sums(x, steps, bounds, pull, sums):
-    """Kernel: sums over each atom of v^2, of steps * v^2 / (1 + steps * pull) and of steps * v^2.
+    """Interior point overlaps kernel: three sums over each atom, from which Newton's method follows.
 
-    Here v = x / (1 + steps * pull[k]).
+    The sums are of v^2, of steps * v^2 / (1 + steps * pull) and of steps * v^2, with v = x / (1 + steps * pull[k]) on
+    atom k. The sums are written to sums [3, atoms].
     """
     if x.size <= ALONE:
         for k in range(pull.size):
@@ -44,7 +48,10 @@ def pulled_sums(x, steps, bounds, pull, sums):
 
 @njit(**SERIAL)
 def sums_at_zero(x, steps, bounds, sums):
-    """Kernel: sums over each atom of x^2 / steps, of x^2 / steps^2, and of x^2 / steps without entries of step 0."""
+    """Interior point overlaps kernel: sums over each atom of x^2 / steps, of x^2 / steps^2, and of x^2 / steps again.
+
+    The last sum leaves out entries of step 0. The sums are written to sums [3, atoms].
+    """
     for k in range(bounds.size - 1):
         first, second, finite = 0.0, 0.0, 0.0
         for i in range(bounds[k], bounds[k + 1]):
@@ -59,14 +66,14 @@ def sums_at_zero(x, steps, bounds, sums):
 
 @njit(**SERIAL)
 def _pull(x, steps, pull, v):
-    """v <- x / (1 + steps * pull) for the entries of one atom of overlapping groups."""
+    """Interior point overlaps kernel: v <- x / (1 + steps * pull) for the entries of one atom."""
     for i in range(x.size):
         v[i] = x[i] / (1 + steps[i] * pull)
 
 
 @njit(**PARALLEL)
 def pulled(x, steps, bounds, pull, zero, v):
-    """Kernel: v <- x / (1 + steps * pull[k]) on each atom k, or exactly zero where zero[k]."""
+    """Interior point overlaps kernel: v <- x / (1 + steps * pull[k]) on each atom k, or exactly zero where zero[k]."""
     for k in prange(pull.size):
         atom = slice(bounds[k], bounds[k + 1])
         if zero[k]:
@@ -77,7 +84,10 @@ def pulled(x, steps, bounds, pull, zero, v):
 
 @njit(**SERIAL)
 def common(owner, starts, values, matrix):
-    """Kernel: matrix[g, h] <- sum of values [atoms] over the atoms that groups g and h have in common."""
+    """Interior point overlaps kernel: matrix[g, h] <- sum of values [atoms] over the atoms common to groups g and h.
+
+    Atom k lies in the groups owner[starts[k] : starts[k + 1]].
+    """
     for k in range(values.size):
         groups = owner[starts[k] : starts[k + 1]]
         for i in range(groups.size):

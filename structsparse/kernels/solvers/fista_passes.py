@@ -1,7 +1,8 @@
-"""Vector operations of an accelerated proximal gradient step (FISTA), each fused into one pass over memory.
+"""FISTA kernels: the vector operations of an accelerated proximal gradient step, each in one pass over memory.
 
-All arrays of a call are flat, contiguous and of the same precision; `step` [entries] holds one step size per entry.
-Sums are float64. Each tile of STRETCH entries has its own sum, so results do not depend on the number of threads.
+All arrays of a call are flat, contiguous and of the same precision. `step` [entries] holds one step size per entry.
+Sums are float64. Large arrays are split into tiles of STRETCH entries. Each tile has a sum of its own, so results do
+not depend on the number of threads.
 """
 
 import numpy as np
@@ -9,13 +10,13 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SUMS
 
-STRETCH = 1 << 15  # entries of a tile
-ALONE = 1 << 18  # entries: a single thread finishes smaller arrays before other threads have started
+STRETCH = 1 << 15  # number of array entries in one tile
+ALONE = 1 << 18  # number of array entries up to which one thread is faster than several
 
 
 @njit(**SUMS)
 def _ahead(x, before, here, point, momentum):
-    """Extrapolation (`ahead`) on one tile."""
+    """FISTA kernel: extrapolate the weights of one tile, as `ahead` does for all weights."""
     for i in range(x.size):
         here[i] = x[i]
         x[i] += momentum * (x[i] - before[i])
@@ -24,7 +25,10 @@ def _ahead(x, before, here, point, momentum):
 
 @njit(**PARALLEL)
 def ahead(x, before, here, point, momentum):
-    """FISTA extrapolation: here <- x; x and point <- x + momentum * (x - before), `before` being the last iterate."""
+    """FISTA kernel: extrapolate the weights x along the last move.
+
+    `before` [entries] holds the weights before the last move. Sets here <- x, then x and point <- x + momentum * (x -
+    before)."""
     if x.size <= ALONE:
         _ahead(x, before, here, point, momentum)
         return
@@ -35,7 +39,7 @@ def ahead(x, before, here, point, momentum):
 
 @njit(**SUMS)
 def _down(x, point, gradient, step, scale, metric):
-    """Gradient step (`down`) on one tile."""
+    """FISTA kernel: take the gradient step on one tile, as `down` does for all weights."""
     for i in range(x.size):
         metric[i] = scale * step[i]
         x[i] = point[i] - metric[i] * gradient[i]
@@ -43,7 +47,10 @@ def _down(x, point, gradient, step, scale, metric):
 
 @njit(**PARALLEL)
 def down(x, point, gradient, step, scale, metric):
-    """FISTA gradient step: metric <- scale * step; x <- point - metric * gradient."""
+    """FISTA kernel: take a gradient step from the extrapolated point.
+
+    Sets metric <- scale * step, then x <- point - metric * gradient. `gradient` is the gradient of the loss at `point`.
+    """
     if x.size <= ALONE:
         _down(x, point, gradient, step, scale, metric)
         return
@@ -54,7 +61,7 @@ def down(x, point, gradient, step, scale, metric):
 
 @njit(**SUMS)
 def _sums(x, point, here, gradient, step, sums):
-    """Line-search sums (`sums`) on one tile."""
+    """FISTA kernel: the sums for the line search over one tile, written to `sums` [3]."""
     length = along = turn = 0.0
     for i in range(x.size):
         move = np.float64(x[i]) - point[i]
@@ -67,9 +74,11 @@ def _sums(x, point, here, gradient, step, sums):
 
 @njit(**PARALLEL)
 def sums(x, point, here, gradient, step):
-    """Sums for the line search and the restart test of FISTA, with move = x - point.
+    """FISTA kernel: the three sums that the line search and the restart test need.
 
-    Returns [sum move^2 / step, sum move * gradient, sum -move / step * (x - here)]."""
+    x is the new iterate, `here` the previous iterate and `point` the extrapolated point. `gradient` is the gradient of
+    the loss at `point`. With move = x - point, returns the sums of move^2 / step, move * gradient and -move / step * (x
+    - here)."""
     tiles = max(1, (x.size + STRETCH - 1) // STRETCH)
     tile_sums = np.zeros((tiles, 3))
     if x.size <= ALONE:

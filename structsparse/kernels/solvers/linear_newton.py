@@ -1,9 +1,12 @@
-"""Proximal Newton for penalised linear models (`linear_problem`), by block coordinate descent.
+"""Linear Newton kernels: proximal Newton for penalised linear models, by block coordinate descent.
 
-The loss is replaced by a second-order model at the current scores, which is minimised block by block. Within a block
-the Hessian X_g' H X_g is bounded by the diagonal of its absolute row sums. The bound is tight if the features of a
-block seldom occur in the same item, as with words. With this bound the minimiser of a block is closed-form except for
-one scalar root. `pull` [items] is the gradient of the model with respect to the scores. A living block has a nonzero
+Each Newton round replaces the loss of a `LinearProblem` by a second-order model at the current scores. The model is
+minimised block by block. Let X_g be the columns of the design matrix in block g, and H the diagonal matrix of the
+second derivatives of the loss. Within the block, the Hessian X_g' H X_g is bounded by a diagonal matrix, which holds
+the absolute row sums of the Hessian. The bound is tight if the features of a block seldom occur in the same item, as
+with words. With this bound, the minimiser of a block has a closed form except for one scalar root.
+
+`pull` [items] is the gradient of the second-order model with respect to the scores. A living block has a nonzero
 weight.
 """
 
@@ -25,24 +28,24 @@ from structsparse.kernels.solvers.linear_problem import (
     total_loss,
 )
 
-PASSES, SLACK = 20, 0.1  # most passes of descent per Newton round; passes end below this share of the first gain
-DENSE_PASSES, DENSE_SLACK = 100, 1e-3  # the same limits for dense passes, which are cheap
-DENSE = 16  # so many products of a dense pass cost as much as one entry of a sparse pass
+PASSES, SLACK = 20, 0.1  # most passes in a Newton round; passes end below this share of the largest decrease
+DENSE_PASSES, DENSE_SLACK = 100, 1e-3  # the same two limits for passes over the dense Hessian, which are cheap
+DENSE = 16  # number of products in a dense pass that take as long as one entry in a sparse pass
 MEMORY = 5  # number of moves that Anderson extrapolation combines
-HALVINGS = 30  # of the step length in a line search, at most
-FLOOR = 1e-14  # least curvature relative to the largest: smaller curvatures are rounding errors
-ENOUGH = 1e-4  # share of the predicted decrease that a step must bring (Armijo)
-ROUNDING = 1e-15  # relative increase of the objective that counts as rounding
-# The duality gap is of first order in the distance to the optimum, the objective of second order. So some rounds
-# decrease the gap only.
-STUCK = 3  # the solver ends after so many rounds without a decrease of the objective
+HALVINGS = 30  # most halvings of the step length in a line search
+FLOOR = 1e-14  # least curvature, as a share of the largest curvature; smaller curvatures are rounding errors
+ENOUGH = 1e-4  # least share of the predicted decrease of the objective that a step must bring (Armijo)
+ROUNDING = 1e-15  # relative increase of the objective that the line search accepts as a rounding error
+# Near the optimum, the duality gap is linear in the distance to the optimum, and the excess of the objective is
+# quadratic. So some rounds decrease the gap only, because the objective is exact up to rounding.
+STUCK = 3  # the solver ends after so many successive rounds without a decrease of the objective
 
 
 @njit(**SERIAL)
 def solve(problem, w, scores, goal, rounds):
-    """Minimise a linear problem over all blocks to a duality gap of `goal`, with at most `rounds` Newton rounds.
+    """Linear Newton kernel: minimise a linear problem to a duality gap of `goal`, in at most `rounds` Newton rounds.
 
-    Weights w and scores change in place. Returns the number of passes of coordinate descent.
+    The weights w [features] and the scores [items] change in place. Returns the number of passes of coordinate descent.
     """
     count, blocks = scores.size, np.arange(problem.cut.size)
     slope, curvature, ahead = np.empty(count), np.empty(count), np.empty(count)
@@ -74,10 +77,12 @@ def solve(problem, w, scores, goal, rounds):
 
 @njit(**SERIAL)
 def shortfall(problem, objective, slope, grad, w, blocks, curvature):
-    """The duality gap of some blocks, plus the decrease that a Newton step along each unpenalised feature would bring.
+    """Linear Newton kernel: the duality gap over some blocks, with a finite term for unpenalised features.
 
-    By the Fenchel-Young inequality the gap is a sum of nonnegative terms, except the terms w * gradient of the
-    unpenalised features. The decrease replaces these terms."""
+    `slope` and `curvature` [items] are the first and second derivative of the loss in the scores. `grad` [features] is
+    the gradient of the loss in the weights w. By the Fenchel-Young inequality, the gap is a sum of nonnegative terms,
+    except the terms w * grad of the unpenalised features. Each of these terms is replaced by the decrease of the
+    objective that a Newton step along the feature would bring."""
     scale = 1 / max(gauge(problem, grad, w, blocks), 1.0)
     gap = objective - dual_value(problem, slope, scale, grad, w, blocks)
     for g in blocks:
@@ -92,7 +97,10 @@ def shortfall(problem, objective, slope, grad, w, blocks, curvature):
 
 @njit(**SERIAL)
 def _search(problem, w, new, scores, ahead, blocks, slope, curvature, objective):
-    """Backtracking line search from w towards `new`; w and scores change in place. Returns the new objective."""
+    """Linear Newton kernel: backtracking line search from the weights w towards the weights `new`.
+
+    `ahead` [items] is the change of the scores between w and `new`. The weights w and the scores change in place.
+    Returns the new value of the objective."""
     predicted = penalty_value(problem, new, blocks) - penalty_value(problem, w, blocks) + slope @ ahead / slope.size
     step, previous, start = 1.0, 0.0, w.copy()
     for _ in range(HALVINGS):
@@ -112,7 +120,10 @@ def _search(problem, w, new, scores, ahead, blocks, slope, curvature, objective)
 
 @njit(**SERIAL)
 def curvatures(problem, curvature, blocks, bound):
-    """Diagonal bound of the Hessian: bound[j] <- bound of the curvature along feature j of the given blocks."""
+    """Linear Newton kernel: a diagonal upper bound of the Hessian within each of the given blocks.
+
+    bound[j] <- bound of the curvature of the objective along feature j. `curvature` [items] is the second derivative of
+    the loss in the scores."""
     touched, largest = np.zeros(curvature.size), 0.0
     for g in blocks:
         members = problem.members[problem.bounds[g] : problem.bounds[g + 1]]
@@ -134,7 +145,9 @@ def curvatures(problem, curvature, blocks, bound):
 
 @njit(**SERIAL)
 def _touch(problem, members, touched):
-    """Absolute row sums: touched [items] += sum of |X[i, j]| over the features j of a block."""
+    """Linear Newton kernel: add up absolute values of the design matrix X over the features of one block.
+
+    touched[i] += sum of |X[i, j]| over the features j in `members`, for each item i."""
     for j in members:
         for k in range(problem.starts[j], problem.starts[j + 1]):
             touched[problem.items[k]] += abs(problem.values[k])
@@ -142,7 +155,10 @@ def _touch(problem, members, touched):
 
 @njit(**SERIAL)
 def descend(problem, blocks, w, pull, curvature, bound, buffer):
-    """One pass of block coordinate descent over columns; returns the total decrease of the bounds that it minimises."""
+    """Linear Newton kernel: one pass of block coordinate descent over the sparse columns of some blocks.
+
+    Each block minimises an upper bound of the second-order model, with the curvature bound[j] along feature j. The
+    weights w and the gradient `pull` change in place. Returns the total decrease of the upper bounds."""
     values, items, starts, members, bounds, cut, reach, ridge = problem[:8]
     decrease = 0.0
     for g in blocks:
@@ -167,24 +183,28 @@ def descend(problem, blocks, w, pull, curvature, bound, buffer):
 
 @njit(**SERIAL)
 def _minimiser(aim, bound, ratio, weight):
-    """The new weight: the minimiser v of (bound + ratio) / 2 * v^2 - aim * v; a weight without curvature stays."""
-    return aim / (bound + ratio) + 0.0 if bound > 0 else weight  # -0.0 + 0.0 = 0.0
+    """Linear Newton kernel: the new weight of one feature in block coordinate descent.
+
+    The new weight v minimises (bound + ratio) / 2 * v^2 - aim * v. Without curvature (bound = 0) the old weight is
+    kept."""
+    return aim / (bound + ratio) + 0.0 if bound > 0 else weight  # adding 0.0 turns -0.0 into 0.0
 
 
 @njit(**SUMS)
 def norm_ratio(aims, bound, members, reach):
-    """reach / |v| for the minimiser v = aims / (bound + reach / |v|) of a block; infinite if v is zero.
+    """Linear Newton kernel: the ratio reach / |v| for the new weights v of a block; infinite if v is zero.
 
-    The norm theta = |v| is the root of |aims / (bound * theta + reach)| = 1. The reciprocal of the left-hand side is
-    increasing and concave in theta, so Newton's method converges monotonically from any point left of the root.
-    """
+    `reach` is the strength of the group lasso, and bound[j] the curvature along feature j. The new weights satisfy v =
+    aims / (bound + reach / |v|). So the norm theta = |v| is the root of |aims / (bound * theta + reach)| = 1. The
+    reciprocal of the left-hand side is increasing and concave in theta. Newton's method therefore converges
+    monotonically from any point left of the root."""
     squares, largest = 0.0, 0.0
     for c in range(aims.size):
         squares += aims[c] * aims[c]
         largest = max(largest, bound[members[c]])
     if squares <= reach * reach:
         return np.inf
-    theta = (np.sqrt(squares) - reach) / largest  # this is the root if all curvatures equal the largest one
+    theta = (np.sqrt(squares) - reach) / largest  # the root if all curvatures are equal, else left of the root
     for _ in range(ROUNDS):
         squares, slope = 0.0, 0.0
         for c in range(aims.size):
@@ -201,14 +221,14 @@ def norm_ratio(aims, bound, members, reach):
 
 # --- many passes over the living blocks
 #
-# Living blocks have a nonzero weight. They are few, and most passes are over them. If their features are few too, a
-# dense pass over the Hessian of these features costs less than a sparse pass over their columns. Every few passes the
-# weights are extrapolated; zero weights stay zero.
+# Living blocks have a nonzero weight. Living blocks are few, and most passes visit no other blocks. If living blocks
+# also have few features, a pass over the dense Hessian costs less than a pass over the sparse columns of the features.
+# Every few passes the weights are extrapolated; zero weights stay zero.
 
 
 @njit(**SERIAL)
 def _living(problem, w, blocks):
-    """The living blocks: those among `blocks` that have a nonzero weight."""
+    """Linear Newton kernel: the living blocks, which are the given blocks with a nonzero weight."""
     living, count = np.empty_like(blocks), 0
     for g in blocks:
         if np.any(w[problem.members[problem.bounds[g] : problem.bounds[g + 1]]] != 0):
@@ -219,7 +239,7 @@ def _living(problem, w, blocks):
 
 @njit(**SERIAL)
 def _is_dense(problem, living):
-    """Whether passes over the Hessian of the living blocks cost less than passes over sparse columns."""
+    """Linear Newton kernel: whether passes over the dense Hessian cost less than passes over sparse columns."""
     features, entries = features_of(problem, living), 0
     for j in features:
         entries += problem.starts[j + 1] - problem.starts[j]
@@ -228,9 +248,10 @@ def _is_dense(problem, living):
 
 @njit(**SERIAL)
 def _descend_sparse(problem, living, w, pull, start, grad, slope, curvature, bound, buffer):
-    """Block coordinate descent over sparse columns of the living blocks; returns the number of passes.
+    """Linear Newton kernel: passes over the sparse columns of the living blocks; returns the number of passes.
 
-    The second-order model is taken at the weights `start`, with gradient `slope` in the scores and `grad` in w."""
+    The second-order model is taken at the weights `start`. There, the loss has the gradient `slope` in the scores and
+    the gradient `grad` in the weights. The weights w and the gradient `pull` of the model change in place."""
     features = features_of(problem, living)
     points, pulls = np.empty((MEMORY + 1, features.size)), np.empty((MEMORY + 1, pull.size))
     other, first, stored = w.copy(), 0.0, 0
@@ -253,7 +274,10 @@ def _descend_sparse(problem, living, w, pull, start, grad, slope, curvature, bou
 
 @njit(**SERIAL)
 def _model(problem, living, features, w, pull, start, grad, slope, curvature):
-    """The value of the second-order model of the objective at w, up to a constant."""
+    """Linear Newton kernel: the value of the second-order model of the objective at the weights w, up to a constant.
+
+    The model is taken at the weights `start`. There, the loss has the gradient `slope` in the scores and the gradient
+    `grad` in the weights. `pull` [items] is the gradient of the model at w in the scores."""
     value = 0.0
     for i in range(pull.size):
         if curvature[i] > 1e-200:
@@ -266,9 +290,9 @@ def _model(problem, living, features, w, pull, start, grad, slope, curvature):
 
 @njit(**SERIAL)
 def _descend_dense(problem, living, w, pull, curvature, bound, buffer):
-    """Block coordinate descent on the dense Hessian of the living features; returns the number of passes.
+    """Linear Newton kernel: passes over the dense Hessian of the living blocks; returns the number of passes.
 
-    The gradient of the model with respect to each feature, `slope`, is kept up to date."""
+    The gradient of the second-order model in each living feature, `slope`, is updated after each change of a weight."""
     features = features_of(problem, living)
     second = second_derivatives(problem, features, curvature)
     slope, start = np.empty(features.size), w[features]
@@ -286,7 +310,7 @@ def _descend_dense(problem, living, w, pull, curvature, bound, buffer):
         points[stored], slopes[stored] = w[features], slope
         stored = (stored + 1) % (MEMORY + 1)
         mix = anderson(points) if stored == 0 else np.empty(0)
-        if mix.size > 0:  # the gradient is affine in w, so the same weights combine the gradients
+        if mix.size > 0:  # the gradient is affine in w, so `mix` also combines the gradients
             point, its_slope = mix @ points[1:], mix @ slopes[1:]
             value = (w[features] - start) @ (first_slope + slope) / 2 + _norms_at(problem, living, w[features])
             if (point - start) @ (first_slope + its_slope) / 2 + _norms_at(problem, living, point) < value:
@@ -296,7 +320,10 @@ def _descend_dense(problem, living, w, pull, curvature, bound, buffer):
 
 @njit(**SERIAL)
 def second_derivatives(problem, features, curvature):
-    """The dense Hessian of some features, X' H X / N + ridge, accumulated item by item."""
+    """Linear Newton kernel: the dense Hessian of the loss and the ridge penalty in some features.
+
+    The Hessian is X' H X / N + diag(ridge), accumulated item by item. X holds the columns of the features, H is the
+    diagonal matrix of `curvature` [items], and N is the number of items."""
     count, size = curvature.size, features.size
     starts = np.zeros(count + 1, np.int64)
     for j in features:
@@ -325,7 +352,10 @@ def second_derivatives(problem, features, curvature):
 
 @njit(**SERIAL)
 def _dense_pass(problem, living, features, w, slope, second, bound, buffer):
-    """One pass of block coordinate descent on the dense Hessian; returns the total decrease of the bounds."""
+    """Linear Newton kernel: one pass of block coordinate descent over the dense Hessian `second`.
+
+    `slope` is the gradient of the second-order model in each living feature. Each block minimises an upper bound of the
+    model. Returns the total decrease of the upper bounds."""
     decrease, a = 0.0, 0
     for g in living:
         b = a + problem.bounds[g + 1] - problem.bounds[g]
@@ -347,14 +377,16 @@ def _dense_pass(problem, living, features, w, slope, second, bound, buffer):
 
 @njit(**SUMS)
 def _add_multiple(x, factor, y):
-    """Add a multiple of a vector: x += factor * y."""
+    """Linear Newton kernel: add a multiple of one Hessian row to the gradient, x += factor * y."""
     for i in range(x.size):
         x[i] += factor * y[i]
 
 
 @njit(**SERIAL)
 def _norms_at(problem, blocks, point):
-    """The block penalty without the ridge term at `point`, which holds the weights block after block."""
+    """Linear Newton kernel: the block penalty of some blocks without the ridge term.
+
+    `point` holds the weights of the blocks, block after block."""
     total, c = 0.0, 0
     for g in blocks:
         absolute, squares = 0.0, 0.0
@@ -368,9 +400,10 @@ def _norms_at(problem, blocks, point):
 
 @njit(**SERIAL)
 def anderson(points):
-    """Anderson extrapolation: coefficients of points[1:], summing to 1, that minimise the norm of the combined moves.
+    """Linear Newton kernel: the coefficients of Anderson extrapolation from the weights after successive passes.
 
-    The result is empty if the points do not all have the same zero entries."""
+    points [passes, features] holds the weights. The coefficients of points[1:] sum to 1 and minimise the norm of the
+    combined moves from point to point. The result is empty if the points do not all have the same zero entries."""
     none, last = np.empty(0), points.shape[0] - 1
     for k in range(last):
         for c in range(points.shape[1]):

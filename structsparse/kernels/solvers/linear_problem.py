@@ -1,13 +1,17 @@
-"""Penalised linear models over a sparse matrix: loss, gradient, penalty and dual objective. Float64, one thread.
+"""Linear problem kernels: loss, gradient, penalty and dual objective of penalised linear models.
 
-The objective is  (1/N) sum_i loss(targets[i], f[i])  with scores f = X w, plus, for each block of features,
-cut * |w_block|_1 + reach * |w_block|_2, plus 1/2 sum_j ridge[j] w[j]^2. A block with reach 0 has one feature; a block
-with neither cut nor reach is unpenalised (free). Block g has the features `members[bounds[g]:bounds[g + 1]]`. Column j
-of X has the entries `starts[j]` to `starts[j + 1]` of `values` and `items`. `chosen` lists the blocks that a kernel
-works on. A block lives if one of its weights is nonzero.
+The objective in the weights w is
 
-For speed, indices are unsigned, which saves the check for negative indices. Functions that are called once per column
-take arrays, since a LinearProblem is copied when it is passed.
+    (1/N) sum_i loss(targets[i], f[i]) + sum_g (cut[g] * |w_g|_1 + reach[g] * |w_g|_2) + 1/2 sum_j ridge[j] w[j]^2
+
+with N items, the scores f = X w, and the weights w_g of block g. A block is a set of features. A block with reach 0 has
+one feature; a block with neither cut nor reach is unpenalised. Block g has the features
+`members[bounds[g]:bounds[g + 1]]`. Column j of the sparse design matrix X has the entries `starts[j]` to
+`starts[j + 1]` of `values` and `items`. `chosen` lists the blocks that a kernel works on. A living block has a nonzero
+weight. All numbers are float64, and all kernels run on one thread.
+
+Indices are unsigned, which saves the check for negative indices. Functions that are called once per column take arrays,
+because every call copies a LinearProblem argument.
 """
 
 from typing import NamedTuple
@@ -17,30 +21,32 @@ from numba import njit
 
 SERIAL = {"cache": True, "nogil": True, "error_model": "numpy"}
 SUMS = {**SERIAL, "fastmath": {"reassoc", "contract"}}
-ROUNDS = 60  # iterations of Newton's method for one scalar root, at most; a dozen is usual
+ROUNDS = 60  # most iterations of Newton's method for one scalar root; a dozen is usual
 
 
 class LinearProblem(NamedTuple):
-    """A penalised linear model: sparse design matrix by columns, targets, loss and block penalty."""
+    """Linear problem of the kernels: sparse design matrix by columns, targets, loss and block penalty."""
 
-    values: np.ndarray  # float64 [entries]
-    items: np.ndarray  # int32 [entries]
-    starts: np.ndarray  # int32 [features + 1]
-    members: np.ndarray  # int32 [features]
-    bounds: np.ndarray  # int32 [blocks + 1]
-    cut: np.ndarray  # float64 [blocks]
-    reach: np.ndarray  # float64 [blocks]
-    ridge: np.ndarray  # float64 [features]
-    targets: np.ndarray  # float64 [items]
-    logistic: bool  # logistic loss, else squared loss
+    values: np.ndarray  # float64 [entries]: nonzero entries of the design matrix, column after column
+    items: np.ndarray  # int32 [entries]: the item, a row of the design matrix, of each entry
+    starts: np.ndarray  # int32 [features + 1]: the first entry of each column
+    members: np.ndarray  # int32 [features]: the features of all blocks, block after block
+    bounds: np.ndarray  # int32 [blocks + 1]: where each block begins in `members`
+    cut: np.ndarray  # float64 [blocks]: strength of the lasso on each block
+    reach: np.ndarray  # float64 [blocks]: strength of the group lasso on each block
+    ridge: np.ndarray  # float64 [features]: strength of the ridge penalty on each weight
+    targets: np.ndarray  # float64 [items]: 1 or -1 for the logistic loss, any number for the squared loss
+    logistic: bool  # whether the loss is logistic; otherwise it is the squared loss
 
 
-# --- the loss log(1 + exp(-y f)) or (f - y)^2 / 2, and its first and second derivative in the score f
+# --- the loss log(1 + exp(-y f)) or (f - y)^2 / 2 of a target y and a score f
 
 
 @njit(**SERIAL)
 def total_loss(problem, scores, slope, curvature):
-    """The mean loss; fills slope and curvature [items]: first and second derivative of the loss in each score."""
+    """Linear problem kernel: the mean loss, and the derivatives of the loss in the scores.
+
+    Fills slope and curvature [items] with the first and second derivative of the loss of each item in its score."""
     total, targets = 0.0, problem.targets
     if problem.logistic:
         for i in range(targets.size):
@@ -60,7 +66,10 @@ def total_loss(problem, scores, slope, curvature):
 
 @njit(**SERIAL)
 def loss_conjugate(problem, slope, scale):
-    """The mean convex conjugate of the loss at the dual point scale * slope; infinite outside the domain."""
+    """Linear problem kernel: the mean convex conjugate of the loss at the dual point scale * slope.
+
+    slope [items] is the derivative of the loss in each score. The result is infinite outside the domain of the
+    conjugate."""
     total, targets = 0.0, problem.targets
     for i in range(targets.size):
         dual = scale * slope[i]
@@ -80,7 +89,9 @@ def loss_conjugate(problem, slope, scale):
 
 @njit(**SERIAL)
 def compress(X):
-    """Compressed sparse columns of a dense matrix X: the arrays values, items and starts of the nonzero entries."""
+    """Linear problem kernel: the sparse columns of a dense design matrix X.
+
+    Returns the arrays `values`, `items` and `starts` of a LinearProblem."""
     starts = np.zeros(X.shape[1] + 1, np.int32)
     for i in range(X.shape[0]):
         for j in range(X.shape[1]):
@@ -98,7 +109,9 @@ def compress(X):
 
 @njit(**SUMS)
 def dot(values, items, first, last, x):
-    """The dot product of a sparse column, stored in entries first : last, with a vector x [items]."""
+    """Linear problem kernel: the dot product of one sparse column with a vector x [items].
+
+    The column is stored in the entries first : last of `values` and `items`."""
     total = 0.0
     for k in range(np.uint64(first), np.uint64(last)):
         total += values[k] * x[np.uint64(items[k])]
@@ -107,7 +120,7 @@ def dot(values, items, first, last, x):
 
 @njit(**SERIAL)
 def add_columns(problem, w, chosen, scores):
-    """Add to the scores of a linear model: scores += X w, over the features of the chosen blocks."""
+    """Linear problem kernel: add X w over the features of the chosen blocks to the scores [items]."""
     for g in chosen:
         for m in range(problem.bounds[g], problem.bounds[g + 1]):
             j = problem.members[m]
@@ -118,7 +131,10 @@ def add_columns(problem, w, chosen, scores):
 
 @njit(**SERIAL)
 def gradient(problem, slope, chosen, grad):
-    """Gradient of the loss in the weights: grad[j] <- X_j' slope / N, for the features of the chosen blocks."""
+    """Linear problem kernel: the gradient of the mean loss in the weights of the chosen blocks.
+
+    grad[j] <- X_j' slope / N, where X_j is column j of the design matrix and N is the number of items. slope [items] is
+    the derivative of the loss in each score."""
     values, items, starts, members, bounds = problem[:5]
     for g in chosen:
         for m in range(np.uint64(bounds[g]), np.uint64(bounds[g + 1])):
@@ -128,7 +144,7 @@ def gradient(problem, slope, chosen, grad):
 
 @njit(**SUMS)
 def block_norms(problem, norms):
-    """Frobenius norms of blocks: norms[g] <- norm of the columns of block g."""
+    """Linear problem kernel: the Frobenius norms [blocks] of the design matrix columns of each block."""
     for g in range(norms.size):
         total = 0.0
         for m in range(problem.bounds[g], problem.bounds[g + 1]):
@@ -140,7 +156,9 @@ def block_norms(problem, norms):
 
 @njit(**SERIAL)
 def restrict(problem, chosen):
-    """The linear problem of the chosen blocks alone, with features in block order; and the old feature indices."""
+    """Linear problem kernel: the smaller linear problem that has the chosen blocks only.
+
+    Features are numbered anew in the order of the blocks. Also returns the old index of each feature."""
     features = features_of(problem, chosen)
     entries = 0
     for j in features:
@@ -165,7 +183,7 @@ def restrict(problem, chosen):
 
 @njit(**SERIAL)
 def features_of(problem, chosen):
-    """The indices of the features of the chosen blocks, block after block."""
+    """Linear problem kernel: the indices of the features of the chosen blocks, block after block."""
     size = 0
     for g in chosen:
         size += problem.bounds[g + 1] - problem.bounds[g]
@@ -182,7 +200,7 @@ def features_of(problem, chosen):
 
 @njit(**SERIAL)
 def penalty_value(problem, w, chosen):
-    """The penalty of the chosen blocks: lasso (cut), group lasso (reach) and ridge."""
+    """Linear problem kernel: the lasso, group lasso and ridge penalty of the chosen blocks at the weights w."""
     total = 0.0
     for g in chosen:
         absolute, squares = 0.0, 0.0
@@ -197,13 +215,16 @@ def penalty_value(problem, w, chosen):
 
 @njit(**SERIAL)
 def soft(x, cut):
-    """The soft threshold of x at `cut`, the prox of the lasso."""
-    return x - min(max(x, -cut), cut)  # x - x gives no negative zeros
+    """Linear problem kernel: the soft threshold of x at `cut`, which is the prox of the lasso."""
+    return x - min(max(x, -cut), cut)  # if |x| <= cut, this is x - x = 0.0, never -0.0
 
 
 @njit(**SERIAL)
 def _soft_norms(members, grad, ridge, w, share, cut):
-    """The 2-norm and the 1-norm of soft(share * (grad + ridge * w), cut) over the features of a block."""
+    """Linear problem kernel: the 2-norm and the 1-norm of a block's gradient after soft thresholding.
+
+    The thresholded vector is soft(share * (grad + ridge * w), cut) over the features `members` of the block. `grad` is
+    the gradient of the mean loss in the weights w."""
     squares, absolute = 0.0, 0.0
     for j in members:
         excess = abs(soft(share * (grad[j] + ridge[j] * w[j]), cut))
@@ -214,11 +235,11 @@ def _soft_norms(members, grad, ridge, w, share, cut):
 
 @njit(**SERIAL)
 def gauge(problem, grad, w, chosen):
-    """The dual norm, of the penalty cut and reach, of v = grad + ridge * w over the chosen blocks.
+    """Linear problem kernel: the dual norm of the gradient for the lasso and group lasso on the chosen blocks.
 
-    The dual norm is the largest root t of |soft(v_g, t * cut)| = t * reach over the blocks g. The difference of the
-    two sides is convex and decreasing in t, so Newton's method from the left never passes a root.
-    """
+    The gradient is v = grad + ridge * w, where `grad` is the gradient of the mean loss in the weights w. The dual norm
+    is the largest root t, over the blocks g, of |soft(v_g, t * cut[g])| = t * reach[g]. The difference of the two sides
+    is convex and decreasing in t. So Newton's method from the left never passes a root."""
     largest, members, bounds, ridge = 0.0, problem.members, problem.bounds, problem.ridge
     for g in chosen:
         cut, reach = problem.cut[g], problem.reach[g]
@@ -238,11 +259,11 @@ def gauge(problem, grad, w, chosen):
 
 @njit(**SERIAL)
 def dual_value(problem, slope, scale, grad, w, chosen):
-    """The dual objective at the dual point scale * slope, with a good choice of the dual variables of the ridge term.
+    """Linear problem kernel: the dual objective at the dual point scale * slope.
 
-    In a block of one feature, the dual variable is the excess of the scaled gradient over the cut, which is optimal.
-    In a larger block it is scale * ridge * w; the scale from `gauge` is small enough to make this feasible.
-    """
+    slope [items] is the derivative of the loss in each score. The ridge term needs a dual variable for each feature. In
+    a block of one feature, this variable is the excess of the scaled gradient over the cut, which is optimal. In a
+    larger block, the variable is scale * ridge * w, which is feasible if `scale` comes from `gauge`."""
     value = -loss_conjugate(problem, slope, scale)
     for g in chosen:
         for m in range(problem.bounds[g], problem.bounds[g + 1]):
@@ -259,9 +280,11 @@ def dual_value(problem, slope, scale, grad, w, chosen):
 
 @njit(**SERIAL)
 def distances(problem, grad, w, scale, norms, chosen, out):
-    """Screening: out[g] <- distance that slope / N can move while the weights of block g stay zero.
+    """Linear problem kernel: the screening distance of each chosen block, up to which its weights stay zero.
 
-    The distance is minus infinity for a free block and for a block that has a nonzero weight."""
+    out[g] <- Euclidean distance that the dual point slope / N can move before a weight of block g may become nonzero.
+    slope [items] is the derivative of the loss in each score, and N is the number of items. The distance is minus
+    infinity for an unpenalised block and for a living block."""
     members, bounds, ridge = problem.members, problem.bounds, problem.ridge
     for g in chosen:
         cut, reach = problem.cut[g], problem.reach[g]

@@ -1,8 +1,11 @@
-"""Online learning of chain taggers (perceptron, passive-aggressive): Viterbi and update, sentence by sentence.
+"""Online chain kernels: perceptron and passive-aggressive learning of chain taggers, on one thread.
 
-The rival of a sentence is the best label sequence under the current weights, with a cost for wrong labels. A table of
-weights holds one row per feature, or grows: then `slots` says which row a feature has. A feature without a row has
-weight zero, and gets a row when a sentence first changes its weights. One thread.
+Each sentence takes a Viterbi search and an update. The search finds the rival of the sentence, which is the best label
+sequence under the current weights, with a cost added to wrong labels. The update moves the weights towards the gold
+labels and away from the rival.
+
+A table of weights holds one row per feature. In a growing table, `slots` tells the row of each feature. A feature
+without a row has weight zero, and gets a row when a sentence first changes its weights.
 """
 
 from __future__ import annotations
@@ -14,74 +17,82 @@ from numba import njit
 
 from structsparse.kernels.weights.bags import PLAIN, add_row, fetch_row
 
-TOKENS_AHEAD = 2  # while a token is scored, the weight rows of the token so many places later are prefetched
-LANES, AT_ONCE = 8, 4  # labels are padded to whole SIMD vectors; Viterbi compares four predecessors at a time
+TOKENS_AHEAD = 2  # weight rows are prefetched so many tokens before their token is scored
+LANES, AT_ONCE = 8, 4  # labels are padded to a multiple of LANES; Viterbi compares AT_ONCE preceding labels at a time
 
 
 class TaggedCorpus(NamedTuple):
-    """A tagged corpus.
+    """Online chain kernel: a tagged corpus as flat arrays.
 
     Sentence s has the tokens begins[s] : begins[s + 1]. Token t has the features ids[offsets[t] : offsets[t + 1]]."""
 
-    ids: np.ndarray  # int32 [occurrences] active features
-    offsets: np.ndarray  # int64 [tokens + 1]
-    begins: np.ndarray  # int64 [sentences + 1]
-    gold: np.ndarray  # int64 [tokens] gold labels
+    ids: np.ndarray  # int32 [occurrences]: the active features of all tokens, token after token
+    offsets: np.ndarray  # int64 [tokens + 1]: where the features of each token begin in `ids`
+    begins: np.ndarray  # int64 [sentences + 1]: the first token of each sentence
+    gold: np.ndarray  # int64 [tokens]: the gold label of each token
 
 
 class FeatureRows(NamedTuple):
-    """Emission weights, one row per feature.
+    """Online chain kernel: the emission weights of a tagger, with one row per feature.
 
-    Feature f has row f if `slots` is empty, else row slots[f]; -1 means that it has no row."""
+    Feature f has row f if `slots` is empty, else row slots[f]. The slot -1 means that the feature has no row."""
 
-    weights: np.ndarray  # [rows, labels]
-    past: np.ndarray  # [rows, labels] sum of changes, each times the number of sentences before; empty: no averaging
-    slots: np.ndarray  # int32 [features] or [0]
+    weights: np.ndarray  # [rows, labels]: emission weights
+    past: np.ndarray  # [rows, labels]: sum of weight changes times the number of earlier sentences; empty if unused
+    slots: np.ndarray  # int32 [features] or [0]: the row of each feature
     features: np.ndarray  # int64 [rows] or [0]: the feature of each row
 
 
 class LabelWeights(NamedTuple):
-    """Transition, start and end weights of a chain, and the sums of weight changes, as `past` of `FeatureRows`."""
+    """Online chain kernel: the transition, start and end weights of a tagger.
 
-    transitions: np.ndarray  # [labels, labels], indexed by from and to
-    start: np.ndarray  # [labels]
-    end: np.ndarray  # [labels]
-    past_transitions: np.ndarray
-    past_start: np.ndarray
-    past_end: np.ndarray
+    The arrays named `past_` hold the sums for averaged weights, as `past` of FeatureRows does."""
+
+    transitions: np.ndarray  # [labels, labels]: weight of each pair of labels, (from, to)
+    start: np.ndarray  # [labels]: weight of each label at the first token
+    end: np.ndarray  # [labels]: weight of each label at the last token
+    past_transitions: np.ndarray  # [labels, labels]: sums for averaged transition weights
+    past_start: np.ndarray  # [labels]: sums for averaged start weights
+    past_end: np.ndarray  # [labels]: sums for averaged end weights
 
 
 class UpdateRule(NamedTuple):
-    """Rule of an online update. The step size is `rate`; if `passive`, rate * min(cap, loss / squared length)."""
+    """Online chain kernel: the rule for the cost and the step size of an online update.
+
+    The step size of the perceptron is `rate`. The step size of a passive-aggressive update is rate * min(cap, loss /
+    length). Here `length` is the squared norm of the gold feature vector minus the rival feature vector."""
 
     cost: float  # margin: added to the score of every wrong label in the search for the rival
-    rate: float
-    cap: float
-    passive: bool  # passive-aggressive update
+    rate: float  # step size of the perceptron, or factor of the passive-aggressive step size
+    cap: float  # largest passive-aggressive step size, before it is multiplied by `rate`
+    passive: bool  # whether updates are passive-aggressive
     averaging: bool  # whether sums for averaged weights are kept
 
 
 class ChainScratch(NamedTuple):
-    """Work memory of Viterbi and updates, for the longest sentence; `width` is the padded number of labels."""
+    """Online chain kernel: work memory of Viterbi and updates.
 
-    emissions: np.ndarray  # [longest, width]
-    scores: np.ndarray  # [longest, width] Viterbi scores: the best path to each label
-    arrivals: np.ndarray  # [width] best score over all predecessors
-    transitions: np.ndarray  # [width, width]
-    rival: np.ndarray  # int64 [longest] best label sequence
-    counts: np.ndarray  # int32 [most occurrences of a sentence, labels] gold minus rival counts
-    moving: np.ndarray  # int64 [most occurrences of a sentence]: the rows that change
-    place: np.ndarray  # int32 [rows]: the index of a row in `moving`; -1 before and after a call
-    pairs: np.ndarray  # int32 [labels, labels] gold minus rival transitions; 0 before and after a call
+    `longest` is the number of tokens of the longest sentence. `width` is the number of labels, padded to a multiple of
+    LANES."""
+
+    emissions: np.ndarray  # [longest, width]: emission scores of a sentence
+    scores: np.ndarray  # [longest, width]: score of the best path to each label at each token (Viterbi)
+    arrivals: np.ndarray  # [width]: score of the best path to each label, without the emission of the label
+    transitions: np.ndarray  # [width, width]: transition weights; minus infinity for padding
+    rival: np.ndarray  # int64 [longest]: best label sequence
+    counts: np.ndarray  # int32 [most occurrences in a sentence, labels]: gold minus rival counts of each feature
+    moving: np.ndarray  # int64 [most occurrences in a sentence]: the rows whose weights change
+    place: np.ndarray  # int32 [rows]: the index of each row in `moving`; -1 before and after a call
+    pairs: np.ndarray  # int32 [labels, labels]: gold minus rival counts of label pairs; 0 before and after a call
 
 
 @njit(**PLAIN)
 def sweep(corpus, order, done, rows, held, labels, rule, scratch, clock):
-    """Learn a tagger from the sentences order[done:]; `clock` sentences have been seen before order[0].
+    """Online chain kernel: learn a tagger from the sentences order[done:], one after the other.
 
-    The pass ends early if a growing table lacks room for all features of the next sentence. Returns the number of
-    sentences done, the number of rows held, the sum of losses, the sum of step sizes, and the change of the number of
-    nonzero weights."""
+    `clock` sentences have been seen before order[0], and `held` rows of the table are in use. The pass ends early if a
+    growing table lacks room for all features of the next sentence. Returns the number of sentences done, the number of
+    rows in use, the sum of losses, the sum of step sizes, and the change of the number of nonzero weights."""
     scratch.transitions[:] = -np.inf
     growing = len(rows.slots) > 0
     losses, taken, living = 0.0, 0.0, 0
@@ -110,7 +121,10 @@ def sweep(corpus, order, done, rows, held, labels, rule, scratch, clock):
 
 @njit(**PLAIN)
 def _rival(corpus, first, last, rows, labels, cost, scratch):
-    """Cost-augmented Viterbi: fill scratch.rival with the best labels; returns the loss of the sentence."""
+    """Online chain kernel: find the rival labels of a sentence by Viterbi, with a cost for wrong labels.
+
+    Fills scratch.rival. Returns the loss of the sentence: the score of the rival with costs minus the score of gold, at
+    least 0."""
     emissions, gold, rival = scratch.emissions[: last - first], corpus.gold[first:last], scratch.rival[: last - first]
     emissions[:] = 0
     if len(rows.slots) > 0:
@@ -129,7 +143,9 @@ def _rival(corpus, first, last, rows, labels, cost, scratch):
 
 @njit(**PLAIN)
 def _score(ids, offsets, first, last, weights, emissions):
-    """Emission scores: emissions[t] += the weight rows of token first + t, in a table with a row per feature."""
+    """Online chain kernel: compute emission scores with a table that has a row for every feature.
+
+    emissions[t] += the weight rows of all features of token first + t."""
     width, stride = np.uint64(weights.shape[1]), np.uint64(emissions.shape[1])
     flat, out = weights.reshape(-1), emissions.reshape(-1)
     end = offsets[last]
@@ -144,7 +160,9 @@ def _score(ids, offsets, first, last, weights, emissions):
 
 @njit(**PLAIN)
 def _score_held(ids, offsets, first, last, weights, slots, emissions):
-    """Emission scores: emissions[t] += the weight rows of token first + t, in a growing table."""
+    """Online chain kernel: compute emission scores with a growing table, which lacks the rows of some features.
+
+    emissions[t] += the weight rows of all features of token first + t that have a row."""
     width, stride = np.uint64(weights.shape[1]), np.uint64(emissions.shape[1])
     flat, out = weights.reshape(-1), emissions.reshape(-1)
     for token in range(first, last):
@@ -157,13 +175,15 @@ def _score_held(ids, offsets, first, last, weights, slots, emissions):
 
 @njit(inline="always")
 def _larger(x, y):
-    """The larger of two numbers."""
+    """Online chain kernel: the larger of two Viterbi scores."""
     return x if x > y else y
 
 
 @njit(**PLAIN)
 def _best(emissions, labels, scratch, path):
-    """Viterbi: fill path [time] with the best labels; ties go to the lowest label, decided from the last token back."""
+    """Online chain kernel: fill path [time] with the best labels of a sentence (Viterbi).
+
+    Ties go to the lowest label, decided from the last token back."""
     count, width, arrivals = len(labels.start), emissions.shape[1], scratch.arrivals
     scores, transitions = scratch.scores[: len(path)], scratch.transitions
     for i in range(count):
@@ -198,7 +218,7 @@ def _best(emissions, labels, scratch, path):
 
 @njit(**PLAIN)
 def _total(emissions, path, labels):
-    """The score of a label sequence: emissions, transitions, start and end."""
+    """Online chain kernel: the score of a label sequence from its emissions, transitions, start and end."""
     total = float(labels.start[path[0]]) + float(labels.end[path[-1]])
     for t in range(len(path)):
         total += float(emissions[t, path[t]])
@@ -209,7 +229,7 @@ def _total(emissions, path, labels):
 
 @njit(**PLAIN)
 def _differ(gold, rival):
-    """Whether the gold and the rival label sequence differ."""
+    """Online chain kernel: whether the gold labels and the rival labels of a sentence differ."""
     differ = False
     for t in range(len(gold)):
         differ |= gold[t] != rival[t]
@@ -218,13 +238,15 @@ def _differ(gold, rival):
 
 @njit(**PLAIN)
 def _pair_differs(gold, rival, t):
-    """Whether gold and rival differ in the pair of labels at t - 1 and t."""
+    """Online chain kernel: whether gold and rival differ in the pair of labels at tokens t - 1 and t."""
     return gold[t - 1] != rival[t - 1] or gold[t] != rival[t]
 
 
 @njit(**PLAIN)
 def _add_rows(corpus, first, gold, rival, rows, held):
-    """Grow the table: add a row of zeros for each new feature at a wrong token; returns the number of rows."""
+    """Online chain kernel: add a row of zeros to the growing table for each new feature of a wrong token.
+
+    A token is wrong if the rival label differs from the gold label. Returns the number of rows in use."""
     for t in range(len(gold)):
         if gold[t] == rival[t]:
             continue
@@ -241,9 +263,10 @@ def _add_rows(corpus, first, gold, rival, rows, held):
 
 @njit(**PLAIN)
 def _length(corpus, first, gold, rival, rows, scratch):
-    """The squared norm of the feature vector of gold minus that of the rival, for the passive-aggressive step.
+    """Online chain kernel: the squared norm of the gold minus the rival feature vector, for step sizes.
 
-    A count that goes from n to n + 1 increases the sum of squares by 2 n + 1; from n to n - 1, by 1 - 2 n."""
+    A count that goes from n to n + 1 increases the sum of squares by 2 n + 1. A count that goes from n to n - 1
+    increases the sum by 1 - 2 n."""
     counts, place_of, pairs, moving = scratch.counts, scratch.place, scratch.pairs, scratch.moving
     ids, offsets, slots, growing = corpus.ids, corpus.offsets, rows.slots, len(rows.slots) > 0
     rows_moving, total = 0, 0
@@ -276,9 +299,11 @@ def _length(corpus, first, gold, rival, rows, scratch):
 
 @njit(**PLAIN)
 def _move_rows(corpus, first, gold, rival, rows, step, late, averaging):
-    """Update emission weights: features of wrong tokens gain `step` for the gold label and lose it for the rival label.
+    """Online chain kernel: update the emission weights of all features of wrong tokens.
 
-    Returns the change of the number of nonzero weights."""
+    Each feature gains `step` for the gold label and loses `step` for the rival label. The sums for averaging gain and
+    lose `late`, which is `step` times the number of earlier sentences. Returns the change of the number of nonzero
+    weights."""
     ids, offsets, slots, growing = corpus.ids, corpus.offsets, rows.slots, len(rows.slots) > 0
     weights, past = rows.weights, rows.past
     move, weighted, living = weights.dtype.type(step), weights.dtype.type(late), 0
@@ -300,7 +325,10 @@ def _move_rows(corpus, first, gold, rival, rows, step, late, averaging):
 
 @njit(**PLAIN)
 def _move_labels(gold, rival, labels, step, late, averaging):
-    """Update transition, start and end weights by `step`: up for gold label pairs, down for rival label pairs."""
+    """Online chain kernel: update the transition, start and end weights of gold and rival labels.
+
+    Weights of gold labels and gold label pairs rise by `step`; weights of the rival fall by `step`. `late` is `step`
+    times the number of earlier sentences."""
     kind = labels.start.dtype.type
     for path, sign in ((gold, 1.0), (rival, -1.0)):
         move, past = kind(sign * step), kind(sign * late)

@@ -1,4 +1,4 @@
-"""Online learning of dependency relations: passive-aggressive updates of a classifier of arcs, on one thread."""
+"""Online relation kernel: passive-aggressive learning of a classifier of arcs by dependency relation, on one thread."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ PLAIN = {"cache": True, "nogil": True}
 
 @njit(**PLAIN)
 def sweep(ids, offsets, gold, order, cap, weights, past, clock):
-    """One pass of passive-aggressive updates, so that the gold relation of each arc leads every other relation by 1.
+    """Online relation kernel: learn dependency relations from a list of arcs, with passive-aggressive updates.
 
-    The step is the least that gives this lead, but at most `cap`. ids [occurrences], offsets [arcs + 1]: the features
-    of arcs; gold [arcs]: gold relations; order: the arcs to learn from; weights and past [features, relations]. `past`
-    sums the weight changes, each times the number of arcs seen before. `clock` arcs were seen before this pass.
-    Returns the number of updates."""
+    The gold relation of each arc should lead every other relation by a score of 1. The step is the least that gives
+    this lead, but at most `cap`.
+
+    Arc a has the features ids[offsets[a] : offsets[a + 1]] and the gold relation gold[a]. `order` lists the arcs to
+    learn from. weights and past are [features, relations]. `past` sums the weight changes, each times the number of
+    arcs seen before. `clock` arcs were seen before this pass. Returns the number of updates."""
     relations, updates = weights.shape[1], 0
     scores = np.empty(relations, np.float64)
     for arc in order:

@@ -1,8 +1,8 @@
-"""Online learning of dependency parsers (perceptron, passive-aggressive): best tree and update, sentence by sentence.
+"""Online tree kernels: perceptron and passive-aggressive learning of dependency parsers, on one thread.
 
-The rival of a sentence is its best tree under the current weights, with a cost for wrong arcs. Each feature has one
-weight; arc a has the features ids[offsets[a] : offsets[a + 1]]. The n * n arcs of a sentence of n words are ordered by
-modifier, then by head. One thread.
+Each sentence takes a search for the best tree and an update of the weights. The rival of a sentence is the best tree
+under the current weights, with a cost added to wrong arcs. Each feature has one weight. Arc a has the features
+ids[offsets[a] : offsets[a + 1]]. A sentence of n words has n * n arcs, ordered by modifier, then by head.
 """
 
 from __future__ import annotations
@@ -16,33 +16,36 @@ from structsparse.kernels.logspace import PLAIN
 from structsparse.kernels.structures.best_trees import room, solve
 from structsparse.kernels.weights.bags import prefetcher
 
-AHEAD = 16  # weights to prefetch in advance
+AHEAD = 16  # array entries are prefetched so many loop iterations in advance
 _fetch = prefetcher(writing=1)
 
 
 class ParsedCorpus(NamedTuple):
-    """A parsed corpus: sentence s has words begins[s] : begins[s + 1] with gold heads, and arcs from arcs[s] on."""
+    """Online tree kernel: a parsed corpus as flat arrays.
 
-    ids: np.ndarray  # int32 [occurrences] active features
-    offsets: np.ndarray  # int64 [arcs + 1]
-    begins: np.ndarray  # int64 [sentences + 1]
-    gold: np.ndarray  # int64 [words] gold heads
-    arcs: np.ndarray  # int64 [sentences + 1] first arc
+    Sentence s has the words begins[s] : begins[s + 1] and the arcs from arcs[s] on."""
+
+    ids: np.ndarray  # int32 [occurrences]: the active features of all arcs, arc after arc
+    offsets: np.ndarray  # int64 [arcs + 1]: where the features of each arc begin in `ids`
+    begins: np.ndarray  # int64 [sentences + 1]: the first word of each sentence
+    gold: np.ndarray  # int64 [words]: the gold head of each word
+    arcs: np.ndarray  # int64 [sentences + 1]: the first arc of each sentence
 
 
 class TreeScratch(NamedTuple):
-    """Work memory for the difference between the feature counts of two trees."""
+    """Online tree kernel: work memory for the difference between the feature counts of two trees."""
 
-    counts: np.ndarray  # int16 [features], 0 before and after a call
-    moving: np.ndarray  # int32 [most features of a rival and a gold tree]: the features that change
+    counts: np.ndarray  # int16 [features]: gold minus rival count of each feature; 0 before and after a call
+    moving: np.ndarray  # int32 [most features of a rival and a gold tree]: the features whose weights change
     amounts: np.ndarray  # int16: gold minus rival count of each feature in `moving`
-    longest: int  # words of the longest sentence
+    longest: int  # number of words in the longest sentence
 
 
 @njit(**PLAIN)
 def sweep(corpus, order, weights, past, projective, single, rule, scratch, clock):
-    """Learn a parser from the sentences `order`; `clock` sentences have been seen before.
+    """Online tree kernel: learn a parser from the sentences `order`, one after the other.
 
+    `clock` sentences have been seen before. Trees are projective if `projective`, and have a single root if `single`.
     Returns the sum of losses, the sum of step sizes, and the change of the number of nonzero weights."""
     work, crossing, nested = room(scratch.longest + 1, projective)
     scores, tree = np.empty_like(work), np.empty(scratch.longest + 1, np.int64)
@@ -70,7 +73,9 @@ def sweep(corpus, order, weights, past, projective, single, rule, scratch, clock
 
 @njit(**PLAIN)
 def score_arcs(ids, offsets, first, weights, scores):
-    """Fill the arc scores [n + 1, n + 1] of a sentence, whose arcs begin at `first`; non-arcs get minus infinity."""
+    """Online tree kernel: fill the arc scores [n + 1, n + 1] of a sentence of n words, modifiers by heads.
+
+    The arcs of the sentence begin at `first`. Entries that are not arcs get minus infinity."""
     size, arc = len(scores), first
     scores[0], begin = -np.inf, np.uint64(offsets[first])
     for m in range(1, size):
@@ -87,7 +92,7 @@ def score_arcs(ids, offsets, first, weights, scores):
 
 @njit(**PLAIN)
 def tree_score(scores, heads):
-    """The score of a dependency tree: the sum of the scores of its arcs."""
+    """Online tree kernel: the score of a dependency tree, which is the sum of the scores of its arcs."""
     total = 0.0
     for m in range(len(heads)):
         total += scores[m + 1, heads[m]]
@@ -96,7 +101,7 @@ def tree_score(scores, heads):
 
 @njit(**PLAIN)
 def add_cost(scores, gold, cost):
-    """Cost augmentation: add a cost to the score of every arc that is not gold."""
+    """Online tree kernel: add a cost to the score of every arc that is not in the gold tree."""
     if cost != 0:
         for m in range(len(gold)):
             gold_score = scores[m + 1, gold[m]]
@@ -106,9 +111,10 @@ def add_cost(scores, gold, cost):
 
 @njit(**PLAIN)
 def _difference(corpus, first, gold, rival, scratch):
-    """Feature counts of the gold tree minus the rival tree: features in scratch.moving, counts in scratch.amounts.
+    """Online tree kernel: the feature counts of the gold tree minus the feature counts of the rival tree.
 
-    Returns the number of features with a nonzero difference, and the sum of the squared differences."""
+    Writes the features to scratch.moving, and the differences of the counts to scratch.amounts. Returns the number of
+    features with a nonzero difference, and the sum of the squared differences."""
     words, many = len(gold), 0
     counts, moving, amounts = scratch.counts, scratch.moving, scratch.amounts
     for m in range(1, words + 1):
@@ -128,7 +134,7 @@ def _difference(corpus, first, gold, rival, scratch):
     distinct, length = 0, 0.0
     for k in range(many):
         row = moving[k]
-        if counts[row] != 0:  # zero if the feature was listed before
+        if counts[row] != 0:  # 0 if the counts are equal, or if the feature is earlier in `moving`
             moving[distinct], amounts[distinct] = row, counts[row]
             length += np.float64(counts[row]) ** 2
             counts[row] = 0
@@ -138,7 +144,11 @@ def _difference(corpus, first, gold, rival, scratch):
 
 @njit(**PLAIN)
 def _move(scratch, moves, weights, past, step, late, averaging):
-    """Update weights: add step * amount for each feature in `moving`; returns the change of the nonzero count."""
+    """Online tree kernel: update the weights of the features in `moving`.
+
+    Each weight gains step * amount, where `amount` is the gold minus the rival count of the feature. The sum for
+    averaging gains late * amount, where `late` is `step` times the number of earlier sentences. Returns the change of
+    the number of nonzero weights."""
     living, one = 0, weights.dtype.type(1)
     move, weighted = one * step, one * late
     for k in range(moves):

@@ -1,9 +1,10 @@
-"""Online learning of dependency parsers with a growing hash table of weights, whose features are hashed keys.
+"""Online tree kernels by hashed keys: learning of dependency parsers with a growing hash table of weights.
 
-A base is a feature template without the bin of arc direction and distance. The contributions of each token to the keys
-of each base are summed once per sentence. The keys of an arc are computed, and their slots prefetched, before the
-previous arc is scored. Keys are computed again whenever they are needed. A feature gets a row when a wrong tree first
-changes its weight. One thread.
+Each feature has a hashed key. A base is a feature template without the bin for the direction and the distance of an
+arc. Once per sentence, the contributions of each token to the keys of each base are summed. While an arc is scored, the
+keys of the next arc have already been computed and their slots in the table prefetched. Keys are not stored, but
+computed again whenever they are needed. A feature gets a row in the table when a wrong tree first changes its weight.
+One thread.
 """
 
 from __future__ import annotations
@@ -24,51 +25,55 @@ _ONE = np.uint64(1)
 
 
 class TemplateAtoms(NamedTuple):
-    """The atoms (hashed attributes) of the tokens of a corpus, and how templates combine atoms into feature keys."""
+    """Online tree kernel by hashed keys: the atoms of all tokens, and how templates combine atoms.
 
-    starts: np.ndarray  # int64 [sentences + 1] where each sentence begins, its root included
-    values: np.ndarray  # uint64 [atoms, places] hash of each atom at each token or root
-    parts: np.ndarray  # uint64 [places], parts of speech; [0] if no template looks at the words between
-    classes: np.ndarray  # int64, as long as `parts`: class of each token
-    salts: np.ndarray  # uint64 [KINDS] hash salts of the summaries
-    atoms: np.ndarray  # int64, rows of `values`
-    bounds: np.ndarray  # int64 [bases, 3]: offsets into `atoms` of the head atoms and the modifier atoms of a base
-    gaps: np.ndarray  # int64 [bases] kind of summary of the words between; KINDS means none
+    An atom is a hashed attribute of a token. The key of a feature is a mixed sum of atoms."""
+
+    starts: np.ndarray  # int64 [sentences + 1]: the place of the root that precedes each sentence
+    values: np.ndarray  # uint64 [atoms, places]: hash of each atom at each token or root
+    parts: np.ndarray  # uint64 [places]: a bit for each part of speech; [0] if no template uses the words between
+    classes: np.ndarray  # int64, as long as `parts`: bits for verb, punctuation and conjunction
+    salts: np.ndarray  # uint64 [KINDS]: hash salts of the summaries of the words between
+    atoms: np.ndarray  # int64: rows of `values`, for one base after the other
+    bounds: np.ndarray  # int64 [bases, 3]: offsets into `atoms` of the head atoms and the modifier atoms of each base
+    gaps: np.ndarray  # int64 [bases]: kind of summary of the words between; KINDS means none
     bases: np.ndarray  # int64 [templates]: the base of each template
-    places: np.ndarray  # uint64 [2 * BINS, templates]: added to the key, by arc direction and distance
+    places: np.ndarray  # uint64 [2 * BINS, templates]: number added to a key for arc direction and distance
 
 
 class KeyedRows(NamedTuple):
-    """The features of a growing table, by row, with room for more rows."""
+    """Online tree kernel by hashed keys: the features of a growing table, with room for more rows."""
 
-    keys: np.ndarray  # uint64 [room] feature keys
-    templates: np.ndarray  # int32 [room] template of each feature
-    past: np.ndarray  # float32 [room] sum of changes, each times the number of sentences before; empty: no averaging
+    keys: np.ndarray  # uint64 [room]: the feature key of each row
+    templates: np.ndarray  # int32 [room]: the template of the feature of each row
+    past: np.ndarray  # float32 [room]: sum of weight changes times the number of earlier sentences; empty if unused
 
 
 class PartialKeys(NamedTuple):
-    """Partial feature keys of the tokens of one sentence, with room for the longest sentence."""
+    """Online tree kernel by hashed keys: partial keys of the tokens of one sentence."""
 
-    heads: np.ndarray  # uint64 [tokens, bases], each token as a head
-    modifiers: np.ndarray  # uint64 [tokens, bases], each token as a modifier
-    between: np.ndarray  # uint64 [KINDS + 1, arcs] summaries of the words between; the last row is 0
+    heads: np.ndarray  # uint64 [tokens, bases]: the partial keys of each token as a head
+    modifiers: np.ndarray  # uint64 [tokens, bases]: the partial keys of each token as a modifier
+    between: np.ndarray  # uint64 [KINDS + 1, arcs]: summaries of the words between; the last row is 0
     bases: np.ndarray  # uint64 [bases]: the partial keys of one arc
     keys: np.ndarray  # uint64 [2, templates]: the keys of the previous and of the current arc
 
 
 class TreeDifference(NamedTuple):
-    """The feature counts of one tree minus another: a hash table from feature keys to counts."""
+    """Online tree kernel by hashed keys: the feature counts of one tree minus another.
 
-    keys: np.ndarray  # uint64 [cells], a power of two
-    counts: np.ndarray  # int32 [cells]
-    templates: np.ndarray  # int32 [cells]; -1 where a cell is empty; all cells are empty before and after an update
+    The counts are in a hash table with a cell per feature."""
+
+    keys: np.ndarray  # uint64 [cells]: the feature key of each cell; the number of cells is a power of two
+    counts: np.ndarray  # int32 [cells]: the count of the feature of each cell
+    templates: np.ndarray  # int32 [cells]: the template of the feature, -1 in an empty cell; empty outside an update
     used: np.ndarray  # int64 [most features]: the cells in use
-    shift: np.uint64  # key >> shift is the index of the first cell of the key
+    shift: np.uint64  # key >> shift is the first cell to try for a key
 
 
 @njit(**PLAIN)
 def partial_keys_for(atoms, longest):
-    """Work memory for the partial keys of sentences of at most `longest` words."""
+    """Online tree kernel by hashed keys: work memory for sentences of at most `longest` words."""
     bases, templates = len(atoms.gaps), len(atoms.bases)
     arcs = longest**2 if len(atoms.parts) else 0
     return PartialKeys(
@@ -79,7 +84,9 @@ def partial_keys_for(atoms, longest):
 
 @njit(**PLAIN)
 def difference_for(templates, longest):
-    """An empty hash table for the feature difference between two trees of at most `longest` words."""
+    """Online tree kernel by hashed keys: an empty hash table for the feature difference of two trees.
+
+    The trees have at most `longest` words."""
     most, bits = 2 * longest * templates, 4
     while (1 << bits) < 2 * most:
         bits += 1
@@ -90,7 +97,10 @@ def difference_for(templates, longest):
 
 @njit(**PLAIN)
 def sum_atoms(says, sentence, sums):
-    """Sum atoms into partial keys: for each token as head and as modifier, and for the words between two tokens."""
+    """Online tree kernel by hashed keys: sum the atoms of a sentence into partial keys.
+
+    There is a partial key for each token as a head, for each token as a modifier, and for the words between two tokens.
+    """
     root, tokens = says.starts[sentence], says.starts[sentence + 1] - says.starts[sentence]
     for b in range(len(says.gaps)):
         for end, sums_of_tokens in ((0, sums.heads), (1, sums.modifiers)):
@@ -107,7 +117,7 @@ def sum_atoms(says, sentence, sums):
 
 @njit(**PLAIN)
 def _keys_of(says, sums, head, modifier, tokens, keys):
-    """Compute the feature keys [templates] of an arc from head to modifier."""
+    """Online tree kernel by hashed keys: compute the keys [templates] of the features of one arc."""
     bases, heads, modifiers = sums.bases, sums.heads[head], sums.modifiers[modifier]
     for b in range(len(bases)):
         bases[b] = heads[b] + modifiers[b]
@@ -122,7 +132,7 @@ def _keys_of(says, sums, head, modifier, tokens, keys):
 
 @njit(**PLAIN)
 def _weigh_all(slots, keys):
-    """The score of an arc: the sum of the weights of its feature keys."""
+    """Online tree kernel by hashed keys: the score of an arc, which is the sum of its feature weights."""
     total = 0.0
     for k in range(len(keys)):
         total += weigh(slots, keys[k])
@@ -131,7 +141,9 @@ def _weigh_all(slots, keys):
 
 @njit(**PLAIN)
 def score_sentence(says, sentence, sums, slots, nothing, scores):
-    """Fill the arc scores [n + 1, n + 1] of a sentence; entries that are not arcs get `nothing`."""
+    """Online tree kernel by hashed keys: fill the arc scores [n + 1, n + 1] of one sentence.
+
+    The sentence has n words; scores are modifiers by heads. Entries that are not arcs get the value `nothing`."""
     sum_atoms(says, sentence, sums)
     tokens, before, turn = len(scores), (0, 0), 0
     scores[0] = nothing
@@ -153,7 +165,9 @@ def score_sentence(says, sentence, sums, slots, nothing, scores):
 
 @njit(**PLAIN)
 def score(says, sentences, slots, scores):
-    """Fill the arc scores [batch, size, size] of sentences; entries that are not arcs get 0."""
+    """Online tree kernel by hashed keys: fill the arc scores [batch, size, size] of sentences.
+
+    Entries that are not arcs get 0."""
     sums = partial_keys_for(says, scores.shape[1] - 1)
     scores[:] = 0
     for b in range(len(sentences)):
@@ -163,12 +177,12 @@ def score(says, sentences, slots, scores):
 
 @njit(**PLAIN)
 def sweep(says, gold, order, done, slots, rows, held, most, open, trees, rule, moves, longest, clock):
-    """Learn a parser with a growing table from the sentences order[done:]; `clock` sentences have been seen before.
+    """Online tree kernel by hashed keys: learn a parser from the sentences order[done:].
 
-    The pass ends early if the table (`most` rows in all) lacks room for the features that the next sentence may add.
-    `trees` is (projective, single root); `open` says whether features may be added. Returns the number of sentences
-    done, the number of rows held, the sum of losses, the sum of step sizes, and the change of the number of nonzero
-    weights."""
+    `clock` sentences have been seen before order[0], and `held` rows of the table are in use. `trees` is (projective,
+    single root); `open` tells whether features may be added. The pass ends early if the table, which has room for
+    `most` rows, may lack room for the features of the next sentence. Returns the number of sentences done, the number
+    of rows in use, the sum of losses, the sum of step sizes, and the change of the number of nonzero weights."""
     projective, single = trees
     sums, (work, crossing, nested) = partial_keys_for(says, longest), room(longest + 1, projective)
     scores, tree = np.empty_like(work), np.empty(longest + 1, np.int64)
@@ -203,7 +217,7 @@ def sweep(says, gold, order, done, slots, rows, held, most, open, trees, rule, m
 
 @njit(**PLAIN)
 def _difference(says, sums, gold, rival, moves):
-    """Fill `moves` with the feature counts of the gold tree minus the rival tree.
+    """Online tree kernel by hashed keys: fill `moves` with gold minus rival feature counts.
 
     Returns the number of cells in use; some of these cells may have a count of 0."""
     used, mask, keys = 0, np.uint64(len(moves.keys) - 1), sums.keys[0]
@@ -225,7 +239,9 @@ def _difference(says, sums, gold, rival, moves):
 
 @njit(**PLAIN)
 def _drop_unknown(moves, used, slots, rows):
-    """Set the counts of features without a row to 0, as a closed table adds no features."""
+    """Online tree kernel by hashed keys: set the counts of features without a row to 0.
+
+    The table is then closed, so an update cannot add these features."""
     for place in moves.used[:used]:
         if not find(slots, rows.keys, moves.keys[place])[1]:
             moves.counts[place] = 0
@@ -233,9 +249,11 @@ def _drop_unknown(moves, used, slots, rows):
 
 @njit(**PLAIN)
 def _move(moves, used, slots, rows, held, step, late, averaging):
-    """Update a growing table by the counts in `moves`, and empty `moves`.
+    """Online tree kernel by hashed keys: update the growing table by the counts in `moves`.
 
-    Returns the number of rows held, and the change of the number of nonzero weights."""
+    Each weight gains `step` times the count of the feature. The sum for averaging gains `late` times the count, where
+    `late` is `step` times the number of earlier sentences. `moves` is emptied. Returns the number of rows in use, and
+    the change of the number of nonzero weights."""
     living = 0
     for u in range(used):
         if u + AHEAD < used:

@@ -1,7 +1,8 @@
-"""Overlapping group lasso on rows of weights: group norms, curvatures, duals of zero groups, ADMM steps. Float64.
+"""Overlaps solver kernels of row groups: norms, curvatures, dual vectors and ADMM steps of overlapping groups.
 
-Row j of W lies in the groups `groups[starts[j]:starts[j + 1]]`, and group g has the penalty reach[g] * ||W_g||. A dead
-group is a group whose rows are held at zero; a living group is not.
+W holds the weights, one row per column of the design matrix. Row j of W lies in the groups
+`groups[starts[j]:starts[j + 1]]`. Group g has the penalty reach[g] * ||W_g||, where W_g are the rows of the group. A
+dead group is a group whose rows are held at zero; all other groups are living. All numbers are float64.
 """
 
 from typing import NamedTuple
@@ -11,16 +12,16 @@ from numba import njit
 
 from structsparse.kernels.solvers.linear_problem import SERIAL
 
-LOOK, SURE = 10, 0.01  # `hold` checks the duality gap every LOOK rounds, and accepts a relative gap of SURE
-MUCH = 0.3  # share of the largest residual: smaller residuals may vanish once groups with large residuals live
+LOOK, SURE = 10, 0.01  # rounds between two checks of the duality gap in `hold`; relative gap that `hold` accepts
+MUCH = 0.3  # share of the largest residual; smaller residuals may vanish once groups with larger residuals are living
 
 
 class RowGroups(NamedTuple):
-    """Overlapping groups of rows: the groups of each row, and the penalty strength of each group."""
+    """Overlapping groups of the overlaps solver kernels: the groups of each row, and the strength of each group."""
 
-    starts: np.ndarray  # int64 [rows + 1]
-    groups: np.ndarray  # int32 [copies], one copy of a row per group that has it
-    reach: np.ndarray  # float64 [groups]
+    starts: np.ndarray  # int64 [rows + 1]: where the groups of each row begin in `groups`
+    groups: np.ndarray  # int32 [copies]: the groups of all rows; a row has one copy per group that contains it
+    reach: np.ndarray  # float64 [groups]: penalty strength of each group
 
 
 # --- group norms and curvatures
@@ -28,7 +29,7 @@ class RowGroups(NamedTuple):
 
 @njit(**SERIAL)
 def group_squares(sets, W, out):
-    """Squared norms of overlapping groups: out[g] <- ||W_g||^2."""
+    """Overlaps solver kernel of row groups: the squared norms of all groups, out[g] <- ||W_g||^2."""
     out[:] = 0
     for j in range(W.shape[0]):
         total = 0.0
@@ -41,7 +42,10 @@ def group_squares(sets, W, out):
 
 @njit(**SERIAL)
 def pulls(sets, factors, rows, squares, out):
-    """Ridge-like curvature of the group penalty: out[j] <- squares[j] + sum of factors over the groups of row j."""
+    """Overlaps solver kernel of row groups: the curvature of a quadratic upper bound of the penalty in each row.
+
+    out[j] <- squares[j] + sum of factors over the groups of row j. squares[j] is the ridge strength of the row.
+    factors[g] is the curvature of the upper bound of the norm of group g."""
     for j in rows:
         total = squares[j]
         for a in range(np.uint64(sets.starts[j]), np.uint64(sets.starts[j + 1])):
@@ -51,7 +55,10 @@ def pulls(sets, factors, rows, squares, out):
 
 @njit(**SERIAL)
 def awake(W, G, cut, allowed):
-    """Active rows: allowed rows that are nonzero, or that the gradient G would move from zero under the lasso alone."""
+    """Overlaps solver kernel of row groups: the active rows among the `allowed` rows.
+
+    A row is active if a weight of the row is nonzero, or if the gradient exceeds `cut`. Under the lasso alone, the
+    gradient would then move the weight away from zero. G [rows, outputs] is the gradient of the loss in W."""
     rows, size = np.empty(W.shape[0], np.int64), 0
     for j in range(W.shape[0]):
         if allowed[j]:
@@ -65,7 +72,7 @@ def awake(W, G, cut, allowed):
 
 @njit(**SERIAL)
 def rows_outside(sets, dead, allowed):
-    """Rows outside dead groups: allowed[j] <- whether row j lies in no dead group."""
+    """Overlaps solver kernel of row groups: mark the rows that lie in no dead group, in allowed [rows]."""
     for j in range(allowed.size):
         allowed[j] = True
         for a in range(sets.starts[j], sets.starts[j + 1]):
@@ -74,12 +81,12 @@ def rows_outside(sets, dead, allowed):
                 break
 
 
-# --- duals of dead groups
+# --- dual vectors of dead groups
 
 
 @njit(**SERIAL)
 def _largest(sizes, rows):
-    """The largest |sizes[j]| over the given rows j."""
+    """Overlaps solver kernel of row groups: the largest residual |sizes[j]| over the given rows j."""
     largest = 0.0
     for j in rows:
         largest = max(largest, abs(sizes[j]))
@@ -88,11 +95,12 @@ def _largest(sizes, rows):
 
 @njit(**SERIAL)
 def _gap_is_small(sets, starts, rows, duals, sizes):
-    """Whether the duality gap of the problem in `hold` is small. Its minimum is then nearly 1/2 |v|^2.
+    """Overlaps solver kernel of row groups: whether the duality gap of the problem in `hold` is small.
 
-    Here v, `sizes`, is the vector of residuals. The dual value at v is
-    sum_j v_j (v_j + sum_g xi_gj)  -  sum_g reach_g ||v_g||  -  1/2 |v|^2.
-    """
+    The minimum of the problem is then nearly 1/2 |v|^2, where v is the vector of residuals in `sizes`. With the dual
+    vectors xi_g and the penalty strengths reach_g of the groups g, the dual value at v is
+
+        sum_j v_j (v_j + sum_g xi_gj)  -  sum_g reach_g ||v_g||  -  1/2 |v|^2."""
     squares, slack = 0.0, 0.0
     for j in range(sizes.size):
         squares += sizes[j] * sizes[j]
@@ -109,13 +117,16 @@ def _gap_is_small(sets, starts, rows, duals, sizes):
 
 @njit(**SERIAL)
 def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
-    """Dual vectors xi of dead groups that best balance sizes [rows], the gradient norms of the rows.
+    """Overlaps solver kernel of row groups: find dual vectors of dead groups that balance the gradient.
 
-    Solves  min 1/2 sum_j (sizes_j - sum_g xi_gj)^2  with  ||xi_g|| <= reach_g, by block coordinate descent over groups,
-    from xi_gj = factors[g] * guess[j]; `sizes` becomes the residual. The descent ends when no residual is above the
-    tolerance, when a round changes nothing, or when the duality gap is small (`_gap_is_small`). Returns for each group
-    whether it should live first: its bound is active and its residual is near the largest.
-    """
+    `sizes` [rows] holds the norm of the gradient in each row, and xi_g is the dual vector of group g. Solves
+
+        min 1/2 sum_j (sizes_j - sum_g xi_gj)^2  with  ||xi_g|| <= reach_g
+
+    by block coordinate descent over the groups, from xi_gj = factors[g] * guess[j]. `sizes` becomes the residual. The
+    descent ends when no residual is above the tolerance, when a round changes nothing, or when the duality gap is small
+    (`_gap_is_small`). Returns a mask of the groups that should become living first. Such a group has ||xi_g|| = reach_g
+    and a residual near the largest residual."""
     counts = np.zeros(dead.size + 1, np.int64)
     for j in range(sizes.size):
         if sizes[j] > 0:
@@ -167,18 +178,19 @@ def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
     return living
 
 
-# --- ADMM, with one copy of a row per group that has it
+# --- ADMM, with one copy of a row per group that contains the row
 
 
 @njit(**SERIAL)
 def move_copies(sets, order, bounds, W, copies, duals, rho, over, sums, moved):
-    """ADMM step of the copies v and scaled duals u of all groups: v <- group prox of (M w - u),  u <- u + v - M w.
+    """Overlaps solver kernel of row groups: one ADMM step of the copies v and the scaled duals u of all groups.
 
-    M w holds one copy of row j of W per group of row j. Group g has the rows order[bounds[g]:bounds[g + 1]]. sums[j] <-
-    sum of v + u over the copies of row j; moved[j] <- sum of the changes of v. `over` is the over-relaxation of M w.
+    Computes v <- prox of the group norms at M w - u, then u <- u + v - M w. M w holds one copy of row j of W for each
+    group of row j. `over` is the over-relaxation of M w, and `rho` the ADMM penalty. Group g has the rows
+    `order[bounds[g]:bounds[g + 1]]`. sums[j] becomes the sum of v + u over the copies of row j. moved[j] becomes the
+    sum of the changes of v.
 
-    Returns ||v - M w||^2, ||v||^2, ||M w||^2 and the number of zero groups.
-    """
+    Returns ||v - M w||^2, ||v||^2, ||M w||^2 and the number of zero groups."""
     outputs = W.shape[1]
     sums[:], moved[:] = 0, 0
     residual, copy_squares, weight_squares, zeros = 0.0, 0.0, 0.0, 0

@@ -1,6 +1,7 @@
-"""Newton steps on the nonzero weights of a linear model under overlapping group lasso, by conjugate gradients.
+"""Overlaps Newton kernels: Newton steps on nonzero weights under overlapping group lasso, by conjugate gradients.
 
-The norm of a group with a nonzero weight is smooth, so the Hessian of the penalty is exact. Float64.
+The norm of a group with a nonzero weight is smooth, so the Hessian of the penalty is exact. W [rows, outputs] holds the
+weights of a linear model, and W_g the rows of group g. All numbers are float64.
 """
 
 import numpy as np
@@ -21,9 +22,10 @@ from structsparse.kernels.solvers.overlaps_problem import (
 
 @njit(**SERIAL)
 def true_penalty(sets, W, rows, cut, squares, norms, eps=0.0):
-    """The overlapping group penalty of W, whose rows outside `rows` are zero; norms[g] <- ||W_g||.
+    """Overlaps Newton kernel: the overlapping group penalty at W, with lasso and ridge.
 
-    With eps > 0, each norm is smoothed to sqrt(||W_g||^2 + eps^2) - eps."""
+    Rows of W outside `rows` are zero. Sets norms[g] <- ||W_g||. With eps > 0, the norm of each group is smoothed to
+    sqrt(||W_g||^2 + eps^2) - eps."""
     norms[:] = 0
     total = 0.0
     for j in rows:
@@ -44,7 +46,10 @@ def true_penalty(sets, W, rows, cut, squares, norms, eps=0.0):
 
 @njit(**SERIAL)
 def _curve(data, sets, W, entries, norms, ridge, bend, moves_bias, d, d_bias, out, ahead, mean, along):
-    """Hessian-vector product: out <- Hessian of loss and group norms, times d; returns the bias part of the product."""
+    """Overlaps Newton kernel: multiply the Hessian of loss and penalty by a direction d [entries].
+
+    `entries` lists the nonzero weights as pairs of row and output. The product for the weights is written to `out`.
+    Returns the product for the biases. `ahead`, `mean` and `along` are work memory."""
     outputs, count = ahead.shape
     ahead[:], mean[:], along[:] = 0, 0, 0
     for c in range(d.size):
@@ -78,10 +83,11 @@ def _curve(data, sets, W, entries, norms, ridge, bend, moves_bias, d, d_bias, ou
 
 @njit(**SERIAL)
 def _direction(data, sets, W, entries, start, start_bias, norms, ridge, bend, item_bends, moves_bias, rounds, accuracy):
-    """The Newton direction for the negative gradient `start` [entries], by preconditioned conjugate gradients.
+    """Overlaps Newton kernel: the Newton direction, by preconditioned conjugate gradients.
 
-    The preconditioner is the diagonal of the Hessian. `item_bends` [outputs, items] holds the second derivative of the
-    loss of each item. Returns the direction of the weights and the direction of the biases."""
+    `start` [entries] is the negative gradient of the objective in the nonzero weights. The preconditioner is the
+    diagonal of the Hessian. `item_bends` [outputs, items] holds the second derivative of the loss of each item. Returns
+    the direction of the weights and the direction of the biases."""
     size, (outputs, count) = start.size, item_bends.shape
     scale, scale_bias = np.empty(size), np.ones(outputs)
     for c in range(size):
@@ -119,13 +125,13 @@ def _direction(data, sets, W, entries, start, start_bias, norms, ridge, bend, it
 def polish(
     data, sets, W, bias, F, slope, bend, G, cut, ridge, squares, norms, rows, moves_bias, rounds, accuracy, eps=0.0
 ):
-    """One Newton step by conjugate gradients on the nonzero entries of `rows`; no entry changes its sign.
+    """Overlaps Newton kernel: one Newton step on the nonzero weights in `rows`, without changes of sign.
 
     `accuracy` bounds the residual of conjugate gradients, relative to the first residual. `ridge` [rows] holds
-    `squares` plus the sum of reach / norm over the groups of a row. `norms` [groups] holds the group norms; with eps
-    each norm is sqrt(||W_g||^2 + eps^2). Scores F and the loss derivatives slope and bend are updated.
-    Nothing changes if no step length lowers the objective.
-    """
+    `squares`, the ridge strength, plus the sum of reach / norm over the groups of each row. `norms` [groups] holds the
+    norms ||W_g||; with eps, each norm is sqrt(||W_g||^2 + eps^2). G [rows, outputs] is the gradient of the loss in W.
+    The scores F and the loss derivatives slope and bend are updated. Nothing changes if no step length lowers the
+    objective."""
     outputs, count = F.shape
     entries, size = np.empty((rows.size * outputs, 2), np.int64), 0
     for j in rows:

@@ -1,10 +1,13 @@
-"""Linear models with several outputs: losses, gradients, and proximal Newton under lasso and ridge. Float64.
+"""Overlaps problem kernels: linear models with several outputs, and proximal Newton steps under lasso and ridge.
 
-The loss is a mean over items of scores F = (X W)' + bias, [outputs, items]; W is [rows, outputs]. Row j of W belongs to
-column j of X, stored in the entries `starts[j]` to `starts[j + 1]` of `values` and `items`. `slope` and `bend`
-[outputs, items] hold the first and second derivative of the loss of each item with respect to the scores. Softmax
-couples the outputs of an item: the second derivative is diag(p) - p p', and `bend` holds the probabilities p. For the
-other losses it is diag(bend). The module `overlaps_groups` has the kernels of the overlapping groups.
+W [rows, outputs] holds the weights. The scores F = (X W)' + bias are [outputs, items], and the loss is a mean over
+items. Row j of W belongs to column j of the sparse design matrix X. Column j has the entries `starts[j]` to `starts[j +
+1]` of `values` and `items`.
+
+`slope` and `bend` [outputs, items] hold the first and second derivative of the loss of each item in the scores. Softmax
+couples the outputs of an item. The second derivative is then diag(p) - p p' with the probabilities p of the outputs,
+and `bend` holds p. For the other losses, the second derivative is diag(bend). The kernels of the overlapping groups are
+in the module `overlaps_groups`. All numbers are float64.
 """
 
 from typing import NamedTuple
@@ -15,20 +18,20 @@ from numba import njit
 from structsparse.kernels.solvers.linear_problem import SERIAL, dot, soft
 
 LOGISTIC, SQUARED, HINGE, SOFTMAX = 0, 1, 2, 3
-HALVINGS = 40  # of the step length in a line search, at most
-ENOUGH = 1e-4  # share of the predicted decrease that a step must bring (Armijo)
-ROUNDING = 4e-15  # relative increase of the objective that counts as rounding
-FLOOR = 1e-14  # least curvature relative to the largest: smaller curvatures are rounding errors
+HALVINGS = 40  # most halvings of the step length in a line search
+ENOUGH = 1e-4  # least share of the predicted decrease of the objective that a step must bring (Armijo)
+ROUNDING = 4e-15  # relative increase of the objective that a line search accepts as a rounding error
+FLOOR = 1e-14  # least curvature, as a share of the largest curvature; smaller curvatures are rounding errors
 
 
 class LinearData(NamedTuple):
-    """The data of a linear model: sparse design matrix by columns, targets, and the kind of loss."""
+    """Data of a linear model in the overlaps problem kernels: design matrix, targets and kind of loss."""
 
-    values: np.ndarray  # float64 [entries]
-    items: np.ndarray  # int32 [entries]
-    starts: np.ndarray  # int32 [rows + 1]
+    values: np.ndarray  # float64 [entries]: nonzero entries of the design matrix, column after column
+    items: np.ndarray  # int32 [entries]: the item, a row of the design matrix, of each entry
+    starts: np.ndarray  # int32 [rows + 1]: the first entry of each column, which belongs to a row of weights
     targets: np.ndarray  # float64 [items]: signs, numbers, or class indices
-    kind: int  # kind of loss: LOGISTIC, SQUARED, HINGE or SOFTMAX
+    kind: int  # kind of loss: LOGISTIC, SQUARED, HINGE (squared) or SOFTMAX
 
 
 # --- losses
@@ -36,9 +39,10 @@ class LinearData(NamedTuple):
 
 @njit(**SERIAL)
 def losses(data, F, slope, bend):
-    """The mean loss of items with several outputs, from scores F [outputs, items].
+    """Overlaps problem kernel: the mean loss of items with several outputs, from the scores F [outputs, items].
 
-    Fills slope and bend [outputs, items]: first and second derivative of the loss in F; for softmax, bend <- p."""
+    Fills slope and bend [outputs, items] with the first and second derivative of the loss in F. For softmax, `bend`
+    gets the probabilities of the outputs."""
     outputs, count = F.shape
     if data.kind == SOFTMAX:
         return _softmax(data.targets, F, slope, bend)
@@ -65,7 +69,9 @@ def losses(data, F, slope, bend):
 
 @njit(**SERIAL)
 def _softmax(targets, F, slope, bend):
-    """The mean softmax loss; slope <- derivative of the loss in F, bend <- probabilities p."""
+    """Overlaps problem kernel: the mean softmax loss, from the scores F [outputs, items].
+
+    Fills `slope` with the derivative of the loss in F, and `bend` with the probabilities p of the outputs."""
     outputs, count = F.shape
     total = 0.0
     for i in range(count):
@@ -82,14 +88,17 @@ def _softmax(targets, F, slope, bend):
         gold = int(targets[i])
         slope[gold, i] = 0.0
         for k in range(outputs):
-            slope[gold, i] -= slope[k, i] if k != gold else 0.0  # p - 1 without cancellation
+            slope[gold, i] -= slope[k, i] if k != gold else 0.0  # equals p - 1, without cancellation
         total += np.log(total_mass) + top - F[gold, i]
     return total / count
 
 
 @njit(**SERIAL)
 def conjugates(data, slope, scale):
-    """The mean convex conjugate of the loss at the dual point scale * slope; infinite outside the domain."""
+    """Overlaps problem kernel: the mean convex conjugate of the loss at the dual point scale * slope.
+
+    slope [outputs, items] is the derivative of the loss in the scores. The result is infinite outside the domain of the
+    conjugate."""
     outputs, count = slope.shape
     total = 0.0
     for k in range(outputs):
@@ -121,7 +130,10 @@ def conjugates(data, slope, scale):
 
 @njit(**SERIAL)
 def gradient(data, slope, G):
-    """Gradient of the loss with respect to the weights: G[j, k] <- X_j' slope_k / number of items."""
+    """Overlaps problem kernel: the gradient G [rows, outputs] of the mean loss in the weights.
+
+    G[j, k] <- X_j' slope_k / number of items. X_j is column j of the design matrix, and slope_k the derivative of the
+    loss in the scores of output k."""
     for k in range(slope.shape[0]):
         output_slope = slope[k]
         for j in range(G.shape[0]):
@@ -130,7 +142,7 @@ def gradient(data, slope, G):
 
 @njit(**SERIAL)
 def scores(data, W, bias, F):
-    """Scores of all items and outputs of a linear model: F <- (X W)' + bias."""
+    """Overlaps problem kernel: the scores F = (X W)' + bias of all items and outputs."""
     for k in range(F.shape[0]):
         F[k] = bias[k]
         for j in range(W.shape[0]):
@@ -139,7 +151,7 @@ def scores(data, W, bias, F):
 
 @njit(**SERIAL)
 def add_column(data, j, weight, x):
-    """Add a multiple of a sparse column: x [items] += weight * column j."""
+    """Overlaps problem kernel: add a multiple of a sparse column, x [items] += weight * column j."""
     if weight != 0:
         for a in range(np.uint64(data.starts[j]), np.uint64(data.starts[j + 1])):
             x[np.uint64(data.items[a])] += data.values[a] * weight
@@ -147,7 +159,10 @@ def add_column(data, j, weight, x):
 
 @njit(**SERIAL)
 def _coupled_dot(values, items, first, last, p, e, mean):
-    """Softmax coupling: the dot product of a sparse column with p * (e - mean), all of these [items]."""
+    """Overlaps problem kernel: the dot product of a sparse column with p * (e - mean), for softmax.
+
+    p, e and mean are [items]. p holds the probabilities of one output, e the change of the scores of this output. mean
+    is the mean change of the scores over all outputs, weighted by the probabilities of the outputs."""
     total = 0.0
     for a in range(np.uint64(first), np.uint64(last)):
         i = np.uint64(items[a])
@@ -157,7 +172,9 @@ def _coupled_dot(values, items, first, last, p, e, mean):
 
 @njit(**SERIAL)
 def bend_of(data, j, bends):
-    """The second derivative of the mean loss in one weight of row j; `bends` [items]: second derivative per item."""
+    """Overlaps problem kernel: the second derivative of the mean loss in one weight of row j.
+
+    bends [items] is the second derivative of the loss of each item in the score."""
     total = 0.0
     for a in range(np.uint64(data.starts[j]), np.uint64(data.starts[j + 1])):
         total += data.values[a] * data.values[a] * bends[np.uint64(data.items[a])]
@@ -166,7 +183,9 @@ def bend_of(data, j, bends):
 
 @njit(**SERIAL)
 def own_bends(data, bend):
-    """The diagonal second derivative of the loss of each item in each output: p (1 - p) for softmax, else bend."""
+    """Overlaps problem kernel: the second derivative of the loss of each item in each score, [outputs, items].
+
+    For softmax this is the diagonal p (1 - p) with the probabilities p in `bend`; for other losses it is `bend`."""
     return bend * (1 - bend) if data.kind == SOFTMAX else bend
 
 
@@ -175,13 +194,15 @@ def own_bends(data, bend):
 
 @njit(**SERIAL)
 def newton(data, W, bias, F, slope, bend, G, cut, ridge, centre, rows, moves_bias, passes, slack):
-    """One proximal Newton step on  loss + cut * |W|_1 + sum_j ridge[j] / 2 * |W_j - centre_j|^2  over the given rows.
+    """Overlaps problem kernel: one proximal Newton step under lasso and ridge, over the given rows.
 
-    Coordinate descent on the second-order model of the loss gives a direction; a line search moves W, bias and F along
-    it. slope, bend and G are derivatives of the loss at W; slope and bend are updated. Zero weights that the gradient
+    The objective is  loss + cut * |W|_1 + sum_j ridge[j] / 2 * |W_j - centre_j|^2. Coordinate descent on the
+    second-order model of the loss gives a direction. A line search moves W, the bias and the scores F along the
+    direction.
+
+    slope, bend and G are the derivatives of the loss at W; slope and bend are updated. Zero weights that the gradient
     leaves at zero are skipped. Returns the new mean loss, and the largest violation of optimality at the start. The
-    violation of a weight is the least absolute value of its subgradients.
-    """
+    violation of a weight is the least absolute value of the subgradients of the objective in the weight."""
     outputs, count = F.shape
     entries, size = np.empty((rows.size * outputs, 2), np.int64), 0
     worst = 0.0
@@ -228,10 +249,11 @@ def newton(data, W, bias, F, slope, bend, G, cut, ridge, centre, rows, moves_bia
 
 @njit(**SERIAL)
 def _coordinate(data, j, w, ridge, centre, cut, slope, curvature, bend, ahead, pull, mean):
-    """Coordinate step: minimise the second-order model over one weight; returns the change of the weight.
+    """Overlaps problem kernel: minimise the second-order model over one weight; returns the change of the weight.
 
-    `ahead` [items] is the change of the scores so far, `pull` is bend * ahead.
-    Softmax uses p * (ahead - mean) instead of `pull`."""
+    `ahead` [items] is the change of the scores so far, and `pull` is bend * ahead. Softmax uses p * (ahead - mean)
+    instead of `pull`. There, p holds the probabilities in `bend`, and `mean` the mean change of the scores over the
+    outputs."""
     first, last = data.starts[j], data.starts[j + 1]
     if data.kind == SOFTMAX:
         total = _coupled_dot(data.values, data.items, first, last, bend, ahead, mean)
@@ -253,7 +275,9 @@ def _coordinate(data, j, w, ridge, centre, cut, slope, curvature, bend, ahead, p
 
 @njit(**SERIAL)
 def _move_bias(data, slope, bend, bends, ahead, pull, mean, bias_change, k):
-    """Minimise the second-order model over the bias of output k; returns the absolute derivative in the bias before."""
+    """Overlaps problem kernel: minimise the second-order model over the bias of output k.
+
+    Returns the absolute derivative of the model in the bias before the change."""
     total, curvature = 0.0, 0.0
     for i in range(ahead.size):
         total += slope[i] + (bend[i] * (ahead[i] - mean[i]) if data.kind == SOFTMAX else pull[i])
@@ -273,7 +297,9 @@ def _move_bias(data, slope, bend, bends, ahead, pull, mean, bias_change, k):
 
 @njit(**SERIAL)
 def _search(data, W, bias, F, slope, bend, G, cut, ridge, centre, entries, change, bias_change, ahead):
-    """Backtracking line search along the change of weights and biases; returns the mean loss at the end."""
+    """Overlaps problem kernel: backtracking line search along the change of weights and biases.
+
+    Returns the mean loss at the end. Nothing changes if no step length lowers the objective."""
     start, loss_change, objective, predicted = F.copy(), 0.0, 0.0, 0.0
     for k in range(F.shape[0]):
         predicted += bias_change[k] * slope[k].sum() / F.shape[1]

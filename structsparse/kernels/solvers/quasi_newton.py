@@ -1,4 +1,4 @@
-"""Kernels of quasi-Newton solvers: coordinate descent on the quadratic model, dot products, merging of index sets."""
+"""Quasi-Newton kernels: coordinate descent on the quadratic model of the loss, dot products, merging of index sets."""
 
 import numpy as np
 from numba import njit
@@ -8,7 +8,7 @@ from structsparse.kernels.options import SERIAL, SUMS
 
 @njit(**SUMS)
 def dot(x, y):
-    """The dot product of two vectors, summed in float64 without a float64 copy of the vectors."""
+    """Quasi-Newton kernel: the dot product of two vectors in float64, without a float64 copy of the vectors."""
     total = 0.0
     for k in range(x.size):
         total += np.float64(x[k]) * np.float64(y[k])
@@ -17,17 +17,18 @@ def dot(x, y):
 
 @njit(**SERIAL)
 def _add(x, y, factor):
-    """Add a multiple of a vector: x += factor * y."""
+    """Quasi-Newton kernel: add a multiple of a vector in coordinate descent, x += factor * y."""
     for k in range(x.size):
         x[k] += factor * y[k]
 
 
 @njit(**SERIAL)
 def merge(old, kept, new, places, of_old, of_new):
-    """Merge two ascending index sets, the kept old indices and all new indices, into `places` [old + new].
+    """Quasi-Newton kernel: merge two ascending sets of entry indices into `places` [old + new].
 
-    of_old and of_new get the position of each old and new index in the union; -1 for an old index that is not kept.
-    Returns the size of the union."""
+    The union has the old indices marked in `kept`, and all new indices. of_old and of_new get the position of each old
+    and new index in the union. The position is -1 for an old index that is not in the union. Returns the size of the
+    union."""
     i = j = size = 0
     while i < old.size or j < new.size:
         place = new[j] if i == old.size or (j < new.size and new[j] < old[i]) else old[i]
@@ -47,14 +48,17 @@ def merge(old, kept, new, places, of_old, of_new):
 
 @njit(**SERIAL)
 def coordinate_descent(V, W, gradient, base, Q, R, diagonal, cut, ridge, sweeps, tolerance):
-    """Coordinate descent on the quasi-Newton model plus lasso and ridge; returns the number of sweeps.
+    """Quasi-Newton kernel: coordinate descent on the quadratic model plus lasso and ridge; returns the sweeps.
 
-    V <- argmin  <gradient, V - W> + 1/2 (V - W)' B (V - W) + sum cut |V| + ridge / 2 V^2,  B = diag(base) - Q R'.
+    Let W be the current weights and `gradient` the gradient of the loss at W. The new weights are
 
-    All float64: V, W, gradient, base, cut, ridge [entries]; Q, R [entries, columns], R = Q M with a symmetric M;
-    diagonal [entries] of B, positive. V starts at W or nearer the solution. The descent ends after `sweeps` sweeps, or
-    when no entry decreases the model by more than `tolerance` times the largest decrease in the first sweep."""
-    product = np.zeros(Q.shape[1])  # Q' (V - W)
+        V <- argmin  <gradient, V - W> + 1/2 (V - W)' B (V - W) + sum (cut |V| + ridge / 2 V^2),  B = diag(base) - Q R'.
+
+    All arrays are float64. V, W, gradient, base, cut and ridge are [entries]. Q and R are [entries, columns], with R =
+    Q M for a symmetric matrix M. `diagonal` [entries] is the diagonal of B, which is positive. V starts at W or nearer
+    the solution. The descent ends after `sweeps` sweeps. The descent also ends when no entry decreases the model by
+    more than `tolerance` times the largest decrease in the first sweep."""
+    product = np.zeros(Q.shape[1])  # Q' (V - W), kept up to date
     for j in range(V.size):
         if V[j] != W[j]:
             _add(product, Q[j], V[j] - W[j])

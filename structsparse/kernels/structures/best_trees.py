@@ -1,12 +1,12 @@
-"""The best and the k best dependency trees of a batch of sentences, projective or not.
+"""Best-trees kernels: the best and the k best dependency trees of a batch of sentences, projective or nonprojective.
+
+The k best trees are found by branching (Lawler 1972). The trees other than the best are partitioned into n sets for a
+sentence of n tokens. The trees of set m have the heads of the best tree for the tokens before m, and another head for
+token m. The best tree of every set is computed. The best of these trees is the next tree, and the set of this tree is
+partitioned in the same way. A pool keeps as many trees as are still needed. A set is skipped if an upper bound of its
+scores does not exceed the score of the worst tree in the pool. The bound is the sum of the scores of the best heads.
 
 Sentences are distributed over threads.
-
-The k best trees are found by branching (Lawler 1972). Trees other than the best are partitioned into n sets. The
-trees of set m have the heads of the best tree for the tokens before m, and another head for m. The best tree of every
-set is computed. The best of these trees is the next tree, and its set is partitioned in the same way. A pool keeps as
-many trees as are still needed. A set is skipped if its upper bound, the sum of the scores of the best heads, does
-not exceed the score of the worst tree in the pool.
 """
 
 import numpy as np
@@ -22,14 +22,19 @@ from structsparse.kernels.structures.eisner import room as nested_room
 
 @njit(**PLAIN)
 def room(size, projective):
-    """Work memory of `solve` for up to size - 1 tokens: a score matrix, and memory of Chu-Liu-Edmonds and of Eisner."""
+    """Best-trees kernel: work memory of `solve` for sentences of up to size - 1 tokens.
+
+    Returns a score matrix, memory for Chu-Liu-Edmonds and memory for Eisner's algorithm."""
     crossing, nested = (0, size) if projective else (size, 0)
     return np.empty((size, size)), crossing_room(crossing), nested_room(nested)
 
 
 @njit(**PLAIN)
 def solve(work, projective, single, heads, crossing, nested):
-    """Fill heads [n + 1] with the best dependency tree for the scores in `work`; returns whether a tree exists."""
+    """Best-trees kernel: fill heads [n + 1] with the best tree of one sentence; returns whether a tree exists.
+
+    `work` holds the arc scores, modifiers by heads. The tree is projective if `projective`, and has a single root if
+    `single`."""
     if projective:
         return best_nested(work, single, heads, nested)
     return best_crossing(work, single, heads, crossing)
@@ -37,7 +42,7 @@ def solve(work, projective, single, heads, crossing, nested):
 
 @njit(**PLAIN)
 def _best_chunk(sentences, scores, lengths, projective, single, heads, exists):
-    """The best dependency trees (`best`) of some sentences of the batch."""
+    """Best-trees kernel: the best trees of the given sentences of a batch, as in `best`."""
     work, crossing, nested = room(scores.shape[1], projective)
     tree = np.empty(scores.shape[1], np.int64)
     for b in sentences:
@@ -52,7 +57,9 @@ def _best_chunk(sentences, scores, lengths, projective, single, heads, exists):
 
 @njit(parallel=True, **PLAIN)
 def best(scores, lengths, projective, single, heads, exists):
-    """Fill heads [batch, n] with the best trees, 0 beyond the length; exists [batch]: whether a tree exists."""
+    """Best-trees kernel: fill heads [batch, n] with the best trees of a batch, 0 beyond the length of a sentence.
+
+    Also fills exists [batch], which tells whether a sentence has a tree."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:  # starting threads would cost more than it saves
         _best_chunk(range(len(lengths)), scores, lengths, projective, single, heads, exists)
@@ -66,9 +73,9 @@ def best(scores, lengths, projective, single, heads, exists):
 
 @njit(**PLAIN)
 def _restrict(scores, tree, place, barred, work):
-    """Restrict the scores to a set of trees: work = scores, with minus infinity for forbidden arcs.
+    """Best-trees kernel: restrict arc scores to a set of trees, with minus infinity for forbidden arcs in `work`.
 
-    Tokens before `place` keep the heads of `tree`; token `place` must not have a barred head."""
+    Tokens before `place` keep the heads of `tree`. Token `place` must not have a barred head."""
     work[:] = scores
     for m in range(1, place):
         work[m] = -np.inf
@@ -80,7 +87,7 @@ def _restrict(scores, tree, place, barred, work):
 
 @njit(**PLAIN)
 def _tree_score(scores, tree):
-    """The score of a dependency tree: the sum of the scores of its arcs."""
+    """Best-trees kernel: the score of a tree, which is the sum of the scores of its arcs."""
     total = 0.0
     for m in range(1, len(tree)):
         total += scores[m, tree[m]]
@@ -89,7 +96,9 @@ def _tree_score(scores, tree):
 
 @njit(**PLAIN)
 def _bounds(scores):
-    """Upper bounds [n + 2] of tree scores: entry m sums, over the tokens from m on, the score of the best head."""
+    """Best-trees kernel: upper bounds [n + 2] for the scores of trees.
+
+    Entry m is the sum, over the tokens from m on, of the score of the best head."""
     size = len(scores)
     bounds = np.zeros(size + 1)
     for m in range(size - 1, 0, -1):
@@ -102,7 +111,7 @@ def _bounds(scores):
 
 @njit(**PLAIN)
 def _bound(row, place, barred):
-    """The highest score in `row` of a head of token `place` that is not barred."""
+    """Best-trees kernel: the highest score of a head of token `place` that is not barred."""
     best = -np.inf
     for h in range(len(row)):
         best = row[h] if h != place and not barred[h] and row[h] > best else best
@@ -111,7 +120,9 @@ def _bound(row, place, barred):
 
 @njit(**PLAIN)
 def _add_to_pool(tree, total, place, barred, count, needed, pool):
-    """Add the best tree of a set to the pool; a full pool drops the worst tree. Returns the size of the pool."""
+    """Best-trees kernel: add the best tree of a set to the pool; returns the number of trees in the pool.
+
+    If the pool already holds `needed` trees, the worst tree is dropped."""
     trees, totals, places, bars = pool
     slot = count
     if count == needed:
@@ -124,7 +135,10 @@ def _add_to_pool(tree, total, place, barred, count, needed, pool):
 
 @njit(**PLAIN)
 def _partition(scores, bounds, first, parent, barred, count, needed, projective, single, rooms, pool):
-    """Lawler partition: split the set of tree `parent`, whose heads from `first` on are free; returns the pool size."""
+    """Best-trees kernel: partition the set of tree `parent` (Lawler); returns the number of trees in the pool.
+
+    In the set, tokens from `first` on may have other heads than in `parent`. The best tree of each part is added to the
+    pool."""
     work, crossing, nested = rooms
     tree, fixed = np.empty(len(parent), np.int64), _tree_score(scores, parent[:first])
     for place in range(first, len(parent)):
@@ -141,7 +155,9 @@ def _partition(scores, bounds, first, parent, barred, count, needed, projective,
 
 @njit(**PLAIN)
 def _best_k(scores, projective, single, rooms, pool, heads, totals):
-    """The k best trees of one sentence: fill heads [k, n] and totals [k]; the pool holds the best tree of each set."""
+    """Best-trees kernel: fill heads [k, n] and totals [k] with the k best trees of one sentence and their scores.
+
+    The pool holds the best tree of each set of trees."""
     work, crossing, nested = rooms
     trees, pool_totals, places, bars = pool
     size, bounds = len(scores), _bounds(scores)
@@ -170,7 +186,7 @@ def _best_k(scores, projective, single, rooms, pool, heads, totals):
 
 @njit(**PLAIN)
 def _best_k_chunk(sentences, scores, lengths, projective, single, heads, totals):
-    """The k best trees (`best_k`) of some sentences of the batch."""
+    """Best-trees kernel: the k best trees of the given sentences of a batch, as in `best_k`."""
     size, k = scores.shape[1], totals.shape[1]
     work, crossing, nested = room(size, projective)
     pool = np.empty((k, size), np.int64), np.empty(k), np.empty(k, np.int64), np.empty((k, size), np.bool_)
@@ -184,7 +200,7 @@ def _best_k_chunk(sentences, scores, lengths, projective, single, heads, totals)
 
 @njit(parallel=True, **PLAIN)
 def best_k(scores, lengths, projective, single, heads, totals):
-    """Fill heads [batch, k, n] with the k best trees and totals [batch, k] with their scores.
+    """Best-trees kernel: fill heads [batch, k, n] and totals [batch, k] with the k best trees and their scores.
 
     If a sentence has fewer than k trees, the remaining totals are minus infinity."""
     chunks = chunk_count(len(lengths))

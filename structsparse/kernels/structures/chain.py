@@ -1,20 +1,22 @@
-"""Linear-chain recursions: forward-backward, Viterbi and the k best paths; parallel over sentences.
+"""Chain kernels: forward-backward, Viterbi and k best paths of linear chains, parallel over sentences.
 
-The recursions run in float64 probabilities, each step scaled to sum to one. A sentence whose scores could leave the
-range of float64 unnoticed is computed again in log-space, which is slower and right for any scores. The fast recursions
-are safe because
+The fast recursions run on float64 probabilities and scale each step to sum to one. The scores of some sentences could
+leave the range of float64 unnoticed. Such a sentence is computed again in log-space, which is slower and right for any
+scores. The fast recursions are safe for the following reasons.
 
-* allowed transition, start and end scores spread over at most REACH each, and emissions lie within REACH of the
-  emission of label 0: one step shrinks an entry, relative to the largest, by exp(3 * REACH) at most;
-* forward, without forbidden transitions, the earlier steps contribute at most REACH: no entry is below
-  exp(-3 * REACH) = 1e-261 of the largest. With forbidden transitions entries may shrink step by step. A positive
-  entry below TRACE sends the sentence to log-space before the next step could lose it;
-* a sum below FLOOR, zero or NaN sends the sentence to log-space as well;
-* backward, if sums are above FLOOR, terms that underflow have less than 1e-28 of the probability.
+* The allowed scores in each table of transition, start or end scores differ by at most REACH. Emissions lie within
+  REACH of the emission of label 0. So one step shrinks an entry, relative to the largest entry, by exp(3 * REACH) at
+  most.
+* In the forward recursion without forbidden transitions, the earlier steps contribute at most REACH. So no entry is
+  below exp(-3 * REACH) = 1e-261 of the largest entry.
+* With forbidden transitions, entries may shrink from step to step. A positive entry below TRACE sends the sentence to
+  log-space before the next step could lose the entry.
+* A sum below FLOOR, zero or NaN sends the sentence to log-space as well.
+* In the backward recursion with sums above FLOOR, terms that underflow have less than 1e-28 of the probability.
 
-Sentences are distributed over chunks. The number of chunks depends on the batch alone, and chunks are summed in order,
-so results do not depend on the number of threads. `width` is the number of labels, padded by forbidden labels to fill
-vector registers.
+Sentences are distributed over chunks. The number of chunks depends on the batch alone, and chunks are summed in order.
+So results do not depend on the number of threads. `width` is the number of labels, padded by forbidden labels to fill
+vector registers. log Z is the log-partition of a sentence.
 """
 
 import math
@@ -24,9 +26,9 @@ from numba import njit, prange
 
 from structsparse.kernels.logspace import EXACT, PLAIN, SUMS, exp, exp_below, log_step, log_total
 
-REACH, TRACE, FLOOR = 200.0, 1e-40, 1e-280
-LANES = 8
-MOST_CHUNKS, LEAST_SENTENCES = 64, 8  # most chunks; fewest sentences of a chunk that are worth a thread
+REACH, TRACE, FLOOR = 200.0, 1e-40, 1e-280  # largest spread of scores, smallest entry, smallest sum in fast recursions
+LANES = 8  # labels are padded to a multiple of LANES
+MOST_CHUNKS, LEAST_SENTENCES = 64, 8  # most chunks of a batch; least average number of sentences in a chunk
 
 
 # --- scores shared by all sentences
@@ -34,7 +36,7 @@ MOST_CHUNKS, LEAST_SENTENCES = 64, 8  # most chunks; fewest sentences of a chunk
 
 @njit(**PLAIN)
 def _widen(transitions, start, end):
-    """Transition, start and end scores padded to `width` labels; the added labels are forbidden."""
+    """Chain kernel: transition, start and end scores, padded to `width` labels by labels that are forbidden."""
     labels = len(start)
     width = (labels + LANES - 1) // LANES * LANES
     steps, ends = np.full((width, width), -np.inf), np.full((2, width), -np.inf)
@@ -47,7 +49,9 @@ def _widen(transitions, start, end):
 
 @njit(**PLAIN)
 def _exponentials(scores):
-    """exp(scores - peak), the largest score (peak), and whether all allowed scores lie within REACH of each other."""
+    """Chain kernel: exponentials of a table of scores, exp(scores - peak), where `peak` is the largest score.
+
+    Also returns `peak`, and whether all allowed scores lie within REACH of each other."""
     flat, tame = scores.reshape(scores.size), True
     peak, lowest = -np.inf, np.inf
     for score in flat:
@@ -55,7 +59,7 @@ def _exponentials(scores):
             peak, lowest = max(peak, score), min(lowest, score)
     out = np.empty(flat.size)
     for k in range(flat.size):
-        # this comparison is also false for NaN, infinite scores, and if no score is allowed
+        # the comparison is also false for NaN, for infinite scores, and if no score is allowed
         tame &= peak > -np.inf and (flat[k] == -np.inf or flat[k] - lowest <= REACH)
         out[k] = math.exp(flat[k] - peak)
     return out.reshape(scores.shape), peak, tame
@@ -63,11 +67,11 @@ def _exponentials(scores):
 
 @njit(**PLAIN)
 def _tables(shared, labels):
-    """Exponentials of transition, start and end scores, each table divided by its largest entry.
+    """Chain kernel: exponentials of the transition, start and end scores, each table divided by its largest entry.
 
-    Returns transitions from -> to and to -> from [width, width], start and end [width]; the logarithm of the divisor of
-    a transition, and of both ends; whether any transition is forbidden; whether all spreads are within REACH.
-    """
+    Returns transitions [from, to], transitions [to, from], start and end; the logarithm of the divisor of a transition,
+    and of the divisors of start and end together; whether any transition is forbidden; whether the scores of each table
+    lie within REACH."""
     step, step_peak, step_tame = _exponentials(shared[0])
     first, first_peak, first_tame = _exponentials(shared[1])
     last, last_peak, last_tame = _exponentials(shared[2])
@@ -80,8 +84,8 @@ def _tables(shared, labels):
 
 
 @njit(**SUMS)
-def _dots(matrix, vector, out):  # [width, width], [width] -> [width]
-    """Matrix-vector product out = matrix @ vector, eight rows at a time, as eight independent sums."""
+def _dots(matrix, vector, out):  # shapes [width, width], [width] -> [width]
+    """Chain kernel: the matrix-vector product of a recursion step, out = matrix @ vector, eight rows at a time."""
     for i in range(0, len(vector), LANES):
         r0, r1, r2, r3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
         r4, r5, r6, r7 = matrix[i + 4], matrix[i + 5], matrix[i + 6], matrix[i + 7]
@@ -102,7 +106,7 @@ def _dots(matrix, vector, out):  # [width, width], [width] -> [width]
 
 @njit(**SUMS)
 def _dot(xs, ys):
-    """The dot product of two vectors."""
+    """Chain kernel: the dot product of two vectors over labels."""
     total = 0.0
     for j in range(len(xs)):
         total += xs[j] * ys[j]
@@ -111,7 +115,7 @@ def _dot(xs, ys):
 
 @njit(**SUMS)
 def _normalise(row):
-    """Scale a row so that it sums to one; returns the sum before."""
+    """Chain kernel: scale a row of probabilities so that it sums to one; returns the sum before."""
     total = 0.0
     for j in range(len(row)):
         total += row[j]
@@ -123,7 +127,7 @@ def _normalise(row):
 
 @njit(**SUMS)
 def _sunk(row):
-    """Whether a normalised row has a positive entry below TRACE, which the next step could lose."""
+    """Chain kernel: whether a row of probabilities has a positive entry below TRACE, which the next step could lose."""
     count = 0
     for j in range(len(row)):
         count += (row[j] > 0.0) & (row[j] < TRACE)
@@ -131,8 +135,8 @@ def _sunk(row):
 
 
 @njit(**SUMS)
-def _lift(emissions, lifted):  # [time, labels] -> [time, width]
-    """Exponentials of emissions: lifted = exp(emissions - emission of label 0).
+def _lift(emissions, lifted):  # shapes [time, labels] -> [time, width]
+    """Chain kernel: exponentials of the emissions of a sentence, lifted = exp(emissions - emission of label 0).
 
     Returns the sum of the emissions of label 0 over the tokens, or NaN if an emission is outside REACH."""
     base, out_of_reach = 0.0, 0
@@ -152,7 +156,10 @@ def _lift(emissions, lifted):  # [time, labels] -> [time, width]
 
 @njit(**SUMS)
 def _forward(emissions, tables, lifted, alphas):
-    """Scaled forward recursion: fill alphas [time, width], rows summing to one; returns log Z or NaN."""
+    """Chain kernel: scaled forward recursion over one sentence; returns log Z, or NaN if log-space is needed.
+
+    Fills alphas [time, width] with probabilities that sum to one in each row. `lifted` [time, width] gets the
+    exponentials of the emissions."""
     _, step_back, first, last, step_peak, ends_peak, forbids, tame = tables
     if not tame:
         return np.nan
@@ -174,8 +181,8 @@ def _forward(emissions, tables, lifted, alphas):
 
 
 @njit(**SUMS)
-def _outer_sum(lefts, rights, sums):  # [time, width], [time, width] -> [width, width]
-    """Expected transitions before weighting: sums = lefts^T @ rights, eight time steps at a time."""
+def _outer_sum(lefts, rights, sums):  # shapes [time, width], [time, width] -> [width, width]
+    """Chain kernel: expected transitions before weighting, sums = lefts^T @ rights, eight time steps at a time."""
     sums[:] = 0.0
     full = len(lefts) // 8 * 8
     for t in range(0, full, 8):
@@ -199,10 +206,10 @@ def _outer_sum(lefts, rights, sums):  # [time, width], [time, width] -> [width, 
 
 @njit(**SUMS)
 def _backward(emissions, tables, weight, alphas, lifted, nodes, edges):
-    """Scaled backward recursion: weighted expected counts of labels and transitions of one sentence.
+    """Chain kernel: scaled backward recursion over one sentence, for expected counts times `weight`.
 
-    Fills nodes [time, labels] and edges [width, width]; `lifted` is overwritten. Returns False if a sum is below FLOOR.
-    """
+    Fills nodes [time, labels] with the counts of labels and edges [width, width] with the counts of transitions.
+    `lifted` is overwritten. Returns False if a sum is below FLOOR."""
     step, last = tables[0], tables[3]
     _lift(emissions, lifted)
     beta = last.copy()
@@ -239,7 +246,10 @@ def _backward(emissions, tables, weight, alphas, lifted, nodes, edges):
 
 @njit(**EXACT)
 def _log_forward(emissions, shared, lifted, alphas):
-    """Forward recursion in log-space: fill alphas [time, width] with logarithms of prefix sums; returns log Z."""
+    """Chain kernel: forward recursion over one sentence in log-space; returns log Z.
+
+    Fills alphas [time, width] with the logarithms of the sums over label sequences up to each token. The first row of
+    `lifted` is work memory."""
     steps, start, end = shared
     peaks = lifted[0]
     for t in range(len(emissions)):
@@ -255,18 +265,20 @@ def _log_forward(emissions, shared, lifted, alphas):
 
 @njit(**EXACT)
 def _log_backward(emissions, shared, weight, alphas, nodes, edges):
-    """Backward recursion in log-space, from the alphas of `_log_forward`; fills nodes and edges as `_backward` does."""
+    """Chain kernel: backward recursion over one sentence in log-space, from the alphas of `_log_forward`.
+
+    Fills nodes and edges with expected counts, as `_backward` does."""
     steps, _, end = shared
     total = log_total(alphas[-1], end)
     edges[:] = 0.0
-    if total == -np.inf:  # no sequence is allowed, so the gradient is zero
+    if total == -np.inf:  # no label sequence is allowed, so the gradient is zero
         nodes[:] = 0.0
         return
     back, beta = steps.T.copy(), end.copy()
     right, peaks = np.empty(len(end)), np.empty(len(end))
     for t in range(len(emissions) - 1, -1, -1):
         alpha, emission, node = alphas[t], emissions[t], nodes[t]
-        for j in range(len(beta)):  # slice assignment would take a second to compile
+        for j in range(len(beta)):  # a slice assignment would take a second to compile
             right[j] = beta[j]
         for j in range(len(node)):
             node[j] = weight * exp_below(alpha[j] + beta[j] - total)
@@ -285,13 +297,13 @@ def _log_backward(emissions, shared, weight, alphas, nodes, edges):
 
 @njit(**PLAIN)
 def chunk_count(sentences):
-    """The number of chunks into which a batch of sentences is split, for threads."""
+    """Chain kernel: the number of chunks into which a batch of sentences is split for threads."""
     return max(1, min(MOST_CHUNKS, sentences // LEAST_SENTENCES))
 
 
 @njit(**PLAIN)
 def _forward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_logs, totals):
-    """Forward recursion (`forward`) of some sentences of the batch, in log-space where necessary."""
+    """Chain kernel: forward recursion over the given sentences, as in `forward`, in log-space where necessary."""
     lifted = np.empty(alphas.shape[1:])
     for b in sentences:
         size = lengths[b]
@@ -304,9 +316,10 @@ def _forward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_log
 
 @njit(parallel=True, **PLAIN)
 def forward(emissions, lengths, transitions, start, end, alphas, in_logs, totals):
-    """Forward recursion of a batch of linear chains: fill totals [batch] with log Z.
+    """Chain kernel: forward recursion over a batch of linear chains; fills totals [batch] with log Z.
 
-    Also fills alphas [batch, time, width] and in_logs [batch] (whether alphas are logarithms) for `backward`."""
+    Also fills alphas [batch, time, width] and in_logs [batch] for `backward`. in_logs tells whether the alphas of a
+    sentence are logarithms."""
     shared = _widen(transitions, start, end)
     tables = _tables(shared, len(start))
     chunks = chunk_count(len(lengths))
@@ -320,7 +333,7 @@ def forward(emissions, lengths, transitions, start, end, alphas, in_logs, totals
 
 @njit(**PLAIN)
 def _backward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_logs, weights, nodes, steps, ends):
-    """Backward recursion (`backward`) of some sentences of the batch, in log-space where necessary."""
+    """Chain kernel: backward recursion over the given sentences, as in `backward`, in log-space where necessary."""
     lifted = np.empty(alphas.shape[1:])
     edges = np.empty(shared[0].shape)
     labels = len(steps)
@@ -342,12 +355,11 @@ def _backward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_lo
 
 @njit(parallel=True, **PLAIN)
 def backward(emissions, lengths, transitions, start, end, alphas, in_logs, weights, nodes, steps, ends):
-    """Backward recursion of a batch of linear chains: the gradient of sum_b weights[b] log Z_b.
+    """Chain kernel: backward recursion over a batch of linear chains, the gradient of sum_b weights[b] log Z_b.
 
-    Fills nodes [batch, time, labels], the gradient in the emissions, zero beyond the length. Adds to
-    steps [chunks, labels, labels] and ends [chunks, 2, labels]; their sums over chunks are the gradient in the
-    transitions, and in the start and end scores.
-    """
+    Fills nodes [batch, time, labels] with the gradient in the emissions, zero beyond the length. Adds to steps
+    [chunks, labels, labels] and ends [chunks, 2, labels]. The sums over chunks are the gradient in the transition
+    scores, and in the start and end scores."""
     shared = _widen(transitions, start, end)
     tables = _tables(shared, len(start))
     chunks = len(steps)
@@ -362,7 +374,9 @@ def backward(emissions, lengths, transitions, start, end, alphas, in_logs, weigh
 
 @njit(**PLAIN)
 def _best(emissions, transitions, start, end, scores, arrivals, origins, path):
-    """Viterbi on one linear chain: fill path [time] with the best labels; ties go to the lowest label."""
+    """Chain kernel: Viterbi search on one sentence; fills path [time] with the best labels.
+
+    Ties go to the lowest label, decided from the last token back."""
     for j in range(len(end)):
         scores[j] = start[j] + emissions[0, j]
     for t in range(1, len(emissions)):
@@ -390,7 +404,7 @@ def _best(emissions, transitions, start, end, scores, arrivals, origins, path):
 
 @njit(**PLAIN)
 def _best_chunk(sentences, emissions, lengths, transitions, start, end, paths):
-    """Viterbi (`best`) on some sentences of the batch."""
+    """Chain kernel: Viterbi search on the given sentences of a batch, as in `best`."""
     scores, arrivals = np.empty(len(start)), np.empty(len(start))
     origins = np.empty(emissions.shape[1:], np.int64)
     for b in sentences:
@@ -402,8 +416,7 @@ def _best_chunk(sentences, emissions, lengths, transitions, start, end, paths):
 
 @njit(parallel=True, **PLAIN)
 def best(emissions, lengths, transitions, start, end, paths):
-    """Viterbi on a batch of linear chains: fill paths [batch, time] with the best label sequences, 0 beyond the
-    length."""
+    """Chain kernel: Viterbi search on a batch; fills paths [batch, time] with the best labels, 0 beyond the length."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:
         _best_chunk(range(len(lengths)), emissions, lengths, transitions, start, end, paths)
@@ -417,10 +430,12 @@ def best(emissions, lengths, transitions, start, end, paths):
 
 @njit(**PLAIN)
 def _merge(before, steps, heads, scores, origins):
-    """Merge sorted lists of path scores: scores [ranks] = highest of before[i, rank] + steps[i], in descending order.
+    """Chain kernel: merge the sorted path scores of all preceding labels into the best scores [ranks].
 
-    origins [ranks]: the source i * ranks + rank of each score, -1 if no allowed path is left. Each row of before
-    [labels, ranks] is descending; ties go to the lowest label, then to the lowest rank."""
+    before [labels, ranks] holds the path scores of each preceding label in descending order, and steps[i] the score of
+    the step from label i. scores [ranks] gets the highest of before[i, rank] + steps[i] in descending order. origins
+    [ranks] gets the source i * ranks + rank of each score, or -1 if no allowed path is left. Ties go to the lowest
+    label, then to the lowest rank."""
     labels, ranks = before.shape
     heads[:] = 0
     for rank in range(ranks):
@@ -436,7 +451,9 @@ def _merge(before, steps, heads, scores, origins):
 
 @njit(**PLAIN)
 def _best_k(emissions, back, start, end, before, after, heads, origins, paths, totals):
-    """The k best paths of one chain: fill paths [ranks, time] and totals [ranks]; `back` is transitions to -> from."""
+    """Chain kernel: fill paths [ranks, time] and totals [ranks] with the k best paths of one chain and their scores.
+
+    back [labels, labels] holds the transition scores, indexed by to and from."""
     time, ranks = len(emissions), len(totals)
     before[:] = -np.inf
     for j in range(len(end)):
@@ -460,7 +477,7 @@ def _best_k(emissions, back, start, end, before, after, heads, origins, paths, t
 
 @njit(**PLAIN)
 def _best_k_chunk(sentences, emissions, lengths, back, start, end, paths, totals):
-    """The k best paths (`best_k`) of some sentences of the batch."""
+    """Chain kernel: the k best paths of the given sentences of a batch, as in `best_k`."""
     labels, ranks = len(end), totals.shape[1]
     before, after = np.empty((labels, ranks)), np.empty((labels, ranks))
     heads, origins = np.empty(labels, np.int64), np.empty((emissions.shape[1], labels, ranks), np.int32)
@@ -473,10 +490,10 @@ def _best_k_chunk(sentences, emissions, lengths, back, start, end, paths, totals
 
 @njit(parallel=True, **PLAIN)
 def best_k(emissions, lengths, transitions, start, end, paths, totals):
-    """The k best label sequences of a batch of chains: fill paths [batch, ranks, time] and totals [batch, ranks].
+    """Chain kernel: fill paths [batch, ranks, time] and totals [batch, ranks] with the k best label sequences.
 
-    Paths are 0 beyond the length. If there are fewer sequences than ranks, the remaining totals are minus infinity and
-    the remaining paths are 0."""
+    `ranks` is k, and totals are scores. Paths are 0 beyond the length. If a sentence has fewer sequences than ranks,
+    the remaining totals are minus infinity and the remaining paths are 0."""
     back = transitions.T.copy()
     chunks = chunk_count(len(lengths))
     if chunks == 1:

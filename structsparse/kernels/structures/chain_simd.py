@@ -1,13 +1,15 @@
-"""CRF loss and gradient with SIMD vectors: 16 sentences of similar length are processed side by side.
+"""SIMD chain kernels: CRF loss and gradient of 16 sentences of similar length, processed side by side.
 
-Each SIMD vector holds one number per sentence. So a step of the recursions fills the vector registers, whatever the
-number of labels. Only the ends of the shorter sentences of a group are padded. Probabilities are float32, and each
-step is scaled to sum to one. If transitions and the emissions of each token spread over at most REACH, no entry of a
-step is below exp(-2 * REACH) of the largest, which float32 represents at full precision. Sentences with larger spreads
-are reported and left to the kernels of `chain`. Totals are summed in float64.
+Each SIMD vector holds one number per sentence. So each step of a recursion fills the vector registers, whatever the
+number of labels. A lane is the place of a sentence in the vectors. Only the ends of the shorter sentences in a group of
+16 are padded. Probabilities are float32, and each step is scaled to sum to one.
+
+Let the transition scores, and the emissions of each token, differ by at most REACH. Then no entry of a step is below
+exp(-2 * REACH) of the largest entry, which float32 represents at full precision. Sentences with larger differences get
+a loss of NaN and are left to the kernels of `chain`. Totals are summed in float64.
 
 Groups of 16 are distributed over chunks. The number of chunks depends on the batch alone, and chunks are summed in
-order, so results do not depend on the number of threads.
+order. So results do not depend on the number of threads.
 """
 
 import math
@@ -32,20 +34,21 @@ from structsparse.kernels.simd import (
     total,
 )
 
-REACH = 40.0  # exp(-2 * REACH) = 2e-35
-MOST_CHUNKS = 16
-_DEEP = 8  # scales multiplied before a logarithm is taken: exp(-8 * 2 * REACH) is within float64
+REACH = 40.0  # largest difference of scores; exp(-2 * REACH) = 2e-35 is within float32
+MOST_CHUNKS = 16  # most chunks of a batch
+_DEEP = 8  # number of sums multiplied before a logarithm is taken; exp(-8 * 2 * REACH) is within float64
 
 _one, _zero = np.float32(1.0), np.float32(0.0)
 _TO_BINARY = np.float32(1.4426950408889634)  # 1 / log 2
-_LOG_2, _LOG_2_REST = np.float32(0.693359375), np.float32(-2.12194440e-4)  # log 2 in two parts
-_ROUNDER = np.float32(1.5 * 2.0**23)  # x + _ROUNDER has the rounded integer x in its low bits
+_LOG_2, _LOG_2_REST = np.float32(0.693359375), np.float32(-2.12194440e-4)  # log 2 as a sum of two parts
+_ROUNDER = np.float32(1.5 * 2.0**23)  # x + _ROUNDER has the integer nearest to x in its low bits
+# Taylor coefficients of the exponential function, the highest order first
 _TAYLOR = tuple(np.float32(1.0 / math.factorial(k)) for k in range(7, -1, -1))
 
 
 @njit(**PLAIN)
 def _exp(flat, place):
-    """Exponentials of flat[place : place + LANES], in place; entries from -87 to 0."""
+    """SIMD chain kernel: replace flat[place : place + LANES], entries from -87 to 0, by their exponentials."""
     x, rounder = load(flat, place), spread(_ROUNDER)
     shifted = multiply_add(x, spread(_TO_BINARY), rounder)
     power = subtract(shifted, rounder)
@@ -62,12 +65,13 @@ def _exp(flat, place):
 
 @njit(**PLAIN)
 def _tables(transitions, start, end):
-    """Exponentials of transition, start and end scores in float32, each table divided by its largest entry.
+    """SIMD chain kernel: exponentials of the transition, start and end scores, each divided by its largest entry.
 
-    Returns transitions to <- from and from <- to [width, width], start and end [width]; the logarithm of the divisor of
-    a transition, and of both ends; whether all scores lie within REACH."""
+    Returns float32 tables: transitions [to, from], transitions [from, to], start and end. Also returns the logarithm of
+    the divisor of a transition, and of the divisors of start and end together. The last result tells whether all scores
+    lie within REACH."""
     labels = len(start)
-    width = (labels + 7) // 8 * 8  # the padding stays zero
+    width = (labels + 7) // 8 * 8  # the entries of padding labels stay zero
     step, back = np.zeros((width, width), np.float32), np.zeros((width, width), np.float32)
     first, last = np.zeros(width, np.float32), np.zeros(width, np.float32)
     peak, first_peak, last_peak = transitions.max(), start.max(), end.max()
@@ -81,20 +85,20 @@ def _tables(transitions, start, end):
 
 @njit(**PLAIN)
 def _near(scores, peak):
-    """Whether all scores lie within REACH of the largest score (peak); false for NaN."""
+    """SIMD chain kernel: whether all scores lie within REACH of the largest score `peak`; false for NaN."""
     return peak < np.inf and peak - scores.min() <= REACH
 
 
-# --- a group of 16 sentences; arrays [width, LANES] are flat, row after row
+# --- a group of 16 sentences; arrays [width, LANES] are stored flat, row after row
 
 
 @njit(**PLAIN)
 def _lift(flat, labels, begins, lengths, t, weights, peaks):
-    """Exponentials of the emissions at time t: weights [labels, LANES] = exp(emission - peak), ones beyond the end.
+    """SIMD chain kernel: exponentials of the emissions of 16 sentences at time t; returns whether REACH is kept.
 
-    peaks [LANES] = the largest emission of the token of each sentence.
-
-    Returns whether the emissions of every token lie within REACH."""
+    Fills weights [labels, LANES] with exp(emission - peak), or 1 beyond the end of a sentence. Fills peaks [LANES] with
+    `peak`, the largest emission of each token. REACH is kept if the emissions of every token differ by at most REACH.
+    """
     for lane in range(LANES):
         place = (begins[lane] + t) * labels
         if t < lengths[lane]:
@@ -109,7 +113,7 @@ def _lift(flat, labels, begins, lengths, t, weights, peaks):
         peak, lowest = largest(values, peak), smallest(values, lowest)
     store(peaks, 0, subtract(peak, lowest))
     for lane in range(LANES):
-        if not peaks[lane] <= REACH:  # or NaN
+        if not peaks[lane] <= REACH:  # also true for NaN
             return False
     store(peaks, 0, peak)
     for j in range(labels):
@@ -120,9 +124,9 @@ def _lift(flat, labels, begins, lengths, t, weights, peaks):
 
 @njit(**PLAIN)
 def _mix(matrix, values, labels, out):
-    """One step of a chain recursion: out = matrix @ values for each lane.
+    """SIMD chain kernel: one step of a recursion, out = matrix @ values for each lane.
 
-    matrix [width, width], values and out [width, LANES]."""
+    matrix is [width, width]; values and out are [width, LANES]."""
     width = len(matrix)
     for j in range(0, width, 8):
         s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = spread(_zero)
@@ -149,7 +153,9 @@ def _mix(matrix, values, labels, out):
 
 @njit(**PLAIN)
 def _product(left, right, labels, out, sums):
-    """Entrywise product: out = left * right; sums [LANES] = sum of the product over the labels."""
+    """SIMD chain kernel: entrywise product of two arrays [width, LANES], out = left * right.
+
+    sums [LANES] gets the sum of the product over the labels."""
     sums_of_labels = spread(_zero)
     for j in range(labels):
         value = multiply(load(left, j * LANES), load(right, j * LANES))
@@ -160,7 +166,7 @@ def _product(left, right, labels, out, sums):
 
 @njit(**PLAIN)
 def _divide(values, labels, sums):
-    """Normalise each lane: values /= sums."""
+    """SIMD chain kernel: divide the values [width, LANES] of each lane by sums [LANES]."""
     factor = divide(spread(_one), load(sums, 0))
     for j in range(labels):
         store(values, j * LANES, multiply(load(values, j * LANES), factor))
@@ -168,9 +174,10 @@ def _divide(values, labels, sums):
 
 @njit(**PLAIN)
 def _forward(flat, labels, begins, lengths, shared, lifted, alphas, totals):
-    """Forward recursion of 16 sentences: fill lifted and alphas [time, width * LANES], and totals [LANES] with log Z.
+    """SIMD chain kernel: forward recursion over 16 sentences; returns False if emissions exceed REACH.
 
-    Returns False if a token is beyond REACH."""
+    Fills totals [LANES] with the log-partition log Z of each sentence. Fills lifted [time, width * LANES] with
+    exponentials of emissions, and alphas [time, width * LANES] with probabilities that sum to one."""
     back, _, first, last, step_peak, ends_peak, _ = shared
     peaks, sums, products = np.empty(LANES, np.float32), np.empty(LANES, np.float32), np.ones(LANES)
     for lane in range(LANES):
@@ -205,10 +212,11 @@ def _forward(flat, labels, begins, lengths, shared, lifted, alphas, totals):
 
 @njit(**PLAIN)
 def _backward(flat, labels, begins, lengths, shared, lifted, alphas, rights):
-    """Backward recursion of 16 sentences: fill flat with the probability of each label at each token.
+    """SIMD chain kernel: backward recursion over 16 sentences; fills `flat` with the marginals of labels.
 
-    Also fills rights [time, width * LANES]. The expected number of transitions i -> j is step[i, j] times the sum,
-    over times and lanes, of alphas[t, i] * rights[t, j]."""
+    flat gets the probability of each label at each token. Also fills rights [time, width * LANES]. The expected number
+    of transitions from i to j is step[i, j] times a sum. The sum runs over alphas[t, i] * rights[t, j] for all times t
+    and all lanes."""
     step = shared[1]
     beta, node = np.zeros(len(step) * LANES, np.float32), np.empty(len(step) * LANES, np.float32)
     sums = np.empty(LANES, np.float32)
@@ -235,13 +243,15 @@ def _backward(flat, labels, begins, lengths, shared, lifted, alphas, rights):
         _product(alphas[t - 1], beta, labels, node, sums)
         for lane in range(LANES):
             if t >= lengths[lane]:
-                sums[lane] = np.inf  # this sentence has no transition at t
+                sums[lane] = np.inf  # the sentence has no transition at time t
         _divide(right, labels, sums)
 
 
 @njit(**PLAIN)
-def _outer_sum(lefts, rights, time, width, sums):  # [time, width * LANES] twice -> [width, width]
-    """Expected transitions before weighting: sums[i, j] = sum over times and lanes of lefts[t, i] * rights[t, j]."""
+def _outer_sum(lefts, rights, time, width, sums):  # two [time, width * LANES] -> [width, width]
+    """SIMD chain kernel: expected transitions of 16 sentences before weighting.
+
+    sums[i, j] <- sum of lefts[t, i] * rights[t, j] over all times t and lanes."""
     for i in range(0, width, 4):
         for j in range(0, width, 4):
             s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = spread(_zero)
@@ -287,7 +297,9 @@ def _outer_sum(lefts, rights, time, width, sums):  # [time, width * LANES] twice
 
 @njit(**PLAIN)
 def _gold(emissions, begin, gold, transitions, start, end, nodes, steps, ends, with_gradient):
-    """The score of the gold labels of one sentence; subtracts the gold counts from the gradient."""
+    """SIMD chain kernel: the score of the gold labels of one sentence.
+
+    If `with_gradient`, the counts of the gold labels and transitions are subtracted from the gradient."""
     last = len(gold) - 1
     total = start[gold[0]] + end[gold[last]]
     for t in range(len(gold)):
@@ -307,7 +319,7 @@ def _gold(emissions, begin, gold, transitions, start, end, nodes, steps, ends, w
 
 @njit(**PLAIN)
 def _chunk(groups, order, emissions, begins, lengths, gold, scores, shared, losses, nodes, steps, ends, with_gradient):
-    """CRF losses and gradient (`crf`) of some groups of 16 sentences."""
+    """SIMD chain kernel: CRF losses and gradient of the given groups of 16 sentences, as in `crf`."""
     labels, width, longest = emissions.shape[1], len(shared[0]), lengths[order[0]]
     transitions, start, end = scores
     flat, gradient = emissions.reshape(emissions.size), nodes.reshape(nodes.size)
@@ -340,19 +352,21 @@ def _chunk(groups, order, emissions, begins, lengths, gold, scores, shared, loss
 
 
 def chunk_count(sentences):
-    """The number of chunks into which the sentences are split, for threads."""
+    """SIMD chain kernel: the number of chunks into which the sentences are split for threads."""
     return max(1, min(MOST_CHUNKS, sentences // (8 * LANES)))
 
 
 @njit(parallel=True, **PLAIN)
 def crf(order, emissions, begins, lengths, gold, transitions, start, end, losses, nodes, steps, ends, with_gradient):
-    """CRF losses [sentences] = log Z - score(gold), NaN for a sentence out of range; optionally the gradient.
+    """SIMD chain kernel: CRF losses of a batch of sentences, and optionally the gradient of the summed losses.
 
-    With `with_gradient`, fills nodes [tokens, labels] and adds to steps [chunks, labels, labels] and
-    ends [chunks, 2, labels]: the gradient of the summed losses.
+    losses [sentences] gets log Z - score(gold), or NaN for a sentence with scores out of range. If `with_gradient`,
+    fills nodes [tokens, labels] with the gradient in the emissions. Then also adds to steps [chunks, labels, labels]
+    and ends [chunks, 2, labels]. The sums over chunks are the gradient in the transition scores, and in the start and
+    end scores.
 
-    order: the sentences by descending length; emissions float32 [tokens, labels], the rows of sentence b from begins[b]
-    on; gold int64 [sentences, time]; transitions, start and end in float64."""
+    `order` lists the sentences by descending length. emissions are float32 [tokens, labels]; the rows of sentence b
+    begin at begins[b]. gold is int64 [sentences, time]; transitions, start and end are float64."""
     chunks, groups = len(steps), (len(order) + LANES - 1) // LANES
     scores, shared = (transitions, start, end), _tables(transitions, start, end)
     if not shared[-1]:

@@ -1,16 +1,16 @@
-"""Chu-Liu-Edmonds algorithm: the best non-projective dependency tree, whose arcs may cross.
+"""Chu-Liu-Edmonds kernels: the best nonprojective dependency tree, whose arcs may cross, in time n^2 for n tokens.
 
-The matrix of scores is dense, and the time grows with n^2.
+The matrix of scores is dense. A node is a token, the root, or a contracted cycle. A path is grown from a token to its
+best head, then to the best head of this head, and so on. The path follows Gabow, Galil, Spencer and Tarjan (1986). If
+the path reaches the root, or a node linked to the root before, all nodes of the path are linked. If the path meets
+itself, the cycle is contracted to one node. Let an arc lead from outside into a member of the cycle. The score of this
+arc is reduced by the score of the arc that enters the member within the cycle. The best such arc becomes the arc into
+the contracted node. At the end the cycles are expanded, from the last to the first. Each cycle loses one arc: the arc
+into the member at which the arc from outside enters.
 
-A path is grown from a token to its best head, then to the best head of that head, and so on (Gabow, Galil, Spencer and
-Tarjan 1986). If the path reaches the root, or a node linked to the root before, all nodes of the path are linked. If
-the path meets itself, the cycle is contracted to one node. The score of an arc into this node is the best score of an
-arc into a member, minus the score of the arc of that member within the cycle. At the end the cycles are expanded, from
-the last to the first. Each cycle loses the arc of the member at which the arc from outside enters.
-
-With a single root, arcs from the root have rank 1, all others rank 0, and a lower rank precedes any score. So the tree
-has as few arcs from the root as possible, and is the best of these trees. Ranks are integers that are subtracted beside
-the scores: they act as an infinite penalty that costs no precision.
+With a single root, arcs from the root have rank 1, all other arcs have rank 0, and a lower rank precedes any score. So
+the tree has as few arcs from the root as possible, and is the best of these trees. Ranks act as an infinite penalty.
+Ranks are integers beside the scores, so the penalty costs no precision.
 
 Among arcs with equal scores, the arc from the lowest node is taken.
 """
@@ -22,26 +22,27 @@ from numba import njit
 
 from structsparse.kernels.logspace import PLAIN
 
-FRESH, ON_PATH, LINKED, MERGED, IN_CYCLE = range(5)
+FRESH, ON_PATH, LINKED, MERGED, IN_CYCLE = range(5)  # states of a node
 
 
 class Contractions(NamedTuple):
-    """Work memory of cycle contractions.
+    """Work memory of the Chu-Liu-Edmonds kernel for the contraction of cycles.
 
-    A token has its own place; a cycle has the place of its first member. Names are unique over tokens and cycles."""
+    A token has a place of its own, and a cycle has the place of its first member. Every token and every cycle has a
+    name, which is a number."""
 
-    ranks: np.ndarray  # [n + 1, n + 1] rank of the best arc between two nodes
-    arcs: np.ndarray  # [n + 1, n + 1] the best arc between two nodes, as arc of tokens: modifier * (n + 1) + head
-    state: np.ndarray  # [n + 1] state of the node at a place
-    path: np.ndarray  # [n + 1] places of the nodes on the path
-    names: np.ndarray  # [n + 1] name of the node at a place
-    above: np.ndarray  # [names] the cycle that a node became part of
-    enters: np.ndarray  # [names] the arc that enters a node
+    ranks: np.ndarray  # [n + 1, n + 1]: rank of the best arc between two nodes
+    arcs: np.ndarray  # [n + 1, n + 1]: best arc between two nodes, as the number modifier * (n + 1) + head of tokens
+    state: np.ndarray  # [n + 1]: state of the node at each place
+    path: np.ndarray  # [n + 1]: places of the nodes on the path
+    names: np.ndarray  # [n + 1]: name of the node at each place
+    above: np.ndarray  # [names]: name of the cycle that a node became part of, or -1
+    enters: np.ndarray  # [names]: the arc that enters a node
 
 
 @njit(**PLAIN)
 def room(size):
-    """Work memory of Chu-Liu-Edmonds for up to size - 1 tokens."""
+    """Chu-Liu-Edmonds kernel: work memory for sentences of up to size - 1 tokens."""
     ranks, arcs = np.empty((size, size), np.int64), np.empty((size, size), np.int64)
     state, path, names = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
     return Contractions(ranks, arcs, state, path, names, np.empty(2 * size, np.int64), np.empty(2 * size, np.int64))
@@ -49,7 +50,7 @@ def room(size):
 
 @njit(**PLAIN)
 def _start(size, single, space):
-    """Initialise the work memory: every token is a separate node, and only the root is linked."""
+    """Chu-Liu-Edmonds kernel: initialise the work memory; tokens are separate nodes, and only the root is linked."""
     for m in range(size):
         for h in range(size):
             space.ranks[m, h] = 1 if single and h == 0 else 0
@@ -61,7 +62,7 @@ def _start(size, single, space):
 
 @njit(**PLAIN)
 def _best_head(v, size, scores, ranks, state):
-    """The best head of node v, which may be a cycle; -1 if all are forbidden."""
+    """Chu-Liu-Edmonds kernel: the best head of node v, which may be a cycle; -1 if all heads are forbidden."""
     best = -1
     for u in range(size):
         if u == v or state[u] == MERGED or not scores[v, u] > -np.inf:
@@ -77,7 +78,9 @@ def _best_head(v, size, scores, ranks, state):
 
 @njit(**PLAIN)
 def _take(to, at, scores, ranks, arcs):
-    """Replace the arc at index pair `to` by the arc at index pair `at`, if the latter is better."""
+    """Chu-Liu-Edmonds kernel: replace the arc at index pair `to` by the arc at index pair `at` if that is better.
+
+    A lower rank is better; among equal ranks, a higher score is better."""
     if not scores[at] > -np.inf:
         return
     better = ranks[at] < ranks[to] or (ranks[at] == ranks[to] and scores[at] > scores[to])
@@ -87,7 +90,9 @@ def _take(to, at, scores, ranks, arcs):
 
 @njit(**PLAIN)
 def _contract(cycle, name, size, scores, space):
-    """Contract a cycle of nodes, each followed by its head, into its first node."""
+    """Chu-Liu-Edmonds kernel: contract a cycle of nodes into its first node.
+
+    In `cycle`, each node is followed by its head. `name` is the name of the contracted node."""
     ranks, arcs, state, r = space.ranks, space.arcs, space.state, cycle[0]
     for v in cycle:
         state[v] = IN_CYCLE
@@ -110,9 +115,10 @@ def _contract(cycle, name, size, scores, space):
 
 @njit(**PLAIN)
 def _grow(start, name, size, scores, space):
-    """Grow a path of best heads from `start` until the path is linked to the root.
+    """Chu-Liu-Edmonds kernel: grow a path of best heads from node `start` until the path is linked to the root.
 
-    Returns the name for the next cycle, or -1 if no path to the root exists."""
+    `name` is the first free name for cycles. Returns the first name that is still free, or -1 if no path to the root
+    exists."""
     state, path = space.state, space.path
     path[0], count = start, 1
     state[start] = ON_PATH
@@ -139,9 +145,9 @@ def _grow(start, name, size, scores, space):
 
 @njit(**PLAIN)
 def best(scores, single, heads, space):
-    """Fill heads [n + 1] with the best dependency tree for scores [n + 1, n + 1], which are overwritten.
+    """Chu-Liu-Edmonds kernel: fill heads [n + 1] with the best nonprojective tree; returns whether a tree exists.
 
-    Returns whether a tree exists."""
+    scores [n + 1, n + 1] are modifiers by heads and are overwritten. The tree has a single root if `single`."""
     size = len(heads)
     enters, name = space.enters, size
     _start(size, single, space)

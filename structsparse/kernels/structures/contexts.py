@@ -1,10 +1,10 @@
-"""Softmax loss of a language model over a tree of contexts, and its gradient; parallel over subtrees.
+"""Contexts kernels: softmax loss of a language model over a tree of contexts, and its gradient.
 
-The tree has one node n per context; the context above n is a shorter context, a suffix of n. An entry e is a (context,
+The tree has one node n per context. The context above n is a shorter context, a suffix of n. An entry e is a (context,
 word) pair. above[e] is the entry of the same word in the nearest context above. The score of the word after the context
 is S[e] = S[above[e]] + d[e], with the increment d = features * weights. The first V entries are all words after the
-empty context; the increments of these entries also include `base`. The mass Z of a context, the sum of exp S over all
-words, follows from the mass of the context above,
+empty context; the increments of these entries also include `base`. The mass Z of a context is the sum of exp S over all
+words. Z follows from the mass of the context above,
 
     Z[n] = Z[above n] + sum over the entries e of n of (exp S[e] - exp S[above e]),
 
@@ -13,21 +13,22 @@ whose deepest context is n, and M[e] the number of targets whose deepest entry i
 
     loss = sum_n N[n] log Z[n] - sum_e M[e] S[e] = sum_n N[n] log Z[n] - sum_e C[e] d[e]
 
-where C[e], `below`, is M summed over e and all entries below e. In the gradient of the loss, the weight of all targets
-that see an entry of n is c[n], the sum of N / Z over n and all nodes below n:
+where C[e], `below`, is M summed over e and all entries below e. Let c[n] be the sum of N / Z over n and all nodes below
+n. For an entry e of node n, and the entries e' of nodes n' right below e, the gradient of the loss is
 
     dloss/dS[e] = c[n] exp S[e] - sum over the entries e' right below e of c[n'] exp S[e] - M[e]
 
 The fast algorithm keeps exp S relative to the best word of the empty context, as a product along the path. The
-algorithm reports failure if an exp S exceeds MOST, or if a context has less than WORTH of the mass of a context above
-it. The difference would then lose more than twelve bits, and so would the gradient. `contexts_stable` then takes over.
-In both cases, for any finite scores, Z is right to about 2^12 units in the last place. The error of the gradient is as
+algorithm reports failure if an exp S exceeds MOST, or if a context has less than WORTH of the mass of a context above.
+The difference would then lose more than twelve bits, and so would the gradient. `contexts_stable` then takes over. In
+both cases, for any finite scores, Z is right to about 2^12 units in the last place. The error of the gradient is as
 small relative to the number of targets.
 
-Nodes are processed in runs (`plan`): whole subtrees with about TILE entries together, level by level, so that repeated
-look-ups stay in the CPU cache. Each thread processes some parts, which consist of runs. Parts share only the empty
-context; each part sums the gradient of the empty context separately. Parts depend on the tree alone, so results do not
-depend on the number of threads.
+Nodes are processed in runs (`plan`), which are ranges of consecutive nodes. A tile consists of whole subtrees with
+about TILE entries together, so that repeated look-ups stay in the CPU cache. The runs of a tile go level by level. Each
+thread processes some parts, and a part consists of runs. Parts share only the empty context; each part sums the
+gradient of the empty context separately. Parts depend on the tree alone, so results do not depend on the number of
+threads.
 """
 
 import math
@@ -37,10 +38,10 @@ from numba import njit, prange
 
 from structsparse.kernels.logspace import EXACT, PLAIN, SUMS, exp
 
-TILE = 1 << 15  # entries of a tile, which fit in a second-level CPU cache
-PARTS, PART = 8, 1 << 17  # most parts; fewest entries of a part
-STEEP, MOST = 300.0, 1e150  # largest increment and largest exp S of the fast algorithm
-WORTH = 2.0**-12  # least mass of a context, relative to the contexts above it
+TILE = 1 << 15  # intended number of entries in a tile, which fit in a second-level CPU cache
+PARTS, PART = 8, 1 << 17  # most parts of a tree; fewest entries in a part
+STEEP, MOST = 300.0, 1e150  # largest increment d and largest exp S that the fast algorithm accepts
+WORTH = 2.0**-12  # least mass of a context, as a share of the largest mass of a context above
 FULL = 1e140  # largest product of masses before the logarithm of the product is taken
 
 
@@ -49,9 +50,11 @@ FULL = 1e140  # largest product of masses before the logarithm of the product is
 
 @njit(**PLAIN)
 def plan(above, starts):
-    """Plan the order in which the nodes of a context tree are processed.
+    """Contexts kernel: plan the order in which the nodes of a context tree are processed.
 
-    Returns runs int64 [runs, 2] of nodes from : to, without node 0; and the first run of each part [parts + 1]."""
+    above [nodes] is the parent context of each node, and starts [nodes + 1] the first entry of each node. Returns runs
+    int64 [runs, 2], where run r has the nodes runs[r, 0] to runs[r, 1], without node 0. Also returns the first run of
+    each part, [parts + 1]."""
     nodes = len(above)
     sizes, tile = np.zeros(nodes, np.int64), np.zeros(nodes, np.int32)
     top = np.empty(nodes, np.int32)  # the one-word context at the top of the subtree of each context
@@ -90,7 +93,7 @@ def plan(above, starts):
 
 @njit(**PLAIN)
 def _by_tile(tile, tiles):
-    """All nodes except 0, sorted by tile, ascending within a tile; and the offset of each tile."""
+    """Contexts kernel: all nodes except 0, sorted by tile and ascending within a tile, and the offset of each tile."""
     offsets = np.zeros(tiles + 1, np.int64)
     for n in range(1, len(tile)):
         offsets[tile[n] + 1] += 1
@@ -105,7 +108,7 @@ def _by_tile(tile, tiles):
 
 @njit(**PLAIN)
 def add_upwards(values, above):
-    """Sum values over subtrees: values[above[k]] += values[k], from the last k to the first."""
+    """Contexts kernel: sum values over subtrees, values[above[k]] += values[k], from the last k to the first."""
     for k in range(len(values) - 1, -1, -1):
         if above[k] >= 0:
             values[above[k]] += values[k]
@@ -116,7 +119,9 @@ def add_upwards(values, above):
 
 @njit(**EXACT)
 def _exponentials(weights, features, out):
-    """Exponentials of increments: out = exp(features * weights); returns the number of increments above STEEP."""
+    """Contexts kernel: fill out [entries] with exp(features * weights) of some entries.
+
+    Returns the number of increments features * weights above STEEP."""
     steep = 0
     if features.size == 0:
         for e in range(out.size):
@@ -133,7 +138,7 @@ def _exponentials(weights, features, out):
 
 @njit(**SUMS)
 def _gain(weights, features, below):
-    """The part of the loss that is linear in the increments d: sum_e below[e] * d[e]."""
+    """Contexts kernel: the part of the loss that is linear in the increments d of entries, sum_e below[e] * d[e]."""
     total = 0.0
     if features.size == 0:
         for e in range(below.size):
@@ -146,9 +151,10 @@ def _gain(weights, features, below):
 
 @njit(**EXACT)
 def _root(weights, features, base, below, exps, masses):
-    """Exponentials and mass of the empty context, relative to the best word.
+    """Contexts kernel: exponentials and mass of the empty context, relative to the best word.
 
-    Returns the shift (highest score), the loss part linear in the increments, and how many scores are too low."""
+    Returns the highest score and the part of the loss that is linear in the increments. Also returns the number of
+    scores that are too low."""
     words = below.size
     shift, gain = -np.inf, 0.0
     for e in range(words):
@@ -168,7 +174,9 @@ def _root(weights, features, base, below, exps, masses):
 
 @njit(**EXACT)
 def increment(weights, features, base, e):
-    """The score increment of entry e: features * weights, plus base for words after the empty context."""
+    """Contexts kernel: the score increment of entry e, features * weights.
+
+    Words after the empty context also have the increment `base`."""
     d = np.float64(weights[e])
     if features.size > 0:
         d *= np.float64(features[e])
@@ -179,9 +187,10 @@ def increment(weights, features, base, e):
 
 @njit(**EXACT)
 def _multiply(a, b, node, above, exps, masses):
-    """Compute exp S of entries a : b, and the change of mass of each node; returns the number of entries out of range.
+    """Contexts kernel: compute exp S of the entries a to b, and the change of mass of each node.
 
-    The loop runs over entries: a loop over the few entries of each node would often end in a mispredicted branch."""
+    Returns the number of entries out of range. The loop runs over entries. A loop over the few entries of each node
+    would often end in a mispredicted branch."""
     wild, last, gained = 0, -1, 0.0
     for e in range(a, b):
         n, x = node[e], exps[above[e]]
@@ -196,7 +205,10 @@ def _multiply(a, b, node, above, exps, masses):
 
 @njit(**EXACT)
 def _gather(begin, end, above, node_ends, masses):
-    """Compute the masses Z of nodes begin : end; returns the sum of N log Z, and the number of masses out of range."""
+    """Contexts kernel: compute the masses Z of the nodes begin to end.
+
+    node_ends [nodes] counts the targets N whose deepest context is each node. Returns the sum of N log Z, and the
+    number of masses out of range."""
     total, product, wild = 0.0, 1.0, 0
     for n in range(begin, end):
         p = above[n]
@@ -216,7 +228,9 @@ def _gather(begin, end, above, node_ends, masses):
 
 @njit(**PLAIN)
 def _forward_part(first, last, runs, tree, weights, features, below, node_ends, exps, masses):
-    """The loss (`forward`) of some runs of nodes; also returns the number of values out of range."""
+    """Contexts kernel: the loss of one part of the context tree, as in `forward`.
+
+    Also returns the number of values out of range."""
     node_above, starts, above, node = tree
     loss, wild = 0.0, 0
     for r in range(first, last):
@@ -233,10 +247,12 @@ def _forward_part(first, last, runs, tree, weights, features, below, node_ends, 
 
 @njit(parallel=True, **PLAIN)
 def forward(runs, parts, tree, weights, features, base, below, node_ends, total, words, exps, masses):
-    """The language-model loss over a tree of contexts, and whether all values are in the range of the fast algorithm.
+    """Contexts kernel: the language-model loss over a tree of contexts.
 
-    `tree` is (above of nodes, starts of entries of nodes, above of entries, node of entries); `total` is the number of
-    targets. Fills exps [entries] and masses [nodes, 2] (Z, and the largest Z on the path) for `backward`."""
+    Also returns whether all values are in the range of the fast algorithm. `tree` is (above of nodes, first entry of
+    each node, above of entries, node of each entry). `total` is the number of targets, and `words` the number V of
+    words. Fills exps [entries] and masses [nodes, 2] for `backward`. masses[n] holds Z of node n, and the largest Z on
+    the path to n."""
     shift, gain, steep = _root(weights, features, base, below[:words], exps, masses)
     loss = total * shift + node_ends[0] * math.log(masses[0, 0]) - gain
     count = len(parts) - 1
@@ -253,7 +269,9 @@ def forward(runs, parts, tree, weights, features, base, below, node_ends, total,
 
 @njit(**EXACT)
 def _climb(begin, end, above, shares, place):
-    """Add the shares of nodes begin : end to the shares of the nodes above; shares[place] is the share of node 0."""
+    """Contexts kernel: add the shares of the nodes begin to end to the shares of the nodes above.
+
+    The share of a node is N / Z, summed over the node and all nodes below. shares[place] is the share of node 0."""
     for n in range(end - 1, begin - 1, -1):
         p = above[n]
         shares[p if p > 0 else place] += shares[n]
@@ -261,10 +279,11 @@ def _climb(begin, end, above, shares, place):
 
 @njit(**EXACT)
 def _spread(a, b, words, node, above, exps, shares, slopes, root, first):
-    """Add the slopes (gradient in the scores) of entries a : b to the slopes of the entries above.
+    """Contexts kernel: add the slopes of the entries a to b to the slopes of the entries above.
 
-    The slopes of the entries of node 0 begin at `root`; the slope of another entry e is at first + e, without the
-    share of the node of e."""
+    The slope of an entry is the gradient of the loss in the score of the entry. The slopes of the entries of node 0
+    begin at `root`. The slope of any other entry e is at first + e, without the part c[n] exp S[e] from the node n of
+    e."""
     for e in range(b - 1, a - 1, -1):
         q = above[e]
         slopes[q + (root if q < words else first)] += slopes[first + e] + shares[node[e]] * (exps[e] - exps[q])
@@ -272,7 +291,10 @@ def _spread(a, b, words, node, above, exps, shares, slopes, root, first):
 
 @njit(**EXACT)
 def _finish(node, exps, shares, slopes, below, features, scale, out):
-    """Gradient of the loss with respect to the weights of some entries, from slopes and shares."""
+    """Contexts kernel: the gradient of the loss in the weights of some entries, from slopes and shares.
+
+    slopes [entries] holds the gradient of the loss in the scores, without the part c[n] exp S[e]. shares [nodes] holds
+    c[n]."""
     if features.size == 0:
         for e in range(out.size):
             out[e] = scale * (slopes[e] + shares[node[e]] * exps[e] - below[e])
@@ -283,7 +305,7 @@ def _finish(node, exps, shares, slopes, below, features, scale, out):
 
 @njit(**SUMS)
 def _divide(counts, masses, out):
-    """Shares of nodes: out = counts / masses[:, 0], the number of targets divided by Z."""
+    """Contexts kernel: the number of targets of each node divided by the mass Z, out = counts / masses[:, 0]."""
     for n in range(out.size):
         out[n] = counts[n] / masses[n, 0]
 
@@ -292,7 +314,7 @@ def _divide(counts, masses, out):
 def _backward_part(
     part, parts, runs, tree, features, below, node_ends, scale, exps, masses, shares, slopes, words, out
 ):
-    """Gradient (`backward`) of the weights of one part of the context tree."""
+    """Contexts kernel: the gradient of the loss in the weights of one part of the context tree, as in `backward`."""
     node_above, starts, above, node = tree
     count = len(parts) - 1
     root, first, place = part * words, (count - 1) * words, len(node_above) + part
@@ -312,9 +334,9 @@ def _backward_part(
 
 @njit(parallel=True, **PLAIN)
 def backward(runs, parts, tree, features, below, node_ends, scale, exps, masses, shares, slopes, words, out):
-    """Gradient of the language-model loss: out [entries] = scale * dloss/dweights.
+    """Contexts kernel: the gradient of the language-model loss in the weights, times `scale`.
 
-    shares [nodes + parts] and slopes [entries + (parts - 1) * V] are work memory."""
+    out [entries] gets the gradient. shares [nodes + parts] and slopes [entries + (parts - 1) * V] are work memory."""
     count = len(parts) - 1
     if count == 1:
         _backward_part(
@@ -331,7 +353,7 @@ def backward(runs, parts, tree, features, below, node_ends, scale, exps, masses,
 
 @njit(**PLAIN)
 def _finish_root(count, features, below, share, scale, exps, shares, slopes, words, out):
-    """Gradient with respect to the weights of the empty context, summed over the parts."""
+    """Contexts kernel: the gradient of the loss in the weights of the empty context, summed over parts of the tree."""
     nodes = len(shares) - count
     for k in range(count):
         share += shares[nodes + k]

@@ -1,7 +1,9 @@
-"""Pruned language models, as tries of contexts with nonzero weights: scores, normalisers, sampling proposals.
+"""Pruned contexts kernels: scores, normalisers and sampling proposals of a pruned language model.
 
-An entry is a (context, word) pair. Node `node` of the trie is a context and has the entries
-starts[node] : starts[node + 1], sorted by word; node 0 is the empty context and has all words.
+A pruned model is a trie of contexts with nonzero weights. An entry is a (context, word) pair. Node n of the trie is a
+context and has the entries starts[n] : starts[n + 1], sorted by word. Node 0 is the empty context and has all V words.
+above[n] is the parent of node n, which is a shorter context. The entry above an entry has the same word, after the
+nearest shorter context that has an entry for the word.
 """
 
 from __future__ import annotations
@@ -12,21 +14,21 @@ from numba import njit
 from structsparse.kernels.features.suffixes import search
 
 PLAIN = {"cache": True, "nogil": True}
-_MOST = 1e150  # largest change of a normaliser, relative to the normaliser above
-_WORTH = 2.0**-12  # least share of the normaliser above at which the difference is precise
+_MOST = 1e150  # largest change of Z, relative to Z of the parent context
+_WORTH = 2.0**-12  # least Z, as a share of the largest Z on the path, at which the difference is precise
 
 
 @njit(**PLAIN)
 def entries_above(above, starts, entry_word, entry_above):
-    """Find the entry above each entry: the same word after the nearest shorter context that has an entry for the word.
+    """Pruned contexts kernel: fill entry_above [entries] with the entry above each entry.
 
-    above [nodes]; entries of node 0 have no entry above, so they get -1."""
+    The entry above has the same word after a shorter context. Entries of node 0 have no entry above and get -1."""
     for entry in range(starts[1]):
         entry_above[entry] = -1
     for node in range(1, len(above)):
         for entry in range(starts[node], starts[node + 1]):
             place, over = above[node], -1
-            while over < 0:  # ends at node 0
+            while over < 0:  # ends at node 0, which has all words
                 over = search(entry_word, starts[place], starts[place + 1], entry_word[entry])
                 place = above[place]
             entry_above[entry] = over
@@ -34,7 +36,9 @@ def entries_above(above, starts, entry_word, entry_above):
 
 @njit(**PLAIN)
 def spread(explicit, same, entry_above, values):
-    """Fill inherited values: values [entries] = value of the entry above if `same`, else the next of `explicit`."""
+    """Pruned contexts kernel: fill values [entries] from the explicit values and the entries above.
+
+    If same[entry] is set, the entry gets the value of the entry above, else the next value of `explicit`."""
     taken = 0
     for entry in range(len(values)):
         if same[entry]:
@@ -46,7 +50,7 @@ def spread(explicit, same, entry_above, values):
 
 @njit(**PLAIN)
 def score(increments, entry_above, scores):
-    """Scores of a pruned model: scores [entries] = sums of the increments along the path from node 0."""
+    """Pruned contexts kernel: fill scores [entries] with the sums of the increments along the path from node 0."""
     for entry in range(len(scores)):
         over = entry_above[entry]
         scores[entry] = increments[entry] + (scores[over] if over >= 0 else 0.0)
@@ -54,7 +58,7 @@ def score(increments, entry_above, scores):
 
 @njit(**PLAIN)
 def scores_after(node, above, starts, entry_word, scores, words):
-    """Scores after a context: words [V] = the score of every word after the context of `node`."""
+    """Pruned contexts kernel: fill words [V] with the scores of all words after the context `node`."""
     words[:] = scores[: starts[1]]
     depth, place = 0, node
     while place > 0:
@@ -69,13 +73,13 @@ def scores_after(node, above, starts, entry_word, scores, words):
 
 @njit(**PLAIN)
 def normalise(scores, above, starts, entry_word, entry_above, log_z):
-    """Normalisers of a pruned model: log_z [nodes] = log of the sum of exp(score) over all words.
+    """Pruned contexts kernel: fill log_z [nodes] with the logarithm of the sum Z of exp(score) over all words.
 
-    Z of a context is Z of the context above plus the change by the entries of the context. Z is summed over all words
-    instead if the change is too large, or if Z has too small a share of the largest Z on the path."""
+    Z of a context is Z of the parent plus the change by the entries of the context. If the change is too large, or if Z
+    has too small a share of the largest Z on the path, Z is summed over all words instead."""
     words, shares = np.empty(starts[1]), np.ones(len(above))
     for node in range(len(above)):
-        change = 0.0  # of Z, relative to Z of the context above
+        change = 0.0  # change of Z relative to Z of the parent context
         if node > 0:
             over = log_z[above[node]]
             for entry in range(starts[node], starts[node + 1]):
@@ -91,11 +95,12 @@ def normalise(scores, above, starts, entry_word, entry_above, log_z):
 
 @njit(**PLAIN)
 def propose(scores, above, starts, entry_above, shift, cooling, bound, gain, gains):
-    """Proposal masses for sampling words; the mass of an entry is exp((score - shift) * cooling).
+    """Pruned contexts kernel: fill the proposal masses for sampling the next word.
 
-    gain [entries]: running sums, within a node, of the nonnegative increase of mass over the entry above. gains
-    [nodes]: the total increase of each node. bound [entries]: the sum of the increases of an entry and of all entries
-    above, an upper bound of the mass."""
+    The mass of an entry is exp((score - shift) * cooling). The increase of an entry is the mass minus the mass of the
+    entry above, at least 0. gain [entries] gets the running sums of the increases within each node. gains [nodes] gets
+    the total increase of each node. bound [entries] gets the sum of the increases of an entry and of all entries above,
+    which is an upper bound of the mass."""
     for node in range(len(above)):
         total = 0.0
         for entry in range(starts[node], starts[node + 1]):

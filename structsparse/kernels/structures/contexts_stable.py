@@ -1,9 +1,10 @@
-"""Numerically stable softmax loss of a language model over a tree of contexts, for any finite scores.
+"""Stable contexts kernels: softmax loss of a language model over a tree of contexts, for any finite scores.
 
-This is the slow counterpart of `contexts`. Scores S are kept instead of exponentials. Every context has a shift, by
-default the shift of the context above. If a mass is less than WORTH of the mass of a context above, or more than
-MOST, the mass is summed directly over all words, with the best score as the shift. The gradient of the targets below
-this context then goes to these words and not further up. Each direct sum costs V operations.
+These kernels are the slow counterpart of `contexts`. The kernels keep the scores S instead of exponentials. The mass Z
+of a context, the sum of exp S over all words, is stored relative to exp(shift). Every context has a shift, by default
+the shift of the parent context. A mass may be less than WORTH of the mass of a context above, or more than MOST. Such a
+mass is summed directly over all V words, with the best score as the shift. The gradient of the targets below the
+context then goes to the V words and not further up. Each direct sum costs V operations.
 """
 
 import math
@@ -17,7 +18,10 @@ from structsparse.kernels.structures.contexts import MOST, WORTH, add_upwards, i
 
 @njit(**EXACT)
 def path_sums(weights, features, base, above, out):
-    """Scores of entries: out [entries] = S, the sums of score increments along the path from the empty context."""
+    """Stable contexts kernel: fill out [entries] with the scores S of entries.
+
+    S is the sum of the score increments along the path from the empty context. above [entries] is the entry of the same
+    word in the nearest context above."""
     for e in range(out.size):
         d = increment(weights, features, base, e)
         out[e] = d if above[e] < 0 else out[above[e]] + d
@@ -25,9 +29,10 @@ def path_sums(weights, features, base, above, out):
 
 @njit(**PLAIN)
 def deepest_entries(n, tree, entry_word, path, out):
-    """Deepest entries: out [V] = the deepest entry of each word on the path to node n.
+    """Stable contexts kernel: fill out [V] with the deepest entry of each word on the path to node n.
 
-    path [levels] is work memory."""
+    `tree` is (above of nodes, first entry of each node, above of entries, node of each entry). path [levels] is work
+    memory."""
     node_above, starts = tree[0], tree[1]
     for e in range(out.size):
         out[e] = e
@@ -43,7 +48,10 @@ def deepest_entries(n, tree, entry_word, path, out):
 
 @njit(**EXACT)
 def masses(S, tree, entry_word, levels, words, masses, shifts, anew):
-    """Stable normalisers: log Z = shifts + log masses[:, 0]; anew [nodes] marks contexts summed over all words."""
+    """Stable contexts kernel: the normalisers of all contexts, log Z = shifts + log masses[:, 0].
+
+    masses[:, 1] gets the largest mass on the path. anew [nodes] marks the contexts whose mass is summed over all words.
+    """
     node_above, starts, above, _ = tree
     path, deepest = np.empty(levels, np.int64), np.empty(words, np.int64)
     for n in range(len(node_above)):
@@ -70,7 +78,10 @@ def masses(S, tree, entry_word, levels, words, masses, shifts, anew):
 
 @njit(**SUMS)
 def loss(S, node_ends, entry_ends, masses, shifts):
-    """The language-model loss from stable normalisers: sum_n N[n] log Z[n] - sum_e M[e] S[e]."""
+    """Stable contexts kernel: the language-model loss sum_n N[n] log Z[n] - sum_e M[e] S[e].
+
+    N, `node_ends`, counts the targets whose deepest context is node n. M, `entry_ends`, counts the targets whose
+    deepest entry is e. Z is masses[:, 0] * exp(shifts)."""
     loss = 0.0
     for n in range(len(node_ends)):
         if node_ends[n] != 0.0:
@@ -83,7 +94,10 @@ def loss(S, node_ends, entry_ends, masses, shifts):
 
 @njit(**EXACT)
 def gradient(S, tree, entry_word, levels, features, below, node_ends, scale, masses, shifts, anew, out):
-    """The gradient of the stable loss: out [entries] = scale * dloss/dweights."""
+    """Stable contexts kernel: the gradient of the language-model loss in the weights.
+
+    out [entries] <- scale * dloss/dweights. `below` counts the targets of each entry and all entries below; `node_ends`
+    counts the targets of each node. masses, shifts and anew come from `masses`."""
     node_above, starts, above, _ = tree
     words = starts[1]
     path, deepest = np.empty(levels, np.int64), np.empty(words, np.int64)

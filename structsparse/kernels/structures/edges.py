@@ -1,13 +1,15 @@
-"""Chain recursions over listed label pairs, with a score per token and label pair: forward-backward and Viterbi.
+"""Edges kernels: forward-backward and Viterbi for chains over listed label pairs, parallel over sentences.
 
-A step is a pair of neighbouring labels. Only listed steps are allowed; steps to the same label are adjacent in the
-list. Sums are in log-space, as scores differ between tokens and every score needs an exponential anyway. Forward stores
-the share of each step in the probability of the second label of the step. Backward distributes the probabilities by
-these shares, without exponentials, so scores of any size are allowed. Parallel over sentences.
+A step is a pair of neighbouring labels, and every token has a score for each listed step. Only listed steps are
+allowed. Steps to the same label are adjacent in the list. Sums are in log-space, because scores differ between tokens
+and every score needs an exponential anyway. The forward recursion stores the share of each step in the probability of
+the second label of the step. The backward recursion distributes the probabilities by these shares, without
+exponentials. So scores of any size are allowed.
 
-Arrays: emissions [batch, time, labels]; edges [tokens, steps], sentences end to end, where the first row of each
-sentence is ignored; begins, lengths [batch]; origins, targets [steps]; arrivals [labels + 1]: label j is the target of
-the steps arrivals[j] : arrivals[j + 1]; shared: transitions [steps], start and end [labels] in float64.
+Arrays: emissions are [batch, time, labels]. edges [tokens, steps] holds the scores of steps, sentences end to end. The
+first row of each sentence is ignored. begins and lengths are [batch]. The list of steps is origins, targets [steps] and
+arrivals [labels + 1]. Label j is the target of the steps arrivals[j] : arrivals[j + 1]. `shared` is transitions
+[steps], start [labels] and end [labels] in float64.
 """
 
 import numpy as np
@@ -19,9 +21,9 @@ from structsparse.kernels.structures.chain import chunk_count
 
 @njit(**EXACT)
 def _arrive(alpha, edge, transitions, step_list, work, out):
-    """One step of the forward recursion: out [labels] = log of the sum over the steps to each label.
+    """Edges kernel: one forward step, out [labels] = log of the sum over the listed steps to each label.
 
-    work [steps] = the share of each step in the sum of its target label."""
+    work [steps] gets the share of each step in the sum of its target label."""
     origins, targets, arrivals = step_list
     peaks, sums = out, np.zeros(len(out))
     for k in range(len(work)):
@@ -37,14 +39,17 @@ def _arrive(alpha, edge, transitions, step_list, work, out):
         for k in range(arrivals[j], arrivals[j + 1]):
             sums[j] += work[k]
         out[j] = peaks[j] + np.log(sums[j])
-        sums[j] = 1.0 / sums[j] if sums[j] != 0.0 else 0.0  # no step to label j is possible: all shares are 0
+        sums[j] = 1.0 / sums[j] if sums[j] != 0.0 else 0.0  # if no step leads to label j, all shares are 0
     for k in range(len(work)):
         work[k] *= sums[targets[k]]
 
 
 @njit(**EXACT)
 def _forward(emissions, edges, shared, step_list, shares, last):
-    """Forward recursion of one chain: fill shares [time, steps] and last [labels], final marginals; returns log Z."""
+    """Edges kernel: forward recursion over one chain; returns the log-partition log Z.
+
+    Fills shares [time, steps] with the share of each step in the probability of its target label. Fills last [labels]
+    with the marginal probabilities of the labels at the last token."""
     transitions, start, end = shared
     labels = len(start)
     alpha, arrived, work = np.empty(labels), np.empty(labels), np.empty(len(transitions))
@@ -71,7 +76,7 @@ def _forward(emissions, edges, shared, step_list, shares, last):
 
 @njit(**PLAIN)
 def _forward_chunk(sentences, emissions, edges, begins, lengths, shared, step_list, shares, last, totals):
-    """Forward recursion over listed label pairs (`forward`) of some sentences of the batch."""
+    """Edges kernel: forward recursion over the given sentences, as in `forward`."""
     for b in sentences:
         size, tokens = lengths[b], slice(begins[b], begins[b] + lengths[b])
         totals[b] = _forward(emissions[b, :size], edges[tokens], shared, step_list, shares[tokens], last[b])
@@ -79,9 +84,10 @@ def _forward_chunk(sentences, emissions, edges, begins, lengths, shared, step_li
 
 @njit(parallel=True, **PLAIN)
 def forward(emissions, edges, begins, lengths, shared, step_list, shares, last, totals):
-    """Forward recursion over listed label pairs: fill totals [batch] with log Z.
+    """Edges kernel: forward recursion over chains of listed label pairs; fills totals [batch] with log Z.
 
-    Also fills shares [tokens, steps] and last [batch, labels] for `backward`."""
+    Also fills shares [tokens, steps] and last [batch, labels] for `backward`. `shares` holds the share of each step in
+    the probability of its target label. `last` holds the marginal probabilities of the labels at the last token."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:
         _forward_chunk(range(len(lengths)), emissions, edges, begins, lengths, shared, step_list, shares, last, totals)
@@ -93,9 +99,10 @@ def forward(emissions, edges, begins, lengths, shared, step_list, shares, last, 
 
 @njit(**EXACT)
 def _backward(weight, step_list, shares, last, nodes, taken, steps, ends):
-    """Backward recursion of one chain: weighted expected counts of labels and label pairs.
+    """Edges kernel: backward recursion over one chain, for expected counts times `weight`.
 
-    Fills nodes [time, labels] and taken [time, steps]; adds to steps [steps] and ends [2, labels]."""
+    Fills nodes [time, labels] with the counts of labels, and taken [time, steps] with the counts of listed steps. Adds
+    the counts of steps to steps [steps], and the counts of the first and the last label to ends [2, labels]."""
     origins, targets, _ = step_list
     node, before = weight * last, np.empty(len(last))
     for j in range(len(node)):
@@ -117,7 +124,7 @@ def _backward(weight, step_list, shares, last, nodes, taken, steps, ends):
 
 @njit(**PLAIN)
 def _backward_chunk(sentences, begins, lengths, weights, step_list, shares, last, nodes, taken, steps, ends):
-    """Backward recursion over listed label pairs (`backward`) of some sentences of the batch."""
+    """Edges kernel: backward recursion over the given sentences, as in `backward`."""
     for b in sentences:
         size, tokens = lengths[b], slice(begins[b], begins[b] + lengths[b])
         nodes[b, size:] = 0.0
@@ -126,11 +133,11 @@ def _backward_chunk(sentences, begins, lengths, weights, step_list, shares, last
 
 @njit(parallel=True, **PLAIN)
 def backward(begins, lengths, weights, step_list, shares, last, nodes, taken, steps, ends):
-    """Backward recursion over listed label pairs: the gradient of sum_b weights[b] log Z_b.
+    """Edges kernel: backward recursion over chains of listed label pairs, the gradient of sum_b weights[b] log Z_b.
 
-    Fills the gradient in the emissions, nodes [batch, time, labels], zero beyond the length, and in the edges,
-    taken [tokens, steps]. Adds to steps [chunks, steps] and ends [chunks, 2, labels]. The sums over chunks are the
-    gradient in the transitions, and in the start and end scores."""
+    Fills nodes [batch, time, labels] with the gradient in the emissions, zero beyond the length. Fills taken
+    [tokens, steps] with the gradient in the edges. Adds to steps [chunks, steps] and ends [chunks, 2, labels]. The sums
+    over chunks are the gradient in the transition scores, and in the start and end scores."""
     chunks = len(steps)
     if chunks == 1:
         sentences = range(len(lengths))
@@ -143,7 +150,9 @@ def backward(begins, lengths, weights, step_list, shares, last, nodes, taken, st
 
 @njit(**PLAIN)
 def _best(emissions, edges, shared, step_list, path):
-    """Viterbi over listed label pairs: fill path [time] with the best labels; ties go to the lowest label."""
+    """Edges kernel: Viterbi over the listed label pairs of one chain; fills path [time] with the best labels.
+
+    Ties go to the lowest label, decided from the last token back."""
     transitions, start, end = shared
     sources, _, arrivals = step_list
     labels = len(start)
@@ -172,7 +181,7 @@ def _best(emissions, edges, shared, step_list, path):
 
 @njit(**PLAIN)
 def _best_chunk(sentences, emissions, edges, begins, lengths, shared, step_list, paths):
-    """Viterbi over listed label pairs (`best`) on some sentences of the batch."""
+    """Edges kernel: Viterbi over listed label pairs for the given sentences, as in `best`."""
     for b in sentences:
         size, tokens = lengths[b], slice(begins[b], begins[b] + lengths[b])
         _best(emissions[b, :size], edges[tokens], shared, step_list, paths[b, :size])
@@ -181,7 +190,9 @@ def _best_chunk(sentences, emissions, edges, begins, lengths, shared, step_list,
 
 @njit(parallel=True, **PLAIN)
 def best(emissions, edges, begins, lengths, shared, step_list, paths):
-    """Viterbi over listed label pairs: fill paths [batch, time] with the best label sequences, 0 beyond the length."""
+    """Edges kernel: Viterbi over chains of listed label pairs; fills paths [batch, time], 0 beyond the length.
+
+    paths holds the best label sequences."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:
         _best_chunk(range(len(lengths)), emissions, edges, begins, lengths, shared, step_list, paths)

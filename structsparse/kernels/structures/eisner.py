@@ -1,20 +1,20 @@
-"""Eisner's algorithm for projective dependency trees: sums, marginals and the best tree.
+"""Eisner kernels: sums, marginals and the best tree for projective dependency trees.
 
-Positions are 0 (root) to n. A span i..j is *complete* if one end is the ancestor of all other positions of the span,
-and *joined* if an arc links both ends:
+Positions are 0 (root) to n. A span i..j is *complete* if one end is the ancestor of all other positions of the span. A
+span is *joined* if an arc links both ends. weight[m, h] is the weight of the arc from head h to modifier m:
 
     gap[i, j]      = sum over k in i..j-1 of right[i, k] * left[k + 1, j]
     arc i -> j     = gap[i, j] * weight[j, i],  arc j -> i  = gap[i, j] * weight[i, j]
     right[i, j]    = sum over k in i+1..j of (arc i -> k) * right[k, j]          headed by i
     left[i, j]     = sum over k in i..j-1 of left[i, k] * (arc j -> k)           headed by j
 
-Every tree has exactly one derivation. With a single root, the root has one arc only, so gap[0, j] is the term with
-k = 0 alone. The loop over left ends i descends and, for each i, k ascends. A finished chart entry [i, k] is added at
-once to all entries [i, j] that it is part of. This runs along rows, so the compiler can vectorise it.
+Every tree has exactly one derivation. With a single root, the root has one arc only, so gap[0, j] is the term with k =
+0 alone. The loop over left ends i descends; for each i, the loop over k ascends. A finished chart entry [i, k] is added
+at once to all entries [i, j] that need the entry. The additions run along rows, so the compiler can vectorise them.
 
-Sums are in float64 weights; the weights of the heads of a token are divided by the largest. An underflow loses less
-than 1e-307, in fewer than 7^n trees, which is negligible if the total is FLOOR * 7^n or more. A sentence with a smaller
-total gets NaN and is left to log-space, which is slower and right for any scores.
+Sums are in float64 weights. For each token, the weights of the heads are divided by the largest weight. An underflow
+loses less than 1e-307, in fewer than 7^n trees, which is negligible if the total is FLOOR * 7^n or more. A sentence
+with a smaller total gets NaN and is left to log-space, which is slower and right for any scores.
 """
 
 import math
@@ -26,21 +26,23 @@ from structsparse.kernels.logspace import PLAIN, SUMS
 from structsparse.kernels.structures.chain import chunk_count
 from structsparse.kernels.structures.matrix_tree import load
 
-RIGHT, LEFT, RIGHTWARD, LEFTWARD, GAP = range(5)  # the charts
-CHARTS = 5
-FLOOR, MOST_TREES = 1e-280, 7.0  # also bounds the gradients of log Z with respect to charts by 1 / FLOOR
+RIGHT, LEFT, RIGHTWARD, LEFTWARD, GAP = range(5)  # indices of the charts
+CHARTS = 5  # number of charts
+FLOOR, MOST_TREES = 1e-280, 7.0  # a total below FLOOR * MOST_TREES^n is left to log-space
 
 
 @njit(**SUMS)
 def _add(factor, terms, k, sums, i, low):
-    """Add a row to a chart: sums[i, j] += factor * terms[k, j] for j >= low; slicing rows first would take longer."""
+    """Eisner kernel: add a multiple of a chart row to another row, sums[i, j] += factor * terms[k, j] for j >= low."""
     for j in range(low, sums.shape[1]):
         sums[i, j] += factor * terms[k, j]
 
 
 @njit(**SUMS)
 def _add_back(factor, terms, k, by_terms, by_sums, i, low):
-    """Backpropagation through `_add`: adds to the gradient in the terms, and returns the gradient in the factor."""
+    """Eisner kernel: backpropagation through `_add`; returns the gradient in the factor.
+
+    by_sums is the gradient in `sums`. The gradient in the terms is added to by_terms."""
     total = 0.0
     for j in range(low, by_sums.shape[1]):
         by_terms[k, j] += factor * by_sums[i, j]
@@ -50,7 +52,7 @@ def _add_back(factor, terms, k, by_terms, by_sums, i, low):
 
 @njit(**PLAIN)
 def _inside(n, weights, single, charts):
-    """Inside recursion of projective trees: fill charts [5, n + 1, n + 1]; returns the total weight of all trees."""
+    """Eisner kernel: inside recursion over the charts [5, n + 1, n + 1]; returns the total weight of all trees."""
     right, left, rightward, leftward, gap = charts
     charts[:] = 0.0
     for i in range(n, -1, -1):
@@ -71,7 +73,10 @@ def _inside(n, weights, single, charts):
 
 @njit(**PLAIN)
 def _outside(n, weights, single, charts, gradients, marginals):
-    """Outside recursion: fill arc marginals [n + 1, n + 1], gradients of log Z, by backpropagation of `_inside`."""
+    """Eisner kernel: outside recursion, which fills the arc marginals [n + 1, n + 1] of one sentence.
+
+    The marginals are gradients of the log-partition log Z, by backpropagation through `_inside`. `gradients` gets the
+    gradient of log Z in each chart entry."""
     right, left, rightward, leftward, _ = charts
     by_right, by_left, by_rightward, by_leftward, by_gap = gradients
     gradients[:] = 0.0
@@ -94,11 +99,11 @@ def _outside(n, weights, single, charts, gradients, marginals):
 
 @njit(**PLAIN)
 def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, marginals):
-    """Log-partition functions and marginals (`sums`) of some sentences of the batch."""
+    """Eisner kernel: log-partitions and arc marginals of the given sentences, as in `sums`."""
     space = np.empty((1 + 2 * CHARTS) * scores.shape[1] ** 2)
     for b in sentences:
         n = lengths[b]
-        tables = space[: (1 + 2 * CHARTS) * (n + 1) ** 2].reshape(-1, n + 1, n + 1)  # contiguous, for vectorisation
+        tables = space[: (1 + 2 * CHARTS) * (n + 1) ** 2].reshape(-1, n + 1, n + 1)  # contiguous, to vectorise
         weights, charts = tables[0], tables[1 : 1 + CHARTS]
         scale = load(scores[b], single, weights[1:, 1:], weights[1:, 0])
         total = _inside(n, weights, single, charts)
@@ -109,9 +114,10 @@ def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, margi
 
 @njit(parallel=True, **PLAIN)
 def sums(scores, lengths, single, with_marginals, totals, marginals):
-    """Sums over projective trees: fill totals [batch] with log Z; NaN if log Z must be computed in log-space.
+    """Eisner kernel: sums over projective trees; fills totals [batch] with the log-partition log Z of each sentence.
 
-    With `with_marginals`, also fills the arc marginals [batch, n + 1, n + 1], which are zero before."""
+    A total is NaN if log Z must be computed in log-space. If `with_marginals`, also fills the arc marginals
+    [batch, n + 1, n + 1], which must be zero before."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:  # starting threads would cost more than it saves
         _sum_chunk(range(len(lengths)), scores, lengths, single, with_marginals, totals, marginals)
@@ -125,13 +131,15 @@ def sums(scores, lengths, single, with_marginals, totals, marginals):
 
 @njit(**PLAIN)
 def room(size):
-    """Work memory of Eisner's algorithm for up to size - 1 tokens: charts, and a stack of spans."""
+    """Eisner kernel: work memory for sentences of up to size - 1 tokens, charts and a stack of spans."""
     return np.empty(CHARTS * size**2), np.empty((4 * size, 3), np.int64)
 
 
 @njit(**PLAIN)
 def _raise(score, terms, k, highest, i, low):
-    """Maximum in a chart row: highest[i, j] = max(highest[i, j], score + terms[k, j]) for j >= low."""
+    """Eisner kernel: update the maxima in a chart row for the best projective tree.
+
+    highest[i, j] = max(highest[i, j], score + terms[k, j]) for j >= low."""
     for j in range(low, highest.shape[1]):
         total = score + terms[k, j]
         highest[i, j] = total if total > highest[i, j] else highest[i, j]
@@ -139,9 +147,10 @@ def _raise(score, terms, k, highest, i, low):
 
 @njit(**PLAIN)
 def best(scores, single, heads, space):
-    """Fill heads [n + 1] with the best projective tree for scores [n + 1, n + 1]; returns whether a tree exists.
+    """Eisner kernel: fill heads [n + 1] with the best projective tree; returns whether a tree exists.
 
-    Among splits with equal scores, the earliest is taken."""
+    scores [n + 1, n + 1] are modifiers by heads. Among splits with equal scores, the earliest is taken. The tree has a
+    single root if `single`."""
     n = len(heads) - 1
     charts = space[0][: CHARTS * (n + 1) ** 2].reshape(CHARTS, n + 1, n + 1)
     right, left, rightward, leftward, gap = charts
@@ -167,7 +176,9 @@ def best(scores, single, heads, space):
 
 @njit(**PLAIN)
 def _first(highest, xs, i, ys, j, low, shift):
-    """The split point of a span: the first k >= low with xs[i, k] + ys[k + shift, j] equal to `highest`."""
+    """Eisner kernel: the split point of a span in the best projective tree.
+
+    Returns the first k >= low with xs[i, k] + ys[k + shift, j] equal to `highest`, the score of the span."""
     k = low
     while xs[i, k] + ys[k + shift, j] != highest:
         k += 1
@@ -176,7 +187,7 @@ def _first(highest, xs, i, ys, j, low, shift):
 
 @njit(**PLAIN)
 def _backtrack(n, charts, spans, heads):
-    """Backtracking: read the heads of the best tree from the charts, from the whole span to smaller spans."""
+    """Eisner kernel: read the heads of the best projective tree from the charts, from wide to narrow spans."""
     right, left, rightward, leftward, gap = charts
     heads[0], count = 0, 1
     spans[0] = RIGHT, 0, n

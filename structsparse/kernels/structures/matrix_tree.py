@@ -1,23 +1,24 @@
-"""Matrix-tree theorem: sums over all dependency trees of a sentence by an elimination without subtraction.
+"""Matrix-tree kernels: sums over all dependency trees of a sentence, by an elimination without subtraction.
 
-The total weight of the trees is a determinant. A determinant of this kind is the product of the pivots of an
-elimination that only adds, multiplies and divides nonnegative numbers. When token e is eliminated, every token that
-could take e as its head takes the possible heads of e instead, in proportion to their weights. Nothing is subtracted,
-so nothing cancels: every pivot is right to almost its last digit, however close to singular the matrix is. Ordinary
-factorisations cancel: with scores of scale 50 they keep no digit of the marginals.
+By the matrix-tree theorem, the total weight of the trees is a determinant. Such a determinant is the product of the
+pivots of an elimination that only adds, multiplies and divides nonnegative numbers. When token e is eliminated, every
+token that could take e as its head takes the possible heads of e instead, in proportion to their weights. Nothing is
+subtracted, so nothing cancels: every pivot is right to almost its last digit, however close to singular the matrix is.
+Ordinary factorisations cancel: with scores of scale 50 they keep no digit of the marginals.
 
-The share of a head is its weight divided by the weights of all heads of the token. A random walk steps from a token to
-a head of the token, with the shares as probabilities. The marginal of an arc h -> k is proportional to the weight of
-the arc times the probability that the walk from h reaches the root before k (Wilson). This needs an elimination in
-which k is the last token. So half of the tokens are eliminated and the other half is treated recursively, and vice
-versa. For all n tokens this costs about four eliminations.
+The share of a head is the weight of its arc divided by the summed weights of all heads of the token. A random walk
+steps from a token to a head of the token, with the shares as probabilities. The marginal of an arc from h to k is
+proportional to a product (Wilson). The factors are the weight of the arc and the probability that the walk from h
+reaches the root before k. The probability needs an elimination in which k is the last token. So one half of the tokens
+is eliminated and the other half is treated recursively, and vice versa. For all n tokens this costs about four
+eliminations.
 
-With a single root, arcs from the root count as infinitely small, so only trees with the fewest arcs from the root
-remain. As long as a token has another head, the shares leave the root out. The first token with no other head `closes`
-the sum: this token is below the root, and all other tokens must reach it.
+With a single root, arcs from the root count as infinitely small. So only trees with the fewest arcs from the root
+remain. As long as a token has another head, the shares leave the root out. The first eliminated token with no other
+head is the closer: this token is below the root, and all other tokens must reach it.
 
-Arithmetic is on float64 weights; the weights of the heads of a token are divided by the largest. A sentence in which a
-product could underflow gets NaN and is left to log-space, which is slower and right for any scores.
+Arithmetic is on float64 weights. For each token, the weights of the heads are divided by the largest weight. A sentence
+in which a product could underflow gets NaN and is left to log-space, which is slower and right for any scores.
 """
 
 import math
@@ -29,27 +30,30 @@ from numba import njit, prange
 from structsparse.kernels.logspace import PLAIN, SUMS, exp_below
 from structsparse.kernels.structures.chain import chunk_count
 
-TRACE, FLOOR, REACH = 1e-300, 1e-280, 690.0  # smallest product, smallest sum, largest difference of scores
+TRACE, FLOOR, REACH = 1e-300, 1e-280, 690.0  # limits: smallest product, smallest sum, largest difference of scores
 
 
 class Elimination(NamedTuple):
-    """Work memory of an elimination of n tokens; depth counts how often the set of tokens was halved."""
+    """Work memory of the matrix-tree kernel for the elimination of n tokens.
 
-    tables: np.ndarray  # [depth, n, n] weights of the heads of each token, without the root; depth 0 stays unchanged
-    exits: np.ndarray  # [depth, n] weights of the root as head
-    steps: np.ndarray  # [n, n] shares of the heads of the tokens eliminated so far, in order
-    outs: np.ndarray  # [n] shares of the root as head
-    removed: np.ndarray  # [n, 3] each eliminated token, and the range of tokens that remained
-    reach: np.ndarray  # [n] probability that a random walk from a token ends at the root
-    tasks: np.ndarray  # [depth + 1, 6] a stack of ranges still to be halved, see `_sum`
+    `depth` counts how often the set of tokens has been halved."""
+
+    tables: np.ndarray  # [depth, n, n]: weights of the heads of each token, without the root; depth 0 is the input
+    exits: np.ndarray  # [depth, n]: weight of the root as head of each token
+    steps: np.ndarray  # [n, n]: shares of the heads of each eliminated token, in the order of elimination
+    outs: np.ndarray  # [n]: share of the root as head of each eliminated token
+    removed: np.ndarray  # [n, 3]: each eliminated token, and the range of tokens that remained
+    reach: np.ndarray  # [n]: probability that a random walk from each token ends at the root
+    tasks: np.ndarray  # [depth + 1, 6]: stack of token ranges still to be halved in `_sum`
 
 
 @njit(**PLAIN)
 def load(scores, single, table, exits):
-    """Compute arc weights from scores: the weights of the heads of each token [n, n], and of the root as head [n].
+    """Matrix-tree kernel: turn the arc scores of a sentence into weights of the heads of each token.
 
-    Returns the logarithm of the divisors of the weights, NaN if scores are more than REACH apart. With a single root,
-    the weights of the root have a separate divisor, as a tree has exactly one arc from the root."""
+    table [n, n] gets the weights of tokens as heads, and exits [n] the weights of the root as head. Returns the
+    logarithm of the divisors of the weights, or NaN if scores are more than REACH apart. With a single root, the
+    weights of the root have a separate divisor, because a tree then has exactly one arc from the root."""
     n = len(exits)
     scale, tame, top = 0.0, True, -np.inf
     for m in range(n):
@@ -72,10 +76,11 @@ def load(scores, single, table, exits):
 
 @njit(**SUMS)
 def _remove(e, low, high, table, exits, step, opened):
-    """Eliminate token e; tokens low..high remain. Returns the pivot and the share of the root as head of e.
+    """Matrix-tree kernel: eliminate token e, so that the tokens low..high remain.
 
-    Fills step[low:high] with the shares of the heads of e. A pivot of zero means that no tree exists; NaN means that a
-    product could underflow."""
+    Returns the pivot and the share of the root as head of e. Fills step[low:high] with the shares of the other heads of
+    e. A pivot of zero means that no tree exists; NaN means that a product could underflow. `opened` tells whether a
+    single root is still to be found."""
     total = 0.0 if opened else exits[e]
     for h in range(low, high):
         total += table[e, h]
@@ -83,7 +88,7 @@ def _remove(e, low, high, table, exits, step, opened):
         if not opened or exits[e] == 0.0:
             return 0.0, 0.0
         total = exits[e]
-        exits[low:high] = 0.0  # a second arc from the root is not allowed
+        exits[low:high] = 0.0  # with a single root, a second arc from the root is not allowed
     out = exits[e] / total
     least, thinnest = out if out > 0.0 else np.inf, np.inf
     for h in range(low, high):
@@ -103,7 +108,9 @@ def _remove(e, low, high, table, exits, step, opened):
 
 @njit(**SUMS)
 def _expect(k, done, closer, memory, row):
-    """Fill row [n + 1] with the head marginals of token k, the last remaining token; returns False if out of range."""
+    """Matrix-tree kernel: fill row [n + 1] with the head marginals of token k, the last remaining token.
+
+    Returns False if the sum of the unnormalised marginals is out of range."""
     reach = memory.reach
     reach[k] = 0.0
     for d in range(done - 1, -1, -1):
@@ -124,9 +131,10 @@ def _expect(k, done, closer, memory, row):
 
 @njit(**PLAIN)
 def _halve(low, high, second, depth, done, closer, single, memory):
-    """Eliminate the second or the first half of tokens low..high.
+    """Matrix-tree kernel: eliminate the second or the first half of the tokens low..high.
 
-    Returns the log of the product of pivots, and the closer: the step that eliminated the token below a single root."""
+    Returns the logarithm of the product of pivots, and `closer`. `closer` is the step that eliminated the token below a
+    single root, or -1."""
     table, exits = memory.tables[depth + 1], memory.exits[depth + 1]
     table[low:high, low:high] = memory.tables[depth, low:high, low:high]
     exits[low:high] = memory.exits[depth, low:high]
@@ -147,7 +155,10 @@ def _halve(low, high, second, depth, done, closer, single, memory):
 
 @njit(**PLAIN)
 def _finish(k, depth, done, closer, with_marginals, memory, marginals):
-    """The log of the last pivot, that of the one remaining token k, or NaN; fills the head marginals of token k."""
+    """Matrix-tree kernel: the logarithm of the last pivot, or NaN if it is out of range.
+
+    The last pivot belongs to the one remaining token k. If `with_marginals`, also fills the head marginals of token k.
+    """
     last = memory.exits[depth, k]
     if with_marginals and last > 0.0 and not _expect(k, done, closer, memory, marginals[k]):
         return np.nan
@@ -156,9 +167,10 @@ def _finish(k, depth, done, closer, with_marginals, memory, marginals):
 
 @njit(**PLAIN)
 def _sum(n, single, with_marginals, memory, marginals):
-    """The log of the total weight of all dependency trees; optionally fills the marginals [n, n + 1] of the heads.
+    """Matrix-tree kernel: the logarithm of the total weight of all dependency trees of a sentence.
 
-    The row of a token is filled when it is the last remaining token."""
+    If `with_marginals`, also fills the marginals [n, n + 1] of the heads. The row of a token is filled when the token
+    is the last that remains."""
     if n == 1:
         return _finish(0, 0, 0, -1, with_marginals, memory, marginals)
     tasks = memory.tasks
@@ -191,13 +203,15 @@ def _sum(n, single, with_marginals, memory, marginals):
 
 @njit(**PLAIN)
 def _depths(n):
-    """The number of weight tables that repeated halving of n tokens needs."""
+    """Matrix-tree kernel: the number of weight tables that repeated halving of n tokens needs."""
     return 2 + int(np.ceil(np.log2(max(n, 1))))
 
 
 @njit(**PLAIN)
 def _memory_for(n, space):
-    """Work memory of an elimination of n tokens, in contiguous slices of a flat array, for vectorisation."""
+    """Matrix-tree kernel: work memory for the elimination of n tokens.
+
+    Tables are contiguous slices of the flat array `space`, for vectorisation."""
     depths = _depths(n)
     steps, end = depths * n * n, (depths + 1) * n * n
     tables, exits = space[:steps].reshape(depths, n, n), np.empty((depths, n))
@@ -207,7 +221,7 @@ def _memory_for(n, space):
 
 @njit(**PLAIN)
 def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, marginals):
-    """Log-partition functions and marginals (`sums`) of some sentences of the batch."""
+    """Matrix-tree kernel: log-partitions and arc marginals of the given sentences, as in `sums`."""
     longest = scores.shape[1] - 1
     space = np.empty((_depths(longest) + 1) * longest**2)
     for b in sentences:
@@ -223,9 +237,10 @@ def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, margi
 
 @njit(parallel=True, **PLAIN)
 def sums(scores, lengths, single, with_marginals, totals, marginals):
-    """Sums over all dependency trees: fill totals [batch] with log Z; NaN if log Z must be computed in log-space.
+    """Matrix-tree kernel: sums over all dependency trees; fills totals [batch] with log-partitions log Z.
 
-    With `with_marginals`, also fills the arc marginals [batch, n + 1, n + 1], which are zero before."""
+    A total is NaN if log Z must be computed in log-space. If `with_marginals`, also fills the arc marginals
+    [batch, n + 1, n + 1], which must be zero before."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:  # starting threads would cost more than it saves
         _sum_chunk(range(len(lengths)), scores, lengths, single, with_marginals, totals, marginals)

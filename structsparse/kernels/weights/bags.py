@@ -1,9 +1,9 @@
 """Kernels of a weight table with a bag of rows per token: sums of rows, and SGD and AdaGrad updates of rows.
 
-The bag of a token is the set of table rows of its active features. The gradient of the table is X'R: R holds one
-residual row per token, and X says which table rows are in the bag of each token. The gradient is applied without being
-formed. Rows lie scattered in memory, so the cost is cache misses. While a token is processed, rows of a token about
-`AHEAD` occurrences later are prefetched.
+The bag of a token is the set of table rows of its active features. An occurrence is one row in one bag. The gradient of
+the loss with respect to the table is X'R. R holds one residual row per token, and X tells which table rows are in the
+bag of each token. The gradient is applied without being formed. Rows lie scattered in memory, so the cost is cache
+misses. While a token is processed, the rows of a token about `AHEAD` occurrences later are prefetched.
 
 Each thread owns a range of rows and goes over all tokens. So no two threads write the same row, and the result does not
 depend on the number of threads. The rows of a token ascend, as each feature template has a block of rows.
@@ -20,8 +20,8 @@ from numba.extending import intrinsic
 
 from structsparse.kernels.vectors import prefetch
 
-AHEAD = 96  # occurrences to prefetch in advance
-ROWS_AHEAD = 32  # rows to prefetch in advance in AdaGrad, where each row occurs once
+AHEAD = 96  # number of occurrences by which rows are prefetched in advance
+ROWS_AHEAD = 32  # number of rows by which AdaGrad prefetches in advance; AdaGrad visits each touched row once
 PLAIN = {"cache": True, "nogil": True}
 
 
@@ -29,14 +29,14 @@ PLAIN = {"cache": True, "nogil": True}
 
 
 def prefetcher(writing: int):
-    """Make a function (array, place) that prefetches the cache line of array[place], to read it or to write to it."""
+    """Weight bags kernel: make a function (array, place) that prefetches array[place], to read it or write to it."""
 
     @intrinsic
     def fetch(typingctx, array, place):
-        """The numba signature and the code generator of the prefetch."""
+        """Weight bags kernel: the numba signature and the code generator of a prefetch."""
 
         def generate(context, builder, signature, arguments):
-            """Emit the prefetch of array[place]."""
+            """Weight bags kernel: emit the LLVM prefetch of array[place]."""
             data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
             prefetch(builder, builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer()), writing)
             return context.get_dummy_value()
@@ -47,11 +47,14 @@ def prefetcher(writing: int):
 
 
 def _row_fetcher(fetch):
-    """Make a function that prefetches a row of a flat table, from a function that prefetches an entry."""
+    """Weight bags kernel: make a function that prefetches a table row, from a function that prefetches an entry."""
 
     @njit(inline="always")
     def fetch_row(flat, start, width):
-        """Prefetch the first two cache lines and the last cache line of a row; the hardware fetches those between."""
+        """Weight bags kernel: prefetch the first two cache lines and the last cache line of a table row.
+
+        The hardware prefetches the cache lines between.
+        """
         fetch(flat, start)
         fetch(flat, start + np.uint64(64 // flat.itemsize))
         fetch(flat, start + width - np.uint64(1))
@@ -60,14 +63,17 @@ def _row_fetcher(fetch):
 
 
 def _lanes(formula, count: int):
-    """Make a SIMD operation on `count` consecutive entries of each array; results go to the first arrays."""
+    """Weight bags kernel: make an operation on `count` consecutive entries of table rows, as one LLVM vector.
+
+    The formula maps one vector per array to the results, which are stored in the first arrays.
+    """
 
     @intrinsic
     def work(typingctx, arrays, starts, done, numbers):
-        """The numba signature and the code generator of the operation."""
+        """Weight bags kernel: the numba signature and the code generator of an operation on entries of table rows."""
 
         def generate(context, builder, signature, arguments):
-            """Emit loads, the formula, and stores of its results."""
+            """Weight bags kernel: emit loads of entries of table rows, the formula, and stores of the results."""
             kinds = signature.args[0]
             vector = ir.VectorType(context.get_data_type(kinds[0].dtype), count)
             size = kinds[0].dtype.bitwidth // 8
@@ -89,21 +95,22 @@ def _lanes(formula, count: int):
 
 
 def _spread(builder, scalar, vector):
-    """Emit an LLVM vector with the same number in all lanes."""
+    """Weight bags kernel: emit an LLVM vector with the same number in all lanes."""
     empty, lane = ir.Constant(vector, ir.Undefined), ir.IntType(32)
     first = builder.insert_element(empty, scalar, lane(0))
     return builder.shuffle_vector(first, empty, ir.Constant(ir.VectorType(lane, vector.count), [0] * vector.count))
 
 
 def on_rows(formula):
-    """Make a function that applies a formula to whole rows: flat arrays, and the start of a row in each array.
+    """Weight bags kernel: make a function that applies a formula to whole table rows.
 
-    For 22 labels a compiler makes a vector of 16, then single entries; here there are vectors of 16, 4 and 2."""
+    The function takes flat arrays and the start of a row in each array. For rows of 22 labels, a compiler makes a
+    vector of 16 and then single entries; here there are vectors of 16, 4 and 2."""
     sixteen, eight, four, two, one = (_lanes(formula, count) for count in (16, 8, 4, 2, 1))
 
     @njit(inline="always")
     def work(width, arrays, starts, numbers):
-        """Apply the formula to rows of `width` entries, in vectors of 16, 8, 4, 2 and 1."""
+        """Weight bags kernel: apply the formula to table rows of `width` entries, in vectors of 16, 8, 4, 2 and 1."""
         done = np.uint64(0)
         while done + np.uint64(16) <= width:
             sixteen(arrays, starts, done, numbers)
@@ -124,7 +131,7 @@ def on_rows(formula):
 
 
 def _root(builder, vector):
-    """Emit the square root of a vector, lane by lane."""
+    """Weight bags kernel: emit the square root of a vector, lane by lane, for AdaGrad."""
     bits = 32 if isinstance(vector.type.element, ir.FloatType) else 64
     kind = ir.FunctionType(vector.type, [vector.type])
     name = f"llvm.sqrt.v{vector.type.count}f{bits}"
@@ -132,7 +139,7 @@ def _root(builder, vector):
 
 
 def _adagrad(build, weight, history, gradient, rate, eps):
-    """Emit the AdaGrad step of a vector of weights: the new weights and the new sums of squared gradients."""
+    """Weight bags kernel: emit the AdaGrad step of a vector: new weights and new sums of squared gradients."""
     history = build.fadd(history, build.fmul(gradient, gradient))
     step = build.fdiv(build.fmul(rate, gradient), build.fadd(_root(build, history), eps))
     return build.fsub(weight, step), history
@@ -142,7 +149,7 @@ _fetch_entry_to_write = prefetcher(writing=1)
 fetch_row, fetch_row_to_write = _row_fetcher(prefetcher(writing=0)), _row_fetcher(_fetch_entry_to_write)
 _copy_row = on_rows(lambda build, to, row: [row])
 add_row = on_rows(lambda build, to, row: [build.fadd(to, row)])
-# Rows are added one after the other, so that the sum stays bitwise equal if rows of zeros are left out.
+# Rows are added one after the other, so that the sum has the same bits if rows of zeros are left out.
 _add_two_rows = on_rows(lambda build, to, row, other: [build.fadd(build.fadd(to, row), other)])
 subtract_row = on_rows(lambda build, to, row, rate: [build.fsub(to, build.fmul(rate, row))])
 _adagrad_row = on_rows(_adagrad)
@@ -153,9 +160,9 @@ _adagrad_row = on_rows(_adagrad)
 
 @njit(**PLAIN)
 def prefetch_distance(offsets, token):
-    """The number of occurrences between the row of an occurrence and the row to prefetch at the same time.
+    """Weight bags kernel: the number of occurrences from the current row to the row that is prefetched.
 
-    Both rows stand at the same place of their tokens, so they belong to the same feature template and thread."""
+    Both rows stand at the same place of their tokens, so both belong to the same feature template and thread."""
     last = len(offsets) - 1
     tokens = 1 + AHEAD * last // (offsets[last] + 1)
     return offsets[min(token + tokens, last)] - offsets[token]
@@ -163,7 +170,7 @@ def prefetch_distance(offsets, token):
 
 @njit(parallel=True, **PLAIN)
 def total(ids, offsets, table, sums, threads):
-    """Sums of bags of rows: sums[token] += the table rows of the token.
+    """Weight bags kernel: sums of bags, sums[token] += the table rows in the bag of the token.
 
     ids [occurrences], offsets [tokens + 1], table [rows, labels], sums [tokens, labels]"""
     width = np.uint64(table.shape[1])
@@ -173,7 +180,7 @@ def total(ids, offsets, table, sums, threads):
         for token in range(tokens * thread // threads, tokens * (thread + 1) // threads):
             ahead, end, here = prefetch_distance(offsets, token), offsets[token + 1], np.uint64(token) * width
             place = offsets[token]
-            while place + 1 < end:  # two rows at once, so that sums are read and written half as often
+            while place + 1 < end:  # adding two rows at once halves the reads and writes of sums
                 left, right = np.uint64(ids[place]) * width, np.uint64(ids[place + 1]) * width
                 if place + ahead + 1 < last:
                     fetch_row(flat, np.uint64(ids[place + ahead]) * width, width)
@@ -185,7 +192,10 @@ def total(ids, offsets, table, sums, threads):
 
 
 def owners(ids: np.ndarray) -> np.ndarray:
-    """Bounds [threads + 1] of the range of table rows of each thread, each with about equally many occurrences."""
+    """Weight bags kernel: bounds [threads + 1] of the range of table rows that each thread owns.
+
+    The ranges have about equally many occurrences.
+    """
     threads = numba.get_num_threads()
     bounds = np.zeros(threads + 1, np.int64)
     bounds[threads] = np.iinfo(np.int32).max
@@ -197,7 +207,7 @@ def owners(ids: np.ndarray) -> np.ndarray:
 
 @njit(parallel=True, **PLAIN)
 def subtract(ids, offsets, residuals, table, rate, bounds):
-    """SGD step of a weight table: table[row] -= rate * sum of the residuals of the tokens whose bag has the row.
+    """Weight bags kernel: SGD step, table[row] -= rate * sum of the residuals of the tokens with the row in the bag.
 
     ids [occurrences], offsets [tokens + 1], residuals [tokens, labels], table [rows, labels]"""
     width = np.uint64(table.shape[1])
@@ -220,9 +230,11 @@ def subtract(ids, offsets, residuals, table, rate, bounds):
 
 @njit(**PLAIN)
 def gather(ids, offsets, residuals, low, high, slot, rows, sources, sums):
-    """Gather the gradient of the touched rows in [low, high); returns the number of touched rows.
+    """Weight bags kernel: add up the gradient of each touched table row in [low, high).
 
-    sources [touched]: the token, if a single token touched the row; else -1 - k, where sums[k] is the gradient"""
+    Returns the number of touched rows. A row is touched if it is in a bag. sources [touched] is the token if the row is
+    in a single bag, and the gradient is the residual of this token. Otherwise sources is -1 - k, where sums[k] is the
+    gradient."""
     width = np.uint64(residuals.shape[1])
     sum_flat, residual_flat = sums.reshape(-1), residuals.reshape(-1)
     last, touched, repeated = len(ids), 0, 0
@@ -252,7 +264,10 @@ def gather(ids, offsets, residuals, low, high, slot, rows, sources, sums):
 
 @njit(**PLAIN)
 def _adagrad_rows(rows, sources, sums, residuals, slot, table, squares, rate, eps):
-    """AdaGrad steps of the touched rows, whose gradients `gather` has collected; resets `slot` to -1."""
+    """Weight bags kernel: AdaGrad steps of the touched table rows, whose gradients `gather` has collected.
+
+    The kernel resets `slot` to -1.
+    """
     width = np.uint64(table.shape[1])
     weights, history = table.reshape(-1), squares.reshape(-1)
     sum_flat, residual_flat = sums.reshape(-1), residuals.reshape(-1)
@@ -274,10 +289,10 @@ def _adagrad_rows(rows, sources, sums, residuals, slot, table, squares, rate, ep
 
 @njit(parallel=True, **PLAIN)
 def adagrad(ids, offsets, residuals, table, squares, rate, eps, bounds, slot):
-    """AdaGrad step of a weight table, on touched rows only.
+    """Weight bags kernel: AdaGrad step of a weight table, on touched rows only.
 
-    squares += gradient^2; table -= rate * gradient / (sqrt(squares) + eps).
-    slot: int32 [rows], the index of a row among the touched rows; all -1 before and after a call."""
+    squares += gradient^2; table -= rate * gradient / (sqrt(squares) + eps). slot (int32 [rows]) is the index of a row
+    among the touched rows; it is all -1 before and after a call."""
     for thread in prange(len(bounds) - 1):
         low, high = bounds[thread], bounds[thread + 1]
         most = 0

@@ -1,4 +1,4 @@
-"""Hash table of weights by 64-bit keys, with open addressing.
+"""Kernels of a key table: a hash table of weights by 64-bit feature keys, with open addressing.
 
 The high bits of a key give the first slot to try; the low half of the key is the tag that the slot stores. Tag and
 weight lie side by side, so a look-up costs one cache miss, or none if the slot has been prefetched in time. A separate
@@ -17,15 +17,18 @@ from structsparse.kernels.logspace import PLAIN
 from structsparse.kernels.weights.bags import prefetcher
 
 LEAST = 1024  # slots of the smallest table
-LOAD = 0.4  # largest share of slots in use: in a fuller table, look-ups probe several slots
-SPARE = 1.5  # a new table has room for so many times the rows that it holds
-AHEAD = 16  # keys to prefetch in advance
+LOAD = 0.4  # largest share of slots in use; in a fuller table, look-ups would probe several slots
+SPARE = 1.5  # room of a new table, as a multiple of the rows that it holds
+AHEAD = 16  # number of keys by which slots are prefetched in advance
 _ONE, _HALF, _LOW = np.uint64(1), np.uint64(32), np.uint64(0xFFFFFFFF)
 fetch, fetch_to_write = prefetcher(writing=0), prefetcher(writing=1)
 
 
 class Slots(NamedTuple):
-    """Slots of a hash table: slot i has the tag tags[2 * i], 0 if empty, and the weight weights[2 * i + 1]."""
+    """Key table kernels: slots of a hash table; slot i has the tag tags[2 * i] and the weight weights[2 * i + 1].
+
+    The tag of an empty slot is 0.
+    """
 
     tags: np.ndarray  # uint32 [2 * slots]
     weights: np.ndarray  # float32 [2 * slots], the same memory as `tags`
@@ -34,7 +37,7 @@ class Slots(NamedTuple):
 
 
 def slots_for(held: int) -> Slots:
-    """Make an empty hash table with room for `held` rows and some spare rows."""
+    """Key table kernels: make an empty hash table with room for `held` rows and some more."""
     count = max(LEAST, int(SPARE * held / LOAD) + 1)
     cells = np.empty(count, np.uint64)
     cells[:] = 0
@@ -42,32 +45,32 @@ def slots_for(held: int) -> Slots:
 
 
 def room(slots: Slots) -> int:
-    """The number of rows that a hash table has room for."""
+    """Key table kernels: the number of rows that the hash table has room for."""
     return int(LOAD * len(slots.rows))
 
 
 @njit(inline="always")
 def first_slot(slots, key):
-    """The first slot to try for a key: the high half of the key, scaled to the number of slots."""
+    """Key table kernel: the first slot to try for a key, the high half of the key scaled to the number of slots."""
     return ((key >> _HALF) * slots.count) >> _HALF
 
 
 @njit(inline="always")
 def _next(slots, i):
-    """The slot that linear probing tries after slot i, cyclically."""
+    """Key table kernel: the slot that linear probing tries after slot i, cyclically."""
     return i + _ONE if i + _ONE < slots.count else np.uint64(0)
 
 
 @njit(inline="always")
 def tag_of(key):
-    """The tag of a key: the low half of the key, with 1 in place of 0."""
+    """Key table kernel: the tag of a key, which is the low half of the key, with 1 in place of 0."""
     low = np.uint32(key & _LOW)
     return np.uint32(low + (low == 0))
 
 
 @njit(inline="always")
 def weigh(slots, key):
-    """Look up the weight of a key; 0 if the table has no weight for the key."""
+    """Key table kernel: look up the weight of a key; 0 if the table has no such key."""
     tag, i = tag_of(key), first_slot(slots, key)
     while True:
         tag_there = slots.tags[i << _ONE]
@@ -80,7 +83,7 @@ def weigh(slots, key):
 
 @njit(inline="always")
 def fetch_row(slots, key):
-    """Prefetch the first slot of a key and the row number of the slot, for writing."""
+    """Key table kernel: prefetch the first slot of a key, and the row number of the slot, for writing."""
     i = first_slot(slots, key)
     fetch_to_write(slots.tags, i << _ONE)
     fetch_to_write(slots.rows, i)
@@ -88,9 +91,9 @@ def fetch_row(slots, key):
 
 @njit(**PLAIN)
 def find(slots, keys, key):
-    """Find the slot of a key, or else the empty slot for it; also returns whether the key is present.
+    """Key table kernel: find the slot of a key, or else the empty slot for the key.
 
-    keys [rows]: the full key of each row."""
+    Also returns whether the key is present. keys [rows] holds the full key of each row."""
     tag, i = tag_of(key), first_slot(slots, key)
     while True:
         tag_there = slots.tags[i << _ONE]
@@ -103,13 +106,13 @@ def find(slots, keys, key):
 
 @njit(**PLAIN)
 def put(slots, i, key, row):
-    """Put a key and the number of its row in slot i."""
+    """Key table kernel: put a key and its row number in slot i."""
     slots.tags[i << _ONE], slots.rows[i] = tag_of(key), row
 
 
 @njit(**PLAIN)
 def fill(slots, keys, table):
-    """Insert keys [rows], all different, and the weights `table` [rows] into an empty hash table."""
+    """Key table kernel: insert distinct keys [rows] and the weights `table` [rows] into an empty hash table."""
     for row in range(len(keys)):
         if row + AHEAD < len(keys):
             fetch_row(slots, keys[row + AHEAD])
@@ -122,7 +125,7 @@ def fill(slots, keys, table):
 
 @njit(**PLAIN)
 def pour(slots, table):
-    """Copy the weights `table` [rows] into the slots in use."""
+    """Key table kernel: copy the weights of rows, `table` [rows], to the slots in use of the hash table."""
     for i in range(len(slots.rows)):
         if slots.tags[2 * i] != 0:
             slots.weights[2 * i + 1] = table[slots.rows[i]]
@@ -130,7 +133,7 @@ def pour(slots, table):
 
 @njit(**PLAIN)
 def collect(slots, table):
-    """Copy the weights of the slots in use to `table` [rows]."""
+    """Key table kernel: copy the weights of the slots in use of the hash table to `table` [rows]."""
     for i in range(len(slots.rows)):
         if slots.tags[2 * i] != 0:
             table[slots.rows[i]] = slots.weights[2 * i + 1]
@@ -138,6 +141,6 @@ def collect(slots, table):
 
 @njit(**PLAIN)
 def look_up(slots, keys, results):
-    """Look up the weights of many keys: results [keys] = weight of each key, 0 if absent."""
+    """Key table kernel: look up the weights of many keys in the hash table; results [keys] is 0 for absent keys."""
     for k in range(len(keys)):
         results[k] = weigh(slots, keys[k])

@@ -1,7 +1,8 @@
 """Kernels of sparse weight tables with one weight per observed (feature, label) pair: pairs, sums, gradients.
 
 A row is a feature. Row r has the pairs offsets[r] : offsets[r + 1], with offsets int64 [rows + 1]. labels [pairs] holds
-the label of each pair. A living row has a nonzero weight.
+the label of each pair. A living row has a nonzero weight. The bag of a token holds the rows of its features; ids and
+offsets [tokens + 1] of bags list the rows token by token. An occurrence is one row in one bag.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from numba import njit
 
 from structsparse.kernels.weights.bags import PLAIN, add_row, fetch_row
 
-AHEAD = 48  # occurrences to prefetch in advance
-FREQUENT = 32  # rows with so many occurrences are summed token by token, as their sums stay in the CPU cache
-WORD = 64  # labels in one bit mask
+AHEAD = 48  # number of occurrences by which rows are prefetched in advance
+FREQUENT = 32  # from this number of occurrences on, a row is frequent; the sums of all frequent rows fit the CPU cache
+WORD = 64  # bits of a mask, one bit per label
 
 
 # --- search for the observed pairs
@@ -21,7 +22,10 @@ WORD = 64  # labels in one bit mask
 
 @njit(**PLAIN)
 def mark(ids, offsets, gold, seen):
-    """Mark pairs: set bit `label` of seen [rows, words] (uint64) for each row active at a token with the label."""
+    """Observed pairs kernel: mark each (row, label) pair of a token that has the row in its bag and the gold label.
+
+    Bit `label` of seen [rows, words] (uint64) is set.
+    """
     for token in range(len(gold)):
         word, bit = gold[token] // WORD, np.uint64(1) << np.uint64(gold[token] % WORD)
         for place in range(offsets[token], offsets[token + 1]):
@@ -30,7 +34,7 @@ def mark(ids, offsets, gold, seen):
 
 @njit(**PLAIN)
 def count(seen, counts):
-    """Count the observed labels: counts [rows] += number of labels observed with each row."""
+    """Observed pairs kernel: counts [rows] += number of labels observed with each row, from the bits of `seen`."""
     for row in range(len(seen)):
         for word in range(seen.shape[1]):
             bits = seen[row, word]
@@ -41,7 +45,7 @@ def count(seen, counts):
 
 @njit(**PLAIN)
 def spell(seen, labels):
-    """List the observed labels: labels [pairs] = the labels of each row, ascending, row after row."""
+    """Observed pairs kernel: labels [pairs] = the labels observed with each row, ascending, row after row."""
     place = 0
     for row in range(len(seen)):
         for word in range(seen.shape[1]):
@@ -56,9 +60,10 @@ def spell(seen, labels):
 
 @njit(**PLAIN)
 def by_row(ids, offsets, counts, starts, tokens):
-    """Invert the bags: tokens[starts[row] : starts[row + 1]] = tokens at which the row is active, ascending.
+    """Observed pairs kernel: invert the bags, to the tokens at which each row is active.
 
-    counts [rows]: the number of tokens of each row; a row with 0 is skipped."""
+    The tokens of a row are tokens[starts[row] : starts[row + 1]], ascending. counts [rows] is the number of tokens of
+    each row; a row with 0 is skipped."""
     starts[0] = 0
     for row in range(len(counts)):
         starts[row + 1] = starts[row] + counts[row]
@@ -71,12 +76,15 @@ def by_row(ids, offsets, counts, starts, tokens):
                 end[row] += 1
 
 
-# --- sums: rows with a nonzero weight are copied to a dense table first, so that rows are added as SIMD vectors
+# --- sums: living rows are first copied to a dense table, so that rows are added as SIMD vectors
 
 
 @njit(**PLAIN)
 def number_living(values, offsets, numbers):
-    """Number the living rows, which have a nonzero weight: numbers [rows], from 1 on, else 0; returns the highest."""
+    """Observed pairs kernel: number the living rows, which have a nonzero weight; returns the highest number.
+
+    numbers [rows] counts from 1, and is 0 for other rows. values [pairs] are the weights.
+    """
     living = 0
     for row in range(len(numbers)):
         lives = False
@@ -89,7 +97,11 @@ def number_living(values, offsets, numbers):
 
 @njit(**PLAIN)
 def lay_out(values, offsets, labels, numbers, table):
-    """Copy the weights of the living rows to a dense table [living + 1, labels], which is zero before."""
+    """Observed pairs kernel: copy the weights of the living rows to a dense table [living + 1, labels].
+
+    The table is zero before. values [pairs] are the weights, and numbers [rows] the rows of the dense table, 0 for
+    none.
+    """
     for row in range(len(numbers)):
         if numbers[row]:
             for place in range(offsets[row], offsets[row + 1]):
@@ -98,7 +110,10 @@ def lay_out(values, offsets, labels, numbers, table):
 
 @njit(**PLAIN)
 def total(ids, offsets, numbers, table, sums):
-    """Sums of bags: sums [tokens, labels] += rows of the dense table of `lay_out`, ascending for each token."""
+    """Observed pairs kernel: sums of bags, sums [tokens, labels] += the rows of the dense table that `lay_out` fills.
+
+    The rows of each token are added in ascending order.
+    """
     width = np.uint64(table.shape[1])
     flat, out = table.reshape(-1), sums.reshape(-1)
     for token in range(len(offsets) - 1):
@@ -114,7 +129,10 @@ def total(ids, offsets, numbers, table, sums):
 
 @njit(**PLAIN)
 def gradient_of_tokens(ids, offsets, residuals, pair_offsets, labels, gradient):
-    """Gradient of pair weights, for a few sentences: gradient [pairs] += residuals, token after token."""
+    """Observed pairs kernel: gradient of the loss with respect to pair weights, for a few sentences.
+
+    For each token and each row in its bag, gradient [pairs] += the residual of the token at the label of the pair.
+    """
     for token in range(len(offsets) - 1):
         residual = residuals[token]
         for k in range(offsets[token], offsets[token + 1]):
@@ -124,9 +142,10 @@ def gradient_of_tokens(ids, offsets, residuals, pair_offsets, labels, gradient):
 
 @njit(**PLAIN)
 def gradient_of_frequent(ids, offsets, rows, residuals, pair_offsets, labels, gradient):
-    """Gradient of pair weights for the frequent rows, token after token; sums of frequent rows stay in the CPU cache.
+    """Observed pairs kernel: gradient of the loss with respect to pair weights of frequent rows.
 
-    ids[offsets[token] : offsets[token + 1]]: the frequent rows active at a token, as indices into `rows`."""
+    Residuals are added token after token. The sums of frequent rows stay in the CPU cache. ids[offsets[token] :
+    offsets[token + 1]] are the frequent rows active at a token, as indices into `rows`."""
     width = np.uint64(residuals.shape[1])
     table = np.zeros((len(rows), residuals.shape[1]), residuals.dtype)
     flat, sums = residuals.reshape(-1), table.reshape(-1)
@@ -141,7 +160,11 @@ def gradient_of_frequent(ids, offsets, rows, residuals, pair_offsets, labels, gr
 
 @njit(**PLAIN)
 def gradient_of_rare(starts, tokens, residuals, pair_offsets, labels, gradient):
-    """Gradient of pair weights for the rare rows, row after row; `by_row` gives the tokens of each row."""
+    """Observed pairs kernel: gradient of the loss with respect to pair weights of rare rows.
+
+    Residuals are added row after row. `starts` and `tokens` give the tokens at which each row is active, as `by_row`
+    computes them.
+    """
     width = np.uint64(residuals.shape[1])
     flat, sums = residuals.reshape(-1), np.empty(residuals.shape[1], residuals.dtype)
     last = len(tokens)

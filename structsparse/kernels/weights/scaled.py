@@ -1,14 +1,14 @@
-"""Kernels of weight tables stored with one factor per group of rows, so that a group lasso prox costs O(groups).
+"""Kernels of scaled weight tables, with one factor per group of rows, so that a group lasso prox costs O(groups).
 
 Group g is a block of consecutive rows of a table W and has the weights factors[g] * W[rows of g]. The squared norm
 `squares[g]` of the weights is kept up to date. So the shrinkage of a group takes two multiplications, whatever the size
 of the group.
 
-A step lists the rows that it touches in `touched[rows[g]:]`; `counts[g]` is the number of listed rows. When the prox
-sets a group to zero, the listed rows are set to zero. If the list is as long as the group, all rows of the group count
-as touched, so zeroing costs no more than touching. `doubt[g]` bounds the rounding error of `squares[g]`; if the bound
-gets too large, the norm is computed from the rows. Each thread has whole groups, so the result does not depend on the
-number of threads.
+A step lists the rows that it touches in touched[rows[g]:]; counts[g] is the number of listed rows. When the prox sets a
+group to zero, the listed rows are set to zero. If the list is as long as the group, all rows of the group count as
+touched, so zeroing costs no more than touching. doubt[g] bounds the rounding error of squares[g]; if the bound gets too
+large, the norm is computed from the rows. Each thread has whole groups, so the result does not depend on the number of
+threads.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from structsparse.kernels.weights.bags import (
     subtract_row,
 )
 
-WALK = 8  # so many groups are tried one by one before a binary search
-SMALL = 2.0**-60  # smaller factors are multiplied into the rows, long before 1 / factor overflows in float32
-DOUBT = 1e-10  # allowed relative rounding error of a squared norm: thousands of steps at worst
-EPS = 2.0**-52
+WALK = 8  # number of groups that `_group` tries one by one before a binary search
+SMALL = 2.0**-60  # factors below this are multiplied into the rows, long before 1 / factor overflows in float32
+DOUBT = 1e-10  # largest relative rounding error of a squared norm; reached only after thousands of steps
+EPS = 2.0**-52  # relative rounding error of a float64 operation
 PLAIN = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
 def _scaled_sum(build, to, row, factor):
-    """Emit LLVM code for: to + factor * row."""
+    """Scaled weights kernel: emit LLVM code for to + factor * row."""
     return [build.fadd(to, build.fmul(factor, row))]
 
 
 def _two_scaled_sums(build, to, row, other, factor, next_factor):
-    """Emit LLVM code for: to + factor * row + next_factor * other."""
+    """Scaled weights kernel: emit LLVM code for to + factor * row + next_factor * other."""
     return [build.fadd(build.fadd(to, build.fmul(factor, row)), build.fmul(next_factor, other))]
 
 
@@ -50,7 +50,7 @@ _add_two_scaled_rows = on_rows(_two_scaled_sums)
 
 @njit(**PLAIN)
 def _group(rows, group, row):
-    """The index of the group of a row; the search begins at `group`."""
+    """Scaled weights kernel: the index of the group that has a row; the search begins at the index `group`."""
     if row >= rows[group]:
         for _ in range(WALK):
             if row < rows[group + 1]:
@@ -63,7 +63,7 @@ def _group(rows, group, row):
 
 @njit(parallel=True, **PLAIN)
 def total(ids, offsets, table, factors, rows, sums, threads):
-    """Sums of bags of a scaled table: sums[token] += the rows of the token, each times the factor of its group.
+    """Scaled weights kernel: sums of bags, sums[token] += the rows of the token, each times the factor of its group.
 
     ids [occurrences], offsets [tokens + 1], table [rows, labels], factors [groups], rows [groups + 1] where each group
     begins, sums [tokens, labels]"""
@@ -91,15 +91,21 @@ def total(ids, offsets, table, factors, rows, sums, threads):
 
 
 def owners(ids: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Row bounds [threads + 1] of the groups of each thread, with about equally many occurrences per thread."""
+    """Scaled weights kernel: row bounds [threads + 1] of the groups of each thread.
+
+    Threads have about equally many occurrences of rows in bags.
+    """
     bounds = bags.owners(ids)
     bounds[1:-1] = rows[np.searchsorted(rows[:-1], bounds[1:-1]).clip(max=len(rows) - 2)]
     return bounds
 
 
-@njit(inline="always")  # inlined, as a call would pass a dozen arrays for each row
+@njit(inline="always")  # inlined, as a call per row would pass a dozen arrays
 def _change_row(flat, steps, start, source, width, rate, group, row, factors, squares, doubt, rows, touched, counts):
-    """Update one row: W[row] -= rate / factor * residual; also updates the norm and touched rows of the group."""
+    """Scaled weights kernel: update one row, W[row] -= rate / factor * residual.
+
+    The squared norm, its error bound and the list of touched rows of the group are updated, too.
+    """
     factor = factors[group]
     begin, end = np.intp(start), np.intp(start + width)
     before = vectors.square_sum(flat, begin, end, ())
@@ -114,10 +120,10 @@ def _change_row(flat, steps, start, source, width, rate, group, row, factors, sq
 
 @njit(parallel=True, **PLAIN)
 def subtract(ids, offsets, residuals, table, rate, factors, squares, doubt, rows, touched, counts, bounds):
-    """SGD step of a scaled table: factors * W -= rate * X'R, on the touched rows only.
+    """Scaled weights kernel: SGD step factors * W -= rate * X'R on the touched rows only.
 
-    ids [occurrences], offsets [tokens + 1], residuals R [tokens, labels], table W [rows, labels]; the other arguments
-    are described at the head of this file."""
+    X tells which rows are in the bag of each token. ids [occurrences], offsets [tokens + 1], residuals R [tokens,
+    labels], table W [rows, labels]; the other arguments are described at the head of this file."""
     width = np.uint64(table.shape[1])
     flat, steps = table.reshape(-1), residuals.reshape(-1)
     last = len(ids)
@@ -144,10 +150,10 @@ def subtract(ids, offsets, residuals, table, rate, factors, squares, doubt, rows
 def adagrad(
     ids, offsets, residuals, table, history, lr, eps, factors, squares, doubt, rows, touched, counts, bounds, slot
 ):
-    """AdaGrad step of a scaled table, with one step size per group, on the touched rows only.
+    """Scaled weights kernel: AdaGrad step with one step size per group of rows, on the touched rows only.
 
-    history[g] += |gradient of g|^2; factors * W -= lr * gradient / (sqrt(history[g]) + eps).
-    slot: int32 [rows], all -1 before and after a call."""
+    history[g] += |gradient of g|^2; factors * W -= lr * gradient / (sqrt(history[g]) + eps). slot (int32 [rows]) is
+    work memory, all -1 before and after a call."""
     width = np.uint64(table.shape[1])
     flat, residual_flat = table.reshape(-1), residuals.reshape(-1)
     for thread in prange(len(bounds) - 1):
@@ -180,7 +186,7 @@ def adagrad(
 
 @njit(**PLAIN)
 def shrink(table, thresholds, factors, squares, doubt, rows, touched, counts):
-    """Group lasso prox of a scaled table: shrink the norm of group g by thresholds[g], or set the group to zero."""
+    """Scaled weights kernel: group lasso prox, which shortens group g by thresholds[g] or sets it to zero."""
     flat, width = table.reshape(-1), table.shape[1]
     for g in range(thresholds.size):
         threshold = thresholds[g]
@@ -203,14 +209,14 @@ def shrink(table, thresholds, factors, squares, doubt, rows, touched, counts):
 
 @njit(**PLAIN)
 def measure(flat, width, g, factors, squares, doubt, rows):
-    """Compute the squared norm squares[g] of group g from the rows of the group."""
+    """Scaled weights kernel: compute the squared norm squares[g] of the weights of group g from its rows."""
     total = vectors.square_sum(flat, rows[g] * width, rows[g + 1] * width, ())
     squares[g], doubt[g] = factors[g] * factors[g] * total, 0.0
 
 
 @njit(**PLAIN)
 def fold(flat, width, g, factors, squares, doubt, rows):
-    """Multiply the factor of group g into the rows of the group, and set the factor to 1."""
+    """Scaled weights kernel: multiply the factor of group g into the rows of the group, and set the factor to 1."""
     if factors[g] != 1:
         vectors.multiply(flat, rows[g] * width, rows[g + 1] * width, (flat.dtype.type(factors[g]),))
         factors[g] = 1.0
@@ -219,14 +225,14 @@ def fold(flat, width, g, factors, squares, doubt, rows):
 
 @njit(**PLAIN)
 def fold_all(table, factors, squares, doubt, rows):
-    """Multiply the factors of all groups into the rows, and set the factors to 1."""
+    """Scaled weights kernel: multiply the factors of all groups into the rows, and set the factors to 1."""
     for g in range(factors.size):
         fold(table.reshape(-1), table.shape[1], g, factors, squares, doubt, rows)
 
 
 @njit(**PLAIN)
 def _clear(flat, width, g, rows, touched, counts):
-    """Set the touched rows of group g to zero."""
+    """Scaled weights kernel: set the touched rows of group g to zero."""
     zero, first = flat.dtype.type(0), rows[g]
     if counts[g] >= rows[g + 1] - first:
         flat[first * width : rows[g + 1] * width] = zero

@@ -1,15 +1,18 @@
 """`fit_linear`: sparse linear models by proximal Newton with working sets, to a certified duality gap.
 
-minimise over w and b:  (1/N) sum_i loss(y_i, x_i w + b)  +  strength * Omega(w)  +  1/2 sum_j quadratic_j w_j^2
+ minimise over w and b:  (1/N) sum_i loss(y_i, x_i w + b)  +  strength * Omega(w)  +  1/2 sum_j quadratic_j w_j^2
 
-The loss is log(1 + exp(-y f)) for y in {-1, +1} ("logistic") or (f - y)^2 / 2 ("squared"). The gap is the objective
-minus the dual objective of a feasible dual point; no weights have an objective lower by more than the gap. A dual point
-is feasible only if it is orthogonal to the free features, such as the intercept. A Newton step along the free features,
-applied to the slopes of the loss, makes it orthogonal up to rounding. Once the free features fit well, the result stays
-in the domain of the dual.
+Omega is the penalty of the N items' weights w, and b is the intercept. The loss is log(1 + exp(-y f)) for y in {-1, +1}
+("logistic") or (f - y)^2 / 2 ("squared"), at the score f.
 
-After Johnson and Guestrin 2015 (working sets by distance), Ndiaye et al. 2017 (gap-safe screening), Massias et al. 2020
-(both for losses other than squared). For the curvature of a block see `kernels.solvers.linear_newton`."""
+The gap is the objective minus the dual objective of a feasible dual point. No weights have an objective that is lower
+by more than the gap. A dual point is feasible only if it is orthogonal to the free features, such as the intercept. A
+Newton step along the free features makes the derivatives of the loss orthogonal, up to rounding. The result stays in
+the domain of the dual once the free features fit well.
+
+The method follows three papers: Johnson and Guestrin 2015 (working sets by distance), Ndiaye et al. 2017 (gap-safe
+screening), Massias et al. 2020 (both for losses other than squared). For the curvature of a block see
+`kernels.solvers.linear_newton`."""
 
 from __future__ import annotations
 
@@ -26,26 +29,28 @@ from structsparse.kernels.solvers.linear_problem import LinearProblem
 from structsparse.penalties import Penalty
 from structsparse.solvers.linear.problem import make_blocks, make_problem, numbers, shape_of
 
-FREE = 1000  # free features (no penalty, no quadratic), at most: a dual point costs their number squared
+FREE = 1000  # largest number of free features (no penalty, no quadratic): a dual point costs the square of this number
 FIRST = 60  # number of blocks in the first working set
 GROWTH = 2  # size of a working set, as a multiple of the number of nonzero blocks
 INNER = 0.2  # gap to which a working set is solved, as a share of the gap over all blocks
-ROUNDS = 100  # Newton rounds for one working set, at most
-STALLED = 10  # working sets without a better objective or bound before the search ends: only rounding errors remain
+ROUNDS = 100  # largest number of Newton rounds for one working set
+STALLED = 10  # number of successive working sets without a better objective or dual bound after which the search ends
 
 
 @dataclass
 class LinearFit:
-    """The result of `fit_linear`; the gap is relative to the objective at zero weights and the best intercept."""
+    """The result of `fit_linear`: a fitted sparse linear model with its certified duality gap.
 
-    weights: Tensor  # float64 [features]
+    The gap is relative to the objective at zero weights and the best intercept."""
+
+    weights: Tensor  # float64 [features], the weight of each feature
     intercept: float
     objective: float
     gap: float
     converged: bool  # whether the gap is within the tolerance
-    iterations: int  # number of working sets
+    iterations: int  # number of working sets solved
     passes: int  # number of coordinate descent passes over working sets
-    groups: Tensor  # int64: the nonzero groups; if the penalty has no groups, the nonzero features
+    groups: Tensor  # int64, the nonzero groups of the penalty, or the nonzero features if there are no groups
     history: list[float] = field(repr=False)  # the gap before each working set, and at the end
 
 
@@ -60,12 +65,11 @@ def fit_linear(
     quadratic=None,
     iterations: int = 200,
 ) -> LinearFit:
-    """Fit a linear model to X [items, features], sparse or dense, and y [items], to a relative duality gap of
-    `tolerance`.
+    """Fit a sparse linear model to X [items, features] and y [items], to a relative duality gap of `tolerance`.
 
-    The search stops earlier, with `converged` false, after `iterations` working sets or when only rounding errors
-    remain. `start`: another fit, or weights and an intercept. `quadratic` [features]: the coefficients of a ridge, 0
-    for none."""
+    X is sparse or dense. The search stops earlier, with `converged` false, after `iterations` working sets or when only
+    rounding errors remain. `start` is another fit, or a pair of weights and intercept. `quadratic` [features] holds the
+    coefficients of a ridge; None means no ridge."""
     if not (isinstance(tolerance, int | float) and 0 < tolerance < np.inf):
         raise UserError(f"the tolerance of fit_linear is {tolerance!r}, expected a finite number above 0")
     blocks = make_blocks(penalty, _features(X))
@@ -77,7 +81,7 @@ def fit_linear(
 
 
 def critical_strength(X, y, penalty: Penalty, loss: str = "logistic", intercept: bool = True) -> float | None:
-    """The smallest strength at which every penalised weight of the linear model is zero; None if there is none."""
+    """The smallest strength at which a linear fit has all penalised weights at zero; None if there is none."""
     blocks = make_blocks(penalty, _features(X), strength=1.0)
     search = _WorkingSets(make_problem(X, y, blocks, loss, intercept, None), intercept)
     if len(search.free) < len(search.unpenalised):
@@ -90,8 +94,9 @@ def critical_strength(X, y, penalty: Penalty, loss: str = "logistic", intercept:
 
 
 class _WorkingSets:
-    """The state of `fit_linear`: weights (the intercept last), scores, the best dual bound, the blocks not yet screened
-    out."""
+    """Working-set search of `fit_linear`: weights (the intercept last), scores, dual bound and candidate blocks.
+
+    Gap-safe screening removes blocks from the candidates. The bound is the best dual objective so far."""
 
     def __init__(self, problem: LinearProblem, intercept: bool):
         self.problem, self.intercept = problem, intercept
@@ -99,7 +104,7 @@ class _WorkingSets:
         first = problem.members[problem.bounds[:-1]]
         unpenalised = (problem.cut == 0) & (problem.reach == 0)
         self.unpenalised = self.blocks[unpenalised]
-        # a dual point is orthogonal to these features
+        # a dual point must be orthogonal to these features, which have neither penalty nor ridge
         self.free = self.blocks[unpenalised & (problem.ridge[first] == 0)]
         if len(self.free) > FREE:
             raise UserError(
@@ -117,8 +122,9 @@ class _WorkingSets:
         self._unscreen()
 
     def begin(self, start: np.ndarray | None) -> None:
-        """Fit the intercept at zero weights, which gives the unit of the gap; then fit the free features, or use the
-        weights `start`."""
+        """Start `fit_linear`: fit the intercept at zero weights, then the free features, or take the weights `start`.
+
+        The objective at zero weights and the best intercept is the unit of the gap."""
         if self.intercept:
             self._solve(self.blocks[-1:], 0.0)
         objective = self._objective()
@@ -130,7 +136,9 @@ class _WorkingSets:
             self._solve(self.free, 0.0)
 
     def done(self, tolerance: float) -> bool:
-        """Whether the gap is within the tolerance, or progress has stalled; updates gap, screening and distances."""
+        """Whether `fit_linear` is done: the gap is within the tolerance, or progress has stalled.
+
+        Each call computes the gap, and thereby updates the screening and the distances of the blocks."""
         gap = self._gap()
         if gap <= tolerance * self.unit and self._is_indirect():
             self._unscreen()
@@ -140,7 +148,7 @@ class _WorkingSets:
         return gap <= tolerance * self.unit or self.idle > STALLED
 
     def step(self, tolerance: float) -> None:
-        """Solve a working set of the blocks that are nearest to being nonzero, to a share of the current gap."""
+        """Fit one working set, the blocks that are nearest to being nonzero, to a share of the current gap."""
         before, gap = self.history[-2:-1], self.history[-1]
         if before and gap > before[0] / 2:
             self.least *= 2
@@ -152,7 +160,7 @@ class _WorkingSets:
         self.iterations += 1
 
     def result(self, penalty: Penalty, tolerance: float) -> LinearFit:
-        """The fit at the current weights."""
+        """The result of `fit_linear` at the current weights."""
         features = len(self.w) - self.intercept
         weights = torch.from_numpy(self.w[:features].copy())
         living = (
@@ -172,8 +180,9 @@ class _WorkingSets:
         )
 
     def _gap(self) -> float:
-        """The duality gap; also updates the gradient at the dual point and each block's distance from nonzero, and
-        screens blocks."""
+        """The duality gap of `fit_linear` over all blocks; also screens blocks.
+
+        Each call updates the gradient at the dual point and the distance of each block from becoming nonzero."""
         problem, candidates = self.problem, self.candidates
         objective = self._objective()
         self._make_orthogonal()
@@ -189,40 +198,42 @@ class _WorkingSets:
         return max(objective - self.bound, 0.0)
 
     def _is_indirect(self) -> bool:
-        """Whether the gap relies on screening, or on an earlier dual point."""
+        """Whether the duality gap of `fit_linear` relies on screening or on an earlier dual point."""
         return len(self.candidates) < len(self.blocks) or self.bound > self.latest
 
     def _unscreen(self) -> None:
-        """Make all blocks candidates again, and drop the dual bound."""
+        """Make all blocks candidates of `fit_linear` again, and drop the dual bound."""
         self.candidates, self.bound = self.blocks, -np.inf
 
     def _objective(self) -> float:
-        """The objective; also updates the first and second derivatives of the loss."""
+        """The objective of `fit_linear`; also updates the first and second derivatives of the loss."""
         loss = kernels.total_loss(self.problem, self.scores, self.slope, self.curvature)
         return loss + kernels.penalty_value(self.problem, self.w, self.candidates)
 
     def _make_orthogonal(self) -> None:
-        """Make the slopes of the loss orthogonal to the free features by a Newton step, applied twice against rounding
-        errors."""
+        """Make the dual point of `fit_linear` orthogonal to the free features, by two Newton steps.
+
+        The dual point is the vector of derivatives of the loss with respect to the scores. The second step removes the
+        rounding errors of the first."""
         for _ in range(2 if self.basis.shape[1] else 0):
             curved = self.curvature[:, None] * self.basis
             move = np.linalg.lstsq(self.basis.T @ curved, self.basis.T @ self.slope, rcond=None)[0]
             self.slope -= curved @ move
 
     def _solve(self, chosen: np.ndarray, goal: float) -> None:
-        """Minimise the objective over the chosen blocks, to a duality gap of `goal`."""
+        """Fit the chosen blocks of the linear model, to a duality gap of `goal`."""
         part, features = kernels.restrict(self.problem, chosen)
         w = self.w[features]
         self.passes += solve(part, w, self.scores, goal, ROUNDS)
         self.w[features] = w
 
     def _rescore(self) -> None:
-        """Recompute the scores, without accumulated rounding errors."""
+        """Recompute the scores of the linear fit from the weights, which removes accumulated rounding errors."""
         self.scores[:] = 0
         kernels.add_columns(self.problem, self.w, self.blocks, self.scores)
 
     def _columns(self, features: np.ndarray) -> np.ndarray:
-        """The columns of the data matrix for some features, as a dense array [items, features]."""
+        """The columns of the data matrix of a linear fit for some features, as a dense array [items, features]."""
         problem, basis = self.problem, np.zeros((len(self.problem.targets), len(features)))
         for column, j in enumerate(features):
             entries = slice(problem.starts[j], problem.starts[j + 1])
@@ -231,13 +242,15 @@ class _WorkingSets:
 
 
 def _features(X) -> int:
-    """The number of columns of X; 0 if X is not a matrix, for which `make_problem` raises an error."""
+    """The number of columns of the data matrix X of a linear fit; 0 if X is not a matrix.
+
+    `make_problem` raises the error for such an X."""
     shape = shape_of(X)
     return int(shape[1]) if len(shape) == 2 else 0
 
 
 def _checked_start(start, features: int, intercept: bool) -> np.ndarray | None:
-    """The initial weights, with the intercept appended, checked; None for zeros."""
+    """The checked initial weights of a linear fit, with the intercept appended; None for zeros."""
     if start is None:
         return None
     if isinstance(start, LinearFit):

@@ -1,4 +1,4 @@
-"""The input of `fit_linear` as arrays for the kernels: data matrix, targets and penalty blocks, all checked."""
+"""The linear problem of `fit_linear` as checked arrays for the kernels: data matrix, targets and penalty blocks."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from structsparse.kernels.solvers.linear_problem import LinearProblem, compress
 from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, Penalty, SparseGroupLasso, SquaredL2
 
 LOSSES = ("logistic", "squared")
-# exactly these classes, not their subclasses
+# penalty classes that are supported, without their subclasses
 KINDS = (L1, ElasticNet, SquaredL2, NoPenalty, GroupLasso, SparseGroupLasso)
 
 
 class FeatureBlocks(NamedTuple):
-    """A penalty as blocks of features: cut[g] * |w_g|_1 + reach[g] * |w_g|_2 on features members[bounds[g]:bounds[g +
-    1]].
+    """Blocks of features in a linear problem: cut[g] * |w_g|_1 + reach[g] * |w_g|_2 is the penalty of block g.
 
-    A feature that is in no norm with others is a block of its own, so a block with a reach has several features."""
+    Block g has the features members[bounds[g]:bounds[g + 1]] with the weights w_g. A feature that shares no norm with
+    other features is a block of one feature. So a block with reach[g] > 0 has several features."""
 
     members: np.ndarray
     bounds: np.ndarray
     cut: np.ndarray
     reach: np.ndarray
-    ridge: np.ndarray  # [features]
+    ridge: np.ndarray  # [features], coefficients of w_j^2 / 2
 
 
 def make_problem(X, y, blocks: FeatureBlocks, loss: str, intercept: bool, quadratic) -> LinearProblem:
-    """The linear problem for the kernels; the intercept is appended as an unpenalised feature, a column of ones."""
+    """The linear problem for the kernels, from data, penalty blocks and loss.
+
+    The intercept is appended as an unpenalised feature, a column of ones."""
     columns = checked_columns(X)
     items, features = columns.shape
     targets = _checked_targets(y, items, loss)
@@ -47,7 +49,7 @@ def make_problem(X, y, blocks: FeatureBlocks, loss: str, intercept: bool, quadra
 
 
 def make_blocks(penalty: Penalty, features: int, strength=None) -> FeatureBlocks:
-    """The penalty as feature blocks, at the given strength or by default the penalty's."""
+    """The penalty of a linear problem as feature blocks, at the given strength or by default the penalty's strength."""
     if type(penalty) not in KINDS:
         names = ", ".join(kind.__name__ for kind in KINDS)
         raise UserError(f"fit_linear does not support {type(penalty).__name__}, expected one of {names}")
@@ -59,8 +61,8 @@ def make_blocks(penalty: Penalty, features: int, strength=None) -> FeatureBlocks
     return _group_blocks(penalty, features, strength)
 
 
-def _entry_weights(penalty: Penalty, features: int) -> np.ndarray:  # [features]
-    """The penalty weight of each feature, for a penalty that is a sum over entries."""
+def _entry_weights(penalty: Penalty, features: int) -> np.ndarray:
+    """The penalty weight of each feature of a linear problem, for a penalty that is a sum over entries: [features]."""
     if penalty.weights is None:
         return np.ones(features)
     weights = penalty.weights.detach().cpu().double().numpy().reshape(-1)
@@ -70,13 +72,14 @@ def _entry_weights(penalty: Penalty, features: int) -> np.ndarray:  # [features]
 
 
 def _group_blocks(penalty: SparseGroupLasso, features: int, strength) -> FeatureBlocks:
-    """The feature blocks of a group lasso: each group of several features is a block, each other feature a block of its
-    own."""
+    """The feature blocks of a group lasso in a linear problem.
+
+    Each group of several features is a block, and each other feature is a block of one feature."""
     groups = penalty.groups
     if groups.shape not in ((features,), (features, 1)):
         raise UserError(f"the groups are of {groups.parameter} {tuple(groups.shape)}, X has {features} features")
-    ids = groups.ids.cpu().expand(groups.shape).reshape(-1).numpy()  # [features]
-    # features in no group have id -1, which selects the last element
+    ids = groups.ids.cpu().expand(groups.shape).reshape(-1).numpy()  # [features], the group of each feature, or -1
+    # a feature in no group has id -1, which selects the appended last element
     reach = np.append((1 - penalty.mix) * strength * groups.weight.cpu().numpy(), 0.0)
     cut = np.append(np.broadcast_to(penalty.mix * strength, len(groups)), 0.0)
     size = np.append(groups.size.cpu().numpy(), 0)
@@ -92,17 +95,19 @@ def _group_blocks(penalty: SparseGroupLasso, features: int, strength) -> Feature
 
 
 def _int32(*arrays):
-    """The arrays converted to int32."""
+    """Index arrays of a linear problem, converted to int32."""
     return (array.astype(np.int32) for array in arrays)
 
 
 def shape_of(X) -> tuple[int, ...]:
-    """The shape of an array of any library; empty for anything else."""
+    """The shape of the data of a linear problem, an array of any library; empty for anything else."""
     return tuple(getattr(X, "shape", ()))
 
 
 def checked_columns(X) -> scipy.sparse.csc_array:
-    """The data matrix X [items, features] as a float64 CSC matrix, sorted and without duplicate entries, checked."""
+    """The checked data matrix X [items, features] of a linear problem as a float64 CSC matrix.
+
+    The entries are sorted and without duplicates."""
     X = X.detach().cpu().numpy() if isinstance(X, torch.Tensor) else X
     shape = shape_of(X)
     if len(shape) != 2 or not shape[0]:
@@ -121,14 +126,14 @@ def checked_columns(X) -> scipy.sparse.csc_array:
         place = int(np.flatnonzero(~np.isfinite(values))[0])
         feature = int(np.searchsorted(columns.indptr, place, "right")) - 1
         raise UserError(f"X is {values[place]} at item {columns.indices[place]}, feature {feature}; expected a number")
-    # always the same type, otherwise the kernels are compiled again
+    # index type by size, not by input: numba compiles the kernels again for each index type
     kind = np.int32 if len(values) + shape[0] < 2**31 else np.int64
     places = (index.astype(kind, copy=False) for index in (columns.indices, columns.indptr))
     return scipy.sparse.csc_array((values, *places), shape=shape)
 
 
 def _checked_targets(y, items: int, loss: str) -> np.ndarray:
-    """The targets as float64 [items], checked to fit the loss."""
+    """The targets of a linear problem as float64 [items], checked to fit the loss."""
     if loss not in LOSSES:
         raise UserError(f"unknown loss {loss!r}, expected {' or '.join(LOSSES)}")
     y = numbers(y, "y", items, "one for each item")
@@ -139,7 +144,7 @@ def _checked_targets(y, items: int, loss: str) -> np.ndarray:
 
 
 def _checked_quadratic(quadratic, features: int) -> np.ndarray:
-    """The coefficients of the ridge, zeros if there is none: float64 [features]."""
+    """The ridge coefficients of a linear problem, zeros if there is none: float64 [features]."""
     if quadratic is None:
         return np.zeros(features)
     quadratic = numbers(quadratic, "quadratic", features, "one for each feature")
@@ -149,8 +154,9 @@ def _checked_quadratic(quadratic, features: int) -> np.ndarray:
 
 
 def numbers(values, name: str, length: int, what: str) -> np.ndarray:
-    """The values as float64 [length], checked to be finite real numbers; `name` and `what` are for the error
-    messages."""
+    """Values of a linear problem as float64 [length], checked to be finite real numbers.
+
+    `name` and `what` are for the error messages."""
     values = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     if values.shape != (length,):
         raise UserError(f"{name} has shape {values.shape}, expected ({length},): {what}")

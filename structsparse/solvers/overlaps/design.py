@@ -1,4 +1,4 @@
-"""`Design`, the data and loss of a linear model, which compiled solvers read directly instead of calling a closure."""
+"""`Design`, the data and loss of a linear model, which compiled solvers read instead of calling a closure."""
 
 from __future__ import annotations
 
@@ -17,21 +17,26 @@ LOSSES = ("logistic", "squared", "squared_hinge")
 
 @dataclass
 class Design:
-    """The data of a linear model: its loss is the mean over N items of a loss of the scores  matrix @ table + bias.
+    """Design of a linear model: design matrix, targets and loss, for solvers that read the data directly.
 
-    Losses: "logistic" is log(1 + exp(-y f)) for y in {-1, +1} or, for more than two classes, the softmax loss -log
-    p(class); "squared" is (f - y)^2 / 2; "squared_hinge" is max(0, 1 - y f)^2. With K > 2 classes the last two are sums
-    over the classes, one against the rest. `targets` float64 [N]: -1 and +1, numbers, or class codes if `bias` has K >
-    2 outputs. The solver updates the table and the bias; the bias is not penalised.
-    A design is a note on the parameter: `notes_of(table).design = Design(...)`."""
+    The loss of the model is the mean over N items of a loss of the scores f = matrix @ table + bias. The solver updates
+    the table and the bias; the bias is not penalised. `targets` [N] holds -1 and +1, or numbers for regression, or
+    class codes if `bias` has K > 2 outputs. The losses are:
 
-    matrix: scipy.sparse.csc_array  # float64 [N, V]; other sparse or dense matrices are converted
-    targets: np.ndarray  # float64 [N]
+    - "logistic": log(1 + exp(-y f)) for targets y in {-1, +1}; for K > 2 classes the softmax loss -log p(class).
+    - "squared": (f - y)^2 / 2.
+    - "squared_hinge": max(0, 1 - y f)^2.
+
+    For K > 2 classes the last two are sums over the classes, one against the rest. A design is a note on the parameter:
+    `notes_of(table).design = Design(...)`."""
+
+    matrix: scipy.sparse.csc_array  # float64 [N, features]; other sparse or dense matrices are converted
+    targets: np.ndarray  # float64 [N], the target of each item
     loss: str
-    bias: Tensor | None  # [outputs]; None: no bias
+    bias: Tensor | None  # [outputs], a parameter of the model; None: no bias
 
     def __post_init__(self):
-        """Check the matrix, the targets and the loss."""
+        """Check the matrix, the targets and the loss of the design."""
         self.matrix = checked_columns(self.matrix)
         self.targets = numbers(self.targets, "the targets of a design", self.items, "one for each item")
         if self.loss == "softmax":
@@ -41,12 +46,13 @@ class Design:
 
     @property
     def items(self) -> int:
-        """The number of items N."""
+        """The number of items N of the design."""
         return self.matrix.shape[0]
 
     def outputs(self, table: Tensor) -> int:
-        """The number of outputs: 1 for two classes and for regression, else the number of classes. The targets are
-        checked."""
+        """The number of outputs of a table with this design: the number of classes if more than two, else 1.
+
+        Raises an error if the table, the bias or the targets do not fit the design."""
         if table.shape[0] != self.matrix.shape[1] or table.dim() > 2:
             raise UserError(
                 f"a table {tuple(table.shape)} does not fit a matrix of {self.matrix.shape[1]} columns: expected a row "
@@ -67,7 +73,7 @@ class Design:
 
     @torch.no_grad()
     def write_(self, table: Tensor, weights: np.ndarray, bias: np.ndarray) -> None:
-        """Copy the solution, weights and bias, into the parameters."""
+        """Copy a solution, weights and bias, into the table and bias of the design."""
         table.copy_(torch.from_numpy(weights).view(table.shape))
         if self.bias is not None:
             self.bias.copy_(torch.from_numpy(bias).view(self.bias.shape))

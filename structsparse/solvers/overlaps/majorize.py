@@ -1,20 +1,22 @@
-"""Majorize-minimise for linear models with overlapping group lasso: quadratic upper bounds of the norms, then exact
-Newton steps.
+"""Majorize-minimise for overlapping group lasso: quadratic upper bounds of the norms, then exact Newton steps.
 
-For any e > 0,  ||w|| <= (||w||^2 / e + e) / 2,  with equality at e = ||w||. With e_g = sqrt(||W_g||^2 + eps^2) the
-group norms become squares with weights q_j = sum over the groups of row j of reach_g / e_g. A step of proximal Newton
-with lasso and squares then lowers the objective smoothed by eps. eps falls towards zero: in each iteration until it is
-small, then only when most of the remaining gap is due to eps. There is no step length and no multiplier; rows outside
-the working set are never visited.
+For any e > 0, ||w|| <= (||w||^2 / e + e) / 2, with equality at e = ||w||. W_g are the weights of group g, reach_g is
+the strength of the penalty on ||W_g||, and eps > 0 smooths the norms. With e_g = sqrt(||W_g||^2 + eps^2) the group
+norms become squares with the coefficients q_j = sum over the groups of row j of reach_g / e_g. A step of proximal
+Newton with lasso and squares then lowers the objective smoothed by eps.
+
+eps falls towards zero: in each iteration until eps is small, later only when most of the remaining gap is due to eps.
+There is no step length and no multiplier, and rows outside the working set cost nothing.
 
 Once eps is small and fixed, the quadratic bounds converge slowly: the remaining gain lies in groups with norms of about
-eps. From then on each step is followed by a Newton step on the loss with sqrt(||W_g||^2 + eps^2) itself.
+eps. From then on each step is followed by a Newton step on the loss with the smoothed norms sqrt(||W_g||^2 + eps^2)
+themselves.
 
-If a group becomes zero, ||W_g|| shrinks with eps, and reach_g W_g / e_g tends to the dual of the group, within the ball
-of radius reach_g. The final phase guesses that groups with norms within a few eps are zero and sets them to zero. It
-takes Newton steps with the exact norms on the nonzero rows, then verifies the guess: the duals of the zero groups must
-balance the gradient of their rows. If they cannot, the guess is undone, eps goes on falling, and a later guess is
-better."""
+If a group becomes zero, ||W_g|| shrinks with eps. Then reach_g W_g / e_g tends to the dual vector of the group, within
+the ball of radius reach_g. The final phase guesses that groups with norms within a few eps are zero and sets them to
+zero. The phase takes Newton steps with the exact norms on the nonzero rows, then verifies the guess: the dual vectors
+of the zero groups must balance the gradient of the rows of these groups. If this is impossible, the guess is undone and
+eps goes on falling, so that a later guess is better."""
 
 from __future__ import annotations
 
@@ -28,29 +30,34 @@ from structsparse.penalties import L1
 from structsparse.solvers.linear import fit_linear
 from structsparse.solvers.overlaps.problem import HOLD_ROUNDS, Certificate, OverlapProblem
 
-FALL = 0.7  # factor of eps per iteration
-FIRST = 3.0  # the first eps, in units of 1 / median norm of an item: the typical size of weights
+FALL = 0.7  # factor by which eps falls per iteration
+FIRST = 3.0  # first eps, in units of the typical size of weights, 1 / median norm of an item
 SOON = 1e-4  # share of the first eps down to which eps falls in each iteration
-ROUNDING = 1e-13  # relative increase of the objective above which a guess is wrong
-LOOK = 3  # iterations between two computations of the duality gap bound
-VAIN = 5  # computations of the bound without gain, at fixed eps, after which eps falls
-BLUR = 0.2  # eps stays fixed while less than this share of the bound is due to eps
-# gap at the first guess of zero groups; factor by which it is smaller at each further guess
+ROUNDING = 1e-13  # relative increase of the objective above which a guess of zero groups is wrong
+LOOK = 3  # iterations between two computations of the bound of the duality gap
+VAIN = 5  # computations of the gap bound at fixed eps after which eps falls, unless the bound halves
+BLUR = 0.2  # eps stays fixed while at most this share of the gap bound is due to eps
+# gap at the first guess of zero groups; factor by which the gap must be smaller at each further guess
 GUESS, FURTHER = 1e-3, 10.0
-NEAR = 2.0  # norm in units of eps below which a group is guessed to be zero: its dual is then at most 9/10 of its ball
-WAKINGS, WOKEN = 20, 1e-6  # rounds of reactivating groups in a guess; factor of NEAR for reactivated groups
-FEW_ROUNDS = 10  # rounds over the duals of zero groups, if the gap is proved and only kkt is missing
-SOME_ROUNDS = 50  # rounds over the duals of zero groups, if a gap is required, which the bound may prove later
-PASSES = 5  # passes of descent in an iteration
-POLISHES = 60  # Newton steps of the final phase, at most
-CONJUGATES, ACCURACY = 300, 1e-3  # conjugate gradient rounds in each of these Newton steps, and their accuracy
-WARM = 1e-2  # initial eps as a share of the usual one, if initial weights are given
-SMALLEST = 1e-12  # share of the first eps at which the search gives up
-ROUGH = 1e-4  # gap to which `fit_linear` solves first; from there Newton steps are faster
+# norm, in units of eps, up to which a group is guessed to be zero: the norm of the group's dual vector is then at most
+# 9/10 reach_g
+NEAR = 2.0
+# largest number of rounds that reactivate groups in a guess; factor on the norm limit of these groups
+WAKINGS, WOKEN = 20, 1e-6
+FEW_ROUNDS = 10  # rounds of descent over the dual vectors of zero groups, if the gap is proved and only kkt is missing
+# rounds of descent over the dual vectors of zero groups, if a gap is required, which the bound may prove later
+SOME_ROUNDS = 50
+PASSES = 5  # passes of coordinate descent in an iteration
+POLISHES = 60  # largest number of Newton steps in the final phase
+# largest number of conjugate gradient rounds in a Newton step, and relative residual at which the rounds end
+CONJUGATES, ACCURACY = 300, 1e-3
+WARM = 1e-2  # first eps as a share of the usual first eps, if initial weights are given
+SMALLEST = 1e-12  # share of the first eps below which the search gives up
+ROUGH = 1e-4  # duality gap at which `fit_linear` stops and Newton steps take over, which are then faster
 
 
 class Majorizer:
-    """The state of majorize-minimise; call `iterate` until the certificate suffices or the search is `stuck`."""
+    """State of majorize-minimise; call `iterate` until the certificate suffices or the search is `stuck`."""
 
     def __init__(
         self, problem: OverlapProblem, weights: np.ndarray | None, bias: np.ndarray | None, kkt: float, gap: float = 0.0
@@ -61,11 +68,12 @@ class Majorizer:
         if weights is not None and weights.any():
             self.eps *= WARM
         self.bound, self.next_try, self.falls = np.inf, GUESS, True
-        self.iterations, self.looks, self.stuck = 0, 0, False  # looks: computations of the bound at this eps
+        # `looks` counts the computations of the bound since eps became fixed
+        self.iterations, self.looks, self.stuck = 0, 0, False
         self.certificate: Certificate | None = None
 
     def solve(self, iterations: int = 1000) -> Certificate:
-        """Iterate until the search is done or the iterations are used up; returns the certificate."""
+        """Iterate majorize-minimise until the search is done or the iterations are used up; returns the certificate."""
         while not self.done and self.iterations < iterations:
             self.iterate()
         if self.certificate is None:
@@ -73,8 +81,10 @@ class Majorizer:
         return self.certificate
 
     def certify(self) -> Certificate:
-        """The optimality certificate of the current point; the gap is the smaller of those proved by exact and by
-        smoothed duals."""
+        """The optimality certificate of the current point of majorize-minimise, with the smaller of two duality gaps.
+
+        The first gap is proved by the dual vectors of the exact norms, the second by the dual vectors of the smoothed
+        norms."""
         certificate = self.point.certify()
         if not self.problem.grouped:
             return certificate
@@ -82,17 +92,18 @@ class Majorizer:
 
     @property
     def done(self) -> bool:
-        """Whether the certificate suffices, or the search is stuck."""
+        """Whether the certificate of majorize-minimise suffices, or the search is stuck."""
         return self.stuck or self._enough(self.certificate)
 
     def _enough(self, certificate: Certificate | None) -> bool:
-        """Whether a certificate meets the required kkt violation or gap."""
+        """Whether a certificate meets the kkt violation or the gap required of majorize-minimise."""
         return certificate is not None and (certificate.kkt <= self.kkt or certificate.gap <= self.gap)
 
     def iterate(self) -> None:
-        """One majorize-minimise step.
+        """One majorize-minimise step with the current eps.
 
-        Every few steps the bound of the gap is computed, and the zero groups are guessed when the bound is small."""
+        Every few steps the method computes a bound of the duality gap. If the bound is small, the method guesses which
+        groups are zero."""
         self.iterations += 1
         if not self.problem.grouped:
             self._without_groups()
@@ -114,11 +125,11 @@ class Majorizer:
 
     @property
     def waits(self) -> bool:
-        """Whether eps is small and fixed."""
+        """Whether majorize-minimise keeps eps, the smoothing of the group norms, at a small fixed value."""
         return not self.falls and self.eps <= SOON * self.first
 
     def _step(self) -> None:
-        """A proximal Newton step with the quadratic upper bounds of the group norms."""
+        """Majorize-minimise: a proximal Newton step with the quadratic upper bounds of the group norms."""
         problem, point = self.problem, self.point
         point.refresh()
         rows = row_groups.awake(point.W, point.G, problem.cut, np.ones(problem.rows, np.bool_))
@@ -128,20 +139,20 @@ class Majorizer:
         point.step(rows, pulls, passes=PASSES)
 
     def _end(self) -> None:
-        """The final phase: guess the zero groups, optimise the rest, verify the guess, reactivate groups that should be
-        nonzero.
+        """Final phase of majorize-minimise: guess the zero groups, optimise the other weights, verify the guess.
 
-        If the phase does not succeed, the point from before is restored."""
+        If the check finds groups that should be nonzero, the phase reactivates these groups and tries again. If the
+        phase does not succeed, the point from before is restored."""
         problem, point = self.problem, self.point
         saved, norms, before = point.copy(), point.norms(), point.objective()
         held = problem.sets.reach / np.sqrt(norms**2 + self.eps**2), np.linalg.norm(point.W, axis=1)
-        # [groups], norm below which a group is guessed to be zero
+        # [groups], norm up to which a group is guessed to be zero
         least = np.where(problem.sets.reach > 0, NEAR * self.eps, -1.0)
         fresh, latest = None, np.inf
         for _ in range(WAKINGS):
             self._polish(least, fresh)
             rise = point.objective() - before
-            proven = max(self.bound + rise / problem.unit, 0.0)  # proved by the duals from before the guess
+            proven = max(self.bound + rise / problem.unit, 0.0)  # gap proved by the dual vectors from before the guess
             if rise > ROUNDING * abs(before) and proven > self.gap:
                 break
             patience = SOME_ROUNDS if self.gap > 0 else HOLD_ROUNDS
@@ -159,7 +170,7 @@ class Majorizer:
         point.restore(saved)
 
     def _wake(self, woken: np.ndarray, weights: np.ndarray, least: np.ndarray) -> None:
-        """Restore the weights in the rows of reactivated groups, except rows that lie in another zero group."""
+        """Majorize-minimise: restore the weights of reactivated groups, except in rows of another zero group."""
         problem, point = self.problem, self.point
         dead = (point.norms() == 0) & (least > 0) & ~woken
         allowed, member = np.ones(problem.rows, np.bool_), np.ones(problem.rows, np.bool_)
@@ -170,10 +181,10 @@ class Majorizer:
         point.rescore()
 
     def _polish(self, least: np.ndarray, fresh: np.ndarray | None = None) -> None:
-        """Newton steps on the nonzero rows until they are stationary; groups with a norm of at most `least` are set to
-        zero.
+        """Final Newton steps of majorize-minimise on the nonzero rows, until the rows are stationary.
 
-        Groups just reactivated (`fresh`) count with a norm of at least eps in the first step."""
+        Groups with a norm of at most `least` [groups] are set to zero. Groups just reactivated (`fresh`) count with a
+        norm of at least eps in the first step."""
         problem, point = self.problem, self.point
         allowed = np.ones(problem.rows, np.bool_)
         calm = 0
@@ -198,7 +209,7 @@ class Majorizer:
             self._newton(rows)
 
     def _newton(self, rows: np.ndarray, eps: float = 0.0) -> None:
-        """A Newton step on the nonzero entries of these rows, with group norms smoothed by eps."""
+        """A Newton step of majorize-minimise on the nonzero entries of these rows, with group norms smoothed by eps."""
         problem, point = self.problem, self.point
         point.refresh()
         norms, pulls = np.sqrt(point.norms() ** 2 + eps**2), np.zeros(problem.rows)
@@ -211,8 +222,9 @@ class Majorizer:
         point.loss = row_kernels.losses(problem.data, point.F, point.slope, point.bend)
 
     def _without_groups(self) -> None:
-        """Solve a problem with lasso and squares only: by `fit_linear` if it supports the loss, then by Newton
-        steps."""
+        """Majorize-minimise for a penalty with lasso and squares only.
+
+        `fit_linear` solves the problem first, if it supports the loss; then Newton steps follow."""
         problem, point = self.problem, self.point
         supported = problem.data.kind in (LOGISTIC, SQUARED) and problem.mask is None
         if self.iterations == 1 and problem.cut > 0 and supported:
@@ -230,6 +242,6 @@ class Majorizer:
 
 
 def _median_norm(problem: OverlapProblem) -> float:
-    """The median Euclidean norm of the items' feature vectors."""
+    """The median Euclidean norm of the items' feature vectors, a scale for the first eps of majorize-minimise."""
     squares = np.bincount(problem.data.items, problem.data.values**2, problem.items)
     return float(np.sqrt(np.median(squares)))

@@ -1,6 +1,9 @@
-"""Linear models with overlapping group lasso as arrays for the kernels: problem, current point, optimality certificate.
+"""Problem of linear models with overlapping group lasso, as arrays for the kernels: data, point, certificate.
 
-minimise over W and b:  mean loss(X W + b)  +  sum_g reach_g ||W_g||  +  cut * |W|_1  +  1/2 sum_j squares_j |W_j|^2"""
+ minimise over W and b:  mean loss(X W + b)  +  sum_g reach_g ||W_g||  +  cut * |W|_1  +  1/2 sum_j squares_j |W_j|^2
+
+W [rows, outputs] is the weight table, b the bias, X the design matrix; W_g holds the rows of group g and W_j is row j.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +24,23 @@ from structsparse.penalties.base import RowParts
 from structsparse.solvers.overlaps.design import Design
 
 KINDS = {"logistic": LOGISTIC, "squared": SQUARED, "squared_hinge": HINGE}
-HOLD_ROUNDS = 3000  # rounds of descent over the duals of zero groups, at most
-FREE_ROUNDS = 60  # Newton rounds for the bias alone, at most
+HOLD_ROUNDS = 3000  # largest number of rounds of descent over the dual vectors of zero groups
+FREE_ROUNDS = 60  # largest number of Newton rounds for the bias alone
 
 
 class Certificate(NamedTuple):
-    """Bounds on the distance of a point from optimality."""
+    """Optimality certificate of a point of an overlap problem: bounds on the distance from the optimum."""
 
     objective: float
-    gap: float  # the duality gap, relative to the objective at zero weights and the best bias
-    kkt: float  # the largest entry of the smallest subgradient, relative to the largest gradient at zero weights
+    gap: float  # duality gap, relative to the objective at zero weights and the best bias
+    kkt: float  # largest entry of the smallest subgradient, relative to the largest gradient at zero weights
     woken: np.ndarray  # bool [groups], groups that are zero but should be nonzero
 
 
 class OverlapProblem:
-    """The data and penalty of a linear model with overlapping groups, as arrays.
+    """Overlap problem: the data and the penalty of a linear model with overlapping groups, as arrays.
 
-    Entries outside the support stay zero, as their gradient is set to 0."""
+    Entries outside the support stay zero, as the problem sets their gradient to 0."""
 
     def __init__(self, design: Design, table: Tensor, penalty: Penalty, support: Tensor | None = None):
         self.outputs = design.outputs(table)
@@ -57,7 +60,7 @@ class OverlapProblem:
         self._check_bound()
 
     def _check_bound(self) -> None:
-        """Raise an error if a row of the table has no penalty at all, as no dual bound then exists."""
+        """Raise an error if a row of the overlap problem has no penalty at all, as no dual bound then exists."""
         if self.cut > 0 or not self.grouped:
             return
         bears = np.zeros(self.rows)
@@ -70,7 +73,9 @@ class OverlapProblem:
             )
 
     def begin(self, weights: np.ndarray | None = None, bias: np.ndarray | None = None) -> OverlapPoint:
-        """The initial point; first the units of gaps and gradients are computed at zero weights."""
+        """The initial point of the overlap problem; first sets the units of gaps and gradients.
+
+        The units are the objective and the largest gradient at zero weights and the best bias."""
         zero = OverlapPoint(self)
         zero.fit_bias()
         zero.refresh()
@@ -84,7 +89,10 @@ class OverlapProblem:
 
 
 class OverlapPoint:
-    """Weights [rows, outputs] and bias of a problem, with the scores, loss and gradient at these weights."""
+    """A point of an overlap problem: weights W [rows, outputs] and bias, with scores, loss and gradient.
+
+    F [outputs, items] holds the scores, `slope` and `bend` the first and second derivatives of the loss in the scores.
+    G is the gradient of the loss with respect to W."""
 
     def __init__(self, problem: OverlapProblem, weights: np.ndarray | None = None, bias: np.ndarray | None = None):
         self.problem = problem
@@ -98,31 +106,31 @@ class OverlapPoint:
         self.rescore()
 
     def copy(self) -> tuple[np.ndarray, np.ndarray]:
-        """A copy of weights and bias."""
+        """A copy of weights and bias of this point of the overlap problem."""
         return self.W.copy(), self.bias.copy()
 
     def restore(self, saved: tuple[np.ndarray, np.ndarray]) -> None:
-        """Restore weights and bias from a copy."""
+        """Restore weights and bias of this point of the overlap problem from a copy."""
         self.W[:], self.bias[:] = saved
         self.rescore()
 
     def rescore(self) -> None:
-        """Recompute scores and loss, without accumulated rounding errors."""
+        """Recompute scores and loss of this point of the overlap problem, without accumulated rounding errors."""
         row_kernels.scores(self.problem.data, self.W, self.bias, self.F)
         self.loss = row_kernels.losses(self.problem.data, self.F, self.slope, self.bend)
 
     def refresh(self) -> None:
-        """Compute the gradient of the loss with respect to W; slope and bend already fit the scores."""
+        """Compute the gradient of the overlap problem's loss with respect to W from the current slopes."""
         self.gradient_of(self.slope)
 
     def gradient_of(self, slope: np.ndarray) -> None:
-        """Compute the gradient with respect to W from given derivatives of the loss with respect to the scores."""
+        """Compute the gradient in W of the overlap problem from given derivatives of the loss in the scores."""
         row_kernels.gradient(self.problem.data, slope, self.G)
         if self.problem.mask is not None:
             self.G[~self.problem.mask] = 0
 
     def fit_bias(self) -> None:
-        """Minimise the loss over the bias alone."""
+        """Minimise the loss of the overlap problem over the bias alone."""
         nothing = np.empty(0, np.int64)
         for _ in range(FREE_ROUNDS if self.problem.moves_bias else 0):
             before = self.loss
@@ -131,7 +139,10 @@ class OverlapPoint:
                 break
 
     def step(self, rows: np.ndarray, ridge: np.ndarray, centre=None, passes: int = 5, slack: float = 0.03) -> float:
-        """A proximal Newton step on these rows; returns the largest violation of optimality before the step."""
+        """A proximal Newton step on these rows of the overlap problem; returns the largest violation of optimality.
+
+        The violation is measured before the step. `ridge` [rows] are the coefficients of |W_j - centre_j|^2 / 2 for row
+        j."""
         problem = self.problem
         self.loss, worst = row_kernels.newton(
             problem.data, self.W, self.bias, self.F, self.slope, self.bend, self.G, problem.cut, ridge,
@@ -139,14 +150,14 @@ class OverlapPoint:
         )  # fmt: skip
         return worst
 
-    def norms(self) -> np.ndarray:  # [groups]
-        """The Euclidean norm of each group."""
+    def norms(self) -> np.ndarray:
+        """The Euclidean norm of each group at this point of the overlap problem: [groups]."""
         squares = np.empty(len(self.problem.sets.reach))
         row_groups.group_squares(self.problem.sets, self.W, squares)
         return np.sqrt(squares)
 
     def objective(self) -> float:
-        """The objective: the loss plus the penalty."""
+        """The objective of the overlap problem at this point: the loss plus the penalty."""
         problem = self.problem
         norms = np.empty(len(problem.sets.reach))
         living = np.flatnonzero(self.W.any(1))
@@ -158,10 +169,11 @@ class OverlapPoint:
         tolerance: float = 1e-13,
         rounds: int = HOLD_ROUNDS,
     ) -> Certificate:
-        """The optimality certificate of this point. Afterwards the stored gradient is that of the dual point.
+        """The optimality certificate of this point of the overlap problem.
 
-        `held`: initial values for the duals of zero groups, which are factors [groups] and sizes [rows] of other
-        weights. At most `rounds` rounds over the duals are made."""
+        Afterwards the stored gradient is that of the dual point. `held` gives initial values for the dual vectors of
+        zero groups: factors [groups] and sizes [rows] of other weights. At most `rounds` rounds of descent over the
+        dual vectors are made."""
         problem, norms = self.problem, self.norms()
         self.refresh()
         slope_of_bias = float(np.abs(self.slope.mean(1)).max()) if problem.moves_bias else 0.0
@@ -171,19 +183,21 @@ class OverlapPoint:
         rest = _past_cut(rest, self.W, problem.cut)
         left, woken = self._held(rest, dead, held, tolerance, rounds)
         kkt = max(float(np.abs(left).max(initial=0)), slope_of_bias) / problem.steepest
-        taken = np.where(living, pull[:, None] * self.W, left - rest)  # sum of the duals of groups
+        # sum over groups of the dual vectors: [rows, outputs]
+        taken = np.where(living, pull[:, None] * self.W, left - rest)
         return Certificate(self.objective(), self.gap(taken), kkt, woken)
 
     def bound(self, eps: float) -> tuple[float, float]:
-        """The duality gap proved by the duals reach_g W_g / sqrt(||W_g||^2 + eps^2), and the part of the gap that is
-        due to eps."""
+        """The duality gap of the overlap problem that smoothed duals prove, and the part of the gap due to eps.
+
+        The dual vector of group g is reach_g W_g / sqrt(||W_g||^2 + eps^2)."""
         norms = self.norms()
         wide = np.sqrt(norms**2 + eps**2)
         blur = float((self.problem.sets.reach * norms * (1 - norms / wide)).sum()) / self.problem.unit
         return self.gap(self._pull(wide)[:, None] * self.W), blur
 
     def _pull(self, norms: np.ndarray) -> np.ndarray:
-        """The sum of reach_g / norm_g over the nonzero groups of each row: [rows]."""
+        """For each row of the overlap problem, the sum of reach_g / norm_g over its nonzero groups g: [rows]."""
         problem, pull = self.problem, np.zeros(self.problem.rows)
         with np.errstate(divide="ignore", invalid="ignore"):
             factors = np.where(norms > 0, problem.sets.reach / norms, 0.0)
@@ -191,8 +205,9 @@ class OverlapPoint:
         return pull
 
     def _held(self, rest, dead, held, tolerance, rounds) -> tuple[np.ndarray, np.ndarray]:
-        """The part of the gradient that the duals of zero groups cannot balance, and the groups that should be
-        nonzero."""
+        """The part of the overlap problem's gradient that dual vectors of zero groups cannot balance.
+
+        Also returns a mask of the groups that should be nonzero: bool [groups]."""
         sizes = np.where(self.W.any(1), 0.0, np.linalg.norm(rest, axis=1))
         before = sizes.copy()
         factors, guess = held if held is not None else (np.zeros(len(dead)), np.zeros(len(sizes)))
@@ -203,10 +218,11 @@ class OverlapPoint:
         return rest * share[:, None], woken
 
     def gap(self, taken: np.ndarray) -> float:
-        """The duality gap, relative to the problem's unit; `taken` [rows, outputs] is the sum of the duals of groups.
+        """The duality gap of the overlap problem at this point, relative to the objective at zero weights.
 
-        The dual point is the slope of the loss, made orthogonal to the bias and scaled into the dual ball of the
-        penalty. In rows with squares, the squares balance what remains."""
+        `taken` [rows, outputs] is the sum of the dual vectors of groups. The dual point is the slope of the loss, made
+        orthogonal to the bias and scaled into the dual ball of the penalty. In rows with squares, the squares balance
+        what remains."""
         problem = self.problem
         objective, slope = self.objective(), self._orthogonal()
         self.gradient_of(slope)
@@ -224,9 +240,10 @@ class OverlapPoint:
         return max(objective - dual, 0.0) / problem.unit if np.isfinite(dual) else np.inf
 
     def _excess_of_groups(self, total: np.ndarray) -> float:
-        """The relative growth of the groups' dual balls that is needed to contain the excess of all rows.
+        """Overlap problem: the relative growth of the groups' dual balls that would contain the excess of all rows.
 
-        The excess of a row is assigned to the group of the row with the largest reach."""
+        `total` [rows, outputs] holds the excess, the gradient that the dual vectors do not balance. The excess of a row
+        is assigned to the group of the row with the largest reach."""
         sets, lengths = self.problem.sets, np.diff(self.problem.sets.starts)
         bearers = np.flatnonzero((lengths > 0) & total.any(1))
         rank = np.argsort(sets.reach[sets.groups], kind="stable")
@@ -238,8 +255,9 @@ class OverlapPoint:
         return float((np.sqrt(squares[used]) / sets.reach[used]).max(initial=0)) if used.any() else 0.0
 
     def _orthogonal(self) -> np.ndarray:
-        """The slopes of the loss [outputs, items], made orthogonal to the bias by a Newton step, applied twice against
-        rounding errors."""
+        """The loss derivatives of the overlap problem in the scores, made orthogonal to the bias: [outputs, items].
+
+        Two Newton steps are made; the second removes the rounding errors of the first."""
         slope, bend = self.slope.copy(), self.bend
         if not self.problem.moves_bias:
             return slope
@@ -255,17 +273,19 @@ class OverlapPoint:
 
 
 def _past_cut(rest: np.ndarray, W: np.ndarray, cut: float) -> np.ndarray:
-    """The subgradient rest + cut * sign(W) of smallest size, where the sign of zero may be any number from -1 to 1."""
+    """The smallest subgradient rest + cut * sign(W) of the overlap problem, entry by entry.
+
+    The sign of zero may be any number from -1 to 1."""
     return np.where(W != 0, rest + cut * np.sign(W), rest - np.clip(rest, -cut, cut))
 
 
 def _zeros(shape) -> np.ndarray:
-    """An array of zeros."""
+    """An array of zeros, the default centre of Newton steps in overlap problems."""
     return np.zeros(shape)
 
 
 def _parts(penalty: Penalty, rows: int) -> RowParts:
-    """The penalty as group norms over rows, l1 and squares; an error if it has no such form."""
+    """The penalty of an overlap problem as group norms over rows, l1 and squares; an error if impossible."""
     parts = penalty.row_parts(rows)
     if parts is None:
         raise UserError(
@@ -276,7 +296,9 @@ def _parts(penalty: Penalty, rows: int) -> RowParts:
 
 
 def _sets(cover: Cover | None, reach: np.ndarray, rows: int) -> tuple[RowGroups, np.ndarray, np.ndarray]:
-    """The groups of each row; also the rows of all groups, one group after the other, and where each group starts."""
+    """The groups of each row in an overlap problem; also the rows of all groups, and where each group starts.
+
+    The rows of all groups form one array, one group after the other."""
     if cover is None:
         empty = np.zeros(0, np.int32)
         return RowGroups(np.zeros(rows + 1, np.int64), empty, reach), empty, np.zeros(1, np.int64)

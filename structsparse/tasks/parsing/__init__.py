@@ -1,1 +1,1 @@
-"""Dependency parsing: the head of every word, and the relation between the two."""
+"""Dependency parsing: a parser predicts the head of every word, and the relation of the word to the head."""

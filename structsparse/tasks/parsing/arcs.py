@@ -1,6 +1,8 @@
-"""The candidate arcs (head, modifier) of a treebank as arrays, in batches and in passages for online solvers.
+"""Arc arrays of a parser: candidate arcs (head, modifier) of a treebank, in batches and in passages.
 
-A sentence of n words has n * n arcs. Arcs are sorted by sentence, then by modifier, then by head.
+A passage is a block of sentences; an online solver updates the weights after each sentence. A sentence of n words has
+n * n arcs, because the head of a word is the root or another word. Arcs are sorted by sentence, then by modifier, then
+by head.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ from structsparse.training.batches import Passages
 
 
 class ArcArrays:
-    """The candidate arcs of a part of a treebank: bags of features by arc; gold heads and punctuation by word.
+    """Arc arrays of a parser: the candidate arcs of one part of a treebank, with features and gold heads.
 
-    Sentence s has the words offsets[s] : offsets[s + 1] and the arcs arcs[s] : arcs[s + 1]. A model reads either
-    `bags` or `template_atoms`; both are computed only when they are first needed."""
+    Sentence s has the words offsets[s] : offsets[s + 1] and the arcs arcs[s] : arcs[s + 1]. A scorer reads either
+    `bags` (the feature rows of each arc) or `template_atoms` (hashed word attributes). Each of the two is computed when
+    first needed."""
 
     def __init__(
         self,
@@ -42,46 +45,47 @@ class ArcArrays:
         self.punctuation = punctuation  # bool [words] whether each word is punctuation
         self.gold = treebank.heads.astype(np.int64)  # int64 [words] the gold head of each word, 0 for the root
         self.offsets = treebank.offsets  # int64 [sentences + 1] where the words of each sentence begin
-        self.arcs = np.concatenate([[0], np.cumsum(self.lengths.astype(np.int64) ** 2)])  # [sentences + 1] first arcs
+        # int64 [sentences + 1] where the arcs of each sentence begin
+        self.arcs = np.concatenate([[0], np.cumsum(self.lengths.astype(np.int64) ** 2)])
 
     @cached_property
     def bags(self) -> Bags:
-        """The active feature rows of every arc, computed when first read."""
+        """Arc arrays: the bag of active feature rows of every arc, computed when first read."""
         return self.make_bags(self.treebank)
 
     @property
     def computed_bags(self) -> Bags | None:
-        """The active feature rows of every arc if they have been computed already, else None."""
+        """Arc arrays: the bags of all arcs if the bags have been computed already, else None."""
         return vars(self).get("bags")
 
     @cached_property
     def template_atoms(self) -> TemplateAtoms:
-        """The hashed attributes of words and the templates, from which feature keys of any sentence are computed."""
+        """Arc arrays: hashed word attributes and arc templates, which give the feature keys of any sentence."""
         return ArcKeys(self.treebank, self.templates).template_atoms
 
     def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The active feature rows of all arcs of these sentences, and the offset where the rows of each arc begin."""
+        """Arc arrays: the feature rows of all arcs of some sentences, and the offset of the rows of each arc."""
         begins, ends = self.arcs[sentences], self.arcs[sentences + 1]
         sizes = np.diff(self.bags.offsets)[ranges(begins, ends - begins)]
         bounds = zip(self.bags.offsets[begins].tolist(), self.bags.offsets[ends].tolist(), strict=True)
-        ids = np.concatenate([self.bags.ids[begin:end] for begin, end in bounds])  # saves memory over an index
+        ids = np.concatenate([self.bags.ids[begin:end] for begin, end in bounds])  # less memory than an index
         return ids, np.concatenate([[0], np.cumsum(sizes)])
 
     def with_bags(self, bags: Bags) -> ArcArrays:
-        """The same arcs with the given bags of features."""
+        """Arc arrays of the same arcs with the given bags of features."""
         return ArcArrays(self.treebank, self.templates, self.punctuation, lambda _: bags, self.part)
 
     def __len__(self) -> int:
-        """The number of sentences."""
+        """The number of sentences in the arc arrays."""
         return len(self.offsets) - 1
 
     @property
     def lengths(self) -> np.ndarray:
-        """The number of words of each sentence."""
-        return np.diff(self.offsets)  # int64 [sentences]
+        """Arc arrays: the number of words of each sentence: int64 [sentences]"""
+        return np.diff(self.offsets)
 
     def batch(self, sentences: np.ndarray, items: int) -> ArcBatch:
-        """A batch of the arcs of these sentences; the training step has `items` sentences in all."""
+        """Arc arrays: the batch of some sentences; the training step has `items` sentences over all processes."""
         lengths = self.lengths[sentences]
         longest, words = int(lengths.max()), ranges(self.offsets[sentences], lengths)
         gold = np.zeros((len(sentences), longest), np.int64)
@@ -93,18 +97,18 @@ class ArcArrays:
 
 @dataclass
 class ArcPassage:
-    """A passage for an online solver: the numbers of some sentences of a treebank; arcs are not copied."""
+    """A passage of arc arrays for an online solver: the numbers of some sentences; arcs are not copied."""
 
-    source: ArcArrays
-    sentences: Tensor  # int64 [sentences of the passage] in the order of training
-    epoch: int
+    source: ArcArrays  # the arcs of the whole treebank
+    sentences: Tensor  # int64 [sentences of the passage] sentence numbers in the order of training
+    epoch: int  # the number of the training epoch, from 0
 
 
 class ArcPassages(Passages):
-    """Passages of the sentences of a treebank in random order, for online solvers."""
+    """Passages of arc arrays for online solvers: blocks of the sentences of a treebank, in random order."""
 
     def passage(self, sentences: np.ndarray) -> ArcPassage:
-        """The passage of these sentences."""
+        """The passage of arc arrays that consists of the sentences with these numbers."""
         return ArcPassage(self.arrays, torch.from_numpy(sentences), self.epoch)
 
 
@@ -114,7 +118,7 @@ def arrays_of_parts(
     templates: Sequence[ArcTemplate],
     make_bags: Callable[[str, Treebank], Bags],
 ) -> dict[str, ArcArrays]:
-    """The arc arrays of all parts; make_bags(part, treebank) is called when the bags of a part are first needed."""
+    """The arc arrays of all parts of a treebank; `make_bags(part, treebank)` makes the bags of a part on demand."""
     return {
         part: ArcArrays(treebank, templates, punctuation(part), lambda tb, part=part: make_bags(part, tb), part)
         for part, treebank in parts.items()

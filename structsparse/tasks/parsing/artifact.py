@@ -1,6 +1,7 @@
 """The artifact of a parser: templates and relation names in `model.json`, keys and weights in `weights.safetensors`.
 
-Only features with nonzero weights are stored, as hashed keys: the folder contains no words of the treebank.
+Only features with nonzero weights are stored. A feature is stored as a hashed key, so the folder contains no words of
+the treebank.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def unfit(parser: Parser) -> str | None:
 
 
 def save(folder: Path, model: DependencyParser) -> int:
-    """Write the nonzero weights and keys of a parser in float32, atomically; return the size of the folder in bytes."""
+    """Write the artifact of a parser (keys and nonzero weights in float32) atomically; return its size in bytes."""
     if (reason := unfit(model.parser)) is not None:
         raise UserError(reason)
     state = {"table": model.parser.scorer.table.detach().cpu().float().numpy()}
@@ -74,7 +75,7 @@ def save(folder: Path, model: DependencyParser) -> int:
 
 
 def load(folder: Path, description: dict) -> DependencyParser:
-    """Read a parser that `save` has written; an error names the damaged file and the reason."""
+    """Read the artifact of a parser that `save` has written; an error names the damaged file and the reason."""
     with errors_in(folder / DESCRIPTION):
         check_fields(description, _FIELDS)
         for line in [*description["templates"], *(description["relations"] or {"templates": ()})["templates"]]:
@@ -94,7 +95,7 @@ def load(folder: Path, description: dict) -> DependencyParser:
 
 
 def _relations(described: dict, tensors: dict) -> Relations:
-    """The classifier of dependency relations, from the field `relations` of model.json and the tensors."""
+    """The relation classifier in a parser's artifact, from the field `relations` of model.json and the tensors."""
     names = tuple(described["names"])
     index = decode_keys(ArcIndex, _one, described["templates"], tensors, "relations.keys")
     table = decode_table(tensors, "relations.table", (len(index), len(names)))
@@ -103,12 +104,12 @@ def _relations(described: dict, tensors: dict) -> Relations:
 
 
 def _one(line: str) -> list[ArcTemplate]:
-    """The arc template of a line, as a list of one, which `decode_keys` expects."""
+    """The arc template of a line in a parser's artifact, as a list of one template, which `decode_keys` expects."""
     return [parse(line)]
 
 
 def _check_template(line: str) -> None:
-    """Raise an error if a line is not the canonical name of an arc template."""
+    """Raise an error if a template in a parser's artifact is not the canonical name of an arc template."""
     template = parse(line)
     if template.name != line:
         raise UserError(f"template {line!r} is not the name of one template, expected {template.name!r}")
@@ -116,24 +117,24 @@ def _check_template(line: str) -> None:
 
 
 def _check_finite(name: str, array: np.ndarray) -> None:
-    """Raise an error if an array of weights holds NaN or infinity."""
+    """Raise an error if an array of weights in a parser's artifact holds NaN or infinity."""
     check_weights(name, array)
     if array.size and array.min() == -np.inf:
         raise UserError(f"{name} holds a weight that is infinite, expected numbers")
 
 
 def _are_names(value: object) -> bool:
-    """Whether a value is a list of distinct names of dependency relations."""
+    """Whether a value in a parser's artifact is a list of distinct names of dependency relations."""
     return isinstance(value, list) and all(map(_is_name, value)) and len({*value}) == len(value) > 0
 
 
 def _is_name(value: object) -> bool:
-    """Whether a value can be a field of CoNLL-U: a string that is not empty, without tabs and line breaks."""
+    """Whether a value in a parser's artifact can be a relation name: nonempty text without tabs and line breaks."""
     return isinstance(value, str) and value != "" and not {*value} & {*"\t\n\r"}
 
 
 def _are_relations(value: object) -> bool:
-    """Whether a value is valid as the field `relations` of model.json: null, or names and templates of relations."""
+    """Whether the field `relations` of a parser's artifact is valid: null, or names and templates of relations."""
     if not isinstance(value, dict):
         return value is None
     return {*value} == {"names", "templates"} and _are_names(value["names"]) and are_keys(value["templates"])

@@ -1,6 +1,6 @@
 """Subcommands of `structsparse` for parsers: predict and evaluate.
 
-Heavy modules are imported only when a subcommand runs.
+Modules that take long to import are imported only when a subcommand runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROBABILITY = "ArcProbability"  # the key of an arc probability in the last colu
 
 
 def predict(options: argparse.Namespace, model: DependencyParser) -> None:
-    """`structsparse predict` for parsers: write CoNLL-U with the heads and relations of the predicted trees."""
+    """Subcommand `predict` of parsers: write CoNLL-U with the heads and relations of the predicted trees."""
     from structsparse.corpora.conllu import TreebankStream
 
     stream, filled = TreebankStream(source(options), heads=False), {*()}
@@ -42,7 +42,9 @@ def predict(options: argparse.Namespace, model: DependencyParser) -> None:
 
 
 def _write(output: BinaryIO, treebank: Treebank, words: ParsedWords) -> None:
-    """Write sentences as CoNLL-U with predicted heads and relations and, if requested, arc probabilities."""
+    """Subcommand `predict` of parsers: write sentences as CoNLL-U with predicted heads and relations.
+
+    If `words` has arc probabilities, the last column (MISC) gets the probability of each predicted arc."""
     from structsparse.corpora.conllu import write_treebank
 
     shares = words.probabilities
@@ -51,7 +53,9 @@ def _write(output: BinaryIO, treebank: Treebank, words: ParsedWords) -> None:
 
 
 def _write_nbest(options: argparse.Namespace, model: DependencyParser, treebank: Treebank, output: BinaryIO) -> None:
-    """Write each sentence once for each of the N best trees, after a comment with score and probability."""
+    """Subcommand `predict` of parsers: write each sentence once for each of the N best trees.
+
+    A comment line before each tree gives rank, score and probability."""
     for sentence, ranked in enumerate(model.ranked(treebank, options.nbest, options.marginals)):
         selected = treebank.select([sentence])
         for rank, (words, score, probability) in enumerate(ranked, start=1):
@@ -60,7 +64,7 @@ def _write_nbest(options: argparse.Namespace, model: DependencyParser, treebank:
 
 
 def evaluate(options: argparse.Namespace, model: DependencyParser) -> None:
-    """`structsparse evaluate` for parsers: print attachment scores (UAS, LAS) on a treebank."""
+    """Subcommand `evaluate` of parsers: print attachment scores (UAS, LAS) on a treebank."""
     from structsparse.corpora.conllu import read_treebank
 
     if not options.file.is_file():
@@ -68,7 +72,7 @@ def evaluate(options: argparse.Namespace, model: DependencyParser) -> None:
     treebank = read_treebank(options.file)
     for text in treebank.notes:
         note(f"{options.file}: {text}")
-    model.parse(treebank.select(slice(1)))  # warm-up: compiled functions and caches are ready before time is measured
+    model.parse(treebank.select(slice(1)))  # compile functions and fill caches before time is measured
     begin = time.perf_counter()
     words = model.parse(treebank)
     seconds = time.perf_counter() - begin
@@ -80,7 +84,7 @@ def evaluate(options: argparse.Namespace, model: DependencyParser) -> None:
 
 
 def _table(figures: dict) -> str:
-    """A text table of attachment scores, with and without punctuation, and of speed."""
+    """Subcommand `evaluate` of parsers: a text table of attachment scores with and without punctuation, and speed."""
     lines = [f"{'':<10}     all  without punctuation"]
     for name in ("uas", "las", "complete"):
         if name in figures:

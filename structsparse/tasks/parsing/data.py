@@ -1,4 +1,4 @@
-"""The data of a parser: train, dev and test of a treebank as arrays of arcs, arc templates, and the feature index."""
+"""The data of a parser: train, dev and test of a treebank as arc arrays, arc templates, and the feature index."""
 
 from __future__ import annotations
 
@@ -31,49 +31,49 @@ from structsparse.training.batches import Batches
 from structsparse.training.data import CorpusParts
 from structsparse.weights.batch import Sizes
 
-SMALL_BATCH = 64  # sentences per batch when a parser only predicts
+SMALL_BATCH = 64  # the largest number of sentences per batch when a parser only predicts
 LABELS = ("arc",)  # the name of the single column of a table of arc weights
 
 
 @dataclass(frozen=True)
 class ParsingData(CorpusParts):
-    """The data of a parser: a treebank in parts, arc templates, the feature index and arrays of arcs."""
+    """The data of a parser: a treebank in parts, arc templates, the index of arc features, and arc arrays."""
 
     splits: TreebankSplits
     templates: tuple[ArcTemplate, ...]
-    make_index: Callable[[], ArcIndex]  # makes the index of all features; called only if a model needs it
-    arrays: dict[str, ArcArrays]  # by part: train, dev, test
-    projective: bool
-    single_root: bool
+    make_index: Callable[[], ArcIndex]  # makes the index of all features; called only if a model needs the index
+    arrays: dict[str, ArcArrays]  # the arc arrays of each part: train, dev, test
+    projective: bool  # whether trees have no crossing arcs
+    single_root: bool  # whether exactly one word of a sentence has the root as head
     notes: tuple[str, ...]  # messages for the user
-    label_templates: tuple[ArcTemplate, ...] = ()  # templates of the relation classifier; empty: none is trained
-    min_count: int = 1  # the number of arcs on which a feature must occur
-    bits: int = WORD  # of a key; features of a template with equal keys are the same
+    label_templates: tuple[ArcTemplate, ...] = ()  # of the relation classifier; empty: no classifier is trained
+    min_count: int = 1  # the least number of training arcs on which an indexed feature occurs
+    bits: int = WORD  # bits of a feature key; features of a template with equal keys share a weight
     open: bool = True  # whether the next stage may use all features of the selected templates
     closed: bool = False  # whether only features of `index` may have nonzero weights
     reduced: bool = False  # whether features have been dropped from the index
     short: ArcIndex | None = None  # the index with shortened keys that the artifact stores, if any
-    metric: str = "uas"
-    score: type[TreeScore] = TreeScore
+    metric: str = "uas"  # the name of the dev score by which models are compared
+    score: type[TreeScore] = TreeScore  # the class of scores on dev and test
 
     @property
     def index(self) -> ArcIndex:
-        """The index of arc features, made when it is first needed."""
+        """The index of arc features in the parser's data, made when first needed."""
         return self.make_index()
 
     @property
     def sizes(self) -> Sizes:
-        """The sizes of the weight table of arc features."""
+        """The sizes of the weight table for the parser's data: a row for each arc feature, and one column."""
         return Sizes(len(self.index), len(LABELS), 0, ())
 
     @property
     def layout(self) -> ArcLayout:
-        """The layout of the weight table: which rows belong to which arc template."""
+        """The layout of the weight table for the parser's data: which rows belong to which arc template."""
         return ArcLayout(self.index.names, self.index.offsets, LABELS, self.reduced)
 
     @property
     def counted_layout(self) -> ArcLayout:
-        """The layout of a weight table of all features in training, from counts of features, without an index."""
+        """The layout of the weight table for all features in the parser's data, from counts, without an index."""
         if self.closed:
             return self.layout
         counts = ArcKeys(self.splits.train, self.templates).distinct_counts()
@@ -81,7 +81,7 @@ class ParsingData(CorpusParts):
         return ArcLayout([template.name for template in self.templates], offsets, LABELS, self.reduced)
 
     def keep(self, alive: np.ndarray) -> ParsingData:
-        """The data with only the features marked in `alive`, bool [rows]."""
+        """The data of a parser with only the features marked in `alive`, bool [rows]."""
         if alive.all():
             return self
         index, new_row = self.index.keep(alive)
@@ -89,22 +89,25 @@ class ParsingData(CorpusParts):
         return replace(self, make_index=lambda: index, arrays=arrays, closed=True, reduced=True)
 
     def with_templates(self, living: np.ndarray) -> ParsingData:
-        """The data with only the templates marked in `living`, bool [templates], with all of their features."""
+        """The data of a parser with only the templates marked in `living`, and all features of these templates.
+
+        living: bool [templates]."""
         templates = tuple(t for t, lives in zip(self.templates, living, strict=True) if lives)
         make_index, arrays = _lazy_features(self.splits, templates, self.min_count, self.bits)
         return replace(self, templates=templates, make_index=make_index, arrays=arrays, reduced=True)
 
     def with_features(self, index: ArcIndex) -> ParsingData:
-        """The data with only the features of the given index."""
+        """The data of a parser with only the features of the given index."""
         arrays = _arrays(self.splits, index.templates, lambda: index)
         return replace(
             self, templates=index.templates, make_index=lambda: index, arrays=arrays, closed=True, reduced=True
         )
 
     def shortened(self, guard: int, alive: np.ndarray) -> ParsingData:
-        """The data with shortened keys of the features marked in `alive`, bool [rows].
+        """The data of a parser with shortened keys of the features marked in `alive`, bool [rows].
 
-        Features of dev and test are looked up again with the short keys, so that scores equal those of the artifact."""
+        Features of dev and test are looked up again with the short keys. So the scores of the data equal the scores of
+        the artifact."""
         short = self.index.only(alive).shortened_on(self.splits.train, guard)
         arrays = dict(self.arrays)
         for part in ("dev", "test"):
@@ -113,21 +116,23 @@ class ParsingData(CorpusParts):
         return replace(self, arrays=arrays, short=short)
 
     def describe(self) -> list[str]:
-        """Lines for the console: sizes of the parts, numbers of templates and training arcs, and notes."""
+        """Console lines on the data of a parser: sizes of the parts, numbers of templates and arcs, and notes."""
         model = f"{len(self.templates)} templates, {self.arrays['train'].arcs[-1]:,} arcs to train on"
         return [*self.splits.describe(), model, *self.notes]
 
     def batches(self, part: str, size: int | None, *, shuffle: bool = False, **sharing) -> Batches:
-        """Batches of `size` sentences of a part; batches without shuffling (prediction) are small, to save memory."""
+        """Batches of the parser's data: `size` sentences of a part (train, dev or test).
+
+        Without shuffling, a parser only predicts: then a batch has at most `SMALL_BATCH` sentences, to save memory."""
         size = min(size or SMALL_BATCH, SMALL_BATCH) if not shuffle else size
         return Batches(self.arrays[part], size, shuffle=shuffle, **sharing)
 
     def whole(self, part: str) -> Batches:
-        """All sentences of a part in small batches, for prediction."""
+        """All sentences of a part of the parser's data, in small batches for prediction."""
         return self.batches(part, SMALL_BATCH)
 
     def passages(self, part: str, size: int | None, seed: int) -> ArcPassages:
-        """Passages of `size` sentences each of a part, in random order, for online solvers."""
+        """Passages of the parser's data for online solvers: blocks of `size` sentences, in random order."""
         return ArcPassages(self.arrays[part], size, shuffle=True, seed=seed)
 
 
@@ -144,8 +149,8 @@ def prepare(
 ) -> ParsingData:
     """Prepare the data of a parser from a treebank; with `labels`, a classifier of relations is trained too.
 
-    Features are computed when a model first needs them. Features of all templates, with which many runs begin, are
-    cached on disk, up to `cache` megabytes over all runs."""
+    `choose` is a filter of arc templates. Features are computed when a model first needs them. If the filter keeps all
+    templates, features are cached on disk for later runs; the cache holds at most `cache` megabytes."""
     check_megabytes(cache)
     if not isinstance(splits, TreebankSplits) or "variants" not in features:
         raise UserError("a parser needs a treebank and templates of arcs; these data or features are for other tasks")
@@ -167,14 +172,14 @@ def prepare(
 
 
 def _expanded(features: dict) -> list[ArcTemplate]:
-    """The arc templates that the options of features give, checked for unknown attributes."""
+    """The arc templates for the data of a parser, from the options of features; unknown attributes are an error."""
     templates = expand(features["templates"], features["variants"])
     check_attributes(templates)
     return templates
 
 
 def _label_templates(splits: TreebankSplits, features: dict) -> tuple[tuple[ArcTemplate, ...], list[str]]:
-    """The templates of the relation classifier (none if training has a single relation), and notes for the user."""
+    """The relation templates for the parser's data (none if train has a single relation), and notes for the user."""
     if not features.get("label_templates"):
         raise UserError("task.labels=true needs features.label_templates; name some, or take task.labels=false")
     templates = expand_plain(features["label_templates"])
@@ -188,14 +193,16 @@ def _label_templates(splits: TreebankSplits, features: dict) -> tuple[tuple[ArcT
 def _lazy_features(
     splits: TreebankSplits, templates: tuple[ArcTemplate, ...], min_count: int, bits: int = WORD, megabytes: int = 0
 ) -> tuple[Callable[[], ArcIndex], dict[str, ArcArrays]]:
-    """A function that makes the feature index, and the arcs of all parts; features are computed or loaded on demand."""
+    """Lazy features for the data of a parser: a function that makes the feature index, and all arc arrays.
+
+    Features are computed, or loaded from the cache on disk, when first needed."""
     if megabytes == 0:
         make_index = lru_cache(None)(lambda: ArcIndex.fit(splits.train, templates, min_count, bits))
         return make_index, _arrays(splits, templates, make_index)
 
     @lru_cache(None)
     def load() -> tuple[ArcIndex, dict[str, Bags]]:
-        """The index and the bags of all parts, from the cache on disk if possible."""
+        """The feature index and the bags of all parts of the parser's data, from the disk cache if possible."""
         index, bags, notes = indexed(splits.parts, templates, min_count, megabytes, ArcIndex, bits=bits)
         for note in notes:
             warnings.warn(note, RuntimeWarning, stacklevel=2)
@@ -208,6 +215,6 @@ def _lazy_features(
 def _arrays(
     splits: TreebankSplits, templates: tuple[ArcTemplate, ...], make_index: Callable[[], ArcIndex]
 ) -> dict[str, ArcArrays]:
-    """The arc arrays of all parts, with the features of the index that `make_index` returns."""
+    """The arc arrays of all parts of the parser's data, with the features of the index that `make_index` returns."""
     make_bags = lambda part, treebank: make_index().bags(treebank)  # noqa: E731
     return arrays_of_parts(splits.parts, splits.punctuation, templates, make_bags)

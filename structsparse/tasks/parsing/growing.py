@@ -1,8 +1,8 @@
 """The growing weight table of a parser (`model=arcs_growing`): only arc features that get a weight take memory.
 
-A feature gets a row when a wrong tree first changes its weight. During a sweep, weights are in a hash table of feature
-keys (`kernels/weights/key_table.py`). Between sweeps, weights are in compact arrays: weight, key and template of each
-row.
+A feature gets a row when a wrong tree first changes its weight. During a sweep (a pass of an online solver over
+sentences), weights are in a hash table by feature key (`kernels/weights/key_table.py`). Between sweeps, weights are in
+compact arrays: weight, key and template of each row.
 """
 
 from __future__ import annotations
@@ -28,24 +28,26 @@ from structsparse.weights.growing import PartialTable
 
 
 class GrowingArcScorer(PartialTable):
-    """An `ArcScorer` that has memory only for the feature rows in use; the weights of all other features are zero.
+    """A growing table of a parser's weights: only features in use have a row, all other weights are zero.
 
     The table gets new rows under online solvers (`solver=online_perceptron`, `online_mira`). Rows of zeros are dropped
     when an online solver resumes after a prox (the proximal operator of the penalty). Code that changes the weights
     in place must call `stale()`."""
 
     linear = True
-    growth = 1.5
+    growth = 1.5  # factor by which the reserved memory grows
 
     def __init__(self, sizes: Sizes | None = None) -> None:
         # Each row has a weight, a feature key (64 unsigned bits in an int64) and a template number.
         super().__init__(1, [("keys", torch.int64), ("templates", torch.int32)])
         self.open = True  # whether features without a row may get a row
         self._slots: key_table.Slots | None = None  # the hash table from keys to weights
-        self._hashed: Tensor | None = None  # the weights that the hash table holds
+        self._hashed: Tensor | None = None  # the weights that agree with the hash table; None: out of date
 
-    def forward(self, batch: ArcBatch) -> Tensor:  # [batch, size, size]
-        """The score of every arc, modifiers by heads: [batch, size, size]."""
+    def forward(self, batch: ArcBatch) -> Tensor:
+        """Growing table of a parser: the score of every arc, modifiers by heads: [batch, size, size]
+
+        `size` is the length of the longest sentence plus 1, for the root."""
         if self.table.device.type != "cpu":
             raise UserError("model=arcs_growing looks its features up on the CPU; on other devices take model=arcs")
         size = batch.gold.shape[1] + 1
@@ -56,11 +58,11 @@ class GrowingArcScorer(PartialTable):
     # --- the hash table
 
     def stale(self) -> None:
-        """Mark the hash table as out of date, because the weights were changed in place."""
+        """Growing table of a parser: mark the hash table as out of date, as weights were changed in place."""
         self._hashed = None
 
     def slots(self, extra: int = 0) -> key_table.Slots:
-        """The hash table of the keys and weights of all rows, with room for `extra` more features."""
+        """Growing table of a parser: the hash table of all rows, with room for `extra` more features."""
         weights = self.table.detach().view(-1).numpy()
         if self._slots is None or key_table.room(self._slots) < self.held + extra:
             self._slots = None  # free the old table before the new one is allocated
@@ -72,30 +74,34 @@ class GrowingArcScorer(PartialTable):
         return self._slots
 
     def collect(self) -> None:
-        """Copy the weights from the hash table back to the rows."""
+        """Growing table of a parser: copy the weights from the hash table back to the rows."""
         key_table.collect(self._slots, self.table.detach().view(-1).numpy())
         self._hashed = self.table.data
 
     # --- rows in memory
 
     def release(self) -> Tensor | None:
-        """Drop rows of zeros, unless the features are fixed; return the old numbers of kept rows, None if all stay."""
+        """Growing table of a parser: drop rows of zeros, and return the old numbers of the kept rows.
+
+        Returns None if all rows are kept. If no feature can get a new row (`open` is false), no row is dropped."""
         return super().release() if self.open else None
 
     def set_rows(self, weights: Tensor, keys: Tensor, templates: Tensor) -> None:
-        """Replace all rows in memory: weights [rows, 1], and the key and the template of each row [rows]."""
+        """Growing table of a parser: replace all rows by weights [rows, 1] with keys and templates [rows]."""
         super().set_rows(weights, keys, templates.int())
         self._slots = self._hashed = None
 
     def compact(self) -> None:
-        """Free the hash table and the reserved memory, which take several times the memory of the rows."""
-        self._slots = self._hashed = None  # the hash table is freed before rows are copied
+        """Growing table of a parser: free the hash table and the memory reserved for more rows.
+
+        Both together take several times the memory of the rows."""
+        self._slots = self._hashed = None  # free the hash table before rows are copied
         self.set_rows(*(tensor.clone() for tensor in self._rows()))
 
     # --- groups of rows, and rows that survive a penalty
 
     def groups_of(self, make: Callable, layout: ArcLayout, name: str) -> HeldTemplates:
-        """Groups of the rows in memory by arc template; `make` must be the maker groups=template."""
+        """Growing table of a parser: groups of the rows by arc template; `make` must be groups=template."""
         kind, options = (make.func, make.keywords) if isinstance(make, partial) else (make, {})
         if kind is not by_template:
             raise UserError("model=arcs_growing takes groups=template only; for other groups take model=arcs")
@@ -103,17 +109,16 @@ class GrowingArcScorer(PartialTable):
         return HeldTemplates(layout.templates, sizes, options.get("weights", "sqrt_size"), name, self)
 
     def spread(self, penalty: Penalty) -> Tensor:
-        """The mask of the rows in memory that a penalty has not set to zero: bool [rows in memory, 1]"""
+        """Growing table of a parser: the mask of the rows that a penalty has not set to zero: bool [rows, 1]"""
         return penalty.survivors(self.table.detach()).expand(self.held, 1)
 
 
 class HeldTemplates(Partition):
-    """Groups of the rows of a growing arc table that are in memory, one group for each arc template.
+    """Groups of the rows of a growing table of a parser: one group for each arc template.
 
-    Group sizes and group weights are those of all features of training.
-    """
+    Only rows in memory are in a group. Group sizes and group weights count all features of training."""
 
-    offsets = None  # the rows in memory are in no order
+    offsets = None  # the rows in memory are not sorted by group
     free = aligned = False
 
     def __init__(self, names, sizes: Tensor, weights: str | Tensor, parameter: str, scorer: GrowingArcScorer) -> None:
@@ -125,15 +130,15 @@ class HeldTemplates(Partition):
 
     @property
     def ids(self) -> Tensor:
-        """The template of each row in memory: int64 [rows, 1]."""
+        """Growing table of a parser: the group (arc template) of each row in memory: int64 [rows, 1]"""
         return self.scorer[0].templates.long()[:, None]
 
     @property
     def shape(self) -> torch.Size:
-        """The shape of the weights in memory: [rows, 1]."""
+        """Growing table of a parser: the shape of the weights in memory: [rows, 1]"""
         return self.scorer[0].table.shape
 
     @property
     def shared(self) -> list[int]:
-        """The dimensions along which all weights are in the same group: none."""
+        """Growing table of a parser: the dimensions along which all weights are in the same group: none."""
         return []

@@ -24,53 +24,57 @@ if TYPE_CHECKING:
 
 
 class ArcSource(Protocol):
-    """The source of the features of an `ArcBatch`: a scorer reads either `bag` or `template_atoms`."""
+    """Parser model: the source of arc features of an `ArcBatch`, read by a scorer of arcs.
+
+    A scorer reads either `bag` (feature rows) or `template_atoms` (hashed word attributes)."""
 
     template_atoms: TemplateAtoms  # hashed attributes and templates, which give the feature keys of any sentence
 
     def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The active feature rows of all arcs of these sentences, and the offset where the rows of each arc begin."""
+        """Parser model: the feature rows of all arcs of some sentences, and the offset of the rows of each arc."""
 
 
 @dataclass
 class ArcBatch:
-    """A batch of sentences for a parser: arcs sorted by sentence, modifier and head; gold heads padded."""
+    """Parser model: a batch of sentences as arcs, sorted by sentence, modifier and head, with gold heads."""
 
-    source: ArcSource
+    source: ArcSource  # the features of the arcs
     chosen: np.ndarray  # int64 [batch] numbers of the sentences in the corpus
-    places: Tensor  # int64 [arcs] in [batch * size * size]; size: length of the longest sentence + 1
-    gold: Tensor  # int64 [batch, size - 1] gold heads
+    places: Tensor  # int64 [arcs] index in [batch * size * size]; size: length of the longest sentence + 1
+    gold: Tensor  # int64 [batch, size - 1] the gold head of each word, padded
     punctuation: Tensor  # bool [words] whether each word is punctuation
-    lengths: Tensor  # int64 [batch] words of each sentence
+    lengths: Tensor  # int64 [batch] the number of words of each sentence
     sentences: Tensor  # int64 [batch] `chosen` as a tensor
     items: int  # number of sentences in the training step, over all processes
-    cache: BatchCache | None = None  # values to reuse if the same batch comes again
+    cache: BatchCache | None = None  # results kept for a batch that is used again
     part: str = ""  # the part of the corpus: train, dev or test
 
     @cached_property
     def _bag(self) -> tuple[Tensor, Tensor]:
-        """Active feature rows of all arcs and the offsets of arcs, on the device of the batch."""
+        """Parser model: the feature rows of all arcs of a batch and the offsets of arcs, on the device."""
         return tuple(torch.from_numpy(array).to(self.gold.device) for array in self.source.bag(self.chosen))
 
     @property
     def ids(self) -> Tensor:
-        """The active feature rows of all arcs: int32 [occurrences]"""
+        """Parser model: the active feature rows of all arcs of a batch: int32 [occurrences]"""
         return self._bag[0]
 
     @property
     def offsets(self) -> Tensor:
-        """The offset in `ids` where the feature rows of each arc begin: int64 [arcs + 1]"""
+        """Parser model: the offset in `ids` where the feature rows of each arc begin: int64 [arcs + 1]"""
         return self._bag[1]
 
     def pad(self, arcs: Tensor) -> Tensor:
-        """Scatter scores of arcs into a padded tensor: [arcs] -> [batch, size, size], modifiers by heads."""
+        """Parser model: arc scores [arcs] as a padded tensor [batch, size, size], modifiers by heads."""
         batch, longest = self.gold.shape
         padded = arcs.new_zeros(batch * (longest + 1) ** 2)
         return padded.index_copy(0, self.places, arcs).view(batch, longest + 1, longest + 1)
 
 
 def places_of_arcs(lengths: np.ndarray, size: int) -> np.ndarray:
-    """The index of each arc in a padded tensor [sentences * size * size], for given sentence lengths: int64 [arcs]"""
+    """Parser model: the index of each arc in a padded tensor [sentences * size * size]: int64 [arcs]
+
+    lengths [sentences]: the number of words of each sentence. size: the largest length + 1, for the root."""
     squares = lengths.astype(np.int64) ** 2
     sentence = np.repeat(np.arange(len(lengths)), squares)
     modifier, head = np.divmod(ranges(np.zeros_like(squares), squares), np.repeat(lengths, squares))
@@ -78,21 +82,21 @@ def places_of_arcs(lengths: np.ndarray, size: int) -> np.ndarray:
 
 
 class ArcScorer(FeatureTable):
-    """A linear scorer of arcs: score[arc] = sum of table[feature] over the features of the arc."""
+    """Parser model: a linear scorer, score[arc] = sum of table[feature] over the features of the arc."""
 
     linear = True
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.table = nn.Parameter(zeros_on_large_pages(sizes.rows, 1))  # [rows, 1]
+        self.table = nn.Parameter(zeros_on_large_pages(sizes.rows, 1))  # [rows, 1] the weight of each feature row
 
-    def forward(self, batch: ArcBatch) -> Tensor:  # [batch, size, size]
-        """The score of every arc, modifiers by heads: [batch, size, size]."""
+    def forward(self, batch: ArcBatch) -> Tensor:
+        """Parser model: the linear score of every arc, modifiers by heads: [batch, size, size]"""
         return batch.pad(bag_sum(self.table, batch.ids, batch.offsets).squeeze(1))
 
 
 class Parser(nn.Module):
-    """A graph-based dependency parser: a scorer of arcs, and projective or nonprojective trees over the arcs."""
+    """The model of a graph-based parser: a scorer of arcs, and projective or nonprojective trees."""
 
     def __init__(self, scorer: nn.Module, projective: bool = False, single_root: bool = False) -> None:
         super().__init__()
@@ -100,11 +104,11 @@ class Parser(nn.Module):
         self.structure = (ProjectiveTree if projective else NonprojectiveTree)(single_root)
 
     def sweeper(self, solver: Online) -> Sweeper:
-        """The sweeper by which an online solver updates the weights of this parser sentence by sentence."""
-        from structsparse.tasks.parsing.sweeps import GrowingTreeSweeper, TreeSweeper  # not needed for prediction
+        """Parser model: the sweeper by which an online solver updates the weights after each sentence."""
+        from structsparse.tasks.parsing.sweeps import GrowingTreeSweeper, TreeSweeper  # prediction needs no sweeper
 
         return (GrowingTreeSweeper if isinstance(self.scorer, GrowingTable) else TreeSweeper)(self, solver)
 
     def forward(self, batch: ArcBatch) -> Tensor:
-        """The score of every arc, modifiers by heads: [batch, size, size]."""
+        """Parser model: the score of every arc of a batch, modifiers by heads: [batch, size, size]"""
         return self.scorer(batch)

@@ -35,14 +35,14 @@ Input = Sentences | str | os.PathLike | Iterable[Iterable[str | Sequence[str] | 
 
 
 class DependencyTree(NamedTuple):
-    """The dependency tree of one sentence: the head of each word, and the relation to the head."""
+    """Parser predictor: the dependency tree of a sentence: the head of each word, and the relation to the head."""
 
     heads: list[int]  # for each word: the number of its head word, from 1 on, or 0 for the root
     relations: list[str] | None  # for each word: the relation to its head; None if the parser predicts no relations
 
 
 class RankedTree(NamedTuple):
-    """One of the k best dependency trees of a sentence, with score and probability."""
+    """Parser predictor: one of the k best dependency trees of a sentence, with score and probability."""
 
     tree: DependencyTree
     score: float
@@ -50,15 +50,15 @@ class RankedTree(NamedTuple):
 
 
 class ParsedWords(NamedTuple):
-    """The predicted heads and relations of all words of some sentences, as arrays."""
+    """Parser predictor: the predicted heads and relations of all words of some sentences, as arrays."""
 
-    heads: np.ndarray  # int64 [tokens] number of the head word from 1 on, 0 for the root
-    relations: Column | None  # None if the parser predicts no relations
-    probabilities: np.ndarray | None  # float64 [tokens] of the arc to each word; None if not requested
+    heads: np.ndarray  # int64 [tokens] the number of the head word, from 1 on; 0 for the root
+    relations: Column | None  # the relation of each word to its head; None if the parser predicts no relations
+    probabilities: np.ndarray | None  # float64 [tokens] probability of the arc to each word; None: not requested
 
 
 class RankedWords(NamedTuple):
-    """One of the k best trees of a sentence as arrays, with score and probability."""
+    """Parser predictor: one of the k best trees of a sentence as arrays, with score and probability."""
 
     words: ParsedWords
     score: float
@@ -67,7 +67,7 @@ class RankedWords(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class DependencyParser:
-    """A trained dependency parser, which predicts a tree for every sentence.
+    """The predictor of dependency trees: a trained parser, which predicts a tree for every sentence.
 
     `predict`, `nbest`, `marginals` and `evaluate` take a list of sentences, the path of a CoNLL-U file, or `Sentences`.
     A sentence is a list of words if the parser reads forms only. Otherwise it is a list of tuples (the values of
@@ -75,7 +75,7 @@ class DependencyParser:
 
     index: ArcIndex
     parser: Parser
-    relations: Relations | None
+    relations: Relations | None  # the relation classifier; None if relations are not predicted
     rule: str  # how punctuation is found: by `upos` or by `characters`
 
     def __repr__(self) -> str:
@@ -84,25 +84,27 @@ class DependencyParser:
 
     @property
     def columns(self) -> dict[str, int]:
-        """The columns that the parser reads, with the number of templates that read each column."""
+        """Parser predictor: the columns that templates read, with the number of templates for each column."""
         templates = [*self.index.templates, *(() if self.relations is None else self.relations.index.templates)]
         counts = Counter(name for template in templates for name in columns_of(template))
         return {name: counts[name] for name in COLUMNS if name in counts}
 
-    # --- the methods that every model has
+    # --- the methods that the predictors of all tasks have
 
     def predict(self, sentences: Input) -> list[DependencyTree]:
-        """Predict the best dependency tree of each sentence."""
+        """Parser predictor: predict the best dependency tree of each sentence."""
         sentences = self._sentences(sentences)
         return [_tree(words) for words in _split(self.parse(sentences), sentences.offsets)]
 
     def nbest(self, sentences: Input, count: int = 10) -> list[list[RankedTree]]:
-        """The `count` best trees of each sentence, best first; all trees if there are fewer."""
+        """Parser predictor: the `count` best trees of each sentence, best first; all trees if there are fewer."""
         ranked = self.ranked(self._sentences(sentences), count)
         return [[RankedTree(_tree(tree.words), tree.score, tree.probability) for tree in trees] for trees in ranked]
 
     def marginals(self, sentences: Input) -> list[np.ndarray]:
-        """The marginal probability of every arc: for each sentence float64 [words, words + 1], head 0 is the root."""
+        """Parser predictor: the marginal probability of every arc, for each sentence float64 [words, words + 1]
+
+        Row m, column h has the arc to word m + 1 from head h; words are numbered from 1, the root is 0."""
         sentences = self._sentences(sentences)
         results = [np.zeros((0, 1)) for _ in range(len(sentences))]
         for scores, batch, *_ in self._scored(sentences):
@@ -114,7 +116,7 @@ class DependencyParser:
         return results
 
     def evaluate(self, source: Input) -> dict[str, float]:
-        """Evaluate the parser: attachment scores (UAS, LAS) against the trees of a CoNLL-U file or a `Treebank`.
+        """Parser predictor: attachment scores (UAS, LAS) against the trees of a CoNLL-U file or a `Treebank`.
 
         In lists, each token has the columns that the parser reads, `head`, and `deprel` if relations are predicted."""
         treebank = self._treebank(source)
@@ -123,10 +125,12 @@ class DependencyParser:
             warnings.warn(note, RuntimeWarning, stacklevel=2)
         return score.result()
 
-    # --- the same for `Sentences`, with results as arrays and columns
+    # --- prediction for `Sentences`, with results as arrays and columns
 
     def parse(self, sentences: Sentences, probabilities: bool = False) -> ParsedWords:
-        """Predict the best trees of all sentences, as arrays; with `probabilities`, also of the predicted arcs."""
+        """Parser predictor: predict the best trees of all sentences, as arrays.
+
+        With `probabilities`, the result includes the marginal probability of each predicted arc."""
         heads = np.empty(sentences.tokens, np.int64)
         of_arcs = np.empty(sentences.tokens) if probabilities else None
         for scores, batch, tokens, inside in self._scored(sentences):
@@ -137,12 +141,16 @@ class DependencyParser:
         return ParsedWords(heads, self._relations(sentences, heads), of_arcs)
 
     def ranked(self, sentences: Sentences, count: int, probabilities: bool = False) -> list[list[RankedWords]]:
-        """The best trees of each sentence, at most `count`, best first, as arrays."""
+        """Parser predictor: the `count` best trees of each sentence, best first, as arrays.
+
+        A sentence with fewer trees has all trees. With `probabilities`, the result includes marginal probabilities of
+        arcs."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise UserError(f"the {count} best trees were requested, expected a number from 1 on")
         results: list[list[RankedWords]] = [[] for _ in range(len(sentences))]
         for scores, batch, _, inside in self._scored(sentences):
-            trees, totals = self.parser.structure.best_k(scores, batch.lengths, count)  # [batch, k, n], [batch, k]
+            # trees [batch, count, n]: heads; totals [batch, count]: scores of trees; n: length of the longest sentence
+            trees, totals = self.parser.structure.best_k(scores, batch.lengths, count)
             shares = torch.exp(totals - self.parser.structure.log_partition(scores, batch.lengths)[:, None])
             marginals = self._marginals(scores, batch) if probabilities else None
             for k in range(count):
@@ -158,7 +166,7 @@ class DependencyParser:
         return results
 
     def score(self, treebank: Treebank, words: ParsedWords) -> tuple[TreeScore, list[str]]:
-        """Score predicted trees against the gold trees of a treebank.
+        """Parser predictor: score predicted trees against the gold trees of a treebank.
 
         Also returns notes that name relations unknown to the parser. Arcs with such relations count as wrong."""
         score, notes, relations = TreeScore(), [], ()
@@ -174,7 +182,7 @@ class DependencyParser:
     # --- reading the input
 
     def _sentences(self, source: Input) -> Sentences:
-        """The input sentences as columns, from a CoNLL-U file, lists or `Sentences`."""
+        """Parser predictor: the input sentences as columns, from a CoNLL-U file, lists or `Sentences`."""
         if isinstance(source, Sentences):
             return source
         if isinstance(source, str | os.PathLike):
@@ -182,7 +190,7 @@ class DependencyParser:
         return sentences_from_lists(source, (*self.columns,), "this parser")
 
     def _treebank(self, source: Input) -> Treebank:
-        """The input of `evaluate` as a treebank with gold heads."""
+        """Parser predictor: the input of `evaluate` as a treebank with gold heads."""
         needed = {*self.columns, "upos" if self.rule == "upos" else "word"} | (
             {*()} if self.relations is None else {"deprel"}
         )
@@ -198,18 +206,21 @@ class DependencyParser:
     # --- scores of batches
 
     def _relations(self, sentences: Sentences, heads: np.ndarray) -> Column | None:
-        """The predicted relation of each word to its given head; None if the parser predicts no relations."""
+        """Parser predictor: the relation of each word to its given head; None without a relation classifier."""
         return None if self.relations is None else self.relations.predict(sentences, heads)
 
-    def _marginals(self, scores: Tensor, batch: ArcBatch) -> Tensor:  # [batch, n, n + 1]
-        """The marginal probability of every arc of a batch, modifiers by heads: float64 [batch, n, n + 1]."""
+    def _marginals(self, scores: Tensor, batch: ArcBatch) -> Tensor:
+        """Parser predictor: the marginal probability of every arc of a batch: float64 [batch, n, n + 1]
+
+        Entries are modifiers by heads; n is the length of the longest sentence and head 0 is the root."""
         return self.parser.structure.marginals(scores.double(), batch.lengths)[:, 1:]
 
     @torch.no_grad()
     def _scored(self, sentences: Sentences) -> Iterator[tuple[Tensor, ArcBatch, np.ndarray, Tensor]]:
-        """Score sentences batch by batch, longest first.
+        """Parser predictor: score the arcs of sentences batch by batch, longest sentences first.
 
-        Yields arc scores, the batch, the positions of tokens in the input, and a mask of words, bool [batch, n]."""
+        Yields arc scores, the batch, the positions of tokens in the input, and a mask of words, bool [batch, n]. n is
+        the length of the longest sentence."""
         order = np.argsort(-sentences.lengths, kind="stable")
         order = order[: np.count_nonzero(sentences.lengths)]  # empty sentences have no trees
         arcs = (sentences.lengths[order].astype(np.int64) + 1) ** 2
@@ -217,7 +228,8 @@ class DependencyParser:
             chosen = order[begin:end]
             lengths = sentences.lengths[chosen].astype(np.int64)
             longest, source = int(lengths[0]), _BatchArcs(self.index.bags(sentences.select(chosen)))
-            gold, marks = np.zeros((len(chosen), longest), np.int64), np.zeros(int(lengths.sum()), bool)  # unused
+            # An `ArcBatch` has gold heads and punctuation, which prediction does not read.
+            gold, marks = np.zeros((len(chosen), longest), np.int64), np.zeros(int(lengths.sum()), bool)
             arrays = places_of_arcs(lengths, longest + 1), gold, marks, lengths, chosen
             batch = ArcBatch(source, chosen, *map(torch.from_numpy, arrays), len(chosen))
             inside = torch.arange(longest) < batch.lengths[:, None]
@@ -225,23 +237,26 @@ class DependencyParser:
 
 
 class _BatchArcs:
-    """The bags of arc features of a single batch, as the source of an `ArcBatch`."""
+    """Parser predictor: the bags of arc features of a single batch, as the source of an `ArcBatch`."""
 
     def __init__(self, bags: Bags) -> None:
         self.bags = bags
 
     def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The active feature rows of all arcs of the batch, and the offset where the rows of each arc begin."""
+        """Parser predictor: the feature rows of all arcs of the batch, and the offset of the rows of each arc."""
         return self.bags.ids, self.bags.offsets
 
 
 def _of_heads(marginals: Tensor, heads: Tensor) -> Tensor:
-    """The probability of the arc from each word's head: marginals [batch, n, n + 1], heads [batch, n] -> [batch, n]"""
+    """Parser predictor: the probability of the arc to each word from the word's head: [batch, n]
+
+    marginals [batch, n, n + 1]: arc probabilities, modifiers by heads. heads [batch, n]. n: the length of the longest
+    sentence."""
     return marginals.gather(2, heads.unsqueeze(2)).squeeze(2)
 
 
 def _split(words: ParsedWords, offsets: np.ndarray) -> Iterator[ParsedWords]:
-    """Split the predicted heads and relations of several sentences into single sentences."""
+    """Parser predictor: split the predicted heads and relations of several sentences into single sentences."""
     for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         relations = None if words.relations is None else words.relations.take(np.arange(begin, end))
         probabilities = None if words.probabilities is None else words.probabilities[begin:end]
@@ -249,12 +264,12 @@ def _split(words: ParsedWords, offsets: np.ndarray) -> Iterator[ParsedWords]:
 
 
 def _tree(words: ParsedWords) -> DependencyTree:
-    """The dependency tree of one sentence, from its predicted heads and relations."""
+    """Parser predictor: the dependency tree of one sentence, from predicted heads and relations."""
     return DependencyTree(words.heads.tolist(), None if words.relations is None else words.relations.strings())
 
 
 def _with_heads(sentences: Sentences) -> Treebank:
-    """A treebank from sentences with a column `head`; invalid heads are an error."""
+    """Parser predictor: a treebank from input sentences with a column `head`; invalid heads are an error."""
     columns, lengths = dict(sentences.columns), np.repeat(sentences.lengths, sentences.lengths)
     values = columns.pop("head").strings()
     for value, length in zip(values, lengths.tolist(), strict=True):

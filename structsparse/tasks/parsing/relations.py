@@ -1,4 +1,4 @@
-"""Dependency relations of arcs: a linear classifier, trained on gold arcs and applied to predicted arcs."""
+"""Dependency relations of a parser: a linear classifier of arcs, trained on gold arcs and applied to predicted arcs."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from structsparse.tasks.parsing.features.index import ArcIndex
 from structsparse.tasks.parsing.features.templates import ArcTemplate
 
 EPOCHS = 10  # passes of training over the gold arcs
-CAP = 0.01  # the largest step size for one arc, so that single noisy arcs do not change the weights much
+CAP = 0.01  # the largest step size for one arc, so that a mislabelled arc changes the weights little
 
 
 @dataclass(frozen=True, eq=False)
 class Relations:
     """A relation classifier: score[arc, relation] = sum of weights[feature, relation] over features of the arc."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the names of the relations
     index: ArcIndex  # the index of arc features with nonzero weights
     weights: sparse.csr_array  # float32 [features, relations]
 
     def predict(self, sentences: Sentences, heads: np.ndarray) -> Column:
-        """Predict the relation of each word to its head; heads [tokens], 0 for the root."""
+        """Relation classifier: predict the relation of each word to its head; heads [tokens], 0 for the root."""
         return Column(list(self.names), self.scores(sentences, heads).argmax(axis=1).astype(np.int32))
 
     def scores(self, sentences: Sentences, heads: np.ndarray) -> np.ndarray:
-        """The score of each relation for the arc from each word's head: float32 [tokens, relations]"""
+        """Relation classifier: the scores of the arc from each word's head: float32 [tokens, relations]"""
         if not len(self.index):
             return np.zeros((len(heads), len(self.names)), np.float32)
         bags = self.index.bags_chosen(sentences, heads.astype(np.int64))
@@ -43,7 +43,9 @@ class Relations:
         return (sparse.csr_array((ones, bags.ids, bags.offsets), shape) @ self.weights).toarray()
 
     def small(self, small: ArtifactOptions, treebank: Treebank) -> Relations:
-        """The classifier as a small artifact stores it: rounded weights, and feature keys shortened on a treebank."""
+        """Relation classifier as a small artifact stores it: rounded weights, and shortened feature keys.
+
+        Keys are shortened so that few features on the arcs of the treebank are mistaken for another feature."""
         weights, index = self.weights.copy(), self.index
         if small.bits is not None:
             quantize_(torch.from_numpy(weights.data), small.bits)
@@ -94,12 +96,12 @@ def averaged(
 
 @dataclass(frozen=True, eq=False)
 class Labelling:
-    """A trained relation classifier, with the train, dev and test treebanks that it labels."""
+    """A trained relation classifier, with the train, dev and test treebanks on which it predicts relations."""
 
     model: Relations
-    parts: Mapping[str, Treebank]
+    parts: Mapping[str, Treebank]  # by part: train, dev, test
     features: int  # the number of features before features with zero weights were dropped
-    seconds: float  # the time of training
+    seconds: float  # the training time in seconds
 
     @classmethod
     def fit(cls, parts: Mapping[str, Treebank], templates: Sequence[ArcTemplate], min_count: int) -> Self:
@@ -109,13 +111,15 @@ class Labelling:
         return cls(model, parts, features, time.perf_counter() - begin)
 
     def codes(self, part: str, sentences: np.ndarray, heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The codes of gold and of predicted relations of some sentences with given heads: [tokens] each"""
+        """Relation classifier: codes of the gold and predicted relations of some sentences: [tokens] each
+
+        heads [tokens]: the given heads. Codes number the relations of training from 0, then unknown relations."""
         treebank = self.parts[part].select(sentences)
         gold = treebank.columns["deprel"].recoded(self.model.names)
         return gold.codes, self.model.predict(treebank, heads).codes
 
     def figures(self) -> dict[str, object]:
-        """Counts and training time of the relation classifier, for `metrics.json`."""
+        """Relation classifier: counts and training time, for `metrics.json`."""
         weights = self.model.weights
         return {
             "label_features": self.features,

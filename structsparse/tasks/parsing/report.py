@@ -25,19 +25,22 @@ MOST_FEATURES = 100_000  # the largest number of rows in features.tsv and relati
 
 
 def template_groups(data: ParsingData) -> Partition:
-    """Groups of the weights of a parser: one group for each arc template."""
+    """Parser report: groups of the weights, one group for each arc template."""
     return by_template((len(data.index), 1), data.layout)
 
 
 def living_templates(result: StageResult) -> list[str]:
-    """The names of the arc templates that have a nonzero weight."""
+    """Parser report: the names of the living arc templates, which have a nonzero weight."""
     table = result.module.parser.scorer.table.detach()
     alive = template_groups(result.data).alive(table).tolist()
     return [name for name, lives in zip(result.data.index.names, alive, strict=True) if lives]
 
 
 def count_features(data: ParsingData, first: StageResult) -> int:
-    """The number of arc features in training, counted even if the weight table has rows for some features only."""
+    """Parser report: the number of arc features in training.
+
+    A growing weight table has rows for some features only. Then all features are counted, by the groups of the penalty
+    or in the treebank."""
     if not isinstance(first.module.parser.scorer, GrowingArcScorer):
         return len(data.index)
     groups = first.penalties[TABLE].groups if TABLE in first.penalties and first.data is data else None
@@ -45,10 +48,9 @@ def count_features(data: ParsingData, first: StageResult) -> int:
 
 
 def sparsity(data: ParsingData, first: StageResult, last: StageResult) -> dict[str, object]:
-    """Counts of features, weights and groups of a parser, before and after feature selection.
+    """Parser report: counts of features, weights and groups, before and after feature selection.
 
-    Groups are the groups of the penalty that selected features, or the templates if that penalty has no groups.
-    """
+    Groups are the groups of the penalty that selected features, or the templates if the penalty has no groups."""
     nonzero = int(torch.count_nonzero(last.module.parser.scorer.table))
     counts = dict.fromkeys(("features", "weights"), count_features(data, first))
     counts |= dict.fromkeys(("nonzero", "rows_alive"), nonzero)
@@ -59,7 +61,7 @@ def sparsity(data: ParsingData, first: StageResult, last: StageResult) -> dict[s
 
 
 def feature_table(last: StageResult) -> Table:
-    """A table of the arc features with nonzero weights, by readable name; largest weights first."""
+    """Parser report: a table of the arc features with nonzero weights, by readable name; largest weights first."""
     weights, data = last.module.parser.scorer.table.detach().cpu().double().numpy()[:, 0], last.data
     rows = heaviest(np.abs(weights))
     names = data.index.describe(rows, data.splits.train, data.arrays["train"].computed_bags)
@@ -67,7 +69,7 @@ def feature_table(last: StageResult) -> Table:
 
 
 def relation_table(data: ParsingData, model: Relations) -> Table:
-    """A table of the relation features with nonzero weights, by readable name; largest norms first."""
+    """Parser report: a table of the relation features with nonzero weights, by name; largest norms first."""
     norms = np.sqrt(model.weights.power(2).sum(axis=1))
     rows, train = heaviest(norms), data.splits.train
     heads = train.heads.astype(np.int64)
@@ -83,16 +85,16 @@ def relation_table(data: ParsingData, model: Relations) -> Table:
 
 
 def heaviest(norms: np.ndarray) -> np.ndarray:
-    """The rows with the largest nonzero norms, largest first, at most `MOST_FEATURES`: int64 [rows]"""
+    """Parser report: the rows with the largest nonzero norms, largest first: int64, at most `MOST_FEATURES`."""
     rows = np.flatnonzero(norms)
-    if len(rows) > MOST_FEATURES:  # a partition is faster than sorting all rows
+    if len(rows) > MOST_FEATURES:  # np.partition is faster than a sort of all rows
         least = np.partition(norms[rows], -MOST_FEATURES)[-MOST_FEATURES]
         rows = rows[norms[rows] >= least]
     return rows[np.argsort(-norms[rows], kind="stable")[:MOST_FEATURES]]
 
 
 def kinds_table(data: ParsingData, last: StageResult) -> Table:
-    """A table of counts of arc templates by kind and by variant: all templates, and templates with nonzero weights."""
+    """Parser report: a table of the numbers of all and of living arc templates, by kind and by variant."""
     living, lines = {*living_templates(last)}, []
     templates = data.templates
     for by, value_of in (("kind", lambda t: t.kind), ("variant", lambda t: t.variant)):
@@ -116,7 +118,7 @@ def write_report(folder: Path, data: ParsingData, results: Sequence[StageResult]
 
 @torch.no_grad()
 def sentence_scores(result: StageResult, part: str) -> bootstrap.ItemScores:
-    """The number of words with a correct head in each sentence of a part, for the paired bootstrap test."""
+    """Parser report: the number of words with a correct head by sentence, for the paired bootstrap test."""
     arrays, module = result.data.arrays[part], result.module
     right = np.zeros(len(arrays), np.int64)
     for batch in result.data.whole(part):
@@ -128,7 +130,9 @@ def sentence_scores(result: StageResult, part: str) -> bootstrap.ItemScores:
 
 
 def group_table(first: StageResult, last: StageResult) -> Table:
-    """A table of the groups of the penalty that selected features; without groups, of templates and final weights."""
+    """Parser report: a table of the groups of the penalty that selected features.
+
+    If the penalty has no groups, the table has the arc templates, with the norms of the final weights."""
     table = selected_groups(first, TABLE)
     if table is not None:
         return table

@@ -1,4 +1,4 @@
-"""The score of dependency parsers: attachment scores (UAS, LAS), complete trees, and roots."""
+"""The score of parsers: attachment scores (UAS, LAS), complete trees, and roots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COUNTED = (  # the names of the counts in a score; counts are summed over batche
 
 
 class TreeScore:
-    """Attachment scores of predicted dependency trees.
+    """The score of a parser: attachment scores of predicted dependency trees.
 
     uas                share of the tokens with the right head
     las                share of the tokens with the right head and the right relation, subtype included; only where
@@ -26,7 +26,7 @@ class TreeScore:
     las_no_punct       las over the tokens that are not punctuation
     complete           share of the sentences in which all tokens have the right head
     complete_no_punct  share of the sentences in which all tokens that are not punctuation have the right head
-    root_accuracy      share of the sentences whose roots (tokens with head 0) are exactly those of the gold tree
+    root_accuracy      share of the sentences whose roots (tokens with head 0) are the roots of the gold tree
     """
 
     def __init__(self) -> None:
@@ -34,18 +34,19 @@ class TreeScore:
 
     @property
     def counts(self) -> np.ndarray:
-        """The counts of the score, in the order of `COUNTED`: int64 [counts]"""
-        return self._counts  # int64 [COUNTED]
+        """Parser score: the counts from which fractions are computed, in the order of `COUNTED`: int64 [counts]"""
+        return self._counts
 
     @counts.setter
     def counts(self, counts) -> None:
+        """Parser score: replace the counts; a wrong number of counts is an error."""
         counts = np.array(counts, dtype=np.int64)
         if counts.shape != self._counts.shape:
             raise ValueError(f"counts have shape {counts.shape}, expected {self._counts.shape}")
         self._counts = counts
 
     def __add__(self, other: Self) -> Self:
-        """The score of the sentences of both scores together."""
+        """The parser score of the sentences of both scores together."""
         total = type(self)()
         total.counts = self.counts + other.counts
         return total
@@ -59,8 +60,11 @@ class TreeScore:
         gold_labels: np.ndarray | None = None,
         labels: np.ndarray | None = None,
     ) -> None:
-        """Add sentences to the counts: gold and predicted heads [tokens], 0 for the root; offsets [sentences + 1];
-        punctuation, bool [tokens]; codes of gold and predicted relations [tokens] if relations are predicted."""
+        """Parser score: add the gold and predicted trees of some sentences to the counts.
+
+        gold, predicted [tokens]: heads, 0 for the root. offsets [sentences + 1]: where each sentence begins.
+        punctuation: bool [tokens]. gold_labels, labels [tokens]: codes of gold and predicted relations, if relations
+        are predicted."""
         _check(gold, predicted, offsets, punctuation, gold_labels, labels)
         right, word = gold == predicted, ~punctuation
         arcs = right & (gold_labels == labels) if labels is not None else np.zeros(len(right), bool)
@@ -82,7 +86,7 @@ class TreeScore:
         self._counts += [counts[name] for name in COUNTED]
 
     def result(self) -> dict[str, float]:
-        """The attachment scores as fractions, and the numbers of tokens and sentences."""
+        """Parser score: attachment scores as fractions, and the numbers of tokens and sentences."""
         counts = dict(zip(COUNTED, self._counts.tolist(), strict=True))
         tokens, words, sentences = (max(1, counts[name]) for name in ("tokens", "tokens_no_punct", "sentences"))
         scores = {"uas": counts["heads"] / tokens, "uas_no_punct": counts["heads_no_punct"] / words}
@@ -98,7 +102,7 @@ class TreeScore:
 
 
 def _check(gold, predicted, offsets, punctuation, gold_labels, labels) -> None:
-    """Raise an error if arrays have different lengths, or if a head is outside of the sentence."""
+    """Parser score: raise an error if arrays differ in length, or if a head is outside of the sentence."""
     tokens = int(offsets[-1])
     if (labels is None) != (gold_labels is None):
         raise ValueError("relations of one side only, expected those of both or of none")

@@ -23,12 +23,12 @@ class TreeSweeper(Sweeper):
 
     def __init__(self, model, solver: Online) -> None:
         super().__init__(model, solver)
-        self.source: object | None = None  # the corpus seen last
-        self.corpus: trees.ParsedCorpus | None = None
-        self.scratch: trees.TreeScratch | None = None
+        self.source: object | None = None  # the arc arrays of the last sweep
+        self.corpus: trees.ParsedCorpus | None = None  # the arrays of `source` for the kernel
+        self.scratch: trees.TreeScratch | None = None  # work memory of the kernel
 
     def check(self) -> None:
-        """Raise an error if the parser has no table of arc features."""
+        """Sweep of a parser: raise an error if the parser has no table of arc features."""
         if not isinstance(self.model.scorer, FeatureTable):
             raise UserError(
                 f"{self.solver.name} moves tables of features of arcs (model=arcs or arcs_growing), not "
@@ -36,9 +36,10 @@ class TreeSweeper(Sweeper):
             )
 
     def sweep(self, passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
-        """Update the weights of a parser after each sentence of an `ArcPassage`.
+        """Sweep of a parser: update the weights after each sentence of a passage.
 
-        Returns the sums of losses and of step sizes, and the change of the number of nonzero weights."""
+        passage: an `ArcPassage`. clock: the number of sentences before the passage. Returns the sums of losses and of
+        step sizes, and the change of the number of nonzero weights."""
         if self.source is not passage.source:
             self._begin(passage.source)
         table, structure = self.model.scorer.table, self.model.structure
@@ -48,11 +49,11 @@ class TreeSweeper(Sweeper):
         return trees.sweep(self.corpus, order, *weights, projective, structure.single_root, rule, self.scratch, clock)
 
     def _begin(self, source) -> None:
-        """Prepare the arrays of a corpus for the kernel, and the work memory of the kernel."""
+        """Sweep of a parser: prepare the arrays of a treebank, and the work memory, for the kernel."""
         self.source = source
         bags, longest = source.bags, int(source.lengths.max())
         self.corpus = trees.ParsedCorpus(bags.ids, bags.offsets, source.offsets, source.gold, source.arcs)
-        most = 2 * longest * int(np.diff(bags.offsets).max(initial=0))  # of a wrong tree and of the gold tree
+        most = 2 * longest * int(np.diff(bags.offsets).max(initial=0))  # features of a wrong and a gold tree
         counts, amounts = np.zeros(len(self.model.scorer.table), np.int16), np.empty(most, np.int16)
         self.scratch = trees.TreeScratch(counts, np.empty(most, np.int32), amounts, longest)
 
@@ -62,11 +63,11 @@ class GrowingTreeSweeper(Sweeper):
 
     def __init__(self, model, solver: Online) -> None:
         super().__init__(model, solver)
-        self.source: object | None = None  # the corpus seen last
-        self.moves: keyed.TreeDifference | None = None
+        self.source: object | None = None  # the arc arrays of the last sweep
+        self.moves: keyed.TreeDifference | None = None  # work memory: feature counts of one tree minus another
 
     def check(self) -> None:
-        """Raise an error if the weights are not float32."""
+        """Sweep of a parser with a growing table: raise an error if the weights are not float32."""
         if self.model.scorer.table.dtype != torch.float32:
             raise UserError(
                 f"{self.solver.name} moves float32 weights of model=arcs_growing alone (trainer.precision); or take "
@@ -74,9 +75,12 @@ class GrowingTreeSweeper(Sweeper):
             )
 
     def sweep(self, passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
-        """Update the weights after each sentence of an `ArcPassage`; each call of the kernel fills the growing table.
+        """Sweep of a parser with a growing table: update the weights after each sentence of a passage.
 
-        Returns the sums of losses and of step sizes, and the change of the number of nonzero weights."""
+        A call of the kernel ends when the growing table is full; the next call gets a larger table.
+
+        passage: an `ArcPassage`. clock: the number of sentences before the passage. Returns the sums of losses and of
+        step sizes, and the change of the number of nonzero weights."""
         source = passage.source
         self._release(self.model.scorer)
         if self.source is not source:
@@ -89,7 +93,9 @@ class GrowingTreeSweeper(Sweeper):
         return float(totals[0]), float(totals[1]), int(totals[2])
 
     def _sweep_from(self, passage, done: int, rule: UpdateRule, clock: int) -> tuple:
-        """Sweep over sentences until the hash table is full; the next call makes a larger hash table."""
+        """Sweep of a parser from sentence number `done` of the passage until the hash table is full.
+
+        Returns the number of sentences done, then sums as `sweep`. The next call makes a larger hash table."""
         scorer, structure, source = self.model.scorer, self.model.structure, passage.source
         order, atoms, longest = passage.sentences.numpy(), source.template_atoms, int(source.lengths.max())
         extra = 2 * int(source.lengths[order[done]]) * len(atoms.bases) if scorer.open else 0
@@ -102,7 +108,7 @@ class GrowingTreeSweeper(Sweeper):
         return done, *sums
 
     def _rows(self, extra: int, rule: UpdateRule) -> keyed.KeyedRows:
-        """The keys and templates of the rows in memory for the kernel, with room for `extra` more rows."""
+        """Sweep of a parser: the keys and templates of the rows in memory, with room for `extra` more rows."""
         scorer = self.model.scorer
         weights, keys, templates = scorer.reserve(extra)
         past = self.solver.past(scorer.table, len(weights)) if rule.averaging else weights[:0]

@@ -39,7 +39,7 @@ from structsparse.weights.notes import notes_of
 
 
 class Parsing(TaskModule):
-    """The Lightning module that trains a parser under a structured loss, and scores it on dev and test."""
+    """The Lightning module of the parsing task: trains a parser under a structured loss and scores dev and test."""
 
     def __init__(
         self,
@@ -57,31 +57,31 @@ class Parsing(TaskModule):
 
     @property
     def linear(self) -> bool:
-        """Whether the scores are linear in the parameters, and all weights are in memory."""
+        """Parsing task: whether the scores are linear in the parameters, and all weights are in memory."""
         return self.parser.linear and not isinstance(self.parser.scorer, GrowingArcScorer)
 
     @property
     def host_only(self) -> bool:
-        """Whether the module runs on the CPU only, as growing tables do."""
+        """Parsing task: whether the module runs on the CPU only, as a growing table requires."""
         return isinstance(self.parser.scorer, GrowingArcScorer)
 
     def step(self, batch: ArcBatch) -> Tensor:
-        """The loss of a batch: the sum over sentences, divided by the number of sentences in the step."""
-        losses = self.loss(self.parser(batch), batch.gold, batch.lengths)  # [batch]
+        """Parsing task: the loss of a batch, summed over sentences and divided by the sentences in the step."""
+        losses = self.loss(self.parser(batch), batch.gold, batch.lengths)  # [batch] the loss of each sentence
         return losses.sum() / batch.items
 
     def training_step(self, batch, batch_idx: int) -> Tensor:
-        """Train on a batch, or, with an online solver, sweep over the sentences of a passage."""
+        """Parsing task: train on a batch or, with an online solver, sweep over the sentences of a passage."""
         if not isinstance(batch, ArcBatch):
             return self.optimizers(use_pl_optimizer=False).sweep(self.parser, self.loss, batch)
         return super().training_step(batch, batch_idx)
 
     def predict_step(self, batch: ArcBatch, batch_idx: int = 0) -> Tensor:
-        """Predict the best head of each word: int64 [batch, longest]"""
+        """Parsing task: predict the best head of each word: int64 [batch, words of the longest sentence]"""
         return self.parser.structure.best(self.parser(batch), batch.lengths)
 
     def count(self, batch: ArcBatch, score: TreeScore) -> None:
-        """Add the gold and predicted heads and relations of a batch to a score."""
+        """Parsing task: add the gold and predicted heads and relations of a batch to a score."""
         heads, gold = self.predict_step(batch), batch.gold
         inside = torch.arange(gold.shape[1], device=gold.device) < batch.lengths[:, None]
         offsets = np.concatenate([[0], np.cumsum(batch.lengths.cpu().numpy())])
@@ -96,10 +96,10 @@ class Parsing(TaskModule):
 class ParsingTask(Task):
     """The parsing task: predict the head of every word and, with `labels`, the relation to the head."""
 
-    projective: bool = False  # trees have no crossing arcs
-    open: bool = True  # the next stage may use all features of selected templates
-    single_root: bool = False  # exactly one word of a sentence has the root as its head
-    labels: bool = True  # a classifier of relations is trained too, on gold arcs
+    projective: bool = False  # whether trees have no crossing arcs
+    open: bool = True  # whether the next stage may use all features of selected templates
+    single_root: bool = False  # whether exactly one word of a sentence has the root as head
+    labels: bool = True  # whether a classifier of relations is trained too, on gold arcs
     name: str = "parsing"
     layout = ArcLayout
     models = (ArcScorer, GrowingArcScorer)
@@ -107,12 +107,12 @@ class ParsingTask(Task):
     keyed = True
 
     def prepare(self, corpus: TreebankSplits, features: Mapping, filter: Callable, cache: int) -> ParsingData:
-        """The data of a parser from a treebank and the options of features."""
+        """Parsing task: the data of a parser from a treebank and the options of features."""
         options = {"projective": self.projective, "single_root": self.single_root, "open": self.open}
         return prepare(corpus, features, filter, cache, labels=self.labels, **options)
 
     def build(self, stage: Stage, data: ParsingData) -> tuple[Parsing, TermPenalties]:
-        """The Lightning module of a parser for a stage, and the penalties on its parameters."""
+        """Parsing task: the Lightning module of a parser for a stage, and the penalties on its parameters."""
         parser = _parser(stage, data)
         growing = isinstance(parser.scorer, GrowingArcScorer)
         parameters = {f"parser.{name}": p for name, p in parser.named_parameters()}
@@ -130,18 +130,21 @@ class ParsingTask(Task):
         return module, terms
 
     def validate(self, stage: Stage, data: ParsingData, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse options of a stage that do not fit a parser, before training."""
+        """Parsing task: refuse options of a stage that do not fit a parser, before training."""
         with torch.device("meta"):
             parser = Parser(stage.scorer(Sizes(0, 1, 0, ())), data.projective, data.single_root)
         _check_fit(optimizer, parser, stage.loss(parser.structure))
         borne(stage.terms, [f"parser.{name}" for name, _ in parser.named_parameters()])
 
     def check_solver(self, stage: Stage, module: Parsing, optimizer: torch.optim.Optimizer, support: Mapping) -> None:
-        """Refuse a solver that cannot train the parser of this module."""
+        """Parsing task: refuse a solver that cannot train the parser of this module."""
         _check_fit(optimizer, module.parser, module.loss)
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[ParsingData, dict[str, Tensor]]:
-        """The data without arc features whose weight is zero; a row has one weight, so no mask of weights is needed."""
+        """Parsing task: the data without arc features whose weight is zero.
+
+        A row has one weight, so the next stage needs no mask of weights. With a growing table and `open`, the data keep
+        all features of living templates if the penalty selects whole templates."""
         if TABLE not in support:
             return before.data, {}
         data, scorer, kept = before.data, before.module.parser.scorer, _kept(before, support[TABLE])
@@ -155,7 +158,7 @@ class ParsingTask(Task):
 
     @torch.no_grad()
     def inherit(self, module: Parsing, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Start a parser from the weights of the stage before, without the features that were dropped."""
+        """Parsing task: start a parser from the weights of the stage before, without dropped features."""
         old, scorer, support = before.module.parser.scorer, module.parser.scorer, before.survivors()
         growing = isinstance(scorer, GrowingArcScorer)
         if growing != isinstance(old, GrowingArcScorer):
@@ -167,11 +170,11 @@ class ParsingTask(Task):
         _copy_rows(scorer, old, kept & (old.table.detach().view(-1) != 0))
 
     def alive(self, result: StageResult) -> bool:
-        """Whether every penalised parameter has a weight that survives the penalty."""
+        """Parsing task: whether every penalised parameter has a weight that survives the penalty."""
         return all(bool(mask.any()) for mask in result.survivors().values())
 
     def screen(self, result: StageResult) -> Screen | None:
-        """Screening of the arc features of a parser; None for a growing table, which has no fixed rows."""
+        """Parsing task: screening of the arc features; None for a growing table, which has no fixed rows."""
         scorer = result.module.parser.scorer
         if TABLE not in result.penalties or isinstance(scorer, GrowingArcScorer):
             return None
@@ -179,7 +182,9 @@ class ParsingTask(Task):
         return Screen.of(TABLE, result.penalties[TABLE], rows, torch.arange(rows))
 
     def finalize(self, result: StageResult) -> StageResult:
-        """The result with a plain weight table in place of a growing table, and with a trained relation classifier."""
+        """Parsing task: the result with a plain weight table, and with a trained relation classifier.
+
+        A growing table is replaced by a plain table of the nonzero weights."""
         result = self._grown(result) if isinstance(result.module.parser.scorer, GrowingArcScorer) else result
         data, module = result.data, result.module
         if data.label_templates and module.labelling is None:
@@ -187,7 +192,7 @@ class ParsingTask(Task):
         return result
 
     def _grown(self, result: StageResult) -> StageResult:
-        """The result with a plain table of the nonzero weights in place of a growing table."""
+        """Parsing task: the result with a plain table of the nonzero weights in place of a growing table."""
         module, scorer = result.module, result.module.parser.scorer
         scorer.compact()
         order = _order(scorer, scorer.table.detach().view(-1) != 0)
@@ -199,7 +204,7 @@ class ParsingTask(Task):
         return StageResult(data, Parsing(parser, module.loss, *settings), {}, result.figures)
 
     def rounded(self, result: StageResult, small: ArtifactOptions) -> StageResult:
-        """The result as a small artifact stores it: rounded weights and shortened feature keys."""
+        """Parsing task: the result as a small artifact stores it: rounded weights, shortened feature keys."""
         result = super().rounded(result, small)
         module, data = result.module, result.data
         if module.labelling is not None:
@@ -211,17 +216,17 @@ class ParsingTask(Task):
         return replace(result, data=data.shortened(small.guard, alive))
 
     def sparsity(self, data: ParsingData, first: StageResult, last: StageResult) -> dict[str, object]:
-        """Counts of features, weights and groups of a parser before and after selection."""
+        """Parsing task: counts of features, weights and groups of a parser before and after selection."""
         return report.sparsity(data, first, last)
 
     def write_report(
         self, folder: Path, data: ParsingData, results: Sequence[StageResult], last: StageResult
     ) -> Table | None:
-        """Write the report on a trained parser; return the table of groups."""
+        """Parsing task: write the report on a trained parser; return the table of groups."""
         return report.write_report(folder, data, results, last)
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
-        """Write the artifact of a parser; return its size in bytes, or None if its scorer cannot be stored."""
+        """Parsing task: write the artifact of a parser; return its size in bytes, or None if it cannot be stored."""
         module, data = result.module, result.data
         if (reason := artifact.unfit(module.parser)) is not None:
             console.print(f"no artifact: {reason}")
@@ -233,7 +238,7 @@ class ParsingTask(Task):
 
 
 def _parser(stage: Stage, data: ParsingData) -> Parser:
-    """The parser of a training stage, with all weights zero."""
+    """Parsing task: the parser of a training stage, with all weights zero."""
     kind = stage.scorer.func if isinstance(stage.scorer, partial) else stage.scorer
     if kind is not GrowingArcScorer:
         return Parser(stage.scorer(data.sizes), data.projective, data.single_root)
@@ -254,7 +259,7 @@ def _parser(stage: Stage, data: ParsingData) -> Parser:
 
 
 def _check_fit(optimizer: torch.optim.Optimizer, parser: Parser, loss: nn.Module) -> None:
-    """Raise an error if a solver cannot train this parser under this loss."""
+    """Parsing task: raise an error if a solver cannot train this parser under this loss."""
     solver = solver_of(optimizer)
     if solver.needs_sentences:
         if parser.scorer.table.device.type != "meta":
@@ -264,7 +269,10 @@ def _check_fit(optimizer: torch.optim.Optimizer, parser: Parser, loss: nn.Module
 
 
 def _identity(data: ParsingData, growing: bool) -> tuple:
-    """The values that identify the data of a parser in the fingerprint of a stage: template names and keys."""
+    """Parsing task: the values that identify the data of a parser in the fingerprint of a stage.
+
+    These are template names, tree constraints and feature keys, or hashed attributes and gold heads for a growing
+    table."""
     names, train = [template.name for template in data.templates], data.arrays["train"]
     if growing and not data.closed:
         atoms = train.template_atoms
@@ -276,11 +284,11 @@ def _identity(data: ParsingData, growing: bool) -> tuple:
 
 
 def _copy_rows(scorer: GrowingArcScorer, old: GrowingArcScorer, living: Tensor) -> None:
-    """Copy the rows marked in `living`, bool [rows], from an old growing table to a new growing table."""
+    """Parsing task: copy the rows marked in `living`, bool [rows], from one growing table to another."""
     order = _order(old, living)
     weights, keys = old.table.detach()[torch.from_numpy(order)], old.keys[torch.from_numpy(order)]
     if scorer.open:
-        _, numbers = np.unique(old.templates.numpy()[order], return_inverse=True)  # numbers without gaps
+        _, numbers = np.unique(old.templates.numpy()[order], return_inverse=True)  # template numbers without gaps
         scorer.set_rows(weights, keys, torch.from_numpy(numbers))
     else:
         scorer.table.copy_(weights)
@@ -288,7 +296,7 @@ def _copy_rows(scorer: GrowingArcScorer, old: GrowingArcScorer, living: Tensor) 
 
 
 def _selects_templates(result: StageResult) -> bool:
-    """Whether the penalty has selected whole templates: all or none of the rows of each template survive."""
+    """Parsing task: whether the penalty selects whole templates: all or no rows of a template survive."""
     penalty, weights = result.penalties[TABLE], result.module.parser.scorer.table.detach()
     if penalty.groups is None:
         return False
@@ -297,25 +305,27 @@ def _selects_templates(result: StageResult) -> bool:
 
 
 def _kept(before: StageResult, support: Tensor) -> Tensor:
-    """The mask of the rows that survive for the next stage, bool [rows]; unless `open`, only nonzero rows."""
+    """Parsing task: the mask of the rows that the next stage keeps: bool [rows]
+
+    If the data are not `open`, rows with weight zero are not kept either."""
     kept = support.view(-1).cpu()
     return kept if before.data.open else kept & (before.module.parser.scorer.table.detach().view(-1).cpu() != 0)
 
 
 def _living_templates(data: ParsingData, scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
-    """The mask of the arc templates with a nonzero weight among the kept rows: bool [templates]"""
+    """Parsing task: the mask of the arc templates with a nonzero weight in the kept rows: bool [templates]"""
     living = kept & (scorer.table.detach().view(-1) != 0)
     return np.bincount(scorer.templates[living].numpy(), minlength=len(data.templates)) > 0
 
 
 def _order(scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
-    """The numbers of the kept rows of a growing table, sorted by template and key: int64 [kept]"""
+    """Parsing task: the numbers of the kept rows of a growing table, by template and key: int64 [kept]"""
     rows = kept.nonzero().flatten().numpy()
     templates = scorer.templates.numpy()[rows]
     most = int(templates.max(initial=0))
     rows = rows[
         np.argsort(templates.astype(np.min_scalar_type(most)), kind="stable")
-    ]  # numpy sorts small integers by radix sort
+    ]  # numpy sorts integers of at most 16 bits by radix sort
     keys, begin = scorer.keys.numpy().view(np.uint64), 0
     for count in np.bincount(templates).tolist():
         block = rows[begin : begin + count]
@@ -325,7 +335,7 @@ def _order(scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
 
 
 def _index(data: ParsingData, scorer: GrowingArcScorer, order: np.ndarray) -> ArcIndex:
-    """The feature index of rows of a growing table in the order of `_order`, without templates that have no row."""
+    """Parsing task: the feature index of the rows `order` of a growing table, without templates that have no row."""
     counts = np.bincount(scorer.templates.numpy()[order], minlength=len(data.templates))
     templates = tuple(t for t, count in zip(data.templates, counts, strict=True) if count)
     offsets = np.concatenate([[0], np.cumsum(counts[counts > 0])])

@@ -1,8 +1,8 @@
-"""The artifact of a tagger: `model.json` describes it, `weights.safetensors` holds the feature keys and weights.
+"""The artifact of a tagger: `model.json` describes the tagger, `weights.safetensors` has feature keys and weights.
 
-Only living features (those with a nonzero weight) are stored: the keys, template by template, and the nonzero weights.
-Each number takes as few bytes as possible (`artifacts/tables.py`). Nothing in the folder is ever executed, and every
-field and tensor is checked before use.
+Only living features (with a nonzero weight) are stored: the keys, template by template, and the nonzero weights. Each
+number takes as few bytes as possible (`artifacts/tables.py`). Nothing in the folder is ever executed, and every field
+and tensor is checked before use.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ EDGES = "edges.table"  # the tensor with the weights of edge features (feature, 
 
 
 def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
-    """Write the nonzero weights and keys of a tagger in float32, atomically; return the size of the folder in bytes."""
+    """Write the artifact of a tagger (keys and nonzero weights in float32) atomically; return its size in bytes."""
     if (reason := unfit(tagger)) is not None:
         raise UserError(reason)
     scorer, used = _described(tagger.scorer), {type(module) for module in tagger.modules()}
@@ -80,14 +80,16 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
 
 
 def living(tagger: Tagger, rows: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Masks of the features with a nonzero weight, bool [rows], and of such edge features (None if there are none)."""
+    """Masks of the features and of the edge features that the artifact of a tagger stores: bool [rows] each.
+
+    These features have a nonzero weight. The mask of edge features is None if the tagger has no edge features."""
     state, none = _state(tagger), np.zeros(rows, bool)
     edges = (state[EDGES] != 0).any(axis=1) if EDGES in state else None
     return np.logical_or.reduce([none, *((state[name] != 0).any(axis=1) for name in _tables(tagger))]), edges
 
 
 def _state(tagger: Tagger) -> dict[str, np.ndarray]:
-    """The parameters of a tagger by name, as float32 arrays; weight tables are dense, zeros included."""
+    """The parameters for a tagger's artifact, by name: float32 arrays; weight tables are dense, zeros included."""
     weights = tagger.state_dict()
     weights |= {name: scorer.dense() for name, scorer in _tables(tagger).items() if _pairs(scorer)}
     if tagger.edges is not None:
@@ -96,12 +98,13 @@ def _state(tagger: Tagger) -> dict[str, np.ndarray]:
 
 
 def load(folder: Path, description: dict) -> SequenceTagger:
-    """Read a tagger that `save` has written; an error names the damaged file and the reason."""
+    """Read the artifact of a tagger that `save` has written; an error names the damaged file and the reason."""
     with errors_in(folder / DESCRIPTION):
         check_fields(description, _FIELDS, _OPTIONAL)
         columns, tagger = _needed(description), _empty_tagger(description)
         if "edges" in description:
-            EdgeChain(torch.tensor(description["edges"]["steps"]).T, len(description["labels"]))  # checks the pairs
+            # The constructor raises an error if the label pairs are invalid.
+            EdgeChain(torch.tensor(description["edges"]["steps"]).T, len(description["labels"]))
     with errors_in(folder / WEIGHTS):
         tensors = read_tensors((folder / WEIGHTS).read_bytes(), description["sha256"])
         index = decode_keys(TokenIndex, parse, description["templates"], tensors)
@@ -122,8 +125,8 @@ def load(folder: Path, description: dict) -> SequenceTagger:
     )
 
 
-# Classes of scorers that an artifact can hold, with a function that reads the settings of each class. When an artifact
-# is loaded, no other class is ever built.
+# Classes of scorers that an artifact can store. The function of each class returns the settings of a scorer. When an
+# artifact is loaded, no scorer of another class is built.
 _SETTINGS = {
     SparseScorer: lambda scorer: {},
     DenseScorer: lambda scorer: {},
@@ -137,7 +140,7 @@ _BY_NAME = {kind.__name__: kind for kind in _SETTINGS}
 
 
 def unfit(tagger: Tagger) -> str | None:
-    """The reason why the scorer of a tagger cannot be stored in an artifact; None if the scorer can be stored."""
+    """The reason why a tagger cannot be stored in an artifact; None if the tagger can be stored."""
     scorers = [tagger.scorer, *(tagger.scorer.parts if isinstance(tagger.scorer, SumScorer) else ())]
     supported = (*_SETTINGS, PairScorer)
     unsupported = next((type(scorer) for scorer in scorers if type(scorer) not in supported), None)
@@ -147,19 +150,19 @@ def unfit(tagger: Tagger) -> str | None:
 
 
 def _described(scorer: torch.nn.Module) -> dict:
-    """The class name and settings of a scorer, as stored in model.json."""
-    # A PairScorer is stored as a SparseScorer with weights of zero for the pairs that were not observed.
+    """The class name and settings of a tagger's scorer, as stored in model.json of the artifact."""
+    # A PairScorer is stored as a SparseScorer with zero weights for pairs (feature, label) not observed in training.
     kind = SparseScorer if _pairs(scorer) else type(scorer)
     return {"class": kind.__name__, **_SETTINGS[kind](scorer)}
 
 
 def _pairs(scorer: torch.nn.Module) -> bool:
-    """Whether a scorer has weights for observed pairs of feature and label only."""
+    """Whether a scorer for a tagger's artifact has weights for observed (feature, label) pairs only."""
     return type(scorer) is PairScorer
 
 
 def _built(description: dict, sizes: Sizes) -> torch.nn.Module:
-    """The scorer that a description in model.json names, with parameters of the given sizes."""
+    """The scorer that model.json of a tagger's artifact describes, with parameters of the given sizes."""
     settings = dict(description)
     name = settings.pop("class", None)
     if name not in _BY_NAME:
@@ -170,24 +173,24 @@ def _built(description: dict, sizes: Sizes) -> torch.nn.Module:
 
 
 def _tables(tagger: Tagger) -> dict[str, torch.nn.Module]:
-    """The scorers of a tagger that have a row of weights for each feature, by the name of the weight table."""
+    """The scorers in a tagger's artifact with a row of weights for each feature, by name of the weight table."""
     kinds = (SparseScorer, PairScorer)
     return {f"{name}.table": module for name, module in tagger.named_modules() if type(module) in kinds}
 
 
 def _edges(description: dict, tensors: dict) -> tuple[TokenIndex | None, EdgeScorer | None]:
-    """The index and the scorer of edge features; (None, None) if model.json has no edge features."""
+    """The index and the scorer of edge features in a tagger's artifact; (None, None) without edge features."""
     if "edges" not in description:
         return None, None
     index = decode_keys(TokenIndex, parse, description["edges"]["templates"], tensors, "edges.keys")
-    steps = np.array(description["edges"]["steps"], np.int64).T  # [2, edges]
+    steps = np.array(description["edges"]["steps"], np.int64).T  # [2, edges] (from label, to label)
     dense = decode_table(tensors, EDGES, (len(index), steps.shape[1]))
     check_weights(EDGES, dense)
     return index, EdgeScorer.of(steps, len(description["labels"]), dense).requires_grad_(False).eval()
 
 
 def _fill_(tagger: Tagger, tensors: dict) -> Tagger:
-    """Copy the weights in `tensors` into an empty tagger; raise an error if a tensor is left over."""
+    """Copy the weights in a tagger's artifact into an empty tagger; raise an error if a tensor is left over."""
     state = {}
     for name, empty in tagger.state_dict().items():
         array = decode_table(tensors, name, tuple(empty.shape))
@@ -200,7 +203,7 @@ def _fill_(tagger: Tagger, tensors: dict) -> Tagger:
 
 
 def _are_edges(value: object) -> bool:
-    """Whether a value is valid as the field `edges` of model.json: templates of edge features, pairs of labels."""
+    """Whether the field `edges` of a tagger's artifact is valid: templates of edge features, and pairs of labels."""
     if not isinstance(value, dict) or {*value} != {"templates", "steps"} or not isinstance(value["steps"], list):
         return False
     pairs = all(isinstance(pair, list) and [type(label) for label in pair] == [int, int] for pair in value["steps"])
@@ -219,11 +222,11 @@ _FIELDS = COMMON_FIELDS | {
     "templates": (lambda value: are_keys(value), EXPECTED_KEYS),
     "edges": (lambda value: _are_edges(value), f"templates with {EXPECTED_KEYS}, and pairs of labels"),
 }
-_OPTIONAL = ("edges",)
+_OPTIONAL = ("edges",)  # fields that model.json may lack
 
 
 def _needed(description: dict) -> tuple[str, ...]:
-    """The columns of the input that a tagger reads, by the templates and attributes in model.json."""
+    """The input columns that the tagger in an artifact reads, by the templates and attributes in model.json."""
     lines = [*description["templates"], *description.get("edges", {}).get("templates", ())]
     for line in lines:
         if [template.name for template in parse(line)] != [line]:
@@ -243,7 +246,9 @@ def _needed(description: dict) -> tuple[str, ...]:
 
 
 def _empty_tagger(description: dict) -> Tagger:
-    """A tagger as model.json describes it, on the device `meta`: its parameters have shapes but take no memory."""
+    """A tagger as model.json of an artifact describes it, without weights.
+
+    The parameters are on the device `meta`: they have shapes but take no memory."""
     rows, labels = sum(count for count, _ in description["templates"].values()), len(description["labels"])
     sizes = Sizes(
         rows, labels, len(description["dense"]), tuple(len(values) + 1 for values in description["codes"].values())

@@ -1,6 +1,6 @@
 """Subcommands of `structsparse` for taggers: predict and evaluate.
 
-Heavy modules are imported only when a subcommand runs.
+Modules that take long to import are imported only when a subcommand runs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from structsparse.corpora.columns import Sentences
     from structsparse.tasks.tagging.predictor import SequenceTagger
 
-# The names of the columns that `predict` adds. Names in --columns have no spaces, so that none of them is the same.
+# The names of the columns that `predict` adds. Names in --columns have no spaces, so no input column has such a name.
 PREDICTED, PROBABILITY = "predicted tag", "its probability"
 
 
 def predict(options: argparse.Namespace, model: SequenceTagger) -> None:
-    """`structsparse predict` for taggers: write the input columns, with the predicted tag as an additional column."""
+    """Subcommand `predict` of taggers: write the input columns and, as an additional column, the predicted tag."""
     from structsparse.corpora.columns_streamed import ColumnStream
 
     if options.nbest is not None and model.edges is not None:
@@ -48,11 +48,13 @@ def predict(options: argparse.Namespace, model: SequenceTagger) -> None:
 def _write_tags(
     model: SequenceTagger,
     sentences: Sentences,
-    shares: np.ndarray | None,  # probabilities [tokens, labels]
+    shares: np.ndarray | None,  # float32 [tokens, labels] tag probabilities; None: not requested
     tabs: bool,
     output: BinaryIO,
 ) -> None:
-    """Write sentences with a column of predicted tags and, if requested, a column of their probabilities."""
+    """Subcommand `predict` of taggers: write sentences with a column of predicted tags.
+
+    If probabilities were requested, another column has the probability of each predicted tag."""
     from structsparse.corpora.columns import Column, write_columns
 
     tags = model.tag(sentences)
@@ -67,11 +69,13 @@ def _write_nbest(
     options: argparse.Namespace,
     model: SequenceTagger,
     sentences: Sentences,
-    shares: np.ndarray | None,  # probabilities [tokens, labels]
+    shares: np.ndarray | None,  # float32 [tokens, labels] tag probabilities; None: not requested
     tabs: bool,
     output: BinaryIO,
 ) -> None:
-    """Write each sentence once for each of the N best tag sequences, after a comment with score and probability."""
+    """Subcommand `predict` of taggers: write each sentence once for each of the N best tag sequences.
+
+    A comment line before each tag sequence gives rank, score and probability."""
     from structsparse.corpora.columns import token_lines
 
     spaced = any(" " in label for label in model.labels)
@@ -89,14 +93,14 @@ def _write_nbest(
 
 
 def evaluate(options: argparse.Namespace, model: SequenceTagger) -> None:
-    """`structsparse evaluate` for taggers: token accuracy and span F1 on a file of tagged columns."""
+    """Subcommand `evaluate` of taggers: token accuracy and span F1 on a file of tagged columns."""
     from structsparse.corpora.columns import read_columns
 
     needed = (*model.columns, model.tag_column)
     sentences = read_columns(options.file, **_layout(options, model, needed))
     for text in sentences.notes:
         note(f"{sentences.source}: {text}")
-    model.tag(sentences.select(slice(1)))  # warm-up: compiled functions and caches are ready before time is measured
+    model.tag(sentences.select(slice(1)))  # compile functions and fill caches before time is measured
     begin = time.perf_counter()
     tags = model.tag(sentences)
     seconds = time.perf_counter() - begin
@@ -109,10 +113,10 @@ def evaluate(options: argparse.Namespace, model: SequenceTagger) -> None:
 
 
 def _layout(options: argparse.Namespace, model: SequenceTagger, needed: Sequence[str]) -> dict:
-    """Keyword arguments for reading the input: column names, columns that may be missing, and handling of comments.
+    """Subcommands of taggers: keyword arguments for reading the input columns.
 
-    The names come from --columns or, without it, from the training corpus.
-    """
+    The arguments are the column names, the columns that may be missing, and the handling of comments. The names come
+    from --columns or, without this option, from the training corpus."""
     from structsparse.tasks.tagging.predictor import optional_columns
 
     names = list(model.layout) if options.columns is None else _names(options.columns)
@@ -127,13 +131,17 @@ def _layout(options: argparse.Namespace, model: SequenceTagger, needed: Sequence
 
 
 def _names(columns: str) -> list[str]:
-    """The column names in the option --columns; a column `_` gets a generated name, because all columns are written."""
+    """Subcommands of taggers: the column names in the option --columns.
+
+    A column `_` gets a generated name, because all columns are written."""
     names = columns.replace(",", " ").split()
     return [f"column {k}" if name == "_" else name for k, name in enumerate(names, start=1)]
 
 
 def _table(figures: dict) -> str:
-    """A text table of precision, recall and F1 by type of span or tag, with token accuracy and speed."""
+    """Subcommand `evaluate` of taggers: a text table of precision, recall and F1 by type, accuracy and speed.
+
+    A type is a type of spans or, if tags do not encode spans, a tag."""
     kinds = dict(sorted(figures["types"].items()))
     if "f1" in figures:
         counts = {key: sum(kind[key] for kind in kinds.values()) for key in ("gold", "predicted")}

@@ -25,12 +25,12 @@ from structsparse.training.scores import AccuracyScore
 from structsparse.weights.batch import Sizes
 from structsparse.weights.observed_pairs import Pairs
 
-LARGE_BATCH = 2000  # sentences per batch when a tagger only predicts
+LARGE_BATCH = 2000  # the number of sentences per batch when a tagger only predicts
 EDGES = "tagger.edges.table"  # the name of the parameter with the weights of edge features
 
 
 def table_name(names: Iterable[str]) -> str | None:
-    """The name of the parameter with the weights of (feature, label) pairs, among the given names; else None."""
+    """The name, among `names`, of the parameter with the feature weights for a tagger's data; None if there is none."""
     return next((name for name in names if name.endswith("table") and name != EDGES), None)
 
 
@@ -39,34 +39,36 @@ class TaggingData(CorpusParts):
     """The data of a tagger: tagged sentences of train, dev and test, the feature index, and the labels."""
 
     splits: SentenceSplits
-    index: TokenIndex
-    arrays: dict[str, TokenArrays]  # by part: train, dev, test
+    index: TokenIndex  # the index of token features
+    arrays: dict[str, TokenArrays]  # the token arrays of each part: train, dev, test
     labels: tuple[str, ...]  # labels of the training part: the labels that a tagger can predict
     names: tuple[str, ...]  # `labels`, then the labels that occur in dev or test only
-    sizes: Sizes
+    sizes: Sizes  # the sizes that determine the shapes of the parameters
     dense: tuple[str, ...]  # names of numeric columns
     codes: dict[str, dict[str, int]]  # the vocabulary of each coded attribute: value -> code
     tag: str  # the name of the column to predict
     scheme: str | None  # how tags encode spans in training (such as iob2); None: tags are not spans
     notes: tuple[str, ...]  # messages for the user
     reduced: bool = False  # whether features have been dropped from the index
-    edges: EdgeFeatures | None = None
+    edges: EdgeFeatures | None = None  # edge features, if any
     short: TokenIndex | None = None  # the index with shortened keys that the artifact stores, if any
-    short_edges: TokenIndex | None = None  # the same index for edge features
+    short_edges: TokenIndex | None = None  # the index of edge features with shortened keys, if any
 
     @property
     def score(self) -> Callable[[], SpanScore | AccuracyScore]:
-        """A function that makes an empty score: SpanScore if tags encode spans, else AccuracyScore."""
+        """The function for a tagger's data that makes an empty score: SpanScore for spans, else AccuracyScore."""
         kind = AccuracyScore if self.scheme is None else SpanScore
         return lambda: kind(list(self.names))
 
     @property
     def metric(self) -> str:
-        """The name of the dev score by which models are compared: f1 of spans, or accuracy of tags."""
+        """The name of the dev score by which models on a tagger's data are compared: f1 of spans, or accuracy."""
         return "accuracy" if self.scheme is None else "f1"
 
     def keep(self, alive: np.ndarray | None, edges: np.ndarray | None = None) -> TaggingData:
-        """The data with only the features in `alive` and the edge features in `edges`, bool [rows]; None keeps all."""
+        """The data of a tagger with only the features in `alive` and the edge features in `edges`: bool [rows] each.
+
+        If a mask is None, all features are kept."""
         if edges is not None:
             return self._keep_edges(edges).keep(alive)
         if alive is None:
@@ -77,15 +79,16 @@ class TaggingData(CorpusParts):
         return replace(self, index=index, arrays=arrays, sizes=sizes, reduced=True)
 
     def _keep_edges(self, alive: np.ndarray) -> TaggingData:
-        """The data with only the edge features marked in `alive`, bool [edge features]."""
+        """The data of a tagger with only the edge features marked in `alive`, bool [edge features]."""
         edges = self.edges.keep(alive)
         arrays = {part: replace(a, edges=edges.bags[part]) for part, a in self.arrays.items()}
         return replace(self, edges=edges, arrays=arrays, reduced=True)
 
     def shortened(self, guard: int, alive: np.ndarray, edges: np.ndarray | None) -> TaggingData:
-        """The data with shortened keys of the features in `alive` and edge features in `edges`: bool [rows] each.
+        """The data of a tagger with shortened keys of features in `alive` and edge features in `edges`.
 
-        Features of dev and test are looked up again with the short keys, so that scores equal those of the artifact."""
+        Masks are bool [rows]. Features of dev and test are looked up again with the short keys. So the scores of the
+        data equal the scores of the artifact."""
         train = self.splits.train
         short = self.index.only(alive).shortened_on(train, guard)
         short_edges = None if edges is None else self.edges.index.only(edges).shortened_on(train, guard)
@@ -99,12 +102,12 @@ class TaggingData(CorpusParts):
         return replace(self, arrays=arrays, short=short, short_edges=short_edges)
 
     def edge_scorer(self) -> EdgeScorer | None:
-        """A scorer of edge features with all weights zero; None if the data have no edge features."""
+        """A scorer of edge features for the data of a tagger, with all weights zero; None without edge features."""
         edges = self.edges
         return None if edges is None else EdgeScorer(edges.label_pairs, len(self.labels), edges.pairs)
 
     def describe(self) -> list[str]:
-        """Lines for the console: numbers of sentences, tokens, templates, features and labels, and the notes."""
+        """Console lines on the data of a tagger: numbers of sentences, tokens, features and labels, and notes."""
         parts = [f"{part} {len(a):,} sentences, {len(a.gold):,} tokens" for part, a in self.arrays.items()]
         model = f"{len(self.index.templates)} templates, {len(self.index):,} features, {len(self.labels)} labels"
         if self.edges is not None:
@@ -113,15 +116,15 @@ class TaggingData(CorpusParts):
         return [f"{self.splits.name}: {'; '.join(parts)}", model, *self.notes]
 
     def batches(self, part: str, size: int | None, *, shuffle: bool = False, **sharing) -> Batches:
-        """Batches of `size` sentences of a part (train, dev or test)."""
+        """Batches of the tagger's data: `size` sentences of a part (train, dev or test)."""
         return Batches(self.arrays[part], size, shuffle=shuffle, **sharing)
 
     def whole(self, part: str) -> Batches:
-        """All sentences of a part in large batches, for prediction."""
+        """All sentences of a part of the tagger's data, in large batches for prediction."""
         return self.batches(part, LARGE_BATCH)
 
     def passages(self, part: str, size: int | None, seed: int) -> Passages:
-        """Passages of `size` sentences each of a part, in random order, for online solvers."""
+        """Passages of the tagger's data for online solvers: blocks of `size` sentences, in random order."""
         return Passages(self.arrays[part], size, shuffle=True, seed=seed)
 
 
@@ -140,7 +143,8 @@ def prepare(
 ) -> TaggingData:
     """Prepare the data of a tagger from a corpus: convert tags, choose templates, index and extract the features.
 
-    `scheme`: how tags encode spans in training; None: tags are not spans. `choose`: a filter of templates. `edges`:
+    `tag`: the column to predict. `scheme`: how tags encode spans in training; None: tags are not spans. `dense`:
+    numeric columns. `codes`: attributes that become vocabulary codes. `choose`: a filter of templates. `edges`:
     templates of edge features. `cache`: megabytes of prepared features that may be kept on disk for later runs."""
     parts, notes = _converted(splits, tag, scheme)
     labels = tuple(sorted(_occurring(parts["train"], tag)))
@@ -175,7 +179,7 @@ def prepare(
 
 
 def _with_edges(data: TaggingData, lines: Sequence[str], min_count: int) -> TaggingData:
-    """The data with edge features added: features of these templates conjoined with pairs of neighbouring labels."""
+    """The data of a tagger with edge features added: template features conjoined with pairs of neighbouring labels."""
     templates = expand(lines)
     if any(name == data.tag for template in templates for name, _ in template.atoms):
         raise UserError(f"features.edges must not look at {data.tag!r}, the column to predict")
@@ -186,7 +190,9 @@ def _with_edges(data: TaggingData, lines: Sequence[str], min_count: int) -> Tagg
 
 
 def _without_tag(lines: Sequence[str], tag: str, notes: list[str]) -> list[Template]:
-    """The templates that do not read the column to predict; a note is added if some were left out."""
+    """The templates for a tagger's data that do not read the column to predict.
+
+    If a template is left out, a message is appended to `notes`."""
     templates = expand(lines)
     allowed = [template for template in templates if all(name != tag for name, _ in template.atoms)]
     if len(allowed) < len(templates):
@@ -195,12 +201,12 @@ def _without_tag(lines: Sequence[str], tag: str, notes: list[str]) -> list[Templ
 
 
 def _pairs(train: TokenArrays, index: TokenIndex, labels: Sequence[str]) -> Callable[[], Pairs]:
-    """A function that computes, once, the pairs of feature and label that occur together in training."""
+    """A function that computes, once, the (feature, label) pairs that occur together in a tagger's training data."""
     return cache(partial(Pairs.observed, train, len(index), len(labels)))
 
 
 def _converted(splits: SentenceSplits, tag: str, scheme: str | None) -> tuple[dict[str, Sentences], list[str]]:
-    """The parts of a corpus with tags converted to one span scheme (such as iob2), and notes for the user."""
+    """The parts of a tagger's data with tags converted to one span scheme (such as iob2), and notes for the user."""
     parts, notes = {}, []
     if splits.joined:
         notes.append("dev is trained on as well: its figures tell nothing of new sentences")
@@ -222,10 +228,10 @@ def _converted(splits: SentenceSplits, tag: str, scheme: str | None) -> tuple[di
 
 
 def _occurring(sentences: Sentences, name: str) -> set[str]:
-    """The values of a column that occur on at least one token."""
+    """The values of a column of a tagger's data that occur on at least one token."""
     return {*sentences.columns[name].without_unused().values}
 
 
 def _vocabulary(sentences: Sentences, name: str) -> dict[str, int]:
-    """The codes of the training values of an attribute, from 1; code 0 is for values not seen in training."""
+    """The codes of the values of an attribute in a tagger's training data, from 1; unseen values get code 0."""
     return {value: k for k, value in enumerate(attributes.attribute(sentences, name).values, start=1)}

@@ -1,7 +1,7 @@
 """The model of a tagger: a scorer of labels at each token (emissions), and a linear chain over the labels.
 
-A scorer is any nn.Module that takes a TokenBatch and returns scores [batch, time, labels], or [tokens, labels] where
-`batch.flat` says so. A subclass of `Scorer` may declare that the scores are linear in the parameters: then the
+A scorer is any nn.Module that takes a TokenBatch and returns scores: [tokens, labels] if `batch.flat` is true, else
+[batch, time, labels]. A subclass of `Scorer` may declare that the scores are linear in the parameters. Then the
 objective is convex, and training ends with a certificate of optimality.
 """
 
@@ -26,21 +26,25 @@ if TYPE_CHECKING:
 
 
 class SparseScorer(FeatureTable):
-    """A linear scorer: score[token, label] = sum of table[feature, label] over the sparse features of the token."""
+    """Tagger model: a linear scorer of sparse features.
+
+    score[token, label] = sum of table[feature, label] over the sparse features of the token."""
 
     linear = True
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.zeros(sizes.rows, sizes.labels))  # [rows, labels]
+        self.table = nn.Parameter(torch.zeros(sizes.rows, sizes.labels))  # [rows, labels] a row for each feature
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """The score of each label at each token: [batch, time, labels] or [tokens, labels]."""
+        """Tagger model: label scores from sparse features: [batch, time, labels] or [tokens, labels]"""
         return batch.lay(bag_sum(self.table, batch.ids, batch.offsets))
 
 
 class DenseScorer(Scorer):
-    """A linear scorer of numeric columns (`features.dense`): score[token, label] = dense[token] @ weights[:, label]"""
+    """Tagger model: a linear scorer of numeric columns (`features.dense`).
+
+    score[token, label] = sum over columns of dense[token, column] * weights[column, label]."""
 
     linear = True
 
@@ -51,12 +55,12 @@ class DenseScorer(Scorer):
         self.weights = nn.Parameter(torch.zeros(sizes.dense, sizes.labels))  # [columns, labels]
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """The score of each label at each token: [batch, time, labels] or [tokens, labels]."""
+        """Tagger model: label scores from numeric columns: [batch, time, labels] or [tokens, labels]"""
         return batch.lay(batch.dense.to(self.weights.dtype) @ self.weights)
 
 
 class RecurrentScorer(Scorer):
-    """A neural scorer: a bidirectional LSTM over embeddings of coded attributes (`features.codes`), and a last layer.
+    """Tagger model: a bidirectional LSTM over embeddings of coded attributes (`features.codes`), and a last layer.
 
     The forward LSTM starts at the first token and the backward LSTM at the last token, never in the padding. So the
     scores of a sentence do not depend on the other sentences of the batch."""
@@ -72,9 +76,9 @@ class RecurrentScorer(Scorer):
         self.output = nn.Linear(2 * hidden, sizes.labels)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """The score of each label at each token: [batch, time, labels] or [tokens, labels]."""
+        """Tagger model: label scores from the LSTM: [batch, time, labels] or [tokens, labels]"""
         embedded = [table(batch.codes[:, k]) for k, table in enumerate(self.embeddings)]
-        inputs = batch.pad(torch.cat(embedded, dim=1))  # [batch, time, width]
+        inputs = batch.pad(torch.cat(embedded, dim=1))  # [batch, time, width] embeddings of all attributes
         left, _ = self.forwards(inputs)
         right, _ = self.backwards(batch.reverse(inputs))
         scores = self.output(torch.cat([left, batch.reverse(right)], dim=2))
@@ -82,7 +86,7 @@ class RecurrentScorer(Scorer):
 
 
 class SumScorer(Scorer):
-    """A scorer that adds the scores of several scorers, such as sparse features and an LSTM."""
+    """Tagger model: a scorer that adds the scores of several scorers, such as sparse features and an LSTM."""
 
     def __init__(self, sizes: Sizes, parts: Sequence[Callable[[Sizes], nn.Module]]) -> None:
         super().__init__()
@@ -90,17 +94,17 @@ class SumScorer(Scorer):
         self.linear = all(isinstance(part, Scorer) and part.linear for part in self.parts)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """The sum of the scores of all parts: [batch, time, labels] or [tokens, labels]."""
+        """Tagger model: the sum of the label scores of all parts: [batch, time, labels] or [tokens, labels]"""
         scores = [part(batch) for part in self.parts]
-        if len({each.dim() for each in scores}) > 1:  # some parts return padded scores, some do not
+        if len({each.dim() for each in scores}) > 1:  # some parts return padded scores, others do not
             scores = [batch.pad(each) if each.dim() == 2 else each for each in scores]
         return torch.stack(scores).sum(0)
 
 
 class Tagger(nn.Module):
-    """A first-order linear-chain model: a scorer of labels, and weights of pairs of neighbouring labels (transitions).
+    """The model of a tagger: a linear chain with a scorer of labels, and weights of neighbouring labels (transitions).
 
-    A pair of labels that `scorer.links` excludes has the score zero; so have first and last labels unless
+    A transition that `scorer.links` excludes has the score zero. First and last labels have the score zero unless
     `scorer.ends` is true. `edges` scores features that are conjoined with pairs of neighbouring labels."""
 
     def __init__(self, scorer: nn.Module, labels: int, edges: EdgeScorer | None = None) -> None:
@@ -108,25 +112,25 @@ class Tagger(nn.Module):
         self.scorer = scorer
         self.edges = edges
         self.transitions = nn.Parameter(torch.zeros(labels, labels))  # [from label, to label]
-        self.start = nn.Parameter(torch.zeros(labels))
-        self.end = nn.Parameter(torch.zeros(labels))
+        self.start = nn.Parameter(torch.zeros(labels))  # score of each label at the first token
+        self.end = nn.Parameter(torch.zeros(labels))  # score of each label at the last token
         declared = scorer if isinstance(scorer, Scorer) else Scorer()
         self.linear, self.ends = declared.linear, declared.ends
         self.register_buffer("links", declared.links, persistent=False)
 
     @property
     def structure(self) -> Chain | EdgeChain:
-        """The structure over the labels of a sentence: a chain, with or without edge features."""
+        """Tagger model: the structure over the labels of a sentence: a chain, with or without edge features."""
         return Chain() if self.edges is None else self.edges.chain
 
     def sweeper(self, solver: Online) -> Sweeper:
-        """The sweeper by which an online solver updates the weights of this tagger sentence by sentence."""
-        from structsparse.tasks.tagging.sweeps import TaggingSweeper  # not needed for prediction
+        """Tagger model: the sweeper by which an online solver updates the weights after each sentence."""
+        from structsparse.tasks.tagging.sweeps import TaggingSweeper  # prediction needs no sweeper
 
         return TaggingSweeper(self, solver)
 
     def forward(self, batch: TokenBatch) -> ChainScores | EdgeScores:
-        """The chain scores of a batch: emissions, transitions, and scores of the first and last labels."""
+        """Tagger model: the chain scores of a batch: emissions, transitions, scores of first and last labels."""
         transitions, start, end = self.transitions, self.start, self.end
         if self.links is not None:
             transitions = transitions * self.links

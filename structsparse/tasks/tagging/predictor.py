@@ -33,7 +33,7 @@ Input = Sentences | str | os.PathLike | Iterable[Iterable[str | Sequence[str] | 
 
 
 class TagSequence(NamedTuple):
-    """One of the N best tag sequences of a sentence, with score and probability."""
+    """Tagger predictor: one of the N best tag sequences of a sentence, with score and probability."""
 
     tags: list[str]
     score: float
@@ -42,36 +42,36 @@ class TagSequence(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SequenceTagger:
-    """A trained tagger, which predicts a tag for every token of a sentence.
+    """The predictor of tags: a trained tagger, which predicts a tag for every token of a sentence.
 
     `predict`, `nbest`, `marginals` and `evaluate` take a list of sentences, the path of a file of columns, or
     `Sentences`. A sentence is a list of words if the tagger reads one column only. Otherwise it is a list of tuples
     (the values of `columns`, in order) or of dicts."""
 
     labels: tuple[str, ...]
-    scheme: str | None  # how the tags encode spans (such as iob2); None if they do not
+    scheme: str | None  # how tags encode spans (such as iob2); None: tags are not spans
     layout: tuple[str, ...]  # the columns of the training corpus, in order
     columns: tuple[str, ...]  # the columns that the tagger reads
     tag_column: str  # the column that the tagger predicts
-    index: TokenIndex
+    index: TokenIndex  # the index of token features
     dense: tuple[str, ...]  # names of numeric columns
-    vocabularies: Mapping[str, Mapping[str, int]]  # attribute -> value -> code from 1 on; 0: not in training
+    vocabularies: Mapping[str, Mapping[str, int]]  # attribute -> value -> code, from 1; unseen values get 0
     tagger: Tagger
     edges: TokenIndex | None = None  # the index of edge features (feature, pair of neighbouring labels)
 
     def __repr__(self) -> str:
         return f"SequenceTagger({len(self.labels)} labels, {len(self.index):,} features)"
 
-    # --- the methods that every model has
+    # --- the methods that the predictors of all tasks have
 
     def predict(self, sentences: Input) -> list[list[str]]:
-        """Predict the best tag sequence of each sentence."""
+        """Tagger predictor: predict the best tag sequence of each sentence."""
         sentences = self._sentences(sentences)
         tags, bounds = self.tag(sentences).strings(), sentences.offsets.tolist()
         return [tags[begin:end] for begin, end in zip(bounds[:-1], bounds[1:], strict=True)]
 
     def nbest(self, sentences: Input, count: int = 10) -> list[list[TagSequence]]:
-        """The `count` best tag sequences of each sentence, best first; all sequences if there are fewer."""
+        """Tagger predictor: the `count` best tag sequences of each sentence, best first; fewer if fewer exist."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise UserError(f"the {count} best sequences were requested, expected a number from 1 on")
         if self.edges is not None:
@@ -92,12 +92,12 @@ class SequenceTagger:
         return results
 
     def marginals(self, sentences: Input) -> list[np.ndarray]:
-        """The marginal probability of every tag at every token: for each sentence float32 [tokens, labels]."""
+        """Tagger predictor: the probability of every tag at every token, by sentence: float32 [tokens, labels]"""
         sentences = self._sentences(sentences)
         return np.split(self.probabilities(sentences), sentences.offsets[1:-1]) if len(sentences) else []
 
     def evaluate(self, source: Input) -> dict[str, object]:
-        """Evaluate the tagger on tagged sentences: token accuracy, and span F1 if the tags encode spans.
+        """Tagger predictor: token accuracy on tagged sentences, and span F1 if the tags encode spans.
 
         In a list, the gold tag of a token is the last value of a tuple, or the value `tag_column` of a dict."""
         sentences = self._sentences(source, (*self.columns, self.tag_column))
@@ -106,10 +106,10 @@ class SequenceTagger:
             warnings.warn(note, RuntimeWarning, stacklevel=2)
         return {**score.result(), "sentences": len(sentences), "tokens": sentences.tokens}
 
-    # --- the same for `Sentences`, with results as arrays and columns
+    # --- prediction for `Sentences`, with results as arrays and columns
 
     def tag(self, sentences: Input) -> Column:
-        """Predict the tags of all tokens, as one column."""
+        """Tagger predictor: predict the tags of all tokens, as one column."""
         sentences = self._sentences(sentences)
         result = np.empty(sentences.tokens, np.int32)
         for scores, batch, tokens in self._scored(sentences):
@@ -117,21 +117,22 @@ class SequenceTagger:
         return Column(list(self.labels), result)
 
     def probabilities(self, sentences: Sentences) -> np.ndarray:
-        """The marginal probability of every tag at every token: float32 [tokens, labels]"""
+        """Tagger predictor: the marginal probability of every tag at every token: float32 [tokens, labels]"""
         result = np.empty((sentences.tokens, len(self.labels)), np.float32)
         for scores, batch, tokens in self._scored(sentences):
             result[tokens] = self.tagger.structure.marginals(scores, batch.lengths).flatten(0, 1)[batch.places]
         return result
 
     def stream(self, sentences: Iterable) -> Iterator[list[str]]:
-        """Predict the tags of a stream of sentences, each as soon as the sentence arrives."""
+        """Tagger predictor: predict the tags of a stream of sentences, each as soon as the sentence arrives."""
         for sentence in sentences:
             yield self.predict([sentence])[0]
 
     def score(self, sentences: Sentences, predicted: Column) -> tuple[SpanScore | AccuracyScore, list[str]]:
-        """Score predicted tags against the gold tags of sentences; gold tags are converted to the tagger's span scheme.
+        """Tagger predictor: score predicted tags against the gold tags of sentences.
 
-        Also returns notes that name labels unknown to the model. Tokens with such labels count as wrong."""
+        Gold tags are converted to the tagger's span scheme. Also returns notes that name labels unknown to the model.
+        Tokens with such labels count as wrong."""
         gold, notes = sentences.columns[self.tag_column], []
         if self.scheme is not None:
             scheme = detect_scheme(sentences, self.tag_column)
@@ -148,7 +149,7 @@ class SequenceTagger:
     # --- reading the input
 
     def _sentences(self, source: Input, needed: Sequence[str] | None = None) -> Sentences:
-        """The input sentences as columns; `needed` are the columns that lists and files must have."""
+        """Tagger predictor: the input sentences as columns; `needed` are the columns that the input must have."""
         needed = self.columns if needed is None else needed
         if not isinstance(source, Sentences):
             source = self._read(source, needed)
@@ -159,7 +160,7 @@ class SequenceTagger:
         return source
 
     def _read(self, source: str | os.PathLike | Iterable, needed: Sequence[str]) -> Sentences:
-        """Read sentences from a file or from lists."""
+        """Tagger predictor: read input sentences from a file of columns or from lists."""
         if not isinstance(source, str | os.PathLike):
             return sentences_from_lists(source, needed, "this tagger")
         path = existing_file(source, needed, "this tagger")
@@ -169,7 +170,9 @@ class SequenceTagger:
 
     @torch.no_grad()
     def _scored(self, sentences: Sentences) -> Iterator[tuple[ChainScores, TokenBatch, np.ndarray]]:
-        """Score sentences batch by batch, longest first: chain scores, batch, and token positions in the input."""
+        """Tagger predictor: score sentences batch by batch, longest sentences first.
+
+        Yields chain scores, the batch, and the positions of the batch's tokens in the input."""
         hashed = self.index.hashed(sentences)
         hashed_edges = None if self.edges is None else self.edges.hashed(sentences)
         dense = torch.from_numpy(numbers(sentences, self.dense))
@@ -199,5 +202,5 @@ class SequenceTagger:
 
 
 def optional_columns(names: Sequence[str], needed: Sequence[str]) -> frozenset[str]:
-    """The columns at the end of `names` that may be missing in a file, because the model does not need them."""
+    """Tagger predictor: the last columns in `names` that a file may lack, because the model does not need them."""
     return frozenset(names[max(names.index(name) for name in needed) + 1 :] if needed else names[1:])

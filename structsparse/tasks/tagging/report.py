@@ -25,7 +25,7 @@ MOST_FEATURES = 100_000  # the largest number of rows in features.tsv and edges.
 
 
 def feature_weights(result: StageResult) -> Tensor | None:
-    """The weights of the sparse features of a tagger: [rows, labels]; None if the tagger has no sparse features."""
+    """Tagger report: the weights of sparse features [rows, labels]; None if there are no sparse features."""
     weights = dict(result.module.named_parameters())
     name = table_name(weights)
     if name is None:
@@ -35,20 +35,19 @@ def feature_weights(result: StageResult) -> Tensor | None:
 
 
 def _for_numpy(weights: Tensor) -> Tensor:
-    """Weights on the CPU, in float32 or more: numpy has no bfloat16."""
+    """Tagger report: weights on the CPU in float32 or float64, because numpy has no bfloat16."""
     return weights.detach().cpu().to(torch.promote_types(weights.dtype, torch.float32))
 
 
 def template_groups(data: TaggingData, shape: Sequence[int], pairs: Pairs | None = None) -> Partition:
-    """Groups of the weights of a tagger: one group for each token template."""
+    """Tagger report: groups of the weights, one group for each token template."""
     return by_template(shape, TemplateLayout(data.index.names, data.index.offsets, data.labels, pairs=pairs))
 
 
 def sparsity(data: TaggingData, first: StageResult, last: StageResult) -> dict[str, object]:
-    """Counts of features, weights and groups of a tagger, before and after feature selection.
+    """Tagger report: counts of features, weights and groups, before and after feature selection.
 
-    Groups are the groups of the penalty that selected features, or the templates if that penalty has no groups.
-    """
+    Groups are the groups of the penalty that selected features, or the templates if the penalty has no groups."""
     labels = len(data.labels)
     weights = feature_weights(last)
     if weights is None:
@@ -68,7 +67,7 @@ def sparsity(data: TaggingData, first: StageResult, last: StageResult) -> dict[s
 
 
 def _edge_counts(data: TaggingData, last: StageResult) -> dict[str, object]:
-    """Counts of edge features and of edge weights, and of all nonzero parameters of the tagger."""
+    """Tagger report: counts of edge features and edge weights, and of all nonzero parameters."""
     if data.edges is None:
         return {}
     return {
@@ -80,7 +79,7 @@ def _edge_counts(data: TaggingData, last: StageResult) -> dict[str, object]:
 
 
 def _planted_shares(planted: set[str], living: Sequence[str]) -> dict[str, float]:
-    """Precision and recall of the selected templates against the planted templates of synthetic data."""
+    """Tagger report: precision and recall of the living templates against the planted templates of a corpus."""
     if not planted:
         return {}
     right = len(planted & {*living})
@@ -88,7 +87,9 @@ def _planted_shares(planted: set[str], living: Sequence[str]) -> dict[str, float
 
 
 def group_table(data: TaggingData, first: StageResult, last: StageResult) -> Table | None:
-    """A table of the groups of the penalty that selected features; without groups, of templates and final weights."""
+    """Tagger report: a table of the groups of the penalty that selected features.
+
+    If the penalty has no groups, the table has the token templates, with the norms of the final weights."""
     for name in first.penalties:
         table = selected_groups(first, name, data.splits.truth)
         if table is not None:
@@ -104,7 +105,7 @@ def group_table(data: TaggingData, first: StageResult, last: StageResult) -> Tab
 
 
 def feature_table(result: StageResult) -> Table | None:
-    """A table of the features with nonzero weights, by readable name; largest norms first."""
+    """Tagger report: a table of the token features with nonzero weights, by readable name; largest norms first."""
     weights, data = feature_weights(result), result.data
     if weights is None:
         return None
@@ -112,7 +113,7 @@ def feature_table(result: StageResult) -> Table | None:
 
 
 def edge_table(result: StageResult) -> Table | None:
-    """A table of the edge features with nonzero weights, by readable name; largest norms first."""
+    """Tagger report: a table of the edge features with nonzero weights, by readable name; largest norms first."""
     edges, data = result.data.edges, result.data
     if edges is None:
         return None
@@ -121,11 +122,11 @@ def edge_table(result: StageResult) -> Table | None:
 
 
 def _described(weights: Tensor, index: TokenIndex, labels: Sequence[str], data: TaggingData, bags: Bags) -> Table:
-    """A table of features: name, norm of the weights, and the nonzero weights by label, largest weights first."""
+    """Tagger report: a table of features: name, norm of the weights, and nonzero weights by label, largest first."""
     norms = weights.norm(dim=1).numpy()
     rows = np.argsort(-norms, kind="stable")[: min(int((norms > 0).sum()), MOST_FEATURES)]
     names = index.describe(rows, data.splits.train, bags)
-    values = weights.numpy()[rows]  # [rows, labels]
+    values = weights.numpy()[rows]  # [rows, labels] the weights of the features in the table
     orders = np.argsort(-np.abs(values), axis=1, kind="stable")
     lines = []
     for name, norm, row, order in zip(names, norms[rows].tolist(), values.tolist(), orders.tolist(), strict=True):
@@ -147,7 +148,7 @@ def write_report(folder: Path, data: TaggingData, results: Sequence[StageResult]
 
 
 def _write_order(folder: Path, first: StageResult) -> None:
-    """Write the Hasse diagram of nested or overlapping groups of a penalty as order.txt and order.png."""
+    """Tagger report: write the Hasse diagram of nested or overlapping groups as order.txt and order.png."""
     for name, penalty in first.penalties.items():
         groups = penalty.groups
         if not isinstance(groups, Forest | Cover) or len(groups) > hasse.LARGEST:

@@ -1,4 +1,4 @@
-"""The score of taggers whose tags are spans: precision, recall and F1 of whole spans."""
+"""The score of taggers whose tags encode spans: precision, recall and F1 of whole spans."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class SpanScore(LabelScore):
         self._readable = [*names, f"B-{UNSEEN}"]
 
     def add(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray) -> None:
-        """Add sentences to the counts: gold and predicted label codes [tokens], sentence offsets [sentences + 1]."""
+        """Span score of a tagger: add gold and predicted label codes [tokens] of sentences to the counts.
+
+        offsets [sentences + 1]: where each sentence begins."""
         gold, predicted = checked_codes(gold, predicted, offsets, len(self.names))
         truth, guess = (spans(codes, offsets, self._readable) for codes in (gold, predicted))
         end, kind = np.zeros((2, len(gold)), dtype=np.int64)  # end and type of the gold span that starts at each token
@@ -29,6 +31,8 @@ class SpanScore(LabelScore):
         self._add(guess.type[correct], truth.type, guess.type, gold == predicted, offsets)
 
     def result(self) -> dict:
-        """F1, precision and recall of all spans and token accuracy, as fractions; `types`: the figures of each type."""
+        """Span score of a tagger: F1, precision and recall of all spans, and token accuracy, as fractions.
+
+        `types` has the figures of each span type."""
         totals = precision_recall_f1(*self._counts[:-ENDS].reshape(-1, 3).sum(axis=0).tolist())
         return {name: totals[name] for name in ("f1", "precision", "recall")} | super().result()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from structsparse.solvers.online import Online
     from structsparse.training.batches import Passage
 
-LABEL_WEIGHTS = ("transitions", "start", "end")
+LABEL_WEIGHTS = ("transitions", "start", "end")  # parameters with weights of label pairs, first and last labels
 
 
 class TaggingSweeper(Sweeper):
@@ -23,11 +23,12 @@ class TaggingSweeper(Sweeper):
 
     def __init__(self, model, solver: Online) -> None:
         super().__init__(model, solver)
-        self.scratch: kernels.ChainScratch | None = None
-        self.begins, self.longest, self.most = np.empty(0, np.int64), 0, 0  # figures of the last corpus, see `_scratch`
+        self.scratch: kernels.ChainScratch | None = None  # work memory of the kernel
+        # Of the last corpus: first token of each sentence, most tokens and most feature occurrences of a sentence.
+        self.begins, self.longest, self.most = np.empty(0, np.int64), 0, 0
 
     def check(self) -> None:
-        """Raise an error if the tagger has no table of sparse features, or has edge features."""
+        """Sweep of a tagger: raise an error without a table of sparse features, or with edge features."""
         name, model = self.solver.name, self.model
         if not isinstance(model.scorer, FeatureTable):
             raise UserError(f"{name} moves tables of sparse features (model=sparse or growing), not {model.scorer}")
@@ -35,9 +36,10 @@ class TaggingSweeper(Sweeper):
             raise UserError(f"{name} does not support features.edges; choose another solver")
 
     def sweep(self, passage: Passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
-        """Update the weights of a tagger after each sentence of a passage.
+        """Sweep of a tagger: update the weights after each sentence of a passage.
 
-        Returns the sums of losses and of step sizes, and the change of the number of nonzero weights."""
+        clock: the number of sentences before the passage. Returns the sums of losses and of step sizes, and the change
+        of the number of nonzero weights."""
         scorer, growing = self.model.scorer, isinstance(self.model.scorer, GrowingTable)
         if growing:
             self._release(scorer)
@@ -54,7 +56,9 @@ class TaggingSweeper(Sweeper):
         return float(totals[0]), float(totals[1]), int(totals[2])
 
     def _rows(self, corpus: kernels.TaggedCorpus, sentence: int, rule: UpdateRule) -> kernels.FeatureRows:
-        """The feature weights for the kernel; a growing table gets room for all features of the next sentence."""
+        """Sweep of a tagger: the feature weights for the kernel.
+
+        A growing table gets room for all features of the next sentence."""
         scorer = self.model.scorer
         if isinstance(scorer, GrowingTable):
             first, last = corpus.begins[sentence], corpus.begins[sentence + 1]
@@ -66,7 +70,7 @@ class TaggingSweeper(Sweeper):
         return kernels.FeatureRows(weights.numpy(), past.numpy(), *slots)
 
     def _labels(self, rule: UpdateRule) -> kernels.LabelWeights:
-        """The weights of label pairs, first and last labels for the kernel, with the sums that averaging needs."""
+        """Sweep of a tagger: weights of label pairs, first and last labels, with the sums for averaging."""
         weights = [self.model.get_parameter(name) for name in LABEL_WEIGHTS]
         past = [self.solver.past(p, len(p)) if rule.averaging else p.detach()[:0] for p in weights]
         return kernels.LabelWeights(*(tensor.detach().numpy() for tensor in (*weights, *past)))
@@ -74,8 +78,11 @@ class TaggingSweeper(Sweeper):
     def _scratch(
         self, corpus: kernels.TaggedCorpus, rows: kernels.FeatureRows, rule: UpdateRule
     ) -> kernels.ChainScratch:
-        """Work memory of the kernel for the longest sentence of the corpus; reused as long as the sizes fit."""
-        if self.begins.ctypes.data != corpus.begins.ctypes.data:  # self.begins keeps its memory, so addresses differ
+        """Sweep of a tagger: work memory of the kernel for the longest sentence of the corpus.
+
+        The memory is reused as long as the sizes fit."""
+        # While `self.begins` is in use, the array of another corpus has another address.
+        if self.begins.ctypes.data != corpus.begins.ctypes.data:
             self.begins, self.longest = corpus.begins, int(np.diff(corpus.begins).max())
             self.most = int(np.diff(corpus.offsets[corpus.begins]).max()) if rule.passive else 0
         longest, most = self.longest, self.most

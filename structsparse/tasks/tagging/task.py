@@ -36,7 +36,7 @@ from structsparse.weights.observed_pairs import Pairs, PairScorer, on_rows, pair
 
 
 class Tagging(TaskModule):
-    """The Lightning module that trains a tagger under a structured loss, and scores it on dev and test."""
+    """The Lightning module of the tagging task: trains a tagger under a structured loss and scores dev and test."""
 
     def __init__(
         self,
@@ -53,27 +53,27 @@ class Tagging(TaskModule):
 
     @property
     def linear(self) -> bool:
-        """Whether the scores are linear in the parameters, and all weights are in memory."""
+        """Tagging task: whether the scores are linear in the parameters, and all weights are in memory."""
         return self.tagger.linear and not isinstance(self.tagger.scorer, GrowingScorer)
 
     def step(self, batch: TokenBatch) -> Tensor:
-        """The loss of a batch: the sum over sentences, divided by the number of sentences in the step."""
-        losses = self.loss(self.tagger(batch), batch.gold, batch.lengths)  # [batch]
+        """Tagging task: the loss of a batch, summed over sentences and divided by the sentences in the step."""
+        losses = self.loss(self.tagger(batch), batch.gold, batch.lengths)  # [batch] the loss of each sentence
         return losses.sum() / batch.items
 
     def training_step(self, batch: TokenBatch | Passage, batch_idx: int) -> Tensor:
-        """Train on a batch, or, with an online solver, sweep over the sentences of a passage."""
+        """Tagging task: train on a batch or, with an online solver, sweep over the sentences of a passage."""
         if isinstance(batch, Passage):
             return self.optimizers(use_pl_optimizer=False).sweep(self.tagger, self.loss, batch)
         return super().training_step(batch, batch_idx)
 
     def predict_step(self, batch: TokenBatch, batch_idx: int = 0) -> Tensor:
-        """Predict the best label of each token: int64 [tokens]"""
-        labels = self.chain.best(self.tagger(batch), batch.lengths)  # [batch, time]
+        """Tagging task: predict the best label of each token: int64 [tokens]"""
+        labels = self.chain.best(self.tagger(batch), batch.lengths)  # [batch, time] padded
         return labels.view(-1)[batch.places]
 
     def count(self, batch: TokenBatch, score: SpanScore | AccuracyScore) -> None:
-        """Add the gold and predicted labels of a batch of sentences to a score."""
+        """Tagging task: add the gold and predicted labels of a batch of sentences to a score."""
         offsets = np.r_[0, np.cumsum(batch.lengths.cpu().numpy())]
         gold = batch.gold.view(-1)[batch.places]
         score.add(gold.cpu().numpy(), self.predict_step(batch).cpu().numpy(), offsets)
@@ -92,7 +92,7 @@ class TaggingTask(Task):
     keyed = True
 
     def prepare(self, corpus: SentenceSplits, features: Mapping, filter: Callable, cache: int) -> TaggingData:
-        """The data of a tagger from a corpus of tagged sentences and the options of features."""
+        """Tagging task: the data of a tagger from a corpus of tagged sentences and the options of features."""
         if not isinstance(corpus, SentenceSplits) or "templates" not in features:
             raise UserError("a tagger needs labelled tokens and templates; these data or features are for other tasks")
         return prepare(
@@ -101,7 +101,7 @@ class TaggingTask(Task):
         )  # fmt: skip
 
     def build(self, stage: Stage, data: TaggingData) -> tuple[Tagging, TermPenalties]:
-        """The Lightning module of a tagger for a stage, and the penalties on its parameters."""
+        """Tagging task: the Lightning module of a tagger for a stage, and the penalties on its parameters."""
         tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
         parameters = {f"tagger.{name}": p for name, p in tagger.named_parameters()}
         pairs = pairs_of(tagger.scorer)
@@ -117,13 +117,13 @@ class TaggingTask(Task):
         return module, terms
 
     def validate(self, stage: Stage, data: TaggingData, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse options of a stage that do not fit a tagger, before training."""
+        """Tagging task: refuse options of a stage that do not fit a tagger, before training."""
         tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
         borne(stage.terms, [f"tagger.{name}" for name, _ in tagger.named_parameters()])
         _check_fit(optimizer, tagger, stage.loss(tagger.structure))
 
     def check_solver(self, stage: Stage, module: Tagging, optimizer: torch.optim.Optimizer, support: Mapping) -> None:
-        """Refuse a solver that cannot train the tagger of this module."""
+        """Tagging task: refuse a solver that cannot train the tagger of this module."""
         _check_fit(optimizer, module.tagger, module.loss)
         if isinstance(module.tagger.scorer, GrowingScorer) and table_name(support):
             raise UserError(
@@ -131,7 +131,9 @@ class TaggingTask(Task):
             )
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[TaggingData, dict[str, Tensor]]:
-        """The data without features whose weights are all zero, and masks of the weights that may be nonzero."""
+        """Tagging task: the data without features whose weights are all zero, and masks of the other weights.
+
+        A mask marks the weights that may be nonzero in the next stage; a mask without zeros is left out."""
         rows, table = {}, table_name(support)
         for name in {table, EDGES} & {*support}:
             scorer = _owner(before.module, name)
@@ -142,7 +144,7 @@ class TaggingTask(Task):
 
     @torch.no_grad()
     def inherit(self, module: Tagging, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Start a tagger from the weights of the stage before, without the features that were dropped."""
+        """Tagging task: start a tagger from the weights of the stage before, without dropped features."""
         old = dict(before.module.named_parameters())
         survivors = before.survivors()
         for name, parameter in module.named_parameters():
@@ -165,13 +167,17 @@ class TaggingTask(Task):
                 parameter.mul_(support[name])
 
     def alive(self, result: StageResult) -> bool:
-        """Whether any penalised weight of a feature table is left; without such a table, of any parameter."""
+        """Tagging task: whether any penalised weight of a feature table survives the penalty.
+
+        If no feature table is penalised, the weights of all penalised parameters count."""
         support = result.survivors()
         tables = [name for name in (table_name(support), EDGES) if name in support]
         return any(mask.any() for name, mask in support.items() if name in tables or not tables)
 
     def screen(self, result: StageResult) -> Screen | None:
-        """Screening of the feature rows of a tagger; in a table of observed pairs, a row has several weights."""
+        """Tagging task: screening of the feature rows; None if no feature table is penalised.
+
+        In a table of observed pairs, a row has several weights."""
         table = table_name(result.penalties)
         if table is None:
             return None
@@ -180,7 +186,7 @@ class TaggingTask(Task):
         return Screen.of(table, result.penalties[table], rows, row_of)
 
     def finalize(self, result: StageResult) -> StageResult:
-        """The result with a plain weight table of the nonzero rows in place of a growing table."""
+        """Tagging task: the result with a plain table of the nonzero rows in place of a growing table."""
         module, scorer = result.module, result.module.tagger.scorer
         if not isinstance(scorer, GrowingScorer):
             return result
@@ -196,7 +202,7 @@ class TaggingTask(Task):
         return StageResult(data, Tagging(tagger, module.loss, *settings), {}, result.figures)
 
     def rounded(self, result: StageResult, small: ArtifactOptions) -> StageResult:
-        """The result as a small artifact stores it: rounded weights and shortened feature keys."""
+        """Tagging task: the result as a small artifact stores it: rounded weights, shortened feature keys."""
         result = super().rounded(result, small)
         if small.guard is None or artifact.unfit(result.module.tagger) is not None:
             return result
@@ -205,17 +211,17 @@ class TaggingTask(Task):
         return replace(result, data=data.shortened(small.guard, *alive))
 
     def sparsity(self, data: TaggingData, first: StageResult, last: StageResult) -> dict[str, object]:
-        """Counts of features, weights and groups of a tagger before and after selection."""
+        """Tagging task: counts of features, weights and groups of a tagger before and after selection."""
         return report.sparsity(data, first, last)
 
     def write_report(
         self, folder: Path, data: TaggingData, results: Sequence[StageResult], last: StageResult
     ) -> Table | None:
-        """Write the report on a trained tagger; return the table of groups."""
+        """Tagging task: write the report on a trained tagger; return the table of groups."""
         return report.write_report(folder, data, results, last)
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
-        """Write the artifact of a tagger; return its size in bytes, or None if its scorer cannot be stored."""
+        """Tagging task: write the artifact of a tagger; return its size in bytes, or None if it cannot be stored."""
         reason = artifact.unfit(result.module.tagger)
         if reason is not None:
             console.print(f"no artifact: {reason}")
@@ -224,12 +230,12 @@ class TaggingTask(Task):
 
 
 def curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
-    """The mean number of times that each weight of a sparse tagger is active in a training sentence, by parameter name.
+    """Tagging task: how often each weight is active in a training sentence on average, by parameter name.
 
     Up to a constant factor, these averages bound the second derivatives of the loss, which some solvers use."""
     train = data.arrays["train"]
     items = len(train)
-    rows = (np.bincount(train.bags.ids, minlength=len(data.index)) / items).clip(1 / items)  # [rows]
+    rows = (np.bincount(train.bags.ids, minlength=len(data.index)) / items).clip(1 / items)  # [rows] mean counts
     table = rows[:, None] if pairs is None else rows[pairs.rows]
     labels, (first, last) = len(data.labels), (train.offsets[:-1], train.offsets[1:] - 1)
     inner = np.ones(len(train.gold), bool)
@@ -237,7 +243,7 @@ def curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
     edges = np.bincount(train.gold[:-1][inner[1:]] * labels + train.gold[1:][inner[1:]], minlength=labels**2)
     start, end = (np.bincount(train.gold[tokens], minlength=labels) for tokens in (first, last))
     shared = {"transitions": edges.reshape(labels, labels), "start": start, "end": end}
-    # Labels and label pairs that do not occur in training have expected counts too: the average count is assumed.
+    # The model expects a positive count even of a label or label pair that training lacks: the mean count is assumed.
     expected = {name: np.where(c > 0, c, max(1.0, c.mean())) / items for name, c in shared.items()}
     counts = {"scorer.table": table, **expected}
     if data.edges is not None:
@@ -246,7 +252,7 @@ def curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
 
 
 def _check_fit(optimizer: torch.optim.Optimizer, tagger: Tagger, loss: nn.Module) -> None:
-    """Raise an error if a solver cannot train this tagger under this loss."""
+    """Tagging task: raise an error if a solver cannot train this tagger under this loss."""
     solver = solver_of(optimizer)
     if solver.needs_sentences:
         solver.check(tagger, loss)
@@ -255,11 +261,13 @@ def _check_fit(optimizer: torch.optim.Optimizer, tagger: Tagger, loss: nn.Module
 
 
 def _owner(module: Tagging, name: str) -> nn.Module:
-    """The submodule of a tagger that has the parameter of this name."""
+    """Tagging task: the submodule of a tagger that has the parameter of this name."""
     return module.get_submodule(name.rpartition(".")[0])
 
 
 def _identity(data: TaggingData) -> tuple:
-    """The values that identify the data of a tagger in the fingerprint of a stage: templates, labels and keys."""
+    """Tagging task: the values that identify the data of a tagger in the fingerprint of a stage.
+
+    These are the names of templates and edge templates, the labels, and the feature keys."""
     edges = [] if data.edges is None else data.edges.index.names
     return data.index.names, edges, data.labels, np.ascontiguousarray(data.index.keys)

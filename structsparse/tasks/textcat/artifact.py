@@ -1,7 +1,7 @@
 """The artifact of a text classifier: classes in `model.json`, words and weights in `weights.safetensors`.
 
-Words without a nonzero weight are left out. Only if documents are normalized to one length, which depends on all words,
-all words are stored.
+Words without a nonzero weight are left out. If documents are normalized to one length, which depends on all words, all
+words are stored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MOST = np.iinfo(np.int32).max  # the largest number of words
 
 
 def save(folder: Path, model: Classifier) -> int:
-    """Write a text classifier in float32, atomically; return the size of the folder in bytes."""
+    """Write the artifact of a text classifier in float32, atomically; return the size of the folder in bytes."""
     layout, weighting = model.bag.layout, model.bag.weighting
     tensors = {"words": encode_words(layout.words), **encode_table("table", as_float32(folder, model.table))}
     tensors["bias"] = as_float32(folder, model.bias)
@@ -67,7 +67,10 @@ def save(folder: Path, model: Classifier) -> int:
 
 
 def load(folder: Path, description: dict) -> Classifier:
-    """Read a text classifier that `save` has written; an error names the damaged file and the reason."""
+    """Read the artifact of a text classifier that `save` has written.
+
+    An error names the damaged file and the reason.
+    """
     with errors_in(folder / DESCRIPTION):
         check_fields(description, _FIELDS)
         reading = DocumentReading(**description["reading"])
@@ -93,7 +96,10 @@ def load(folder: Path, description: dict) -> Classifier:
 
 
 def _members(tensors: dict, plain: int, extra: int) -> sparse.csr_array:
-    """The words whose counts each extra feature of a text classifier sums, as a 0/1 matrix [words, extra features]."""
+    """Text classifier artifact: the words of each extra feature, as a 0/1 matrix [words, extra features].
+
+    The value of an extra feature is the sum of the counts of these words.
+    """
     offsets = _take_finite(tensors, "members.offsets", np.int64, (plain + 1,))
     if offsets[0] != 0 or (np.diff(offsets) < 0).any():
         raise UserError("members.offsets decrease, expected 0 and then the end of the features of each word")
@@ -104,7 +110,10 @@ def _members(tensors: dict, plain: int, extra: int) -> sparse.csr_array:
 
 
 def _take_finite(tensors: dict, name: str, kind, shape: tuple[int, ...]) -> np.ndarray:
-    """Take an array out of `tensors`; raise an error unless it has this type and shape and finite numbers."""
+    """Text classifier artifact: take an array out of `tensors`.
+
+    The array must have the given type and shape, and finite numbers; otherwise an error is raised.
+    """
     array = take(tensors, name, [np.dtype(kind).name], shape)
     if not np.isfinite(array).all():
         raise UserError(f"{name} holds a number that is NaN or infinite")
@@ -112,7 +121,7 @@ def _take_finite(tensors: dict, name: str, kind, shape: tuple[int, ...]) -> np.n
 
 
 def _is_reading(value: object) -> bool:
-    """Whether a value is valid as the field `reading` of model.json: how texts are split into words."""
+    """Text classifier artifact: whether a value is valid as `reading`, which says how texts are split into words."""
     plain = asdict(DocumentReading())
     if not isinstance(value, dict) or {*value} != {*plain}:
         return False
@@ -120,7 +129,7 @@ def _is_reading(value: object) -> bool:
 
 
 def _are_classes(value: object) -> bool:
-    """Whether a value is valid as the field `classes` of model.json: names of classes, or null for numbers."""
+    """Text classifier artifact: whether a value is valid as `classes`: names of classes, or null for numbers."""
     return value is None or (are_strings(value) and len({*value}) == len(value) >= 2)
 
 

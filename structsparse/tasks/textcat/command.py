@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def predict(options: argparse.Namespace, model: Classifier) -> None:
-    """`structsparse predict` for text classifiers: write the class, or the number, of each document."""
+    """Subcommand `structsparse predict` of text classifiers: write the class, or the number, of each document."""
     if options.files and options.input is not None:
         raise UserError(f"--input {options.input} has a document in each line, FILEs are documents; give one of them")
     with write_output(options) as output:
@@ -33,7 +33,7 @@ def predict(options: argparse.Namespace, model: Classifier) -> None:
 
 
 def _files(paths: list[Path]) -> Iterator[tuple[str, str]]:
-    """Read documents from files, one document per file; yields names and texts."""
+    """Text classifier subcommand `predict`: read one document from each file; yields names and texts."""
     from structsparse.corpora.document_files import content_of
 
     for path in paths:
@@ -41,7 +41,10 @@ def _files(paths: list[Path]) -> Iterator[tuple[str, str]]:
 
 
 def _lines(source: Path | io.BufferedIOBase) -> Iterator[tuple[str, str]]:
-    """Read documents from a stream, one document per line, as lines arrive; yields line numbers and texts."""
+    """Text classifier subcommand `predict`: read one document from each line of a stream.
+
+    Line numbers and texts are yielded as soon as the lines arrive.
+    """
     from structsparse.corpora.document_files import content_of
 
     if isinstance(source, Path):
@@ -54,7 +57,10 @@ def _lines(source: Path | io.BufferedIOBase) -> Iterator[tuple[str, str]]:
 
 
 def _prediction(model: Classifier, text: str) -> str:
-    """The predicted label of a document, and the probabilities (or else the scores) of all classes, as a line."""
+    """Text classifier subcommand `predict`: the output line of a document.
+
+    The line has the predicted label, and the probabilities of all classes or, for other losses, the scores.
+    """
     scores = model.scores(model.read([text]))
     if model.classes is None:
         return f"{scores[0]:.6g}"
@@ -65,7 +71,10 @@ def _prediction(model: Classifier, text: str) -> str:
 
 
 def evaluate(options: argparse.Namespace, model: Classifier) -> None:
-    """`structsparse evaluate` for text classifiers: print accuracy and F1, or mean squared error, on documents."""
+    """Subcommand `structsparse evaluate` of text classifiers: print the scores on labelled documents.
+
+    The scores are accuracy and F1, or mean squared error.
+    """
     from structsparse.corpora.document_files import read
     from structsparse.tasks.textcat.predictor import existing
 
@@ -79,7 +88,7 @@ def evaluate(options: argparse.Namespace, model: Classifier) -> None:
 
 
 def _table(figures: dict) -> str:
-    """A text table of precision, recall and F1 by class, with accuracy and speed."""
+    """Text classifier subcommand `evaluate`: a table of precision, recall and F1 by class, with accuracy and speed."""
     size = f"{figures['documents']:,} documents, {figures['documents_per_second']:,.0f} per second"
     if "mse" in figures:
         return f"mse {figures['mse']:.6g}\n{size}"

@@ -30,47 +30,49 @@ class DocumentData:
 
     labelled: DocumentSplits
     bag: Bag
-    shown: list[tuple[str, int]] | None = None  # (part, number) of documents to explain
-    covers: dict[str, Cover] = field(default_factory=dict, repr=False)  # cached word groups, by maker
-    whole_parts: dict[str, DocumentBatch] = field(default_factory=dict, repr=False)  # cached batches
+    shown: list[tuple[str, int]] | None = None  # (part, number) of each document to explain; None: a default choice
+    covers: dict[str, Cover] = field(default_factory=dict, repr=False)  # cached word groups, by group maker
+    whole_parts: dict[str, DocumentBatch] = field(default_factory=dict, repr=False)  # cached batches, by part
 
     @property
     def name(self) -> str:
-        """The name of the corpus."""
+        """Text classifier data: the name of the corpus."""
         return self.labelled.name
 
     @property
     def truth(self) -> tuple[str, ...]:
-        """The names of the word groups that decide the classes of synthetic documents; empty for real documents."""
+        """Text classifier data: the names of the word groups that decide the classes of synthetic documents.
+
+        For real documents the result is empty."""
         return self.labelled.truth
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes; None if the labels are numbers."""
+        """Text classifier data: the names of the classes; None if the labels are numbers."""
         return self.labelled.classes
 
     @property
     def outputs(self) -> int:
-        """The number of scores of a document: 1 for two classes or a number, else the number of classes."""
+        """Text classifier data: the number of scores of a document, one per class, or 1 for two classes or a number."""
         return outputs_of(self.classes)
 
     @property
     def metric(self) -> str:
-        """The name of the dev score by which models are compared: mse or accuracy."""
+        """Text classifier data: the name of the dev score by which models are compared, mse or accuracy."""
         return "mse" if self.classes is None else "accuracy"
 
     @property
     def score(self) -> Callable[[], ClassScore | SquaredError]:
-        """A function that makes an empty score: accuracy and F1 of classes, or squared error of numbers."""
+        """Text classifier data: a function that makes an empty score, for classes or numbers as labels."""
         return SquaredError if self.classes is None else lambda: ClassScore(self.classes)
 
     @property
     def items(self) -> int:
-        """The number of training documents."""
+        """Text classifier data: the number of training documents."""
         return len(self.labelled.train)
 
     def describe(self) -> list[str]:
-        """Lines for the console: numbers of documents, features, and features per document."""
+        """Text classifier data: lines for the console with numbers of documents and features."""
         train, layout = self.matrices["train"], self.bag.layout
         extra = f", {layout.extra:,} of them groups of words" if layout.extra else ""
         mean = train.nnz / max(1, train.shape[0])
@@ -79,36 +81,40 @@ class DocumentData:
 
     @cached_property
     def matrices(self) -> dict[str, sparse.csr_array]:
-        """The bags of words of each part: float64 [documents, words]"""
+        """Text classifier data: the bags of words of each part: float64 [documents, words]"""
         return {part: self.bag.matrix(documents) for part, documents in self.labelled.parts.items()}
 
     @cached_property
     def columns(self) -> sparse.csc_array:
-        """The training matrix column by column: float64 [documents, words]"""
+        """Text classifier data: the training matrix in sparse columns (CSC): float64 [documents, words]"""
         return self.matrices["train"].tocsc()
 
     def targets(self, part: str) -> np.ndarray:
-        """The targets of the loss for a part: numbers; -1 or 1 for two classes; int64 codes for more classes."""
+        """Text classifier data: the targets of the loss for the documents of a part: [documents]
+
+        Targets are numbers if labels are numbers, -1 or 1 for two classes, and int64 codes for more classes."""
         return targets_of(self.labelled.parts[part].labels, self.classes)
 
     def full_batch(self, part: str) -> DocumentBatch:
-        """All documents of a part as one batch, cached for all models of a run."""
+        """Text classifier data: all documents of a part as one batch, cached for all models of a run."""
         if part not in self.whole_parts:
             matrix, targets = self.matrices[part], self.targets(part)
             self.whole_parts[part] = DocumentBatch.of(matrix, targets, np.arange(len(targets)), len(targets))
         return self.whole_parts[part]
 
     def batches(self, part: str, size: int | None, **sharing) -> DocumentBatches:
-        """Batches of the documents of a part; dev and test are always a single batch, because no model is trained."""
+        """Text classifier data: batches of the documents of a part.
+
+        Dev and test are always a single batch, because no model is trained on these parts."""
         return DocumentBatches(self, part, size if part == "train" else None, **sharing)
 
     def whole(self, part: str) -> DocumentBatches:
-        """All documents of a part as a sequence of one batch."""
+        """Text classifier data: all documents of a part as a sequence of one batch."""
         return self.batches(part, None)
 
 
 def targets_of(labels: np.ndarray, classes: tuple[str, ...] | None) -> np.ndarray:
-    """Labels as targets of a loss, [documents]: -1 or 1 for two classes, otherwise unchanged."""
+    """Text classifier data: labels as targets of a loss, [documents]; two classes become -1 and 1."""
     if classes is None or len(classes) > 2:
         return labels
     return 2.0 * labels - 1.0
@@ -116,7 +122,7 @@ def targets_of(labels: np.ndarray, classes: tuple[str, ...] | None) -> np.ndarra
 
 @dataclass
 class DocumentBatch:
-    """A batch of documents: a sparse matrix of word features, with the targets of the loss."""
+    """A batch of the data of a text classifier: a sparse matrix of word features, with the targets of the loss."""
 
     matrix: Tensor  # sparse CSR float64 [documents, words]
     transposed: Tensor  # sparse CSR float64 [words, documents]
@@ -126,13 +132,15 @@ class DocumentBatch:
 
     @classmethod
     def of(cls, rows: sparse.csr_array, targets: np.ndarray, chosen: np.ndarray, items: int) -> DocumentBatch:
-        """A batch from rows of a document matrix; `chosen` are the numbers of these documents within the part."""
+        """A batch of text classifier data from rows of a document matrix.
+
+        chosen: the numbers of these documents within the part; items: the number of documents in the training step"""
         matrices = tensor_of(rows), tensor_of(rows.T.tocsr())
         return cls(*matrices, torch.from_numpy(targets), torch.from_numpy(chosen), items)
 
 
 def tensor_of(matrix: sparse.csr_array) -> Tensor:
-    """A scipy CSR matrix as a torch CSR tensor."""
+    """Text classifier data: a scipy CSR matrix as a torch CSR tensor."""
     rows, columns = (torch.from_numpy(places.astype(np.int64)) for places in (matrix.indptr, matrix.indices))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that sparse CSR tensors are in beta
@@ -141,9 +149,10 @@ def tensor_of(matrix: sparse.csr_array) -> Tensor:
 
 
 class DocumentBatches(Progress):
-    """Batches of documents in an order that depends only on seed and epoch; iteration can resume within an epoch.
+    """Batches of text classifier data; the order of documents depends only on seed and epoch.
 
-    With several processes, each process takes a share of the documents of a training step."""
+    A run that was stopped can continue within an epoch. With several processes, each process takes a share of the
+    documents of a training step."""
 
     def __init__(
         self,
@@ -164,7 +173,9 @@ class DocumentBatches(Progress):
         super().__init__()
 
     def __len__(self) -> int:
-        """The number of batches; if fewer documents than processes are left over, the last full batch takes them."""
+        """The number of batches of documents.
+
+        If fewer documents than processes are left over, the last full batch takes these documents."""
         full, rest = divmod(self.count, self.size)
         return max(1, full + (rest >= self.world))
 
@@ -179,13 +190,13 @@ class DocumentBatches(Progress):
             yield self.data.full_batch(self.part) if len(steps) == self.world == 1 else self._batch(chosen)
 
     def _batch(self, chosen: np.ndarray) -> DocumentBatch:
-        """The batch with this process's share of the chosen documents."""
+        """Text classifier data: a batch with this process's share of the chosen documents."""
         share = chosen[self.rank :: self.world]
         rows, targets = self.data.matrices[self.part][share], self.data.targets(self.part)[share]
         return DocumentBatch.of(rows, targets, share, len(chosen))
 
     def _order(self) -> np.ndarray:
-        """The order of the documents in this epoch: int64 [documents]"""
+        """Text classifier data: the order of the documents in this epoch: int64 [documents]"""
         if not self.shuffle or len(self) == 1:
             return np.arange(self.count)
         return np.random.default_rng([self.seed, self.epoch]).permutation(self.count)
@@ -199,7 +210,9 @@ def prepare(labelled: DocumentSplits, features: Mapping, shown: list[tuple[str, 
 
 
 def with_groups(bag: Bag, groups: Callable[..., Cover]) -> Bag:
-    """Add to a bag of words one feature for each group of words: the count of the group's words in a document."""
+    """Text classifier data: add one feature for each group of words to a bag of words.
+
+    The value of the feature is the count of the group's words in a document."""
     cover = groups((len(bag.layout),), bag.layout, parameter="features")
     members, offsets = cover.members.numpy(), cover.offsets.numpy()
     ones, shape = np.ones(len(members), np.int64), (len(cover), len(bag.layout))

@@ -10,11 +10,11 @@ from structsparse.base.errors import UserError
 
 
 class BagClassifier(nn.Module):
-    """A linear classifier of documents: scores = matrix @ table + bias, in float64.
+    """Text classifier model: a linear model with scores = matrix @ table + bias, in float64.
 
-    For two classes or a number, a document has one score: table [words]; a positive score means the second class. For
-    more classes, a document has a score for each class: table [words, classes]. Penalties act on `table`, never on
-    `bias` [outputs]."""
+    For two classes or a number, a document has one score and the table is [words]; a positive score means the second
+    class. For more classes, a document has a score for each class and the table is [words, classes]. Penalties act
+    on `table`, never on `bias` [outputs]."""
 
     linear = True
 
@@ -27,30 +27,35 @@ class BagClassifier(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs, dtype=torch.float64))
 
     def forward(self, matrix: Tensor, transposed: Tensor | None = None) -> Tensor:
-        """The scores of documents, [documents] or [documents, classes], from a sparse CSR matrix [documents, words].
+        """Text classifier model: the scores of documents, [documents] or [documents, classes].
 
-        The gradient is computed faster if the transposed matrix is given too."""
+        `matrix` has the features of the documents: sparse CSR [documents, words]. The gradient with respect to the
+        table is computed faster if the transposed matrix is given too."""
         return _SparseProduct.apply(self.table, matrix, transposed) + self.bias
 
 
 def outputs_of(classes: tuple[str, ...] | None) -> int:
-    """The number of scores of a document: 1 for two classes or a number, else the number of classes."""
+    """Text classifier model: the number of scores of a document, 1 for two classes or a number, else one per class."""
     return len(classes) if classes is not None and len(classes) > 2 else 1
 
 
 class _SparseProduct(torch.autograd.Function):
-    """The product matrix @ table of a sparse matrix, with a gradient that can reuse the transposed matrix."""
+    """Text classifier model: the product matrix @ table of a sparse matrix, differentiable with respect to the table.
+
+    The gradient reuses the transposed matrix if it is given."""
 
     @staticmethod
     def forward(ctx, table: Tensor, matrix: Tensor, transposed: Tensor | None) -> Tensor:
-        """The product matrix @ table."""
+        """Text classifier model: the product matrix @ table of a sparse matrix and the table of weights."""
         ctx.matrix, ctx.transposed = matrix, transposed
         return _product(matrix, table)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, None, None]:
-        """The gradient with respect to the table: matrix.T @ grad."""
+        """Text classifier model: the gradient of the loss with respect to the table, matrix.T @ grad.
+
+        `grad` is the gradient of the loss with respect to the product matrix @ table."""
         if not ctx.needs_input_grad[0]:
             return None, None, None
         if ctx.transposed is not None:
@@ -59,7 +64,9 @@ class _SparseProduct(torch.autograd.Function):
 
 
 def _product(matrix: Tensor, dense: Tensor) -> Tensor:
-    """The product matrix @ dense of a sparse matrix; entry by entry on devices without sparse products."""
+    """Text classifier model: the product matrix @ dense of a sparse matrix and a dense matrix or vector.
+
+    On devices without sparse products, the product is computed entry by entry."""
     if matrix.device.type in ("cpu", "cuda"):
         return matrix @ dense
     rows, columns, values = _entries(matrix)
@@ -68,19 +75,19 @@ def _product(matrix: Tensor, dense: Tensor) -> Tensor:
 
 
 def _transposed_product(matrix: Tensor, dense: Tensor) -> Tensor:
-    """The product matrix.T @ dense of a sparse matrix, computed entry by entry."""
+    """Text classifier model: the product matrix.T @ dense of a sparse matrix, computed entry by entry."""
     rows, columns, values = _entries(matrix)
     result = dense.new_zeros(matrix.shape[1], *dense.shape[1:])
     return result.index_add(0, columns, _scaled(dense.index_select(0, rows), values))
 
 
 def _entries(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The row, column and value of each entry of a sparse CSR matrix."""
+    """Text classifier model: the row, the column and the value of each entry of a sparse CSR matrix."""
     values = matrix.values()
     sizes, rows = matrix.crow_indices().diff(), torch.arange(matrix.shape[0], device=matrix.device)
     return rows.repeat_interleave(sizes, output_size=len(values)), matrix.col_indices().long(), values
 
 
 def _scaled(rows: Tensor, values: Tensor) -> Tensor:
-    """Dense rows, [entries] or [entries, classes], times the values [entries] of a sparse matrix."""
+    """Text classifier model: dense rows [entries] or [entries, classes] times the values of a sparse matrix."""
     return rows * (values if rows.dim() == 1 else values[:, None])

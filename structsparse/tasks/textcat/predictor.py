@@ -19,12 +19,12 @@ from structsparse.corpora.documents import DocumentReading, Documents, tokenize
 from structsparse.features.words import Bag, Weighting, WordLayout
 from structsparse.tasks.textcat.scores import ClassScore, SquaredError
 
-PROBABILISTIC = ("logistic",)  # losses under which scores give class probabilities
-Texts = str | os.PathLike | Iterable[str]  # one document, a file with one document per line, or several documents
+PROBABILISTIC = ("logistic",)  # training losses for which scores give class probabilities
+Texts = str | os.PathLike | Iterable[str]  # one document, a file with one per line, or several
 
 
 class RankedClass(NamedTuple):
-    """One of the best classes of a document, with score and probability."""
+    """Text classifier predictor: one of the best classes of a document, with score and probability."""
 
     label: str
     score: float
@@ -33,16 +33,16 @@ class RankedClass(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
-    """A trained text classifier, which predicts the class of a document, or a number.
+    """The predictor of a trained text classifier, which gives the class of a document, or a number.
 
     score = bias + sum over the words of a document of weight[word] * value of the word in the document."""
 
     bag: Bag  # the vocabulary and weighting of the words that the model reads
-    table: np.ndarray  # [words] or [words, classes]
-    bias: np.ndarray  # [outputs]
+    table: np.ndarray  # [words] or [words, classes] weights
+    bias: np.ndarray  # [outputs] one for each score of a document
     classes: tuple[str, ...] | None  # None: the model predicts a number
     reading: DocumentReading  # how a text is split into words
-    loss: str
+    loss: str  # name of the training loss
 
     def __repr__(self) -> str:
         target = "numbers" if self.classes is None else f"{len(self.classes)} classes"
@@ -58,7 +58,7 @@ class Classifier:
         reading: DocumentReading,
         loss: str,
     ) -> Classifier:
-        """A text classifier without the words that have no nonzero weight, from a model over all words of a corpus.
+        """Text classifier predictor from a model over all words of a corpus, without words that have only zero weights.
 
         If documents are normalized to one length, which depends on all words, all words are kept."""
         if bag.weighting.normalize:
@@ -76,14 +76,14 @@ class Classifier:
     # --- the methods that every model has
 
     def predict(self, texts: Texts) -> list[str] | list[float]:
-        """Predict the class, or the number, of each document.
+        """Text classifier predictor: predict the class, or the number, of each document.
 
         `texts`: one document (str), a list of documents, or the `Path` of a file with one document per line."""
         decisions = self.decide(self.scores(self._documents(texts)))
         return decisions.tolist() if self.classes is None else [self.classes[code] for code in decisions.tolist()]
 
     def nbest(self, texts: Texts, count: int = 10) -> list[list[RankedClass]]:
-        """The best classes of each document, at most `count`, best first; `texts` as in `predict`."""
+        """Text classifier predictor: the `count` best classes of each document, best first; `texts` as in `predict`."""
         if self.classes is None:
             raise UserError("this model predicts a number for each document, it has no classes to rank")
         if type(count) is not int or count < 1:
@@ -105,17 +105,18 @@ class Classifier:
         ]
 
     def marginals(self, texts: Texts) -> list[dict[str, float]]:
-        """The probability of every class for each document; `texts` as in `predict`."""
+        """Text classifier predictor: the probability of every class for each document; `texts` as in `predict`."""
         rows = self.probabilities(self.scores(self._documents(texts))).tolist()
         return [dict(zip(self.classes, row, strict=True)) for row in rows]
 
     def evaluate(
         self, source: Texts, labels: Sequence[str | float] | None = None, text: str = "text", label: str = "label"
     ) -> dict[str, object]:
-        """Evaluate the classifier on labelled documents: accuracy, macro F1 and F1 by class, or mean squared error.
+        """Text classifier predictor: accuracy and F1, or mean squared error, on labelled documents.
 
-        `source`: a list of documents and `labels`, or the path of a folder with a folder for each label, or of a table
-        (.csv, .tsv, .jsonl, also .gz) with the columns `text` and `label`. Unknown labels count as wrong."""
+        `source` is a list of documents, whose labels are in `labels`, or a path. The path leads to a folder with a
+        folder for each label, or to a table (.csv, .tsv, .jsonl, also .gz). `text` and `label` are the names of the
+        columns of the table. Unknown labels count as wrong."""
         if labels is None:
             if not isinstance(source, str | os.PathLike):
                 raise UserError("labels are missing: evaluate(texts, labels), or the path of labelled documents")
@@ -131,7 +132,9 @@ class Classifier:
     # --- scores of documents
 
     def read(self, texts: Iterable[str], names: Sequence[str] | None = None) -> Documents:
-        """Split texts into words in the same way as the training documents; labels are set to zero."""
+        """Text classifier predictor: split texts into words in the same way as the training documents.
+
+        The labels of the result are zero."""
         texts = list(texts)
         for text in texts:
             if not isinstance(text, str):
@@ -140,22 +143,24 @@ class Classifier:
         return tokenize(names or [str(k) for k in range(len(texts))], texts, labels, self.classes, self.reading)
 
     def scores(self, documents: Documents) -> np.ndarray:
-        """The scores of documents before any softmax: float64 [documents] or [documents, classes]"""
+        """Text classifier predictor: scores before any softmax, float64 [documents] or [documents, classes]"""
         return self.bag.matrix(documents) @ self.table.astype(np.float64) + self.bias.astype(np.float64)
 
     def decide(self, scores: np.ndarray) -> np.ndarray:
-        """The codes of the classes with the best scores, or the predicted numbers: [documents]"""
+        """Text classifier predictor: codes of the best classes, or predicted numbers, from scores: [documents]"""
         if self.classes is None:
             return scores
         return scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(np.int64)
 
     @property
     def probabilistic(self) -> bool:
-        """Whether the model gives class probabilities: it has classes and was trained with the logistic loss."""
+        """Text classifier predictor: whether the model gives class probabilities.
+
+        Only models that predict classes and were trained with the logistic loss do."""
         return self.classes is not None and self.loss in PROBABILISTIC
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """The class probabilities from scores, by softmax: float64 [documents, classes]"""
+        """Text classifier predictor: class probabilities from scores, by softmax: float64 [documents, classes]"""
         if not self.probabilistic:
             kind = "a number" if self.classes is None else f"classes with loss={self.loss}"
             raise UserError(f"this model predicts {kind}: it has no probabilities; train classes with loss=logistic")
@@ -165,15 +170,17 @@ class Classifier:
         return powers / powers.sum(axis=1, keepdims=True)
 
     def empty_score(self) -> ClassScore | SquaredError:
-        """An empty evaluation score: accuracy and F1 of classes, or squared error of numbers."""
+        """Text classifier predictor: an empty evaluation score, for classes or for numbers."""
         return SquaredError() if self.classes is None else ClassScore(self.classes)
 
     def unknown_labels(self, labels: Iterable[str]) -> list[str]:
-        """The gold labels that are not a class of the model, sorted."""
+        """Text classifier predictor: the gold labels that are not a class of the model, sorted."""
         return [] if self.classes is None else sorted({*labels} - {*self.classes})
 
     def _gold(self, labels: Sequence[str | float]) -> np.ndarray:
-        """Gold labels as numbers or as class codes; an unknown label gets a code that is never predicted."""
+        """Text classifier predictor: gold labels as numbers or as class codes.
+
+        An unknown label gets a code that is never predicted."""
         if self.classes is None:
             try:
                 return np.array(labels, float)
@@ -183,7 +190,7 @@ class Classifier:
         return np.array([codes.get(str(label), len(codes)) for label in labels], np.int64)
 
     def _documents(self, texts: Texts) -> Documents:
-        """The documents of the argument `texts`, split into words."""
+        """Text classifier predictor: the documents of the argument `texts` of a method, split into words."""
         if isinstance(texts, os.PathLike):
             texts = content_of(existing(Path(texts))).removesuffix("\n").split("\n")
         if not isinstance(texts, Iterable):
@@ -192,14 +199,17 @@ class Classifier:
 
 
 def existing(path: Path) -> Path:
-    """Return the path unchanged; raise an error if no file or folder exists there."""
+    """Text classifier predictor: return a path unchanged; raise an error if no file or folder exists there."""
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     return path
 
 
 def _part_of_bag(bag: Bag, needed: np.ndarray, rows: np.ndarray, members: sparse.sparray | None) -> Bag:
-    """The part of a bag of words with only the needed words (bool [words]) and features (bool [rows])."""
+    """Text classifier predictor: a bag of words with only the needed words and features.
+
+    `needed` is a mask of words, bool [words]; `rows` is a mask of features, bool [rows]; `members` has the extra
+    features that are kept."""
     layout = bag.layout
     row_of = np.full(len(layout.row_of), -1, np.int32)
     known = layout.row_of >= 0
@@ -217,7 +227,7 @@ def _part_of_bag(bag: Bag, needed: np.ndarray, rows: np.ndarray, members: sparse
 def bag_of(
     words: Sequence[str], factors: np.ndarray, kind: str, normalize: bool, extra: int, members: sparse.csr_array | None
 ) -> Bag:
-    """A bag of words (vocabulary and weighting) for prediction only, without training documents."""
+    """Text classifier predictor: a bag of words (vocabulary and weighting) without training documents."""
     nothing = tokenize([], [], np.zeros(0, np.int64), None)
     zeros = np.zeros(len(words), np.int64)
     layout = WordLayout(tuple(words), nothing, np.zeros(0, np.int32), zeros, zeros, None, extra)

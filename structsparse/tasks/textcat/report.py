@@ -22,7 +22,9 @@ _MOST_SHOWN = 100  # the largest number of words in words.md
 
 
 def write_words(folder: Path, data: DocumentData, model: BagClassifier) -> Table:
-    """Write words.tsv and words.md, tables of the words with nonzero weights; return the table for the console."""
+    """Text classifier report: write words.tsv and words.md, and return the table of words for the console.
+
+    The tables list the words with nonzero weights."""
     table = word_table(data, model)
     write_text(folder / "words.tsv", tsv(table))
     write_text(folder / "words.md", markdown(Table(table.header, table.rows[:_MOST_SHOWN])))
@@ -30,7 +32,10 @@ def write_words(folder: Path, data: DocumentData, model: BagClassifier) -> Table
 
 
 def write_groups(folder: Path, data: DocumentData, first: StageResult) -> Table | None:
-    """Write groups.tsv, groups.md and groups.png for the penalty that selected words; None if it has no groups."""
+    """Text classifier report: write groups.tsv, groups.md and groups.png, and return the table of word groups.
+
+    The groups are those of the penalty that selected words. If this penalty has no groups, nothing is written and
+    the result is None."""
     for name, penalty in first.penalties.items():
         if penalty.groups is not None:
             table = group_table(data, first, name, penalty)
@@ -40,7 +45,9 @@ def write_groups(folder: Path, data: DocumentData, first: StageResult) -> Table 
 
 
 def write_explanation(folder: Path, data: DocumentData, first: StageResult, last: StageResult) -> None:
-    """Write the explanation of the final classifier, with the word groups of the penalty that selected words."""
+    """Text classifier report: write the explanation of the final classifier.
+
+    The explanation shows the word groups of the penalty that selected words."""
     model = last.module.model
     table, bias = (p.detach().cpu().numpy() for p in (model.table, model.bias))
     covers = {name: p.groups for name, p in first.penalties.items() if isinstance(p.groups, Cover)}
@@ -52,11 +59,11 @@ def write_explanation(folder: Path, data: DocumentData, first: StageResult, last
 
 
 def word_table(data: DocumentData, model: BagClassifier) -> Table:
-    """A table of the words with nonzero weights, sorted by how much each word changes the scores of documents.
+    """Text classifier report: a table of the words with nonzero weights, sorted by their effect on scores.
 
-    This change is the norm of the word's weights times the root mean square of its feature in training."""
+    The effect is the norm of the word's weights times the root mean square of the word's feature in training."""
     table, layout = model.table.detach().cpu().numpy(), data.bag.layout
-    table = table[:, None] if table.ndim == 1 else table  # [words, outputs]
+    table = table[:, None] if table.ndim == 1 else table  # now [words, outputs] in both cases
     squares = data.columns.power(2).sum(axis=0) / data.items
     moves = np.sqrt(np.square(table).sum(axis=1) * squares)
     order = np.argsort(-moves, kind="stable")[: min(MOST_ROWS, int((table != 0).any(axis=1).sum()))]
@@ -68,7 +75,9 @@ def word_table(data: DocumentData, model: BagClassifier) -> Table:
 
 
 def group_table(data: DocumentData, first: StageResult, name: str, penalty: Penalty) -> Table:
-    """A table of the word groups of the penalty that selected words; at most `MOST_ROWS`, by norm."""
+    """Text classifier report: a table of the word groups of the penalty that selected words.
+
+    If there are more than `MOST_ROWS` groups, the table has those with the largest norms."""
     groups, weights = penalty.groups, dict(first.module.named_parameters())[name].detach().cpu()
     would_wake = certificate.violated(penalty, weights, first.at_end[name].cpu()) if name in first.at_end else None
     if len(groups) > MOST_ROWS:
@@ -78,10 +87,10 @@ def group_table(data: DocumentData, first: StageResult, name: str, penalty: Pena
 
 
 def planted_scores(data: DocumentData, first: StageResult, rows_alive: np.ndarray) -> dict[str, float]:
-    """Precision and recall of the selected word groups against the planted groups of synthetic documents.
+    """Text classifier report: precision and recall of the selected word groups against planted groups.
 
-    If the penalty has other groups, a planted group counts as selected if one of its words has a nonzero weight. For
-    real documents the result is empty."""
+    Only synthetic documents have planted groups; for real documents the result is empty. If the penalty has other
+    groups, a planted group counts as selected if one of its words has a nonzero weight."""
     truth = {*data.truth}
     if not truth:
         return {}

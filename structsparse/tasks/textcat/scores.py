@@ -10,14 +10,20 @@ from structsparse.training.scores import AccuracyScore
 
 
 class ClassScore(AccuracyScore):
-    """The score of document classes: accuracy, and macro F1, the unweighted mean F1 of all classes that occur."""
+    """The scores of a text classifier that predicts classes: accuracy and macro F1.
+
+    Macro F1 is the unweighted mean F1 of all classes that occur."""
 
     def add(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray | None = None) -> None:
-        """Add documents to the counts: class codes [documents]; a gold code that is no class is never right."""
+        """Scores of a text classifier: add gold and predicted class codes of documents, [documents] each.
+
+        A gold code that is no class never equals a prediction."""
         super().add(gold, predicted, np.array([0, len(gold)]) if offsets is None else offsets)
 
     def result(self) -> dict:
-        """Accuracy and macro F1 as fractions; `types` has precision, recall, F1 and counts of each class."""
+        """Scores of a text classifier: accuracy and macro F1 as fractions, and the scores by class.
+
+        `types` has precision, recall, F1 and counts of each class."""
         result = super().result()
         counted = [of["f1"] for of in result["types"].values() if of["gold"] + of["predicted"]]
         macro_f1 = sum(counted) / max(1, len(counted))
@@ -25,16 +31,16 @@ class ClassScore(AccuracyScore):
 
 
 class SquaredError:
-    """The score of predicted numbers of documents: the mean squared error."""
+    """The score of a text classifier that predicts numbers: the mean squared error."""
 
     def __init__(self) -> None:
-        self.counts = np.zeros(2)  # the sum of squared errors, the number of documents
+        self.counts = np.zeros(2)  # the sum of squared errors, and the number of documents
 
     def add(self, gold: np.ndarray, predicted: np.ndarray) -> None:
-        """Add documents to the counts: gold numbers and predicted numbers, [documents] each."""
+        """Scores of a text classifier: add gold and predicted numbers of documents, [documents] each."""
         self.counts += np.square(predicted - gold).sum(), len(gold)
 
     def result(self) -> dict[str, float]:
-        """The mean squared error and the number of documents."""
+        """Scores of a text classifier: the mean squared error and the number of documents."""
         total, documents = self.counts.tolist()
         return {"mse": total / documents if documents else math.nan, "documents": int(documents)}

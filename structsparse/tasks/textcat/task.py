@@ -35,12 +35,12 @@ from structsparse.weights.notes import notes_of
 
 
 def bag(data: DocumentData) -> BagClassifier:
-    """Make a bag-of-words classifier with all weights zero."""
+    """Text-categorization task: make a bag-of-words classifier with all weights zero."""
     return BagClassifier(len(data.bag.layout), data.outputs)
 
 
 class ClassifierModule(TaskModule):
-    """The Lightning module that trains a text classifier (`BagClassifier`) and scores it on dev and test."""
+    """The Lightning module of the text-categorization task: trains and scores a `BagClassifier`."""
 
     def __init__(
         self,
@@ -57,15 +57,18 @@ class ClassifierModule(TaskModule):
 
     @property
     def linear(self) -> bool:
-        """Whether the scores are linear in the parameters."""
+        """Text-categorization module: whether the scores are linear in the parameters."""
         return self.model.linear
 
     def step(self, batch: DocumentBatch) -> Tensor:
-        """The loss of a batch: the sum over documents, divided by the number of documents in the step."""
+        """Text-categorization module: the part of a batch of documents in the mean loss of a training step.
+
+        The losses of the documents are summed and divided by the number of documents in the step, over all
+        processes."""
         return self.loss(self.model(batch.matrix, batch.transposed), batch.targets).sum() / batch.items
 
     def count(self, batch: DocumentBatch, score: ClassScore | SquaredError) -> None:
-        """Add the gold labels and predictions of a batch of documents to a score."""
+        """Text-categorization module: add the gold labels and predictions of a batch of documents to a score."""
         scores, targets = self.model(batch.matrix, batch.transposed), batch.targets
         if isinstance(score, SquaredError):
             score.add(targets.cpu().numpy(), scores.cpu().numpy())
@@ -75,7 +78,7 @@ class ClassifierModule(TaskModule):
 
 
 def best_classes(scores: Tensor) -> Tensor:
-    """The code of the class with the best score of each document: int64 [documents]"""
+    """Text-categorization task: the code of the class with the best score of each document: int64 [documents]"""
     return scores.argmax(dim=1) if scores.dim() > 1 else (scores > 0).long()
 
 
@@ -83,7 +86,7 @@ def best_classes(scores: Tensor) -> Tensor:
 class TextcatTask(Task):
     """The text-categorization task: predict the class of a document, or a number, from its words."""
 
-    shown: Mapping[str, Sequence[int]] | None = None  # numbers of documents to explain, by part
+    shown: Mapping[str, Sequence[int]] | None = None  # numbers of the documents to explain, by part of the corpus
     name: str = "textcat"
     layout = WordLayout
     models = (bag,)
@@ -91,7 +94,7 @@ class TextcatTask(Task):
     tensor_parts = artifact.TENSOR_PARTS
 
     def prepare(self, corpus: DocumentSplits, features: Mapping, filter: Callable, cache: int) -> DocumentData:
-        """The data of a text classifier: documents as bags of words; features are not filtered or cached."""
+        """Text-categorization task: prepare documents as bags of words; features are not filtered or cached."""
         if not isinstance(corpus, DocumentSplits):
             raise UserError(
                 "task=textcat reads documents with labels: take data=documents, newsgroups or another of them"
@@ -102,7 +105,7 @@ class TextcatTask(Task):
         return prepare(corpus, features, shown)
 
     def build(self, stage: Stage, data: DocumentData) -> tuple[ClassifierModule, TermPenalties]:
-        """The Lightning module of a text classifier for a stage, and the penalties on its parameters."""
+        """Text-categorization task: the Lightning module of a stage, and the penalties on its parameters."""
         model, loss = stage.scorer(data), stage.loss()
         _check_loss(loss, data)
         parameters = {f"model.{name}": parameter for name, parameter in model.named_parameters()}
@@ -112,21 +115,24 @@ class TextcatTask(Task):
         identity = stage.fingerprint(*_identity(data))
         module = ClassifierModule(model, loss, stage.optimizer, data.score, names, stage.final_lr, identity)
         notes_of(model.table).design = Design(data.columns, data.targets("train"), loss.kind, model.bias)
-        squares = data.columns.power(2).sum(axis=0) / data.items  # [words] second derivatives up to a factor
+        # [words] second derivative of the loss with respect to each weight, up to a common factor
+        squares = data.columns.power(2).sum(axis=0) / data.items
         squares = torch.from_numpy(np.maximum(squares, 1 / data.items))
         notes_of(model.table).curvature = squares if model.table.dim() == 1 else squares[:, None]
         notes_of(model.bias).curvature = torch.ones((), dtype=torch.float64)
         return module, penalties
 
     def validate(self, stage: Stage, data: DocumentData, optimizer: torch.optim.Optimizer) -> None:
-        """Raise an error if a loss does not fit the labels, or a penalty is on an unknown parameter."""
+        """Text-categorization task: raise an error if a stage cannot be trained.
+
+        The loss must fit the labels, and penalties must be on parameters of the classifier."""
         _check_loss(stage.loss(), data)
         borne(stage.terms, ["model.table", "model.bias"])
 
     def check_solver(
         self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]
     ) -> None:
-        """Raise an error for online solvers, which cannot train text classifiers."""
+        """Text-categorization task: raise an error for online solvers, which go from sentence to sentence."""
         if solver_of(optimizer).needs_sentences:
             raise UserError(
                 "solver: online solvers that go from sentence to sentence do not fit task=textcat; take majorize or "
@@ -134,22 +140,28 @@ class TextcatTask(Task):
             )
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[DocumentData, dict[str, Tensor]]:
-        """The data, unchanged because word groups need all words, and masks that keep zero weights at zero."""
+        """Text-categorization task: the data and masks for the next stage.
+
+        The data are unchanged because word groups need all words. The masks keep zero weights at zero."""
         return before.data, {name: mask for name, mask in support.items() if not mask.all()}
 
     @torch.no_grad()
     def inherit(self, module: ClassifierModule, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Start a text classifier from the weights of the stage before; weights outside the masks become zero."""
+        """Text-categorization task: start a classifier from the weights of the stage before.
+
+        Weights outside the masks `support` become zero."""
         module.model.load_state_dict(before.module.model.state_dict())
         for name, mask in support.items():
             dict(module.named_parameters())[name].mul_(mask)
 
     def alive(self, result: StageResult) -> bool:
-        """Whether the text classifier has a nonzero weight."""
+        """Text-categorization task: whether the trained classifier has a nonzero weight."""
         return bool((result.module.model.table != 0).any())
 
     def sparsity(self, data: DocumentData, first: StageResult, last: StageResult) -> dict[str, object]:
-        """Counts of words, weights and word groups of a text classifier; precision and recall of planted groups."""
+        """Text-categorization task: counts of words, weights and word groups, in total and nonzero.
+
+        For synthetic documents, precision and recall of the planted groups are added."""
         living = last.module.model.table.detach().cpu() != 0
         rows = living if living.dim() == 1 else living.any(dim=1)
         counts = {
@@ -165,44 +177,48 @@ class TextcatTask(Task):
     def write_report(
         self, folder: Path, data: DocumentData, results: Sequence[StageResult], last: StageResult
     ) -> Table | None:
-        """Write the tables of words and word groups of a text classifier, and the explanation of its predictions."""
+        """Text-categorization task: write the report, which has tables of words and word groups and an explanation.
+
+        The result is the table for the console."""
         words, first = report.write_words(folder, data, last.module.model), selecting_stage(results)
         report.write_explanation(folder, data, first, last)
         return report.write_groups(folder, data, first) or words
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
-        """Write the artifact of a text classifier; return its size in bytes."""
+        """Text-categorization task: write the artifact of the trained classifier; return its size in bytes."""
         return artifact.save(folder, classifier_of(result))
 
 
 def _documents_shown(requested: Mapping[str, Sequence[int]], labelled: DocumentSplits) -> list[tuple[str, int]]:
-    """The documents in the option task.shown as a list of (part, number)."""
+    """Text-categorization task: the documents in the option task.shown as a list of (part, number)."""
     if not isinstance(requested, Mapping) or not all(isinstance(numbers, Sequence) for numbers in requested.values()):
         raise UserError(f"task.shown={requested}: expected parts and numbers of documents, as in {{test: [0, 7]}}")
     return checked([(part, number) for part, numbers in requested.items() for number in numbers], labelled)
 
 
 def classifier_of(result: StageResult) -> Classifier:
-    """The predictor (`Classifier`) of a trained text classifier."""
+    """Text-categorization task: the predictor (`Classifier`) of a trained stage."""
     data, model = result.data, result.module.model
     table, bias = (p.detach().cpu().numpy() for p in (model.table, model.bias))
     return Classifier.of(data.bag, table, bias, data.classes, data.labelled.reading, result.module.loss.kind)
 
 
 def _check_loss(loss, data: DocumentData) -> None:
-    """Raise an error if a loss for classes is chosen while the labels of documents are numbers."""
+    """Text-categorization task: raise an error if a loss for classes is chosen and labels are numbers."""
     if data.classes is None and loss.kind != "squared":
         raise UserError(f"loss={loss.kind} is for classes, the labels of {data.name} are numbers; take loss=squared")
 
 
 def _with_cached_groups(term: Term, data: DocumentData) -> Term:
-    """The penalty term with cached word groups, which are made once and shared by all models of a run."""
+    """Text-categorization task: a penalty term whose word groups are cached.
+
+    The groups are made once and shared by all models of a run."""
     if term.groups is None:
         return term
     maker, covers = term.groups, data.covers
 
     def groups(shape: Sequence[int], layout, **options) -> Cover:
-        """The word groups from the cache, made on the first call."""
+        """Text-categorization task: the word groups from the cache, made on the first call."""
         key = f"{_maker_key(maker)} {tuple(shape)} {options}"
         if key not in covers:
             covers[key] = maker(shape, layout, **options)
@@ -212,7 +228,7 @@ def _with_cached_groups(term: Term, data: DocumentData) -> Term:
 
 
 def _maker_key(value) -> str:
-    """A cache key (a string) for a function that makes word groups, with its options."""
+    """Text-categorization task: a cache key (a string) for a function that makes word groups, with its options."""
     if isinstance(value, partial):
         return f"{_maker_key(value.func)}({_maker_key(list(value.args))}, {_maker_key(dict(value.keywords))})"
     if isinstance(value, Mapping):
@@ -223,6 +239,6 @@ def _maker_key(value) -> str:
 
 
 def _identity(data: DocumentData) -> tuple:
-    """The values that identify the data of a text classifier in the fingerprint of a stage."""
+    """Text-categorization task: the values that identify the training data in the fingerprint of a stage."""
     train = data.matrices["train"]
     return data.name, list(data.bag.layout.words), train.indptr, train.indices, train.data, data.targets("train")

@@ -17,20 +17,22 @@ from structsparse.weights.notes import notes_of
 
 
 class Budget(ProximalStep):
-    """Proximal steps with a strength chosen so that at most `budget` groups of each parameter live.
+    """Budget callback: proximal steps with a strength such that at most `budget` groups of each parameter live.
 
-    The prox is applied at every `every`-th step, before validation and at the end. Each group has a strength at which
-    the prox would set the group to zero. The strength chosen lies halfway between the smallest such strength of a kept
-    group and the largest of a dead group. If few enough groups live, nothing is shrunk.
+    The prox is applied at every `every`-th step, before validation and at the end. The critical strength of a group is
+    the strength at which the prox would set the group to zero. The chosen strength lies halfway between the smallest
+    critical strength of a kept group and the largest of a dropped group. If at most `budget` groups live already, the
+    prox changes nothing.
 
-    Overlapping groups (SequentialGroupLasso) are cut family by family. Each family has the whole budget, or (`shared`)
-    a share in proportion to its number of groups, at least one. NestedGroupLasso applies the budget exactly; a dead
-    group takes the groups within it along, so fewer may live.
+    Overlapping groups (SequentialGroupLasso) form families of disjoint groups, and the budget applies to one family
+    after the other. Each family has the whole budget, or, if the penalty is `shared`, a part of the budget in
+    proportion to the number of groups, at least one. NestedGroupLasso applies the budget exactly. If a group becomes
+    zero, the groups within it do too, so fewer groups may live.
 
-    After `freeze` epochs the choice of groups is final: dead groups stay dead, living groups are shrunk no more.
+    After `freeze` epochs the choice of groups is final: dead groups stay dead, and living groups are no longer shrunk.
 
-    `cuts` holds (step, parameter, strength) of every shrinkage. The penalty keeps the last strength, the largest one
-    if there are several families."""
+    `cuts` holds (step, parameter, strength) for each prox that has changed weights. The penalty keeps the last
+    strength. If there are several families, it is the largest strength of a family."""
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class Budget(ProximalStep):
         self.cuts: list[tuple[int, str, float]] = []
 
     def _most(self, name: str, penalty: Penalty) -> list[int]:
-        """The number of groups that may live in each family of disjoint groups of a parameter."""
+        """Budget callback: the number of groups that may live in each family of disjoint groups of a parameter."""
         families = penalty.families
         if not families:
             raise UserError(
@@ -64,12 +66,16 @@ class Budget(ProximalStep):
                 f"reg.budget={self.budget} is shared by {len(families)} families; expected at least one for each"
             )
         most = [1] * len(families)
-        for _ in range(self.budget - len(families)):  # one more for the family with the most groups per place
+        # each further group that may live goes to the family with the most groups per group that may live
+        for _ in range(self.budget - len(families)):
             most[max(range(len(families)), key=lambda k: families[k] / most[k])] += 1
         return most
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Refuse solvers and models that cannot be trained to a budget; set the strengths to those of the last cut."""
+        """Budget callback: refuse unfit solvers and models; set the penalty strengths of a resumed run.
+
+        Budgets need a solver without penalties in its steps. The strength of a penalty is that of the last prox, or
+        0 in a new run."""
         (optimizer,) = trainer.optimizers
         solver = solver_of(optimizer)
         if solver.carries_penalties:
@@ -79,25 +85,28 @@ class Budget(ProximalStep):
             )
         if self.freeze is not None and any(notes_of(p).grows is not None for p in module.parameters()):
             raise UserError(f"reg.freeze={self.freeze}: rows of model=growing come and go; take model=sparse, or null")
-        for name, penalty in self.penalties.items():  # strength of the last cut, 0 before the first cut
+        # the strength of each penalty is that of the last cut to the budget, or 0 before the first cut
+        for name, penalty in self.penalties.items():
             penalty.strength = max((s for _, cut, s in self.cuts[-len(self.most[name]) :] if cut == name), default=0.0)
         super().on_train_start(trainer, module)
 
     @torch.no_grad()
     def shrink(self, name: str, parameter: Tensor, steps: Steps) -> None:
-        """Apply the prox of a parameter with the strength that meets the budget."""
+        """Budget callback: apply the prox of a parameter with the strength that meets the budget."""
         if self.frozen:
             return
         taken = []
 
         def choose(family: int, strengths: Tensor) -> tuple[float, Tensor]:
-            """The strength for a family, and the groups that this strength sets to zero: bool [groups]."""
+            """Budget callback: the strength for a family, and the groups to set to zero: bool [groups].
+
+            `strengths` [groups] holds the critical strengths of the groups."""
             most = self.most[name][family]
             strength, lives = float(self.needed(strengths, most)), torch.zeros_like(strengths, dtype=torch.bool)
             if strength > 0:
                 self.cuts.append((self.count, name, strength))
                 taken.append(strength)
-                lives[strengths.topk(most).indices] = True  # of equal strengths, any may be kept
+                lives[strengths.topk(most).indices] = True  # of groups with equal strengths, any may be kept
             return strength, ~lives
 
         self.penalties[name].cut_(parameter, steps, choose)
@@ -105,32 +114,36 @@ class Budget(ProximalStep):
             self.penalties[name].strength = max(taken)
 
     def needed(self, strengths: Tensor, most: int) -> Tensor:
-        """The strength halfway between those at which the last kept group and the first dropped group would die.
+        """Budget callback: the strength halfway between those of the last kept and the first dropped group.
 
-        `strengths` [groups] are the strengths at which the groups would die. If at most `most` groups live, the
-        result is 0."""
+        `strengths` [groups] are the critical strengths, at which groups become zero. If at most `most` groups live,
+        the result is 0."""
         if len(strengths) <= most:
             return strengths.new_zeros(())
         first = strengths.topk(most + 1).values[-2:]
         return torch.where(first[1] > 0, first.mean(), 0.0)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Apply the pending prox; after `freeze` epochs, make the choice of groups final."""
+        """Budget callback: apply the pending prox; after `freeze` epochs, make the choice of groups final."""
         super().on_train_epoch_end(trainer, module)
         if self.freeze is not None and trainer.current_epoch + 1 >= self.freeze and not self.frozen:
             self._freeze()
 
     def _freeze(self) -> None:
-        """Make the present living groups final: they become the support of each parameter."""
+        """Budget callback: make the present choice of groups final.
+
+        The entries of living groups become the support of each parameter, outside which weights stay zero."""
         self.frozen = True
         for name, (_, _, parameter) in self.targets.items():
             mask = self.penalties[name].survivors(parameter.detach())
             self.support[name] = mask & self.support[name] if name in self.support else mask
 
     def state_dict(self) -> dict:
+        """Budget callback: the cuts and the final choice of groups, with pending thresholds, for a checkpoint."""
         return {**super().state_dict(), "frozen": self.frozen, "support": self.support, "cuts": self.cuts}
 
     def load_state_dict(self, state: dict) -> None:
+        """Budget callback: restore the cuts and the final choice of groups from a checkpoint."""
         super().load_state_dict(state)
         self.frozen, self.support = state["frozen"], dict(state["support"])
         self.cuts = [tuple(entry) for entry in state["cuts"]]

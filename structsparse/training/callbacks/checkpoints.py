@@ -18,17 +18,17 @@ from structsparse.base.files import atomic_file
 from structsparse.training.scores import gain
 
 LAST, BEST = "last.ckpt", "best.ckpt"
-FORMAT = 2  # version of the checkpoint format; increased when older checkpoints cannot be continued
-SECONDS = 10.0  # between checkpoints at least; saving a large model after every short epoch takes too long
+FORMAT = 2  # version of the checkpoint format; a run continues only from checkpoints of this version
+SECONDS = 10.0  # least time between two saves of `last.ckpt`, because saving a large model takes long
 
 
 class WholeFiles(TorchCheckpointIO):
-    """Lightning plugin that writes checkpoints atomically: a temporary file is written and renamed.
+    """Lightning plugin that writes checkpoints atomically: to a temporary file that is then renamed.
 
-    A checkpoint whose weights are NaN or infinite is never written."""
+    A checkpoint whose weights are NaN or plus infinity is never written."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        """Write a checkpoint to a temporary file and rename it, after a check of its weights."""
+        """Check the weights of a checkpoint, write them to a temporary file and rename the file."""
         _check_numbers(checkpoint["state_dict"], checkpoint["global_step"])
         with atomic_file(Path(path)) as file:
             try:
@@ -38,7 +38,7 @@ class WholeFiles(TorchCheckpointIO):
 
 
 class Stopped(Exception):
-    """Exception that ends a run stopped by a signal, after the state of the run was saved."""
+    """Exception that ends a run after a signal, once the state of the run was saved in a checkpoint."""
 
     def __init__(self, signum: int, path: Path) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}; saved to {path}")
@@ -46,14 +46,13 @@ class Stopped(Exception):
 
 
 class Checkpoints(lightning.Callback):
-    """Callback that saves `last.ckpt` and `best.ckpt`, stops early after `patience` validations, and handles signals.
+    """Checkpoints callback: save `last.ckpt` and `best.ckpt`, stop early after `patience` validations, handle signals.
 
     `last.ckpt` is written after an epoch (at most once in `SECONDS`), at the end and when the run is stopped.
-    `best.ckpt` is written whenever the score on dev improves.
+    `best.ckpt` is written whenever the score on dev improves, unless `choose` is `last`.
 
-    Weights are checked for NaN before they are saved. After Ctrl-C or SIGTERM the present step is finished (with
-    validation, if it is the last step of an epoch). Then the state is saved and `Stopped` is raised. A second Ctrl-C
-    stops at once."""
+    After Ctrl-C or SIGTERM the present step is finished, with a validation if it is the last step of an epoch. Then
+    the state is saved and `Stopped` is raised. A second Ctrl-C stops at once."""
 
     def __init__(self, folder: Path, monitor: str, choose: str, patience: int | None) -> None:
         if choose not in ("best", "last"):
@@ -69,11 +68,11 @@ class Checkpoints(lightning.Callback):
 
     @property
     def chosen(self) -> Path:
-        """The path of the checkpoint with which the run goes on: the best or the last one."""
+        """Checkpoints callback: the path of the checkpoint whose weights the run uses after training, best or last."""
         return self.folder / (BEST if self.choose == "best" else LAST)
 
     def on_fit_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Refuse a number of epochs that ends before the first validation."""
+        """Checkpoints callback: refuse a number of epochs that ends before the first validation."""
         least = (trainer.check_val_every_n_epoch or 1) if self.choose == "best" else 1
         if trainer.max_epochs in range(least):
             raise UserError(
@@ -82,7 +81,9 @@ class Checkpoints(lightning.Callback):
             )
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Set the signal handlers. Lightning has set handlers before, and restores the old ones when training ends."""
+        """Checkpoints callback: set the signal handlers, and stop if patience has run out before a resumed run.
+
+        Lightning has set signal handlers before, and restores the old handlers when training ends."""
         if self._out_of_patience():
             trainer.should_stop = True
         if threading.current_thread() is threading.main_thread():
@@ -90,22 +91,22 @@ class Checkpoints(lightning.Callback):
                 self.handlers[signum] = signal.signal(signum, self._asked)
 
     def _asked(self, signum: int, frame) -> None:
-        """Signal handler: note the signal; a second Ctrl-C raises KeyboardInterrupt."""
+        """Checkpoints callback: the signal handler notes the signal; a second Ctrl-C raises KeyboardInterrupt."""
         if self.signum and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.signum = signum
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
-        """Stop after this batch if a signal asked for it.
+        """Checkpoints callback: stop after this batch if a signal was received.
 
-        Training does not stop between accumulated batches, whose gradient would be lost, or before the validation of
-        an epoch."""
+        Training stops neither between accumulated batches, because their gradient would be lost, nor before the
+        validation of an epoch."""
         done = batch_idx + 1
         if done % trainer.accumulate_grad_batches == 0 and done < trainer.num_training_batches:
             self._stop_if_asked(trainer)
 
     def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Save the model if its score on dev is the best so far; stop training if patience has run out."""
+        """Checkpoints callback: save the model if its dev score is the best so far; stop if patience has run out."""
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
         value = gain(self.monitor, float(trainer.callback_metrics[self.monitor]))
@@ -118,11 +119,13 @@ class Checkpoints(lightning.Callback):
             trainer.should_stop = True
 
     def _out_of_patience(self) -> bool:
-        """Whether the score on dev has not improved for `patience` validations."""
+        """Checkpoints callback: whether the score on dev has not improved for `patience` validations."""
         return self.patience is not None and self.waited >= max(1, self.patience)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Stop if a signal asked for it; save `last.ckpt` if the last one is old or training ends."""
+        """Checkpoints callback: stop if a signal was received; save `last.ckpt` if it is due.
+
+        A save is due if the last one is more than `SECONDS` ago or training ends."""
         self._stop_if_asked(trainer)
         last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
         if last or _any_process(trainer, time.monotonic() - self.saved_at > SECONDS):
@@ -130,37 +133,43 @@ class Checkpoints(lightning.Callback):
             self.saved_at = time.monotonic()
 
     def _stop_if_asked(self, trainer: lightning.Trainer) -> None:
-        """Save the state and raise `Stopped` if any process has received a signal."""
+        """Checkpoints callback: save the state and raise `Stopped` if any process has received a signal."""
         if _any_process(trainer, bool(self.signum)):
             trainer.save_checkpoint(self.folder / LAST)
             raise Stopped(self.signum or signal.SIGTERM, self.folder / LAST)
 
     def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Checkpoints callback: restore the earlier signal handlers at the end of training."""
         self._release()
 
     def on_exception(self, trainer: lightning.Trainer, module: lightning.LightningModule, exception) -> None:
+        """Checkpoints callback: restore the earlier signal handlers after an error."""
         self._release()
 
     def _release(self) -> None:
-        """Restore the signal handlers from before training."""
+        """Checkpoints callback: restore the signal handlers from before training."""
         for signum, handler in self.handlers.items():
             signal.signal(signum, handler)
         self.handlers = {}
 
     def state_dict(self) -> dict:
+        """Checkpoints callback: the best score, its epoch, and the number of validations since, to be saved."""
         return {"best": self.best, "best_epoch": self.best_epoch, "waited": self.waited}
 
     def load_state_dict(self, state: dict) -> None:
+        """Checkpoints callback: restore the best score, its epoch, and the number of validations since."""
         self.best, self.best_epoch, self.waited = state["best"], state["best_epoch"], state["waited"]
 
 
 def _any_process(trainer: lightning.Trainer, wish: bool) -> bool:
-    """Whether `wish` is true in any process of a distributed run, so that all processes decide alike."""
+    """Checkpoints callback: whether `wish` is true in any process of a run, so that all processes decide alike."""
     return wish if trainer.world_size == 1 else trainer.strategy.reduce_boolean_decision(wish, all=False)
 
 
 def _check_numbers(state: Mapping[str, torch.Tensor], step: int) -> None:
-    """Refuse weights that are NaN or plus infinity. Minus infinity is allowed: it forbids a label or transition."""
+    """Checkpoints without NaN: refuse weights that are NaN or plus infinity.
+
+    Minus infinity is allowed, because it forbids a label or transition."""
     for name, weights in state.items():
         if not (weights < torch.inf).all():
             raise UserError(
@@ -170,31 +179,32 @@ def _check_numbers(state: Mapping[str, torch.Tensor], step: int) -> None:
 
 
 class StopAtNaN(lightning.Callback):
-    """Callback that stops training at a loss or a weight that is NaN or infinite, and names the sentences of the step.
+    """Checkpoints without NaN: callback that stops training at a loss or weight that is NaN or infinite.
 
-    Checkpoints saved before are kept. On a GPU, reading a loss waits for the device, so losses are checked every
-    `every` steps."""
+    The error message names the sentences of the step. Earlier checkpoints are kept. On a GPU, reading a loss waits
+    for the device, so losses are checked every `every` steps."""
 
     def __init__(self, every: int = 50) -> None:
         self.every = every
         self.seen: list[tuple[int, torch.Tensor, torch.Tensor]] = []
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
-        """Collect the loss of the step; on a CPU, check it at once."""
+        """Checkpoints without NaN: collect the loss of the step; on a CPU, check the loss at once."""
         self.seen.append((trainer.global_step, outputs["loss"].detach(), batch.sentences))
         if module.device.type == "cpu" or len(self.seen) >= self.every:
             self.look()
 
     def on_train_epoch_end(self, trainer, module) -> None:
-        """Check the collected losses and all weights."""
+        """Checkpoints without NaN: check the collected losses and all weights at the end of an epoch."""
         self.look()
         _check_numbers(module.state_dict(), trainer.global_step)
 
     def on_validation_start(self, trainer, module) -> None:
+        """Checkpoints without NaN: check the collected losses and all weights before a validation."""
         self.on_train_epoch_end(trainer, module)
 
     def look(self) -> None:
-        """Check the losses that have been collected since the last check."""
+        """Checkpoints without NaN: check the losses that were collected since the last check."""
         seen, self.seen = self.seen, []
         for step, loss, sentences in seen:
             if not torch.isfinite(loss):
@@ -207,7 +217,7 @@ class StopAtNaN(lightning.Callback):
 
 
 def checked_checkpoint(path: Path, module: lightning.LightningModule) -> Path:
-    """The path of a checkpoint, if this module can continue from it; otherwise UserError with the reason."""
+    """The path of a checkpoint, if a module can continue from it; otherwise UserError with the reason."""
     if not path.is_file():
         raise UserError(f"{path}: no checkpoint there; ckpt_path is a checkpoint, a run folder or last")
     try:

@@ -15,27 +15,30 @@ from structsparse.report.tables import markdown
 from structsparse.training.stage import living_groups
 
 _WIDEST = 1e19  # largest weight for which TensorBoard's histograms have a bin
-_PICTURES = 5  # pictures per stage, since drawing one takes longer than a short epoch
+_PICTURES = 5  # number of times per stage that pictures are drawn, because drawing is slow
 
 
 class SparsityMonitor(lightning.Callback):
-    """Callback that logs losses and sparsity to TensorBoard.
+    """Sparsity monitor: callback that logs losses and sparsity to TensorBoard.
 
     Every `log_every_n_steps` steps: loss and learning rate. Every epoch: mean loss, penalty, objective, living rows
-    and groups. A few times in a stage: a histogram of living weights, a picture of group norms over epochs, and the
+    and groups. A few times in a stage: a histogram of nonzero weights, a picture of group norms over epochs, and the
     table of groups."""
 
     def __init__(self, penalties: Mapping[str, Penalty], stage: str) -> None:
         self.penalties, self.stage = dict(penalties), stage
-        self.latest: dict[str, float] = {}  # the scalars of the last epoch
-        self.total = torch.zeros(())  # sum of the losses of the epoch, kept on the device
+        self.latest: dict[str, float] = {}  # scalars logged at the end of the last epoch, by name
+        self.total = torch.zeros(())  # sum of the losses of the epoch, on the device of the module
         self.batches = 0
-        self.norms: dict[str, list[list[float]]] = {name: [] for name in self.penalties}  # [epochs, groups]
+        # norms of the groups of each penalised parameter, by name: [epochs, groups]
+        self.norms: dict[str, list[list[float]]] = {name: [] for name in self.penalties}
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Sparsity monitor: reset the sum of the losses at the start of an epoch."""
         self.total, self.batches = torch.zeros(()), 0
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
+        """Sparsity monitor: add the loss of the batch to the sum; at some steps, log loss and learning rate."""
         loss = outputs["loss"].detach() * trainer.accumulate_grad_batches  # Lightning divides the loss by this number
         self.total = loss + self.total.to(module.device)
         self.batches += 1
@@ -45,7 +48,7 @@ class SparsityMonitor(lightning.Callback):
 
     @torch.no_grad()
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Compute and log the mean loss, the penalty, and the numbers of living rows, weights and groups."""
+        """Sparsity monitor: log the mean loss, the penalty, and the numbers of living rows, weights and groups."""
         parameters = dict(module.named_parameters())
         total = trainer.strategy.reduce(self.total.to(module.device), reduce_op="mean")  # mean over processes
         loss = float(total) / max(1, self.batches)
@@ -68,11 +71,11 @@ class SparsityMonitor(lightning.Callback):
             self._pictures(trainer, parameters)
 
     def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Log the scores on dev."""
+        """Sparsity monitor: log the scores on dev."""
         self._log(trainer, {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("dev/")})
 
     def _pictures(self, trainer: lightning.Trainer, parameters: Mapping[str, Tensor]) -> None:
-        """Log the histogram of weights, the picture of group norms and the table of groups."""
+        """Sparsity monitor: log the histogram of weights, the picture of group norms and the table of groups."""
         board = self._board(trainer)
         if board is None:
             return
@@ -91,19 +94,23 @@ class SparsityMonitor(lightning.Callback):
             board.add_text(f"{self.stage}/living_groups/{name}", table, trainer.current_epoch)
 
     def _log(self, trainer: lightning.Trainer, scalars: dict[str, float]) -> None:
-        """Log scalars under the name of the stage."""
+        """Sparsity monitor: log scalars under the name of the stage."""
         for logger in trainer.loggers:
             logger.log_metrics({f"{self.stage}/{key}": value for key, value in scalars.items()}, trainer.global_step)
 
     def _board(self, trainer: lightning.Trainer) -> SummaryWriter | None:
-        """The TensorBoard writer of the first process; None in other processes or without a logger."""
+        """Sparsity monitor: the TensorBoard writer of the first process.
+
+        The result is None in other processes, or without a logger."""
         if not trainer.is_global_zero or trainer.logger is None:
             return None
         return trainer.logger.experiment
 
     def state_dict(self) -> dict:
+        """Sparsity monitor: the sum of the losses and the group norms so far, for a checkpoint."""
         return {"total": float(self.total), "batches": self.batches, "norms": self.norms}
 
     def load_state_dict(self, state: dict) -> None:
+        """Sparsity monitor: restore the sum of the losses and the group norms from a checkpoint."""
         self.total = torch.tensor(state["total"], dtype=torch.float64)
         self.batches, self.norms = state["batches"], state["norms"]

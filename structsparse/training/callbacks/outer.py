@@ -1,4 +1,4 @@
-"""ADMM: penalties on copies of the weights, with outer iterations around the steps of any solver."""
+"""Outer iterations of ADMM around the steps of any solver, with penalties on copies of the weights."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from structsparse.weights.notes import notes_of
 class Admm:
     """Options of the outer iterations of ADMM.
 
-    Strengths and rho refer to the summed loss; `count` is how often the weight occurs in the training set."""
+    Strengths and rho refer to the sum of the losses, not to the mean. `count` is how often the feature of a weight
+    occurs in the training set."""
 
     inner: int = 2  # epochs between two outer iterations
-    rho: float = 0.3  # a weight is pulled towards its copy with strength rho * count^exponent
+    rho: float = 0.3  # each weight is pulled towards its copy with strength rho * count^exponent
     exponent: float = 0.8
     growth: float = 1.0  # factor of rho from one outer iteration to the next
-    rate: float = 1.0  # step size of the multipliers
+    rate: float = 1.0  # step size of the update of the multipliers (scaled dual variables)
     lasso: float = 0.0  # strength of an l1 penalty on the weights themselves
-    tolerance: float = 0.0  # training ends when the mean squares of both residuals are at most this
+    tolerance: float = 0.0  # training ends if neither residual has a mean square above this
 
     @classmethod
     def of(cls, options: Mapping) -> Admm:
-        """The options in `reg.admm`, checked."""
+        """Outer iterations of ADMM: the options in `reg.admm`, checked."""
         names = [field.name for field in fields(cls)]
         unknown = sorted(set(options) - set(names))
         if unknown:
@@ -50,10 +51,10 @@ class Admm:
         return cls(**options)
 
     def pull(self, parameter: Tensor, items: int) -> Tensor:
-        """The strength with which each weight is pulled to its copy, broadcastable to the parameter.
+        """Outer iterations of ADMM: the strength with which each weight is pulled to its copy.
 
-        The strength refers to the mean loss."""
-        often = notes_of(parameter).curvature  # average count of each entry per item
+        The strength refers to the mean loss and broadcasts to the parameter."""
+        often = notes_of(parameter).curvature  # mean count of each weight in a training item
         often = parameter.new_ones(()) if often is None else often.to(parameter)
         return self.rho / items * (often * items) ** self.exponent
 
@@ -72,11 +73,11 @@ class Outer(NamedTuple):
 
 
 class OuterIterations(ProximalStep):
-    """Proximal steps with ADMM: the parameters in `copied` have copies, which bear the penalties.
+    """Outer iterations of ADMM: callback for proximal steps where copies of the weights bear the penalties.
 
-    The copies are updated every `inner` epochs, or sooner if the solver has converged. Between epochs, in
-    validation, in checkpoints and in the end the parameters hold the copies. `outer` holds a record of each outer
-    iteration."""
+    `copied` holds the penalties of the parameters that get a copy. The copies are updated every `inner` epochs, or
+    sooner if the solver has converged. The parameters hold the copies between epochs, in validation, in checkpoints
+    and after training. `outer` holds a record of each outer iteration."""
 
     def __init__(
         self,
@@ -91,13 +92,13 @@ class OuterIterations(ProximalStep):
         super().__init__(penalties, every, warmup, support)
         self.copied, self.options, self.items = dict(copied), options, items
         self.copies: dict[str, Copied] = {}
-        self.aside: dict[str, Tensor] | None = None  # the weights, while the parameters hold the copies
+        self.aside: dict[str, Tensor] | None = None  # the weights, stored here while the parameters hold the copies
         self.epochs, self.outer = 0, []
         self.saved: dict | None = None
         self.parameters: dict[str, Tensor] = {}
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Make a copy of each copied parameter, or restore the copies from a checkpoint."""
+        """Outer iterations of ADMM: make a copy of each copied parameter, or restore the copies from a checkpoint."""
         self._refuse(trainer)
         parameters = dict(module.named_parameters())
         self.parameters = {name: parameters[name] for name in self.copied}
@@ -110,7 +111,7 @@ class OuterIterations(ProximalStep):
         super().on_train_start(trainer, module)
 
     def _copy(self, name: str, parameter: Tensor) -> Copied:
-        """The copy of a parameter with its penalty and the pull between both."""
+        """Outer iterations of ADMM: the copy of a parameter, with the penalty and the strength of the pull."""
         if notes_of(parameter).grows is not None:
             raise UserError("reg.admm keeps a copy of every weight, and those of a growing table come and go")
         options, penalty = self.options, self.copied[name].to(parameter.device)
@@ -121,17 +122,18 @@ class OuterIterations(ProximalStep):
             return Copied(penalty, parameter, pull, options.lasso / self.items, options.rate, options.growth)
 
     def _refuse(self, trainer: lightning.Trainer) -> None:
-        """Refuse solvers that end with averaged weights."""
+        """Outer iterations of ADMM: refuse solvers that end with averaged weights."""
         for optimizer in trainer.optimizers:
             solver = solver_of(optimizer)
             if solver.average:
                 raise UserError(f"{solver.name} ends with means, reg.admm with copies: choose one of them")
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Outer iterations of ADMM: set the parameters back to the weights at the start of an epoch."""
         self._show_weights()
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
-        """After the last batch of an epoch, run an outer iteration if it is due."""
+        """Outer iterations of ADMM: after the last batch of an epoch, run an iteration if it is due."""
         if batch_idx + 1 < trainer.num_training_batches:
             return
         self.epochs += 1
@@ -140,7 +142,9 @@ class OuterIterations(ProximalStep):
             self._update(trainer)
 
     def _update(self, trainer: lightning.Trainer) -> None:
-        """Run an outer iteration: update copies and multipliers, record the residuals, stop at the tolerance."""
+        """Outer iterations of ADMM: update copies and multipliers, and record the residuals.
+
+        Training stops if both residuals are at most the tolerance."""
         self.flush()
         learn(self.copies, self.parameters)
         moved = [copy.outer_update(self.parameters[name]) for name, copy in self.copies.items()]
@@ -151,30 +155,35 @@ class OuterIterations(ProximalStep):
         if self.carrier is not None:
             self.carrier.renew()
         if max(last.primal, last.dual) <= self.options.tolerance:
-            trainer.check_val_every_n_epoch = 1  # validate at the end of this epoch: its model may be the best
+            trainer.check_val_every_n_epoch = 1  # validate at the end of this epoch, as the model may be the best
             trainer.should_stop = True
 
     def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Outer iterations of ADMM: before a validation, set the parameters to the copies."""
         super().on_validation_start(trainer, module)
         self._show_copies()
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Outer iterations of ADMM: at the end of an epoch, set the parameters to the copies."""
         if self.aside is None:
             super().on_train_epoch_end(trainer, module)
         self._show_copies()
 
     def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Outer iterations of ADMM: after training, set the parameters to the copies and disconnect the solver."""
         self._show_copies()
         self._release()
 
     def flush(self) -> None:
-        """Apply the accumulated thresholds, unless the parameters hold the copies."""
-        if self.aside is None:  # otherwise the parameters hold the copies, to which no prox applies
+        """Outer iterations of ADMM: apply the pending thresholds to the weights.
+
+        If the parameters hold the copies, nothing is done, because no prox applies to copies."""
+        if self.aside is None:
             super().flush()
 
     @torch.no_grad()
     def _show_copies(self) -> None:
-        """Set the parameters to the copies, and keep the weights aside."""
+        """Outer iterations of ADMM: set the parameters to the copies, and keep the weights in `aside`."""
         if self.aside is None and self.copies:
             self.aside = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
             for name, parameter in self.parameters.items():
@@ -182,23 +191,25 @@ class OuterIterations(ProximalStep):
 
     @torch.no_grad()
     def _show_weights(self) -> None:
-        """Set the parameters back to the weights that were kept aside."""
+        """Outer iterations of ADMM: set the parameters back to the weights kept in `aside`."""
         if self.aside is not None:
             for name, parameter in self.parameters.items():
                 parameter.copy_(self.aside[name])
             self.aside = None
 
     def state_dict(self) -> dict:
+        """Outer iterations of ADMM: copies, weights, counters and records, for a checkpoint."""
         copies = {name: copy.state_dict() for name, copy in self.copies.items()}
         state = {"copies": copies, "aside": self.aside, "epochs": self.epochs, "outer": [*map(tuple, self.outer)]}
         return super().state_dict() | state
 
     def load_state_dict(self, state: dict) -> None:
+        """Outer iterations of ADMM: keep the state from a checkpoint until training starts, when copies exist."""
         super().load_state_dict(state)
         self.saved = state
 
     def _restore(self, state: dict) -> None:
-        """Restore copies and counters from a checkpoint; the copies must have been made before."""
+        """Outer iterations of ADMM: restore copies and counters from a checkpoint; the copies must exist."""
         for name, copy in self.copies.items():
             copy.load_state_dict(state["copies"][name])
         self.aside = state["aside"]

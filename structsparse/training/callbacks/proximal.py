@@ -15,20 +15,21 @@ from structsparse.solvers.base import Capabilities, solver_of
 
 
 class ProximalStep(lightning.Callback):
-    """Callback that applies the prox of each penalty to its parameter, with the step size that the optimizer has taken.
+    """Proximal step: callback that applies the prox of each penalty to its parameter, after optimizer steps.
 
-    The prox follows optimizer steps, not batches, because accumulated gradients make fewer steps than batches. With
-    `every` = k the thresholds of k steps are added up and applied at every k-th step. That is less work, and mini-batch
-    noise revives fewer dead groups. With `every` = None the solver chooses k.
+    The prox uses the step size that the optimizer has taken. The prox follows optimizer steps, not batches, because
+    gradient accumulation makes fewer steps than batches. A threshold is step size * strength. For `every` = k,
+    the thresholds of k steps are added up and applied at every k-th step. That is less work, and mini-batch noise
+    makes fewer dead groups nonzero again. If `every` is None, the solver chooses k.
 
-    Pending thresholds are applied before validation, at the end of each epoch and at the end of training. They are
-    saved in checkpoints. During the first `warmup` steps the threshold grows linearly to its full value.
+    Pending thresholds are applied before validation, at the end of each epoch and at the end of training. Checkpoints
+    save pending thresholds. During the first `warmup` steps the threshold grows linearly to its full value.
 
-    `support` holds a mask of the entries of a parameter that may be nonzero; all other entries stay zero.
+    `support` holds, by parameter name, a mask of the entries that may be nonzero; all other entries stay zero.
 
-    A solver that applies penalties within its own steps gets the penalties, and no prox follows its steps."""
+    If a solver applies penalties within its own steps, it gets the penalties, and no prox follows its steps."""
 
-    cuts: Sequence[tuple[int, str, float]] = ()  # shrinkage to a budget: step, parameter, strength
+    cuts: Sequence[tuple[int, str, float]] = ()  # records of a budget: step, parameter, strength
     outer: Sequence[tuple] = ()  # records of the outer iterations of ADMM
 
     def __init__(
@@ -46,13 +47,14 @@ class ProximalStep(lightning.Callback):
         self.penalties, self.every, self.warmup = dict(penalties), every, warmup
         self.support = dict(support or {})
         self.count = 0
-        self.rates: dict[str, float | Tensor] = dict.fromkeys(self.penalties, 0.0)  # pending sums of step sizes
-        self.targets: dict[str, tuple[Capabilities, dict, Tensor]] = {}
+        # sums of the step sizes since the last prox, by parameter name: the pending thresholds at strength 1
+        self.rates: dict[str, float | Tensor] = dict.fromkeys(self.penalties, 0.0)
+        self.targets: dict[str, tuple[Capabilities, dict, Tensor]] = {}  # solver, optimizer group, parameter
         self.hook = None
-        self.carrier: Capabilities | None = None  # the solver, if it applies the penalties within its steps
+        self.carrier: Capabilities | None = None  # the solver, if it applies penalties in its own steps
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Check the options, and connect the penalties to the solver or to its step hook."""
+        """Proximal step: check the options, and connect the penalties to the solver or to its step hook."""
         if trainer.gradient_clip_val:
             raise UserError(
                 f"trainer.gradient_clip_val={trainer.gradient_clip_val} shortens the gradient but not the threshold of "
@@ -66,7 +68,8 @@ class ProximalStep(lightning.Callback):
         parameters = dict(module.named_parameters())
         for name, penalty in self.penalties.items():
             penalty.to(parameters[name].device)
-            penalty.strength = trainer.strategy.broadcast(float(penalty.strength))  # equal on all processes
+            # all processes must have exactly the same strength
+            penalty.strength = trainer.strategy.broadcast(float(penalty.strength))
         solver.check_prox([parameters[name] for name in self.penalties])
         self.support = {name: mask.to(parameters[name].device) for name, mask in self.support.items()}
         if solver.carries_penalties:
@@ -82,7 +85,7 @@ class ProximalStep(lightning.Callback):
         self.hook = optimizer.register_step_post_hook(lambda *_: self._stepped())
 
     def _check(self, trainer: lightning.Trainer, solver: Capabilities) -> None:
-        """Refuse options that the solver does not support."""
+        """Proximal step: refuse options of the penalty or the trainer that the solver does not support."""
         name = solver.name
         if solver.carries_penalties and (self.every > 1 or self.warmup):
             raise UserError(
@@ -106,7 +109,7 @@ class ProximalStep(lightning.Callback):
             )
 
     def _stepped(self) -> None:
-        """After an optimizer step: add its threshold to the pending ones, and apply them if the prox is due."""
+        """Proximal step: after an optimizer step, add the threshold of the step, and apply the prox if it is due."""
         self.count += 1
         ramp = min(1.0, self.count / self.warmup) if self.warmup else 1.0
         for name, (solver, group, _) in self.targets.items():
@@ -116,15 +119,16 @@ class ProximalStep(lightning.Callback):
 
     @torch.no_grad()
     def flush(self) -> None:
-        """Apply the pending thresholds: the prox of each penalty on its parameter."""
+        """Proximal step: apply the pending thresholds by the prox of each penalty on its parameter."""
         for name, (solver, group, parameter) in self.targets.items():
             rate = self.rates[name]
-            if not isinstance(rate, Tensor) and rate == 0.0:  # comparing a tensor would wait for the device
+            # a tensor is not compared with zero, because the comparison would wait for the device
+            if not isinstance(rate, Tensor) and rate == 0.0:
                 continue
             if self.penalties[name].is_null and name not in self.support:
                 continue
             solver.place_(group, parameter)
-            if name in self.support:  # entries outside the support must not count in the norms of groups
+            if name in self.support:  # entries outside the support must not count in group norms
                 parameter.mul_(self.support[name])
             self.shrink(name, parameter, rate * solver.metric(group, parameter))
             if name in self.support:
@@ -134,24 +138,28 @@ class ProximalStep(lightning.Callback):
             self.carrier.flush()
 
     def shrink(self, name: str, parameter: Tensor, steps: Steps) -> None:
-        """Apply the prox of the penalty of one parameter, in place."""
+        """Proximal step: apply the prox of the penalty of one parameter, in place."""
         self.penalties[name].prox_(parameter, steps)
 
     def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Proximal step: apply the pending thresholds before a validation."""
         self.flush()
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Proximal step: apply the pending thresholds at the end of an epoch."""
         self.flush()
 
     def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        """Proximal step: apply the pending thresholds at the end of training, and disconnect the solver."""
         self.flush()
         self._release()
 
     def on_exception(self, trainer: lightning.Trainer, module: lightning.LightningModule, exception) -> None:
+        """Proximal step: disconnect the penalties from the solver after an error."""
         self._release()
 
     def _release(self) -> None:
-        """Remove the step hook and take the penalties away from the solver."""
+        """Proximal step: remove the step hook and take the penalties away from the solver."""
         if self.hook is not None:
             self.hook.remove()
             self.hook = None
@@ -162,7 +170,9 @@ class ProximalStep(lightning.Callback):
         self.targets, self.carrier = {}, None
 
     def state_dict(self) -> dict:
+        """Proximal step: the number of steps and the pending thresholds, for a checkpoint."""
         return {"count": self.count, "rates": dict(self.rates)}
 
     def load_state_dict(self, state: dict) -> None:
+        """Proximal step: restore the number of steps and the pending thresholds from a checkpoint."""
         self.count, self.rates = state["count"], dict(state["rates"])

@@ -1,4 +1,4 @@
-"""The choice among fitted models by their score or loss on dev: the rank of a model, and the table of all models."""
+"""Choosing among fitted models by their score or loss on dev: the rank of a model, and the table of all models."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from structsparse.base.files import write_text
 from structsparse.report.tables import Table, markdown, tsv
 from structsparse.training.scores import gain
 
-SCORE, LOSS = BY = "score", "loss"  # figures on dev by which models are ranked
+SCORE, LOSS = BY = "score", "loss"  # figures on dev by which models can be ranked
 
-Row = Mapping[str, object]  # a line of the table: a score under the name of its metric, `weights`, `loss`, ...
+Row = Mapping[str, object]  # table line of a model: the score under the name of the metric, `weights`, `loss`, ...
 
 
 def rank(row: Row, metric: str, by: str = SCORE) -> tuple[float, int]:
-    """The rank of a model by its score or loss on dev, then by its number of weights; less is better."""
+    """Choosing among models: the rank of a model by score or loss on dev, then by number of weights; less is better."""
     return (-gain(metric, row[metric]) if by == SCORE else row["loss"]), row["weights"]
 
 
 def write_rows(stem: Path, rows: Sequence[Row], best: Row) -> None:
-    """Write `stem`.tsv and `stem`.md, tables with a line for each model; the best model is marked."""
+    """Choosing among models: write tables with a line for each model, in which the best model is marked.
+
+    The tables are `stem`.tsv and `stem`.md."""
     lines = [(*row.values(), "yes" if row is best else "") for row in rows]
     table = Table((*rows[0], "best"), lines)
     write_text(stem.with_suffix(".tsv"), tsv(table))

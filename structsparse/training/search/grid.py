@@ -1,7 +1,7 @@
 """A grid search: one corpus is fitted with every combination of some options; the model that is best on dev is kept.
 
-Each combination is fitted from zero weights, so it gives the same model as a run with these options alone. Of all
-combinations but the best one, only a line of the table is kept."""
+Each combination is fitted from zero weights, so that a run with these options alone gives the same model. For all
+combinations but the best one, only the line in the table is kept."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from structsparse.training.search.choose import BY, SCORE, rank, write_rows
 from structsparse.training.stage import Stage, StageResult
 from structsparse.training.task import Task
 
-COMMON = ("data", "features", "filter", "task", "cache", "path", "grid", "ckpt_path")  # not varied within a grid
-LINE = "line.json"  # file with the table line of a fitted point
+COMMON = ("data", "features", "filter", "task", "cache", "path", "grid", "ckpt_path")  # options no grid may vary
+LINE = "line.json"  # file with the table line of a fitted point of a grid
 
 Options = Mapping[str, object]
 
 
 @dataclass
 class Point:
-    """One point of a grid: a combination of options, the folder of its checkpoints, and its line of the table."""
+    """A point of a grid search: a combination of options, the folder of its checkpoints, and its table line."""
 
     options: Options
     folder: Path
@@ -42,7 +42,7 @@ class Point:
 
 
 def combinations(requested: Mapping[str, Sequence]) -> list[Options]:
-    """All combinations of the requested option values; the last option varies fastest."""
+    """Grid search: all combinations of the requested option values; the last option varies fastest."""
     if not isinstance(requested, Mapping) or not requested:
         raise UserError(f"grid={requested}: expected options and their values, as in grid={{reg.strength: [0.1, 1]}}")
     for key, values in requested.items():
@@ -65,10 +65,10 @@ def search(
     console: Console,
     by: str = SCORE,
 ) -> tuple[list[Point], Point, list[StageResult]]:
-    """Fit all combinations of options; returns all points, the best point, and its results with certificates.
+    """Grid search: fit all combinations of options; returns all points, the best point and its results.
 
-    `stages_at` makes the stages of the recipe from a combination of options. `folder` holds the checkpoints of all
-    points. `by` says which figure on dev ranks the points: `score` or `loss`."""
+    The results have certificates. `stages_at` makes the stages of the recipe from a combination of options. `folder`
+    holds the checkpoints of all points. `by` says which figure on dev ranks the points: `score` or `loss`."""
     if by not in BY:
         raise UserError(f"grid_by is {by!r}, expected {' or '.join(BY)}")
     recipes = [(options, stages_at(options)) for options in combinations(requested)]
@@ -95,7 +95,9 @@ def search(
 
 
 def _known_row(folder: Path, identity: list[str]) -> dict[str, object] | None:
-    """The table line of a point that was fitted before the run was interrupted; None if there is no such line."""
+    """Grid search: the table line of a point that was fitted before the run was interrupted.
+
+    `identity` holds the fingerprints of the stages. The result is None if there is no line with these fingerprints."""
     line = folder / LINE
     known = json.loads(line.read_text()) if line.is_file() else {}
     return known["row"] if known.get("identity") == identity else None
@@ -110,7 +112,7 @@ def _fitted_row(
     resume: bool,
     identity: list[str],
 ) -> dict[str, object]:
-    """Fit a point; returns its table line, which is also written to the folder of the point."""
+    """Grid search: fit a point; returns the table line of the point, which is also written to `folder`."""
     results: list[StageResult] = []
     for stage in stages:
         if results and not task.alive(results[-1]):
@@ -120,13 +122,15 @@ def _fitted_row(
         results.append(reweighting.run(quick, task, data, results[-1] if results else None, here, resume))
     row = _row(options, results)
     results.clear()
-    gc.collect()  # frees the weights: trainer and module refer to each other
+    gc.collect()  # frees the weights, since trainer and module refer to each other
     write_text(folder / LINE, json.dumps({"identity": identity, "row": row}))
     return row
 
 
 def _certified(stages: Sequence[Stage], task: Task, data: Data, folder: Path) -> list[StageResult]:
-    """The results of a fitted point with certificates; the weights are read from the checkpoints of the point."""
+    """Grid search: the results of a fitted point with certificates.
+
+    The weights are read from the checkpoints of the point."""
     results: list[StageResult] = []
     for stage in stages:
         before = fit.refuse_dead(task, results[-1]) if results else None
@@ -135,7 +139,7 @@ def _certified(stages: Sequence[Stage], task: Task, data: Data, folder: Path) ->
 
 
 def _delete_checkpoints(point: Point) -> None:
-    """Delete the checkpoints of a point; the file with its table line stays."""
+    """Grid search: delete the checkpoints of a point; the file with the table line of the point stays."""
     for path in point.folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -143,9 +147,9 @@ def _delete_checkpoints(point: Point) -> None:
 
 @torch.no_grad()
 def _row(options: Options, results: Sequence[StageResult]) -> dict[str, object]:
-    """The table line of a point.
+    """Grid search: the table line of a point.
 
-    Score, loss and weights are those of the last stage, groups those of the first stage."""
+    Score, loss and weights are figures of the last stage; the number of living groups is that of the first stage."""
     first, last = results[0], results[-1]
     metric, groups = first.data.metric, first.group_count()
     return {
@@ -161,7 +165,7 @@ def _row(options: Options, results: Sequence[StageResult]) -> dict[str, object]:
 
 
 def _line(point: Point, k: int, count: int, metric: str) -> str:
-    """The console line of a point."""
+    """Grid search: the console line of point number `k` among `count` points."""
     row = point.row
     options = "  ".join(f"{key.removeprefix('reg.')} {value}" for key, value in point.options.items())
     groups = "" if row["groups"] is None else f"  groups {row['groups']:,}"
@@ -170,5 +174,5 @@ def _line(point: Point, k: int, count: int, metric: str) -> str:
 
 
 def write(folder: Path, points: Sequence[Point], best: Point) -> None:
-    """Write the table of a grid: grid.tsv and grid.md."""
+    """Grid search: write the table of all points to grid.tsv and grid.md."""
     write_rows(folder / "grid", [point.row for point in points], best.row)

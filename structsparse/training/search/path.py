@@ -1,7 +1,8 @@
-"""A regularization path: the same problem at falling penalty strengths, each solved from the weights of the one before.
+"""A regularization path: one problem at falling penalty strengths, each fit starting from the weights of the last fit.
 
-The sequential strong rule leaves out groups that should stay dead at the next strength, judged by their gradient at
-the last strength. After the fit, groups that the gradient would wake are put back, and the strength is solved again."""
+The sequential strong rule leaves out groups that will probably be dead at the next strength, judged by the gradient
+at the last strength. After the fit, left-out groups that the new gradient would wake are put back, and the problem
+is solved again."""
 
 from __future__ import annotations
 
@@ -27,15 +28,15 @@ from structsparse.training.stage import Stage, StageFigures, StageResult
 from structsparse.training.task import Task
 from structsparse.weights.notes import notes_of
 
-ROUNDS = 5  # fits per strength at most; usually no group must be put back
+ROUNDS = 5  # largest number of fits at one strength; usually one fit is enough
 
 
 @dataclass
 class Point:
-    """One strength of a path: the results of the stages, and the line of the table of the path."""
+    """A point of a regularization path: one strength, the results of the stages, and the line of the table."""
 
-    share: float  # the strength, as a share of the critical strength
-    results: list[StageResult]  # of all stages; of the first stage alone if every weight is zero
+    share: float  # strength as a share of the critical strength
+    results: list[StageResult]  # results of all stages; only of the first stage if every weight is zero
     row: dict[str, float | int | None]
 
 
@@ -48,10 +49,11 @@ def walk(
     resume: bool,
     console: Console,
 ) -> tuple[list[Point], Point]:
-    """Solve at all shares of the critical strength; returns all points, and the point that is best on dev.
+    """Regularization path: solve at all strengths; returns all points, and the point that is best on dev.
 
     `stages_at` makes the stages of the recipe from the absolute strengths of the first term and of further terms.
-    `folder` holds the checkpoints of all points."""
+    `shares` holds the falling strengths, as shares of the critical strength. `folder` holds the checkpoints of all
+    points."""
     start = stages_at(0.0, None)[0]
     if start.budget is not None:
         raise UserError("path and reg.budget both decide how many groups live: set reg.budget=null, or leave out path")
@@ -73,7 +75,7 @@ def walk(
 
 
 def _critical(probe: StageResult) -> float:
-    """The critical strength (the smallest that makes every weight zero), at which a path begins."""
+    """Regularization path: the critical strength, at which a path begins; the smallest that makes all weights zero."""
     critical = probe.figures.strengths.critical
     if critical is None and any(notes_of(p).grows is not None for p in probe.module.parameters()):
         raise UserError(
@@ -85,7 +87,7 @@ def _critical(probe: StageResult) -> float:
 
 
 class _Walker:
-    """The state of a path between two strengths: the weights on the full data, and the gradient at these weights."""
+    """Regularization path: the state between two strengths: weights on the full data, and the gradient there."""
 
     def __init__(self, task: Task, probe: StageResult) -> None:
         self.task, self.full, self.screen = task, probe, task.screen(probe)
@@ -93,7 +95,7 @@ class _Walker:
         self.rows_kept: int | None = None
 
     def advance(self, stage: Stage, strength: float, folder: Folder, resume: bool) -> StageResult:
-        """Solve at a lower strength, on the feature rows that the strong rule keeps."""
+        """Regularization path: solve at a lower strength, on the feature rows that the strong rule keeps."""
         if self.screen is None:
             result = self._solve(stage, None, folder / stage.name, resume)
         else:
@@ -102,7 +104,9 @@ class _Walker:
         return result
 
     def _solve_screened(self, stage: Stage, rows: Tensor, folder: Folder, resume: bool) -> StageResult:
-        """Solve on these rows (bool [rows]); solve again with rows that were left out wrongly."""
+        """Regularization path: solve on some rows; solve again with rows that were left out wrongly.
+
+        `rows` (bool [rows]) marks the feature rows that the strong rule keeps."""
         for again in range(ROUNDS):
             name = stage.name if again == 0 else f"{stage.name}-{again + 1}"
             result = self._solve(stage, rows, folder / name, resume)
@@ -114,7 +118,9 @@ class _Walker:
         return result
 
     def _solve(self, stage: Stage, rows: Tensor | None, folder: Folder, resume: bool) -> StageResult:
-        """Fit the stage on some rows (bool [rows]), starting from the present weights, which are then replaced."""
+        """Regularization path: fit the stage on some rows, starting from the present weights.
+
+        `rows` (bool [rows]) marks the feature rows to keep. The new weights replace the present ones."""
         narrowed = rows is not None and not bool(rows.all())
         entries = self.screen.entries_of_rows(rows) if narrowed else None
         data = self.full.data.keep(rows.cpu().numpy()) if narrowed else self.full.data
@@ -129,15 +135,17 @@ class _Walker:
         return result
 
     def _narrow(self, values: Mapping[str, Tensor], entries: Tensor | None) -> dict[str, Tensor]:
-        """Tensors of all parameters, the tensor of the screened table restricted to some entries (None: all)."""
+        """Regularization path: tensors of all parameters, where the tensor of the screened table has only some entries.
+
+        `entries` (bool [entries]) marks the entries to keep; None: all."""
         if entries is None:
             return dict(values)
         return {name: v[entries.to(v.device)] if name == self.screen.table else v for name, v in values.items()}
 
     def _figures(self, figures: StageFigures, narrowed: bool) -> StageFigures:
-        """The figures of a fit on some rows, made relative to zero weights on the full table.
+        """Regularization path: the figures of a fit on some rows, made relative to zero weights on the full table.
 
-        A duality gap on some rows does not bound the objective on all rows, so it is left out."""
+        A duality gap on some rows does not bound the objective on all rows, so the gap is left out."""
         proven, critical = figures.certificate, self.full.figures.strengths.critical
         if figures.residual_at_zero is not None:
             residual = residual_at_zero(self.full.penalties, self.full.at_zero)
@@ -151,7 +159,7 @@ class _Walker:
 
     @torch.no_grad()
     def _take(self, result: StageResult, entries: Tensor | None) -> None:
-        """Copy the weights of a result into the full model, and compute the gradient at these weights."""
+        """Regularization path: copy the weights of a result into the full model, and compute the gradient there."""
         weights = result.weights
         for name, parameter in self.full.module.named_parameters():
             if entries is not None and name == self.screen.table:
@@ -164,7 +172,9 @@ class _Walker:
             _, self.gradients = certificate.mean_gradient(self.full.module, batches, list(self.full.penalties))
 
     def _may_live(self, strength: float) -> Tensor:
-        """The rows of living groups, and of groups whose gradient exceeds this strength: bool [rows]"""
+        """Regularization path: the rows of living groups, and of groups whose gradient exceeds a strength.
+
+        The result is bool [rows]."""
         penalty, weights, gradient = self._table()
         before = float(penalty.strength)
         penalty.strength = max(0.0, strength)
@@ -173,11 +183,13 @@ class _Walker:
         return self.screen.rows_of_groups(pulled | certificate.living(penalty, weights))
 
     def _would_wake(self) -> Tensor:
-        """The rows of dead groups that the gradient would wake at the present strength: bool [rows]"""
+        """Regularization path: the rows of dead groups that the gradient would wake at the present strength.
+
+        The result is bool [rows]."""
         return self.screen.rows_of_groups(certificate.violated(*self._table()))
 
     def _table(self) -> tuple[Penalty, Tensor, Tensor]:
-        """The penalty, the weights and the gradient of the screened table."""
+        """Regularization path: the penalty, the weights and the gradient of the screened weight table."""
         name = self.screen.table
         return self.full.penalties[name], self.full.weights[name], self.gradients[name]
 
@@ -185,9 +197,10 @@ class _Walker:
 def _row(
     task: Task, share: float, results: Sequence[StageResult], rows_kept: int | None
 ) -> dict[str, float | int | None]:
-    """The line of a strength in the table of a path.
+    """Regularization path: the line of one strength in the table.
 
-    The score on dev is that of the last stage; `selected` is the score of the first stage."""
+    The score on dev is that of the last stage; a column with `selected` describes the first stage. `rows_kept` is
+    the number of feature rows in the last fit."""
     first, last = results[0], results[-1]
     metric, living = first.data.metric, task.alive(first)
     groups = first.group_count()
@@ -207,7 +220,7 @@ def _row(
 
 
 def _line(point: Point, k: int, count: int, metric: str) -> str:
-    """The console line of one strength of a path."""
+    """Regularization path: the console line of one strength; `k` is the index of the point among `count` points."""
     row = point.row
     groups = "" if row["groups"] is None else f"  groups {row['groups']:,}"
     score = "" if row[metric] is None else f"  dev {metric} {row[metric]:.4f}"
@@ -215,14 +228,16 @@ def _line(point: Point, k: int, count: int, metric: str) -> str:
 
 
 def write(folder: Folder, points: Sequence[Point], best: Point, metric: str) -> None:
-    """Write the table and the picture of a path: path.tsv, path.md and path.png."""
+    """Regularization path: write the table (path.tsv, path.md) and the picture (path.png)."""
     write_rows(folder / "path", [point.row for point in points], best.row)
     with atomic_file(folder / "path.png") as file:
         picture(points, best, metric).savefig(file, format="png", dpi=150)
 
 
 def picture(points: Sequence[Point], best: Point, metric: str) -> Figure:
-    """The picture of a path: the score on dev and the number of living groups (or weights) over the strength."""
+    """Regularization path: the picture of score and sparsity over the strength.
+
+    Sparsity is the number of living groups, or of weights if there are no groups."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for key, label in ((metric, "after all stages"), (f"selected {metric}", "as selected")):

@@ -1,4 +1,4 @@
-"""Reweighted group penalties: a stage is repeated with new group weights until few enough groups live."""
+"""Reweighting of group penalties: a stage is repeated with new group weights until few enough groups live."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from structsparse.training.task import Task
 
 
 def run(stage: Stage, task: Task, data: Data, before: StageResult | None, folder: Path, resume: bool) -> StageResult:
-    """Fit a stage, in several reweighted rounds if `reg.reweight: {rounds, until, growth, ...}` is given.
+    """Reweighting of groups: fit a stage, in several rounds if the options `reg.reweight` have `rounds` and `until`.
 
-    Each round starts from the weights of the round before and multiplies the group penalties by `growth` once more.
-    Rounds end when at most `until` groups live. If fewer live, the largest groups of the round before are kept in
-    their place."""
+    Each round starts from the weights of the round before, and computes group weights from the norms of the groups.
+    Round k also multiplies the group weights by growth^k. Rounds end when at most `until` groups live.
+    If fewer groups live, the result is the model of the round before, reduced to `until` groups. Living groups of the
+    last round are kept, and then the largest other groups."""
     options = dict(stage.reweight or {})
     most, until = options.pop("rounds", None), options.pop("until", None)
     if most is None and until is None:
@@ -51,7 +52,7 @@ def run(stage: Stage, task: Task, data: Data, before: StageResult | None, folder
 
 
 def _total(last: FitRecord, rounds: Sequence[FitRecord]) -> FitRecord:
-    """The record of the last round, with the seconds, epochs and tables of all rounds."""
+    """Reweighting of groups: the record of the last round, with the seconds, epochs and tables of all rounds."""
     return replace(
         last,
         seconds=float(sum(record.seconds for record in rounds)),
@@ -62,7 +63,7 @@ def _total(last: FitRecord, rounds: Sequence[FitRecord]) -> FitRecord:
 
 
 def _certified_anew(result: StageResult) -> StageResult:
-    """A result whose weights have changed, with a new certificate."""
+    """Reweighting of groups: a new certificate for a result whose weights have changed."""
     batches, figures = result.data.whole("train"), result.figures
     proven, _ = certificate.prove(
         result.module, batches, result.penalties, result.penalties, {}, figures.residual_at_zero, Proof()
@@ -72,10 +73,10 @@ def _certified_anew(result: StageResult) -> StageResult:
 
 @torch.no_grad()
 def fill_up_(result: StageResult, alive: Mapping[str, Tensor], count: int) -> None:
-    """Set all groups but `count` to zero, in place.
+    """Reweighting of groups: set all groups but `count` groups to zero, in place.
 
-    The groups in `alive` (bool [groups] of one parameter) are kept first, then the groups with the largest norm over
-    group weight."""
+    The groups in `alive` (bool [groups] of one parameter) are kept first, then the groups with the largest norm
+    divided by group weight."""
     ((name, mask),) = alive.items()
     penalty, parameter = result.penalties[name], dict(result.module.named_parameters())[name]
     order = penalty.sizes(parameter.detach()) / penalty.groups.weight
@@ -85,20 +86,22 @@ def fill_up_(result: StageResult, alive: Mapping[str, Tensor], count: int) -> No
 
 
 def _living(result: StageResult) -> int:
-    """The number of groups of a stage that have a nonzero weight."""
+    """Reweighting of groups: the number of groups of a stage that have a nonzero weight."""
     count = result.group_count()
     return 0 if count is None else count.groups_alive
 
 
 def validate(stage: Stage, task: Task, data: Data) -> None:
-    """Refuse mistakes in a later stage, including `reg.reweight`, before earlier stages are fitted."""
+    """Reweighting of groups: refuse mistakes in the options of a later stage before earlier stages are fitted.
+
+    The options in `reg.reweight` are checked too."""
     fit.validate(stage, task, data)
     if stage.reweight is not None:
         _check_options(stage)
 
 
 def _check_options(stage: Stage) -> None:
-    """Refuse unknown or impossible values in `reg.reweight`."""
+    """Reweighting of groups: refuse unknown or impossible values in `reg.reweight`."""
     options, where = dict(stage.reweight or {}), f"recipe.{stage.name}.reg.reweight"
     unknown = sorted(set(options) - {"rounds", "until", "growth", "epsilon"})
     if unknown:
@@ -117,7 +120,7 @@ def _check_options(stage: Stage) -> None:
 
 
 def _check_rounds(stage: Stage, before: StageResult | None) -> None:
-    """Refuse reweighted rounds without a stage before, or with several grouped parameters."""
+    """Reweighting of groups: refuse rounds without a stage before, or with several parameters that have groups."""
     _check_options(stage)
     if before is None:
         raise UserError("reg.reweight is for a stage after another one, whose groups it weighs; see recipe=reweighted")

@@ -13,22 +13,26 @@ from structsparse.penalties import Penalty
 
 @dataclass(frozen=True)
 class Screen:
-    """The group of each row of a weight table, by which data and table can be narrowed to some rows.
+    """Screening of features: the group of each row of a weight table, by which data and table can be restricted.
 
     An entry is a row of the parameter. In a table of observed pairs, several entries belong to one feature row."""
 
-    table: str  # the name of the parameter
+    table: str  # name of the parameter
     rows: int  # number of feature rows
     row_of: Tensor  # int64 [entries], the feature row of each entry
-    group_of: Tensor  # int64 [entries], the group of each entry; -1: in no group, so the row always stays
+    group_of: Tensor  # int64 [entries], the group of each entry; -1: no group, the row always stays
 
     @classmethod
     def of(cls, table: str, penalty: Penalty, rows: int, row_of: Tensor) -> Screen:
-        """The screen of a table under a penalty. If groups do not consist of whole rows, no row can be left out."""
+        """Screening of features: the screen of a weight table under a penalty.
+
+        If the groups do not consist of whole rows, no row can be left out."""
         return cls(table, rows, row_of, _group_of(penalty, row_of))
 
     def rows_of_groups(self, groups: Tensor) -> Tensor:
-        """The rows in the selected groups (bool [groups]), and the rows in no group: bool [rows]"""
+        """Screening of features: the rows in the selected groups, and the rows in no group: bool [rows]
+
+        `groups` (bool [groups]) marks the selected groups."""
         stays = self.group_of < 0
         if not stays.all():
             stays |= groups.to(stays.device)[self.group_of.clamp(min=0)]
@@ -38,14 +42,16 @@ class Screen:
         return rows
 
     def entries_of_rows(self, rows: Tensor) -> Tensor:
-        """The entries of the selected rows (bool [rows]): bool [entries]"""
+        """Screening of features: the entries of the selected rows: bool [entries]
+
+        `rows` (bool [rows]) marks the selected rows."""
         return rows.to(self.row_of.device)[self.row_of]
 
 
 def _group_of(penalty: Penalty, row_of: Tensor) -> Tensor:
-    """The group of each entry if every row lies in one group, else -1: int64 [entries].
+    """Screening of features: the group of each entry if every row lies in one group, else -1: int64 [entries].
 
-    Without groups, each entry is a group of its own if the penalty is one of entries."""
+    If a penalty is a sum over entries and has no groups, each entry is a group."""
     entries, groups = len(row_of), penalty.groups
     free = torch.full((entries,), -1, device=row_of.device)
     if groups is None:

@@ -16,10 +16,11 @@ from structsparse.weights.notes import notes_of
 
 
 def set_strengths(objective: Objective, cold: bool) -> tuple[Strengths, dict[str, Tensor]]:
-    """Make the strengths of all terms absolute; also returns the gradients of penalised parameters at zero.
+    """Strengths of penalties: make the strengths of all terms absolute; also returns the gradients at zero.
 
-    The parameters of the first term, and of other terms that select, are set to zero for this computation. If
-    `cold`, all other parameters are set to their optimum. Afterwards the zeroed parameters get their values back."""
+    These are the gradients of the mean loss with respect to the penalised parameters. For this computation,
+    parameters whose penalty can make weights zero are set to zero. If `cold`, all other parameters are set to their
+    optimum. Afterwards the zeroed parameters get their values back."""
     module = objective.module
     if _needs_no_critical(objective):
         return set_absolute_strengths(objective), {}
@@ -46,7 +47,7 @@ def set_strengths(objective: Objective, cold: bool) -> tuple[Strengths, dict[str
 
 
 def set_absolute_strengths(objective: Objective) -> Strengths:
-    """Make the strengths of all terms absolute without a gradient at zero.
+    """Strengths of penalties: make the strengths of all terms absolute without a gradient at zero.
 
     This is for growing tables, which hold no features yet, and for terms that do not need a critical strength."""
     for k, (term, penalties) in enumerate(objective.terms):
@@ -61,7 +62,7 @@ def set_absolute_strengths(objective: Objective) -> Strengths:
 
 
 def _needs_no_critical(objective: Objective) -> bool:
-    """Whether the critical strength cannot be computed, or has no effect."""
+    """Strengths of penalties: whether the critical strength cannot be computed, or has no effect."""
     penalties, module = objective.penalties.values(), objective.module
     unpenalised = all(penalty.is_null for penalty in penalties)
     discrete = all(penalty.discrete for penalty in penalties)
@@ -71,24 +72,26 @@ def _needs_no_critical(objective: Objective) -> bool:
 
 
 def _ridges(objective: Objective) -> dict[str, Penalty]:
-    """The squared penalties among further terms, by parameter; they make no weight zero."""
+    """Strengths of penalties: the squared penalties among further terms, by parameter; they make no weight zero."""
     further = [item for _, penalties in objective.terms[1:] for item in penalties.items()]
     return {name: penalty for name, penalty in further if penalty.selects_nothing}
 
 
 def _strengths(objective: Objective, critical: float | None) -> Strengths:
-    """The absolute strengths of all terms, beside the critical strength of the first term."""
+    """Strengths of penalties: the absolute strengths of all terms, and the critical strength of the first term."""
     terms = {term.name: _strength_of(penalties) for term, penalties in objective.terms}
     return Strengths(critical, next(iter(terms.values())), terms)
 
 
 def _strength_of(penalties: Mapping[str, Penalty]) -> float:
-    """The strength of a term, which is the same for all of its penalties."""
+    """Strengths of penalties: the strength of a term, which is the same for all penalties of the term."""
     return float(next(iter(penalties.values())).strength)
 
 
 def reweight_groups(objective: Objective, before: StageResult | None) -> Strengths:
-    """Give the first term the strength of the stage before, and new group weights from the norms of its groups."""
+    """Strengths of penalties: take over the strength of the stage before, and compute new group weights.
+
+    Only the first term changes. Group weights follow from the norms of the groups."""
     if before is None or not objective.stage.warm:
         raise UserError("reg.reweight is for a stage (warm=true) after another one, whose groups it weighs")
     parameters = dict(objective.module.named_parameters())
@@ -99,14 +102,14 @@ def reweight_groups(objective: Objective, before: StageResult | None) -> Strengt
 
 
 def residual_at_zero(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Tensor]) -> float:
-    """The norm ||W - prox(W - gradient)|| at W = 0, at the present strengths."""
+    """Strengths of penalties: the norm ||W - prox(W - gradient)|| at W = 0, at the present strengths."""
     return certificate.residual(penalties, {name: torch.zeros_like(g) for name, g in at_zero.items()}, at_zero)
 
 
 def shares(path: int | Sequence[float], last: float) -> list[float]:
-    """Falling strengths of a path, as shares of the critical strength.
+    """Strengths of penalties: the falling strengths of a path, as shares of the critical strength.
 
-    `path` lists the shares, or is their number; then they fall to `last` in equal ratios."""
+    `path` is a list of shares, or the number of shares. In the second case, shares fall to `last` in equal ratios."""
     if isinstance(path, int) and not isinstance(path, bool):
         if path < 1:
             raise UserError(f"path={path}: expected a number of strengths, at least 1, or a list of them")

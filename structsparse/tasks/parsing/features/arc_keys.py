@@ -1,7 +1,8 @@
-"""Keys of arc features: sums of hashes of the head, the modifier, the words between and the distance, per template.
+"""Keys of arc features of a parser: for each template, the sum of hashes of head, modifier, words between and distance.
 
-Loops over arcs are compiled (`kernels/features/arc_keys.py`). A place is the position of a word, or of the root, which
-comes before the first word of a sentence.
+An atom is a word attribute that a template reads: (end of the arc, offset, attribute name). A place is the position of
+a word, or of the root, which comes before the first word of a sentence. Loops over arcs are compiled
+(`kernels/features/arc_keys.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ENDS = "hm"  # the two ends of an arc: head and modifier
 
 @dataclass(frozen=True)
 class ArcKeys:
-    """The feature keys of all arcs (head, modifier) of some sentences, computed template by template.
+    """Arc keys of a parser: the feature keys of all arcs (head, modifier) of some sentences, by template.
 
     A sentence of n words has n * n arcs. Arcs are sorted by sentence, then by modifier, then by head."""
 
@@ -40,28 +41,30 @@ class ArcKeys:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """The place of the root of each sentence, and the number of places: int64 [sentences + 1]"""
+        """Arc keys: the place of the root of each sentence, then the number of places: int64 [sentences + 1]"""
         return self.sentences.offsets + np.arange(len(self.sentences) + 1)
 
     @cached_property
     def first_arcs(self) -> np.ndarray:
-        """The number of the first arc of each sentence, and the number of arcs: int64 [sentences + 1]"""
+        """Arc keys: the first arc of each sentence, then the number of all arcs: int64 [sentences + 1]"""
         return np.concatenate([[0], np.cumsum(self.sentences.lengths.astype(np.int64) ** 2)])
 
     @property
     def count(self) -> int:
-        """The number of arcs of all sentences."""
+        """Arc keys: the number of arcs of all sentences."""
         return int(self.first_arcs[-1])
 
     def chosen(self, heads: np.ndarray) -> np.ndarray:
-        """The number of the arc to each word from its head: heads [tokens], 0 for the root -> int64 [tokens]"""
+        """Arc keys: the number of the arc to each word from its head: int64 [tokens]
+
+        heads [tokens]: the number of the head word in the sentence, 0 for the root."""
         lengths = np.repeat(self.sentences.lengths, self.sentences.lengths)
         modifiers = np.arange(len(heads)) - np.repeat(self.sentences.offsets[:-1], self.sentences.lengths) + 1
         first = np.repeat(self.first_arcs[:-1], self.sentences.lengths)
         return first + (modifiers - 1) * lengths + heads - (heads > modifiers)
 
     def ends(self, arc: int) -> tuple[int, int, int]:
-        """The sentence, head and modifier of an arc; words of a sentence are numbered from 1, the root is 0."""
+        """Arc keys: the sentence, head and modifier of an arc; words are numbered from 1, the root is 0."""
         sentence = int(np.searchsorted(self.first_arcs, arc, side="right")) - 1
         modifier, head = divmod(arc - int(self.first_arcs[sentence]), int(self.sentences.lengths[sentence]))
         return sentence, head + (head > modifier), modifier + 1
@@ -70,18 +73,18 @@ class ArcKeys:
 
     @cached_property
     def compact(self) -> Sentences:
-        """The sentences without unused values in the columns, so that only occurring values are hashed."""
+        """Arc keys: the sentences without unused column values, so that only occurring values are hashed."""
         columns = {name: column.without_unused() for name, column in self.sentences.columns.items()}
         return replace(self.sentences, columns=columns)
 
     @cached_property
     def atoms(self) -> list[tuple[str, int, str]]:
-        """The word attributes that the templates read, sorted: (end of the arc, offset, attribute name)."""
+        """Arc keys: the atoms that the templates read, sorted: (end of the arc, offset, attribute name)."""
         return sorted({atom for template in self.templates for atom in template.tokens})
 
     @cached_property
     def values(self) -> np.ndarray:
-        """The hash of each word attribute in `atoms` at each place: uint64 [atoms, places]"""
+        """Arc keys: the hash of each atom (word attribute) at each place: uint64 [atoms, places]"""
         values = np.empty((len(self.atoms), int(self.starts[-1])), np.uint64)
         place = np.arange(values.shape[1])
         sentence = np.searchsorted(self.starts, place, side="right") - 1
@@ -98,7 +101,7 @@ class ArcKeys:
         return values
 
     def _hashed(self, name: str) -> np.ndarray:
-        """The hash of a word attribute at each place, 0 at roots: uint64 [places]"""
+        """Arc keys: the hash of the word attribute `name` at each place, 0 at roots: uint64 [places]"""
         column = attribute(self.compact, name)
         result = np.zeros(int(self.starts[-1]), np.uint64)
         result[self._word_places] = hashes("=" + value for value in column.values)[column.codes]
@@ -106,7 +109,7 @@ class ArcKeys:
 
     @property
     def _word_places(self) -> np.ndarray:
-        """The place of each word: int64 [tokens]"""
+        """Arc keys: the place of each word: int64 [tokens]"""
         roots = np.repeat(np.arange(1, len(self.starts)), self.sentences.lengths)
         return np.arange(self.sentences.tokens) + roots
 
@@ -114,15 +117,16 @@ class ArcKeys:
 
     @property
     def reads_between(self) -> bool:
-        """Whether any arc template reads the words between head and modifier."""
+        """Arc keys: whether any arc template reads the words between head and modifier."""
         return any(template.between for template in self.templates)
 
     @cached_property
     def marks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Arrays for the summaries of the words between head and modifier.
+        """Arc keys: arrays from which the words between head and modifier are summarised.
 
-        Parts of speech as bits [places]; flags for verbs, punctuation and conjunctions [places]; a hash for each kind
-        of summary [kinds]."""
+        The first array, uint64 [places], has a bit for the part of speech of each word. The second array, int64
+        [places], adds 1 for a verb, 2 for punctuation, 4 for a conjunction. The third array, uint64 [kinds], has a hash
+        for each kind of summary."""
         column = attribute(self.compact, "upos")
         bits = np.uint64(1) << np.array([_tag_bit(tag) for tag in column.values], np.uint64)
         sorts = [(tag in VERBS) + 2 * (tag in MARKS) + 4 * (tag in LINKS) for tag in column.values]
@@ -133,7 +137,9 @@ class ArcKeys:
 
     @cached_property
     def between(self) -> np.ndarray:
-        """The hashed summaries of the words between head and modifier: uint64 [kinds, arcs]; empty if not needed."""
+        """Arc keys: hashed summaries of the words between head and modifier: uint64 [kinds, arcs]
+
+        The array is empty if no template reads the words between."""
         if not self.reads_between:
             return np.empty((0, 0), np.uint64)
         result = np.empty((len(BETWEEN), self.count), np.uint64)
@@ -144,10 +150,11 @@ class ArcKeys:
 
     @cached_property
     def patterns(self) -> tuple[np.ndarray, ...]:
-        """The arc templates as arrays for the compiled kernels.
+        """Arc keys: the arc templates as four arrays for the compiled kernels.
 
-        Numbers of atoms; bounds [templates, 3] into these numbers; the kind of summary of the words between
-        [templates], -1 for none; hashes of distances [templates, 2 * BINS]."""
+        The atom numbers of all templates, one template after another. The bounds of the head atoms and of the modifier
+        atoms of each template in that array: [templates, 3]. The kind of summary of the words between: [templates], -1
+        for none. The hashes of directions and distances: [templates, 2 * BINS], for BINS distance bins."""
         number, kinds = {atom: k for k, atom in enumerate(self.atoms)}, list(BETWEEN)
         atoms, bounds = [], []
         for template in self.templates:
@@ -160,7 +167,7 @@ class ArcKeys:
         return np.array(atoms, np.int64), np.array(bounds, np.int64), np.array(gaps, np.int64), distances
 
     def keys(self, k: int) -> np.ndarray:
-        """The feature keys of arc template k on all arcs: uint64 [arcs]"""
+        """Arc keys: the feature keys of arc template k on all arcs: uint64 [arcs]"""
         atoms, bounds, gaps, distances = self.patterns
         ends, keys = np.empty((2, int(self.starts[-1])), np.uint64), np.empty(self.count, np.uint64)
         kernels.token_sums(atoms, bounds[k], self.values, ends)
@@ -170,10 +177,10 @@ class ArcKeys:
 
     @cached_property
     def template_atoms(self) -> TemplateAtoms:
-        """The hashed attributes and templates, from which online solvers compute keys of a sentence at each visit."""
+        """Arc keys: hashed atoms and templates, from which a kernel computes the keys of one sentence at a time."""
         atoms, bounds, gaps, distances = self.patterns
         bases = [(template.tokens, template.between) for template in self.templates]
-        # A base is a template without its distance; `first` has the first template of each base.
+        # A base is a template without direction and distance; `first` maps a base to its first template.
         first = {base: k for k, base in reversed([*enumerate(bases)])}
         number = {base: b for b, base in enumerate(first)}
         chosen = np.fromiter(first.values(), np.int64)
@@ -185,12 +192,12 @@ class ArcKeys:
         return TemplateAtoms(self.starts, self.values, *marks, atoms, bounds[chosen], gaps, base_of, distances)
 
     def distinct_counts(self) -> np.ndarray:
-        """The number of distinct features of each arc template over all arcs: int64 [templates]"""
+        """Arc keys: the number of distinct features of each arc template over all arcs: int64 [templates]"""
         return np.array([_count_distinct(self.keys(k)) for k in range(len(self.templates))], np.int64)
 
 
 def gold_arcs(treebank: Treebank) -> np.ndarray:
-    """Whether each arc belongs to the gold tree: int64 [arcs], 0 or 1"""
+    """Whether each arc, in the order of arc keys, belongs to the gold tree: int64 [arcs], 0 or 1"""
     arcs = ArcKeys(treebank, ())
     gold = np.zeros(arcs.count, np.int64)
     gold[arcs.chosen(treebank.heads)] = 1
@@ -198,18 +205,20 @@ def gold_arcs(treebank: Treebank) -> np.ndarray:
 
 
 def _count_distinct(keys: np.ndarray) -> int:
-    """The number of distinct keys in an array."""
-    keys = np.sort(keys)  # faster than a hash table: numpy sorts with vector instructions
+    """The number of distinct arc keys in an array."""
+    keys = np.sort(keys)  # sorting with vector instructions is faster than a hash table
     return int(np.count_nonzero(keys[1:] != keys[:-1])) + (len(keys) > 0)
 
 
 def _tag_bit(tag: str) -> int:
-    """The bit (0 to 63) of a part of speech: one for each tag of Universal Dependencies; other tags share bits."""
+    """The bit (0 to 63) that stands for a part of speech in arc keys.
+
+    Each tag of Universal Dependencies has its own bit; all other tags share the remaining bits by hash."""
     return TAGS.index(tag) if tag in TAGS else len(TAGS) + int(hashes([tag])[0]) % (64 - len(TAGS))
 
 
 def _distance_hashes(template: ArcTemplate) -> np.ndarray:
-    """The hashes that an arc template adds to keys for each direction and distance bin: uint64 [2 * BINS]"""
+    """The hashes that a template adds to arc keys for each direction and distance bin: uint64 [2 * BINS]"""
     sides, bins = np.divmod(np.arange(2 * kernels.BINS), kernels.BINS)
     number = {None: 0 * sides, "direction": sides, "distance": sides * kernels.BINS + bins, "length": bins}
     return hashes(f"{template.name} at {value}" for value in number[template.place])

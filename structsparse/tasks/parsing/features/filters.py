@@ -1,4 +1,4 @@
-"""Filters of arc templates: the candidates of generic filters, and the filter by forward selection."""
+"""Filters of arc templates of a parser: the candidates for generic filters, and a filter by forward selection."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from structsparse.tasks.parsing.features.templates import ArcTemplate
 
 @dataclass(frozen=True)
 class ArcCandidates:
-    """Candidate arc templates of a parser, from which filters choose by how well features predict gold arcs."""
+    """Candidate arc templates for a filter, with the treebank whose gold arcs the features should predict."""
 
     treebank: Treebank
     templates: Sequence[ArcTemplate]
 
     @property
     def gold(self) -> np.ndarray:
-        """Whether each arc belongs to the gold tree: int64 [arcs], 0 or 1"""
+        """Candidates for a filter of arc templates: whether each arc is in the gold tree: int64 [arcs], 0 or 1"""
         return gold_arcs(self.treebank)
 
     def features(self) -> Iterator[np.ndarray]:
-        """The feature key of each arc, for one template after another: uint64 [arcs]"""
+        """Candidates for a filter of arc templates: the feature keys uint64 [arcs], template by template."""
         arcs = ArcKeys(self.treebank, self.templates)
         return map(arcs.keys, range(len(self.templates)))
 
@@ -36,7 +36,11 @@ class ArcCandidates:
 def by_addition(
     candidates: Candidates, count: int, seed: int, ridge: float, rate: float, tries: float, again: int
 ) -> Filtered:
-    """Forward selection of `count` arc templates: each has the largest gain, given the templates chosen before."""
+    """The filter of arc templates by forward selection: each of `count` templates has the largest gain in turn.
+
+    The gain of a template is the increase of the held-out log-likelihood, given the templates chosen before. A weight
+    takes `rate` times a Newton step under the penalty ridge / 2 * weight^2. For `tries` and `again` see
+    `forward_selection`."""
     if not isinstance(candidates, ArcCandidates):
         raise UserError("filter=forward chooses among templates of arcs (task=parsing); take filter=gain or random")
     treebank, templates = candidates.treebank, candidates.templates
@@ -60,7 +64,7 @@ def by_addition(
 
 
 def _check_options(ridge: float, rate: float, tries: float, again: int) -> None:
-    """Raise an error if an option of forward selection is out of range."""
+    """Raise an error if an option of the filter of arc templates by forward selection is out of range."""
     for name, value in (("ridge", ridge), ("rate", rate), ("tries", tries)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < np.inf:
             raise UserError(f"filter.{name} is {value}; expected a number above 0")

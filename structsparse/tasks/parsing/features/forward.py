@@ -2,8 +2,8 @@
 
 A template that predicts well alone may repeat other templates. A template that memorises training sentences does not
 generalise. So two softmax models of the heads of words are fitted, each to half of the sentences. The gain of a
-template is measured on the other half. The weights of a chosen template take one step in both models. Then the weights
-of a few templates chosen earlier take another step.
+template is the increase of the log-likelihood on the other half. The weights of a chosen template take one step in both
+models. Then the weights of a few templates chosen earlier take another step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from structsparse.tasks.parsing.features.templates import ArcTemplate
 
 
 class ForwardModels:
-    """Two softmax models of the heads of words, each fitted to one half of a treebank and validated on the other."""
+    """Forward selection of arc templates: two softmax models of the heads of words.
+
+    Each model is fitted to one half of a treebank and validated on the other half."""
 
     def __init__(
         self, treebank: Treebank, templates: Sequence[ArcTemplate], ridge: float, rate: float, draw: np.random.Generator
@@ -29,56 +31,64 @@ class ForwardModels:
         self.ridge, self.rate = np.float32(ridge), np.float32(rate)
         self.gold, self.begins = treebank.heads.astype(np.int64), treebank.offsets.astype(np.int64)
         halves = (draw.permutation(len(treebank)) % 2).astype(np.int8)
-        self.half = np.repeat(halves, np.diff(self.arcs.first_arcs))  # [arcs] which model is fitted
-        self.scores = np.zeros((2, self.arcs.count), np.float32)
-        self.state = np.empty((self.arcs.count, 4), np.float32)  # derivatives, see `_differentiate`
-        self.ids: dict[int, np.ndarray] = {}  # template -> int32 [arcs]
-        self.weights: dict[int, np.ndarray] = {}  # template -> float32 [models, features]
+        self.half = np.repeat(halves, np.diff(self.arcs.first_arcs))  # int8 [arcs]: the half of each arc, 0 or 1
+        self.scores = np.zeros((2, self.arcs.count), np.float32)  # arc scores of both models
+        self.state = np.empty((self.arcs.count, 4), np.float32)  # derivatives by arc, see `_differentiate`
+        self.ids: dict[int, np.ndarray] = {}  # template number -> int32 [arcs], the feature on each arc
+        self.weights: dict[int, np.ndarray] = {}  # template number -> float32 [models, features]
         self._differentiate()
 
     def gain(self, k: int) -> float:
-        """The gain in held-out log-likelihood if the weights of template k take one step, in nats."""
+        """Forward selection: the gain in held-out log-likelihood, in nats, from a step of template k.
+
+        The step would change all weights of the template, in both models."""
         ids, count = self._numbered(k)
         return kernels.gain(self._sums(ids, count), self.ridge, self.rate)
 
     def add(self, k: int) -> None:
-        """Add template k to both models; its weights take a first step."""
+        """Forward selection: add template k to both models, and take a first step of the template weights."""
         ids, count = self._numbered(k)
         self.ids[k], self.weights[k] = ids.copy(), np.zeros((2, count), np.float32)
         self.fit(k)
 
     def fit(self, k: int) -> None:
-        """Take one step of the weights of template k, which was added before, in both models."""
+        """Forward selection: take one step of the weights of template k, added before, in both models."""
         ids, weights = self.ids[k], self.weights[k]
         kernels.step(self._sums(ids, weights.shape[1]), ids, self.ridge, self.rate, weights, self.scores)
         self._differentiate()
 
     def _differentiate(self) -> None:
-        """Update `state`: first and second derivatives of the log-likelihoods with respect to the arc scores."""
+        """Forward selection: compute the derivatives of both log-likelihoods with respect to the arc scores.
+
+        The derivatives are in `state` [arcs, 4]: slope and curvature for the first model, then for the second model."""
         kernels.differentiate(self.scores, self.gold, self.begins, self.arcs.first_arcs, self.state)
 
     def _sums(self, ids: np.ndarray, count: int) -> np.ndarray:
-        """The first and second derivatives, summed by feature and half of the treebank: float32 [features, 2, 4]"""
+        """Forward selection: the derivatives summed by feature and half of the treebank: float32 [features, 2, 4]
+
+        The four derivatives are slope and curvature of the log-likelihood of each model."""
         sums = self._scratch[3][:count]
         kernels.sum_by_feature(ids, self.half, self.state, sums)
         return sums
 
     def _numbered(self, k: int) -> tuple[np.ndarray, int]:
-        """The feature number of template k on each arc (valid until the next call), and the number of features."""
+        """Forward selection: the feature number of template k on each arc, and the number of features.
+
+        The next call overwrites the array of feature numbers."""
         slots, distinct, ids, _ = self._scratch
         bits = len(slots).bit_length() - 1
         return ids, kernels.number_features(self.arcs.keys(k), bits, slots, distinct, ids)
 
     @cached_property
     def _scratch(self) -> tuple[np.ndarray, ...]:
-        """Work arrays of the kernels, reused for every template."""
+        """Forward selection: work arrays of the kernels, reused for every template."""
         arcs = self.arcs.count
         slots = np.empty(1 << (2 * arcs).bit_length(), np.int32)
         return slots, np.empty(arcs, np.uint64), np.empty(arcs, np.int32), np.empty((arcs, 2, 4), np.float32)
 
 
 def forward_selection(models: ForwardModels, count: int, tries: float, again: int) -> tuple[list[int], list[float]]:
-    """Choose `count` arc templates one by one; return their numbers, in order of choice, and their gains.
+    """Forward selection of `count` arc templates; return their numbers, in order of choice, and their gains.
 
     Each choice is among templates drawn at random. tries: the mean number of times that a template is drawn. again: the
     number of chosen templates whose weights take another step after each choice."""

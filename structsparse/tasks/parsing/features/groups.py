@@ -14,7 +14,7 @@ from structsparse.tasks.parsing.features.templates import parse
 
 @dataclass(frozen=True, eq=False)
 class ArcLayout(TemplateLayout):
-    """The layout of the weight table of a parser: a row for each arc feature, sorted by template, and one column."""
+    """The layout of a parser's weight table for groups: a row for each arc feature, by template, and one column."""
 
     kind = "arcs"
 
@@ -23,14 +23,16 @@ class ArcLayout(TemplateLayout):
 def by_arcs_coarse_to_fine(
     shape: Sequence[int], layout: ArcLayout, weights: str = "log2_size", parameter: str = ""
 ) -> Cover:
-    """Overlapping groups of the weight table of a parser: each arc template with all finer templates (`arc_order`)."""
+    """Overlapping groups of the weight table of a parser: each arc template with all finer templates.
+
+    `arc_order` gives the next coarser template of each template."""
     check_table(shape, 0, layout, "groups=arcs_coarse_to_fine", parameter)
     names = list(layout.templates)
     return coarse_to_fine(shape, names, layout.blocks(shape), arc_order(names), weights, parameter)
 
 
 def arc_order(names: Sequence[str]) -> list[tuple[str, str]]:
-    """The order of arc templates: pairs (template, next coarser template that is in the list).
+    """The order of arc templates for groups: pairs (template, next coarser template that is in the list).
 
     A template has at most one next coarser template, so the groups are nested. For example, from fine to coarse:
     h.word & m.upos & distance, h.word & m.upos & direction, h.word & m.upos, h.upos & m.upos.

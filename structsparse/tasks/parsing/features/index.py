@@ -1,7 +1,7 @@
-"""The index of arc features: from the hashed key of a feature on an arc to a row of the weight table.
+"""The index of arc features of a parser: from the hashed key of a feature on an arc to a row of the weight table.
 
-Every template has one feature on every arc, identified by a key (`arc_keys.py`). Features need no strings and no
-vocabulary: a parser with some of the templates computes the same keys as a parser with all templates.
+Every template has one feature on every arc, identified by a key (`arc_keys.py`). Keys are hashes, so that features need
+no strings and no vocabulary. A parser with some of the templates computes the same keys as a parser with all templates.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class ArcIndex(FeatureIndex):
 
     @staticmethod
     def places(sentences: Sentences) -> int:
-        """The number of arcs; every template has one feature on each arc."""
+        """Arc index: the number of arcs of some sentences; every template has one feature on each arc."""
         return int((sentences.lengths.astype(np.int64) ** 2).sum())
 
     @staticmethod
     def columns_of(template: ArcTemplate) -> set[str]:
-        """The names of the treebank columns that an arc template reads."""
+        """Arc index: the names of the treebank columns that an arc template reads."""
         return columns_of(template)
 
     @classmethod
     def code_files(cls) -> tuple[Path, ...]:
-        """The source files that define arc features; if their text changes, cached features are not used."""
+        """Arc index: the source files that define arc features; a changed file invalidates cached features."""
         return (
             *super().code_files(),
             *(Path(module.__file__) for module in (arc_keys, language, kernels)),
@@ -52,7 +52,7 @@ class ArcIndex(FeatureIndex):
     def fit(
         cls, sentences: Sentences, templates: Sequence[ArcTemplate], min_count: int = 1, bits: int = WORD
     ) -> ArcIndex:
-        """An index of all arc features that occur on at least `min_count` arcs, with keys of `bits` bits."""
+        """An arc index of all features that occur on at least `min_count` arcs, with keys of `bits` bits."""
         arcs = ArcKeys(sentences, templates)
         return cls.collect(templates, arcs.count, arcs.keys, min_count, sentences.source, bits)
 
@@ -60,13 +60,13 @@ class ArcIndex(FeatureIndex):
     def fit_chosen(
         cls, sentences: Sentences, heads: np.ndarray, templates: Sequence[ArcTemplate], min_count: int = 1
     ) -> ArcIndex:
-        """An index of all features that occur on at least `min_count` of the arcs from given heads [tokens]."""
+        """An arc index of all features that occur on at least `min_count` of the arcs from given heads [tokens]."""
         arcs = ArcKeys(sentences, templates)
         chosen = arcs.chosen(heads)
         return cls.collect(templates, len(chosen), lambda k: arcs.keys(k)[chosen], min_count, sentences.source)
 
     def bags(self, sentences: Sentences) -> Bags:
-        """The active feature rows of every arc; features that are not in the index are dropped."""
+        """Arc index: the active feature rows of every arc; features that are not in the index are dropped."""
         arcs, templates = ArcKeys(sentences, self.templates), len(self.templates)
         ids, offsets = empty_array(arcs.count * templates, np.int32, cache_folder()), np.empty(arcs.count + 1, np.int64)
         table = ids.reshape(arcs.count, templates)
@@ -76,7 +76,7 @@ class ArcIndex(FeatureIndex):
         return Bags(shrunk(ids, offsets[-1]), offsets)
 
     def bags_chosen(self, sentences: Sentences, heads: np.ndarray) -> Bags:
-        """The active feature rows of the arc to each word from its head: heads [tokens]"""
+        """Arc index: the active feature rows of the arc to each word from a given head; heads [tokens]."""
         arcs, (bounds, known, rows, bits, begins, places, masks) = ArcKeys(sentences, self.templates), self.lookup
         chosen = arcs.chosen(heads)
         ids, offsets = np.empty((len(self.templates), len(chosen)), np.int32), np.empty(len(chosen) + 1, np.int64)
@@ -89,9 +89,10 @@ class ArcIndex(FeatureIndex):
         return Bags(table.reshape(-1)[: offsets[-1]].copy(), offsets)
 
     def shortened_on(self, sentences: Sentences, guard: int, heads: np.ndarray | None = None) -> ArcIndex:
-        """An index with shorter keys: at most 1 in 2^guard features of these sentences is taken for another feature.
+        """An arc index with shorter keys: at most 1 in 2^guard features is mistaken for another feature.
 
-        With heads [tokens], only the arcs to words from these heads count, otherwise all arcs."""
+        The bound holds for the feature occurrences in these sentences: on all arcs or, with heads [tokens], on the arcs
+        to words from these heads."""
         arcs = ArcKeys(sentences, self.templates)
         chosen = slice(None) if heads is None else arcs.chosen(heads)
         return self.shortened(guard, lambda k: arcs.keys(k)[chosen])
@@ -99,9 +100,10 @@ class ArcIndex(FeatureIndex):
     def describe(
         self, rows: np.ndarray, sentences: Sentences, bags: Bags | None = None, heads: np.ndarray | None = None
     ) -> list[str]:
-        """Readable names of features, rebuilt from arcs with the feature: `h.upos=NOUN & m.upos=ADJ & direction=left`.
+        """Arc index: readable names of features, such as `h.upos=NOUN & m.upos=ADJ & direction=left`.
 
-        bags: the features of all arcs or, with heads [tokens], of the arcs to words from these heads."""
+        Each name is rebuilt from an arc with the feature. rows: the rows of the features. bags: the features of all
+        arcs or, with heads [tokens], of the arcs to words from these heads."""
         arcs = ArcKeys(sentences, self.templates)
         if bags is None:
             examples = self._first_arcs(arcs, rows)
@@ -114,7 +116,9 @@ class ArcIndex(FeatureIndex):
         return [spell(self.templates[k], arc) for k, arc in zip(template_of, examples.tolist(), strict=True)]
 
     def _first_arcs(self, arcs: ArcKeys, rows: np.ndarray) -> np.ndarray:
-        """The first arc that has each of these feature rows: int64 [rows]; needs little memory besides the keys."""
+        """Arc index: the first arc that has each of these feature rows: int64 [rows]
+
+        Besides the keys of one template, little memory is needed."""
         requested, first = np.zeros(len(self), np.bool_), np.full(len(self), -1)
         requested[rows] = True
         for k, (begin, end) in enumerate(zip(self.offsets[:-1], self.offsets[1:], strict=True)):
@@ -123,5 +127,5 @@ class ArcIndex(FeatureIndex):
                 keys = arcs.keys(k) & self.masks[k]
                 nearest = np.searchsorted(self.keys[places], keys).clip(0, len(places) - 1)
                 having = np.flatnonzero(self.keys[places][nearest] == keys)[::-1]
-                first[self.rows[places[nearest[having]]]] = having  # written backwards: the first arc comes last
+                first[self.rows[places[nearest[having]]]] = having  # arcs descend: the first arc is written last
         return first[rows]

@@ -1,4 +1,4 @@
-"""Readable names of arc features, such as `h.upos=NOUN & distance=left 2`, from an arc with the feature."""
+"""Spelling of arc features of a parser: readable names such as `h.upos=NOUN & distance=left 2`, from an arc."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from structsparse.kernels.features.arc_keys import FAR, NEAR
 from structsparse.tasks.parsing.features.arc_keys import ArcKeys
 from structsparse.tasks.parsing.features.templates import AFTER, BEFORE, LINKS, MARKS, ROOT, VERBS, ArcTemplate
 
-_HOW_MANY = "none", "one", "more"
+_HOW_MANY = "none", "one", "more"  # how many verbs or punctuation marks are between head and modifier
 
 
 class ArcSpeller:
-    """A function for the readable name of the feature that a template has on an arc.
+    """Spelling of arc features: a function for the readable name of the feature of a template on an arc.
 
     An example is `h.upos=NOUN & between.verbs=one & distance=left 2`."""
 
@@ -22,7 +22,7 @@ class ArcSpeller:
         self.columns = {name: attribute(arcs.sentences, name) for name in names}
 
     def __call__(self, template: ArcTemplate, arc: int) -> str:
-        """The readable name of the feature that a template has on an arc."""
+        """The spelling of the feature that an arc template has on an arc."""
         sentence, head, modifier = self.arcs.ends(arc)
         parts = []
         for (end, offset, name), part in zip(template.tokens, template.name.split(" & "), strict=False):
@@ -35,7 +35,9 @@ class ArcSpeller:
         return " & ".join(parts) or template.name
 
     def _value(self, sentence: int, place: int, name: str) -> str:
-        """The value of a word attribute at a position of a sentence; words are numbered from 1, the root is 0."""
+        """Spelling of arc features: the value of a word attribute at a position of a sentence.
+
+        Words are numbered from 1, the root is 0."""
         first, last = self.arcs.sentences.offsets[sentence : sentence + 2].tolist()
         if place <= 0:
             return ROOT if place == 0 else BEFORE
@@ -45,7 +47,7 @@ class ArcSpeller:
         return column.values[column.codes[first + place - 1]]
 
     def _between(self, sentence: int, head: int, modifier: int, kind: str) -> str:
-        """The readable summary of the words between head and modifier; `kind` is a key of `BETWEEN`."""
+        """Spelling of arc features: the summary of the words between head and modifier; `kind` is in `BETWEEN`."""
         tags = [self._value(sentence, k, "upos") for k in range(min(head, modifier) + 1, max(head, modifier))]
         verbs, marks = (_HOW_MANY[min(2, sum(tag in tags_of_kind for tag in tags))] for tags_of_kind in (VERBS, MARKS))
         return {
@@ -58,7 +60,7 @@ class ArcSpeller:
 
 
 def _distance(head: int, modifier: int, kind: str) -> str:
-    """The readable direction, distance or length of an arc: `left`, `left 2` or `2`."""
+    """Spelling of arc features: the direction, distance or length of an arc, as `left`, `left 2` or `2`."""
     side, apart = "right" if head > modifier else "left", abs(head - modifier)
     length = str(apart) if apart <= NEAR else f"{NEAR + 1}-{FAR}" if apart <= FAR else f"{FAR + 1}+"
     return {"direction": side, "distance": f"{side} {length}", "length": length}[kind]

@@ -1,6 +1,6 @@
 """The template language of parsers: parsing of arc template lines such as `h.word & m.upos`, and template names.
 
-    h.word                          the form of the head; h: head, m: modifier, h-1, m+2: tokens beside them
+    h.word                          the form of the head; h: head, m: modifier, h-1: the token before the head
     h.word & m.upos                 a conjunction
     between.upos                    the words between head and modifier: see BETWEEN
     direction, distance, length     the side of the head; the side and the distance; the distance alone
@@ -8,8 +8,8 @@
     {h,m}.{word,lemma} & x          braces: one template for each combination of alternatives
     h.$ & m.$ for $ in upos, xpos   one template for each value of $
 
-`variants` of a list of lines conjoin each template with direction, distance or (plain) nothing. A template that reads
-only the modifier has the same score for all heads: its plain variant is conjoined with length.
+The option `variants` conjoins each template with direction, with distance, or with nothing (plain). A template that
+reads only the modifier has the same score for all heads, so its plain variant is conjoined with length.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ BETWEEN = {  # summaries of the words between head and modifier
     "verbs_punctuation": "both of these",
     "conjunctions": "whether there is a coordinating conjunction",
 }
-VERBS, MARKS, LINKS = ("VERB", "AUX"), ("PUNCT",), ("CCONJ", "CONJ")  # parts of speech of Universal Dependencies
+VERBS, MARKS, LINKS = ("VERB", "AUX"), ("PUNCT",), ("CCONJ", "CONJ")  # tags: verbs, punctuation, conjunctions
 ROOT, BEFORE, AFTER = "<root>", "<before>", "<after>"  # attribute values at places outside the sentence
-PLACES = ("direction", "distance", "length")
+PLACES = ("direction", "distance", "length")  # what a template can read of the position of the head
 PREDICTED = "deprel"  # the column of relations, which templates must not read
-VARIANTS = {"plain": None, "direction": "direction", "distance": "distance"}
+VARIANTS = {"plain": None, "direction": "direction", "distance": "distance"}  # variant -> conjoined place
 
 _TOKEN = re.compile(r"([hm])([+-]\d)?\.([A-Za-z_][A-Za-z_0-9]*)")
 _FOR = re.compile(r"(.*)\sfor\s+\$\s+in\s+(.+)")
@@ -51,12 +51,12 @@ class ArcTemplate:
     """An arc template: a conjunction of word attributes, a summary of the words between, and a distance."""
 
     tokens: tuple[tuple[str, int, str], ...] = ()  # (end of the arc: h or m, offset, attribute)
-    between: str | None = None
+    between: str | None = None  # a key of BETWEEN: how the words between head and modifier are summarised
     place: str | None = None  # direction, distance or length
 
     @property
     def name(self) -> str:
-        """The canonical line of the template, such as `h.word & m+1.upos & between.verbs & distance`."""
+        """The canonical line of an arc template, such as `h.word & m+1.upos & between.verbs & distance`."""
         parts = [f"{end}{offset:+d}.{name}" if offset else f"{end}.{name}" for end, offset, name in self.tokens]
         parts += [f"between.{self.between}"] if self.between else []
         return " & ".join([*parts, *([self.place] if self.place else [])]) or "bias"
@@ -66,22 +66,22 @@ class ArcTemplate:
 
     @property
     def attributes(self) -> set[str]:
-        """The names of the word attributes that the template reads."""
+        """The names of the word attributes that an arc template reads."""
         return {name for _, _, name in self.tokens}
 
     @property
     def blind(self) -> bool:
-        """Whether the template reads only the modifier, so that it has the same feature for all heads."""
+        """Whether an arc template reads only the modifier, so that all heads have the same feature."""
         return self.place is None and self.between is None and all(end == "m" for end, _, _ in self.tokens)
 
     @property
     def variant(self) -> str:
-        """The variant of the template: plain, direction or distance."""
+        """The variant of an arc template: plain, direction or distance."""
         return "plain" if self.place in (None, "length") else self.place
 
     @property
     def coarser(self) -> ArcTemplate | None:
-        """The next coarser template; None if there is no coarser template.
+        """The next coarser arc template; None if there is no coarser template.
 
         Distance becomes direction, then direction is left out, then words and endings become parts of speech."""
         if self.place == "distance":
@@ -96,7 +96,9 @@ class ArcTemplate:
 
     @property
     def kind(self) -> str:
-        """The kind of the template in reports, by what it reads: head, modifier, two words, tags, between, ..."""
+        """The kind of an arc template in reports: head, modifier, two words, tags, between, ...
+
+        The kind depends on which words and attributes the template reads."""
         if self.between:
             return "between"
         ends = {end for end, _, _ in self.tokens}
@@ -118,7 +120,7 @@ class ArcTemplate:
 
 
 def parse(line: str) -> ArcTemplate:
-    """Parse one line without braces, such as `h.word & m.upos`, to an arc template."""
+    """Parse one arc template line without braces, such as `h.word & m.upos`."""
     tokens, between, place = [], None, None
     for part in (part.strip() for part in line.split("&")):
         token = _TOKEN.fullmatch(part)
@@ -139,7 +141,7 @@ def parse(line: str) -> ArcTemplate:
 
 
 def lines_of(line: str) -> list[str]:
-    """Expand braces and `for $ in` in a template line to plain lines."""
+    """Expand braces and `for $ in` in an arc template line to plain lines."""
     loop = _FOR.fullmatch(line.strip())
     if loop:
         values = [value.strip() for value in loop[2].split(",")]
@@ -152,7 +154,7 @@ def lines_of(line: str) -> list[str]:
 
 
 def expand(lines: Iterable[str], variants: Sequence[str] = ("plain",)) -> list[ArcTemplate]:
-    """Parse all template lines in all variants, in order; a template that occurs twice is an error."""
+    """Parse all arc template lines in all variants, in order; a template that occurs twice is an error."""
     for variant in variants:
         if variant not in VARIANTS:
             raise UserError(f"features.variants has {variant!r}, expected some of {', '.join(VARIANTS)}")
@@ -165,12 +167,12 @@ def expand(lines: Iterable[str], variants: Sequence[str] = ("plain",)) -> list[A
 
 
 def expand_plain(lines: Iterable[str]) -> list[ArcTemplate]:
-    """Parse all template lines without variants, for classifiers of relations."""
+    """Parse all arc template lines without variants, for classifiers of relations."""
     return _distinct([parse(expanded) for line in lines for expanded in lines_of(str(line))])
 
 
 def _distinct(templates: list[ArcTemplate]) -> list[ArcTemplate]:
-    """Return the templates unchanged; raise an error if a template occurs twice."""
+    """Return arc templates unchanged; raise an error if an arc template occurs twice."""
     seen: set[ArcTemplate] = set()
     for template in templates:
         if template in seen:
@@ -196,7 +198,7 @@ def columns_of(template: ArcTemplate) -> set[str]:
 
 
 def check_attributes(templates: Sequence[ArcTemplate]) -> None:
-    """Raise an error if a template reads an unknown word attribute, or the relations that a parser predicts."""
+    """Raise an error if an arc template reads an unknown word attribute, or the relations that a parser predicts."""
     for template in templates:
         for name in sorted(template.attributes):
             if name == PREDICTED:

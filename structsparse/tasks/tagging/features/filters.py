@@ -11,12 +11,12 @@ from structsparse.corpora.columns import Sentences
 from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.tasks.tagging.features.templates import Template
 
-_AT_ONCE = 32  # templates that are indexed together; one feature number per token and template is in memory
+_AT_ONCE = 32  # the number of templates indexed together; memory has a feature number for each token and template
 
 
 @dataclass(frozen=True)
 class TokenCandidates:
-    """Candidate token templates of a tagger, from which filters choose by the labels of training tokens."""
+    """Candidate token templates for a filter, with the training tokens whose labels the features should predict."""
 
     sentences: Sentences
     tag: str  # the column to predict
@@ -24,11 +24,11 @@ class TokenCandidates:
 
     @property
     def gold(self) -> np.ndarray:
-        """The gold label of each training token: int32 [tokens]"""
+        """Candidates for a filter of token templates: the gold label of each training token: int32 [tokens]"""
         return self.sentences.columns[self.tag].codes
 
     def features(self) -> Iterator[np.ndarray]:
-        """The feature of each training token, for one template after another: int [tokens]"""
+        """Candidates for a filter of token templates: the features int [tokens], template by template."""
         for begin in range(0, len(self.templates), _AT_ONCE):
             templates = self.templates[begin : begin + _AT_ONCE]
             index = TokenIndex.fit(self.sentences, templates)

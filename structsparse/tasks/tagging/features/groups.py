@@ -28,12 +28,10 @@ def by_coarse_to_fine(
 
 
 def template_order(names: Sequence[str]) -> Tensor:
-    """The partial order of token templates: bool [a, b], true where template a is coarser than template b.
+    """The partial order of token templates for groups: bool [a, b], true where template a is coarser than b.
 
-    Template a is coarser if its (attribute, offset) pairs are a proper subset of the pairs of template b.
-
-    For example, word[0] is coarser than word[0] & pos[-1] and than word[-1..0]; word[0] and pos[0] are not comparable.
-    """
+    Template a is coarser if its (attribute, offset) pairs are a proper subset of the pairs of template b. For example,
+    word[0] is coarser than word[0] & pos[-1] and than word[-1..0]; word[0] and pos[0] are not comparable."""
     parts = [set(parse(name)[0].atoms) for name in names]
     number = {part: i for i, part in enumerate(sorted(set().union(*parts)))}
     has = torch.zeros(len(names), len(number))

@@ -1,6 +1,6 @@
-"""The index of token features: hashes of template values as keys, and the active feature rows of every token.
+"""The index of token features of a tagger: hashes of template values as keys, and the active feature rows of tokens.
 
-Loops over tokens are compiled (`kernels/features/keys.py`).
+An atom of a template is a pair (attribute, offset). Loops over tokens are compiled (`kernels/features/keys.py`).
 """
 
 from __future__ import annotations
@@ -27,35 +27,37 @@ class TokenIndex(FeatureIndex):
 
     @staticmethod
     def places(sentences: Sentences) -> int:
-        """The number of tokens; every template has one feature at each token."""
+        """Token index: the number of tokens of some sentences; every template has one feature at each token."""
         return sentences.tokens
 
     @staticmethod
     def columns_of(template: Template) -> set[str]:
-        """The names of the columns, and of the attributes made from the word, that a template reads."""
+        """Token index: the names of the columns and word attributes that a token template reads."""
         return {name for name, _ in template.atoms}
 
     @classmethod
     def code_files(cls) -> tuple[Path, ...]:
-        """The source files that define token features; if their text changes, cached features are not used."""
+        """Token index: the source files that define token features; a changed file invalidates cached features."""
         return (*super().code_files(), Path(__file__), Path(language.__file__))
 
     @classmethod
     def fit(cls, sentences: Sentences, templates: Sequence[Template], min_count: int = 1) -> TokenIndex:
-        """An index of all token features that occur on at least `min_count` tokens of these sentences."""
+        """A token index of all features that occur on at least `min_count` tokens of these sentences."""
         arrays, hashed = _TemplateArrays(templates), AttributeHashes(sentences, templates)
         return cls.collect(templates, sentences.tokens, lambda k: arrays.keys(k, hashed), min_count, sentences.source)
 
     def bags(self, sentences: Sentences) -> Bags:
-        """The active feature rows of each token; features that are not in the index are dropped."""
+        """Token index: the active feature rows of each token; features that are not in the index are dropped."""
         return self.find(self.hashed(sentences), np.arange(len(sentences)))
 
     def hashed(self, sentences: Sentences) -> AttributeHashes:
-        """The hashed attributes of sentences that the templates read: the argument of `find`."""
+        """Token index: the hashed attributes of sentences that the templates read, for `find`."""
         return AttributeHashes(sentences, self.templates)
 
     def find(self, hashed: AttributeHashes, chosen: np.ndarray) -> Bags:
-        """The active feature rows of the tokens of chosen sentences, in the order of `chosen` [sentences]."""
+        """Token index: the active feature rows of the tokens of chosen sentences, in the order of `chosen`.
+
+        chosen [sentences]: numbers of sentences."""
         starts, lengths = hashed.starts[chosen], hashed.lengths[chosen]
         tokens, templates = int(lengths.sum()), len(self.templates)
         ids, offsets = np.empty(tokens * templates, np.int32), np.empty(tokens + 1, np.int64)
@@ -67,17 +69,21 @@ class TokenIndex(FeatureIndex):
         return Bags(ids, offsets)
 
     def shortened_on(self, sentences: Sentences, guard: int) -> TokenIndex:
-        """An index with shorter keys: at most 1 in 2^guard features of these sentences is taken for another feature."""
+        """A token index with shorter keys: at most 1 in 2^guard features is mistaken for another feature.
+
+        The bound holds for the feature occurrences in these sentences."""
         hashed = self.hashed(sentences)
         return self.shortened(guard, lambda k: self._arrays.keys(k, hashed))
 
     @cached_property
     def _arrays(self) -> _TemplateArrays:
-        """The templates as arrays for the compiled kernels."""
+        """Token index: the templates as arrays for the compiled kernels."""
         return _TemplateArrays(self.templates)
 
     def describe(self, rows: np.ndarray, sentences: Sentences, bags: Bags) -> list[str]:
-        """Readable names of features, each rebuilt from a token with the feature: `word[-1]=New & word[0]=York`."""
+        """Token index: readable names of the features of some rows, such as `word[-1]=New & word[0]=York`.
+
+        Each name is rebuilt from a token with the feature; `bags` are the features of all tokens of the sentences."""
         token_of = np.empty(len(self), np.int64)
         token_of[bags.ids] = np.repeat(np.arange(len(bags.offsets) - 1), np.diff(bags.offsets))
         template_of = np.searchsorted(self.offsets, rows, side="right") - 1
@@ -90,7 +96,7 @@ class TokenIndex(FeatureIndex):
 
 
 def _spell(template: Template, token: int, offsets: np.ndarray, columns: dict[str, Column]) -> str:
-    """The readable name of the feature that a template has at a token: `word[0]=York`."""
+    """Token index: the readable name of the feature that a template has at a token: `word[0]=York`."""
     sentence = np.searchsorted(offsets, token, side="right") - 1
     parts = []
     for name, offset in template.atoms:
@@ -104,22 +110,23 @@ def _spell(template: Template, token: int, offsets: np.ndarray, columns: dict[st
 
 
 def _boundary(place: int, begin: int, end: int) -> str:
-    """The attribute value of a position outside the sentence: `begin-1`, `end+2`, by distance from the sentence."""
+    """Token index: the attribute value of a position outside the sentence, by distance: `begin-1`, `end+2`."""
     return f"begin-{begin - place}" if place < begin else f"end+{place - end + 1}"
 
 
 class _TemplateArrays:
-    """Token templates as arrays for the compiled kernels: hash seeds, and attribute and offset of each atom."""
+    """Token index: the templates as arrays for the kernels: hash seeds, attributes and offsets of atoms."""
 
     def __init__(self, templates: Sequence[Template]) -> None:
         numbers = {name: k for k, name in enumerate(_attributes(templates))}
         atoms = [(numbers[name], shift) for template in templates for name, shift in template.atoms]
         attributes, shifts = np.array(atoms, np.int64).reshape(-1, 2).T.copy()
         bounds = np.cumsum([0, *(len(template.atoms) for template in templates)])
+        # seeds [templates]; bounds of the atoms of each template [templates + 1]; attribute numbers and offsets [atoms]
         self.all = hashes(template.name for template in templates), bounds, attributes, shifts
 
     def keys(self, k: int, hashed: AttributeHashes) -> np.ndarray:
-        """The feature keys (hashes) of template k at all tokens: uint64 [tokens]"""
+        """Token index: the feature keys (hashes) of template k at all tokens: uint64 [tokens]"""
         seeds, bounds, attributes, shifts = self.all
         atoms = slice(bounds[k], bounds[k + 1])
         keys = np.empty(int(hashed.lengths.sum()), np.uint64)
@@ -128,14 +135,17 @@ class _TemplateArrays:
 
 
 class AttributeHashes:
-    """Hashed attribute values of sentences: uint64 [attributes, places]; sentences are padded with boundary hashes."""
+    """Token index: hashed attribute values of sentences, padded with hashes of the sentence boundaries.
+
+    `values`: uint64 [attributes, places]; places are the tokens of all sentences and the padding around each sentence.
+    """
 
     def __init__(self, sentences: Sentences, templates: Sequence[Template]) -> None:
         names, shifts = _attributes(templates), [shift for template in templates for _, shift in template.atoms]
         before, after = -min([0, *shifts]), max([0, *shifts])
         self.lengths = sentences.lengths
         numbers = np.arange(len(sentences))
-        self.starts = sentences.offsets[:-1] + before + (before + after) * numbers  # [sentences] first tokens
+        self.starts = sentences.offsets[:-1] + before + (before + after) * numbers  # [sentences] places of first tokens
         inside = np.arange(sentences.tokens) + np.repeat(self.starts - sentences.offsets[:-1], self.lengths)
         self.values = np.empty((len(names), sentences.tokens + (before + after) * len(sentences)), np.uint64)
         for distance in range(1, before + 1):
@@ -152,5 +162,5 @@ class AttributeHashes:
 
 
 def _attributes(templates: Sequence[Template]) -> list[str]:
-    """The names of the attributes that the templates read, sorted."""
+    """Token index: the names of the attributes that the templates read, sorted."""
     return sorted({name for template in templates for name, _ in template.atoms})

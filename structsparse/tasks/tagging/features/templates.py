@@ -24,13 +24,13 @@ _GRAMS = re.compile(rf"(\d+)(?:-(\d+))?-grams\s+of\s+({_NAME})\[\s*([+-]?\d+)\s*
 
 @dataclass(frozen=True)
 class Template:
-    """A template of token features: a conjunction of (attribute, offset) pairs."""
+    """A token template: a conjunction of (attribute, offset) pairs that defines features of tokens."""
 
-    atoms: tuple[tuple[str, int], ...]
+    atoms: tuple[tuple[str, int], ...]  # (attribute, offset) pairs
 
     @property
     def name(self) -> str:
-        """The canonical line of the template, such as `suffix3[0] & pos[-1..0]`."""
+        """The canonical line of a token template, such as `suffix3[0] & pos[-1..0]`."""
         parts, atoms = [], list(self.atoms)
         while atoms:
             attribute, first = atoms[0]
@@ -47,7 +47,7 @@ class Template:
 
 
 def parse(line: str) -> list[Template]:
-    """Parse one template line; an n-gram line gives several templates, any other line gives one."""
+    """Parse one token template line; an n-gram line gives several templates, any other line gives one."""
     grams = _GRAMS.fullmatch(line.strip())
     if grams:
         return _ngrams(line, *grams.groups())
@@ -69,7 +69,7 @@ def parse(line: str) -> list[Template]:
 
 
 def _ngrams(line: str, shortest: str, longest: str | None, attribute: str, first: str, last: str) -> list[Template]:
-    """The n-gram templates of a line such as `1-3-grams of pos[-2..2]`."""
+    """The n-gram token templates of a line such as `1-3-grams of pos[-2..2]`."""
     low, high = int(shortest), int(longest or shortest)
     begin, end = int(first), int(last)
     if not 1 <= low <= high <= end - begin + 1:
@@ -82,7 +82,7 @@ def _ngrams(line: str, shortest: str, longest: str | None, attribute: str, first
 
 
 def expand(lines: Iterable[str]) -> list[Template]:
-    """Parse all template lines, in order; a template that occurs twice is an error."""
+    """Parse all token template lines, in order; a template that occurs twice is an error."""
     templates = [template for line in lines for template in parse(str(line))]
     if not templates:
         raise UserError("features.templates is empty; at least one template is needed, for example word[0]")

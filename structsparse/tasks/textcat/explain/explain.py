@@ -1,14 +1,13 @@
-"""Compute the explanation of a text classifier: heaviest words, word groups, and selected sentences of documents.
+"""Explain a text classifier: compute heaviest words, word groups, and selected sentences of documents.
 
 `explain` reads arrays only. `write` makes explanation.html (a page that loads no other files, see page.py) and
-explanation.txt. A sentence or phrase is *selected* if its group of words has a nonzero weight. Sentences of documents
-outside training have no group. Without a group, a sentence is selected if one of its words has a nonzero weight.
-The change of a sentence is
+explanation.txt. A sentence or phrase is *selected* if its group of words has a nonzero weight. Sentences of
+documents outside training have no group. Without a group, a sentence is selected if one of its words has a nonzero
+weight. The change of a sentence is
 
     log p(label | all sentences) - log p(label | all sentences but this one),
 
-or, for losses without probabilities, the change of the label's score (of the predicted number).
-"""
+or, for losses without probabilities, the change of the label's score (of the predicted number)."""
 
 from __future__ import annotations
 
@@ -38,15 +37,17 @@ from structsparse.tasks.textcat.explain.explanation import (
 )
 from structsparse.tasks.textcat.explain.phrases import phrases_of
 
-WORDS, GROUP_WORDS, GROUPS = 30, 12, 25  # numbers shown per class, per group, per kind of groups
-DOCUMENTS = 4  # documents of train and of test that are shown by default
+WORDS, GROUP_WORDS, GROUPS = 30, 12, 25  # shown: words per class, words per group, groups per kind
+DOCUMENTS = 4  # number of documents that are shown by default from train, and from test
 LONGEST = 120  # the largest number of characters of a shown name
+# a path: the group of the pattern is the last folder with the file
 PATHS = re.compile(r"(?<!\S)/\S*/([^/\s]+/[^/\s]+)")
+# kind of word groups, by the first word of the name of a group
 KINDS = {"sentence": "sentences", "words": "documents", "phrase": "phrases", "topic": "topics", "cluster": "clusters"}
 
 
 def write(folder: Path, explanation: Explanation) -> None:
-    """Write the explanation of a text classifier as explanation.html and explanation.txt."""
+    """Explaining a text classifier: write explanation.html and explanation.txt."""
     write_text(folder / "explanation.html", page.page(explanation))
     write_text(folder / "explanation.txt", text.text(explanation))
 
@@ -61,11 +62,12 @@ def explain(
     loss: str = "logistic",
     alive: np.ndarray | None = None,
 ) -> Explanation:
-    """Make the explanation of a text classifier that is given as arrays.
+    """Explain a text classifier that is given as arrays.
 
-    table: weights, float [rows] for two classes or a number, [rows, classes] for more classes; bias: float [outputs];
-    cover: groups of the rows, or None; shown: (part, number) of documents to explain, None: a choice from train and
-    test; loss: the name of the training loss; alive: bool [groups], which groups live, if not decided by weights."""
+    table: weights, float [rows] for two classes or a number, [rows, classes] for more classes; bias: float
+    [outputs]; cover: groups of the rows, or None; shown: (part, number) of each document to explain, None: a choice
+    from train and test; loss: the name of the training loss; alive: bool [groups], which groups live, None: the
+    groups with a nonzero weight."""
     table, bias = np.asarray(table, np.float64), np.atleast_1d(np.asarray(bias, np.float64))
     if table.ndim not in (1, 2) or len(table) != len(bag.layout) or bias.shape != (table.shape[1:] or (1,)):
         raise UserError(f"explanation: weights {table.shape} and biases {bias.shape} for {len(bag.layout)} features")
@@ -89,16 +91,16 @@ def explain(
 
 @dataclass(frozen=True)
 class LinearModel:
-    """A linear text classifier, given as arrays of weights and biases."""
+    """The text classifier to be explained, a linear model given as arrays of weights and biases."""
 
     bag: Bag
     table: np.ndarray  # [rows] or [rows, classes]
     bias: np.ndarray  # [outputs]
-    classes: tuple[str, ...] | None
-    loss: str
+    classes: tuple[str, ...] | None  # None: the model predicts a number
+    loss: str  # name of the training loss
 
     def scores(self, documents: Documents) -> np.ndarray:
-        """The scores of documents: [documents, classes], or [documents, 1] for a number.
+        """Explaining a text classifier: the scores of documents, [documents, classes], or [documents, 1] for a number.
 
         For two classes, which share one score s, the scores are -s / 2 and s / 2."""
         scores = self.bag.matrix(documents) @ self.table.reshape(len(self.table), -1) + self.bias
@@ -107,27 +109,32 @@ class LinearModel:
         return np.hstack([-scores, scores]) / 2
 
     def values(self, documents: Documents) -> np.ndarray:
-        """The log-probabilities of classes under the logistic loss, otherwise scores: [documents, classes]"""
+        """Explaining a text classifier: the values whose changes are shown, [documents, classes].
+
+        Values are log-probabilities of classes under the logistic loss, otherwise scores."""
         scores = self.scores(documents)
         if self.classes is None or self.loss != "logistic":
             return scores if self.classes is None or self.table.ndim == 2 else 2 * scores
         return scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
 
     def predicted(self, values: np.ndarray) -> np.ndarray:
-        """The predicted class codes, or numbers, of documents: [documents]"""
+        """Explaining a text classifier: the predicted class codes, or numbers, of documents: [documents]"""
         return values[:, 0] if self.classes is None else values.argmax(axis=1)
 
     def towards(self, label) -> np.ndarray:
-        """The word weights that colour a document, [rows]: for the second of two classes, or for its own class."""
+        """Explaining a text classifier: the word weights that colour a document, [rows].
+
+        With two classes, these are the weights for the second class. With more classes, they are the weights for the
+        document's class minus the mean over classes."""
         return self.table if self.table.ndim == 1 else self.table[:, int(label)] - self.table.mean(axis=1)
 
     def label_text(self, label) -> str:
-        """The label of a document as text: the name of a class, or a number."""
+        """Explaining a text classifier: the label of a document as text, the name of a class or a number."""
         return f"{label:.4g}" if self.classes is None else self.classes[int(label)]
 
 
 class GroupLookup:
-    """A lookup of word groups by sets of rows: which group has exactly the given rows, and whether the group lives."""
+    """Explaining a text classifier: a lookup of the word group that has exactly the given rows."""
 
     def __init__(self, cover: Cover | None, table: np.ndarray, alive: np.ndarray | None) -> None:
         self.cover, self.table = cover, table
@@ -138,14 +145,16 @@ class GroupLookup:
         self.alive = cover.alive(weights).numpy() if alive is None else np.asarray(alive, bool)
         self.members, self.offsets = cover.members.numpy(), cover.offsets.numpy()
         draw = np.random.default_rng(0)
-        # The hash of a set of rows is the sum of their random marks.
+        # Each row gets a random number; the hash of a set of rows is the sum of the numbers of the rows.
         self.marks = draw.integers(0, 2**63, len(table), dtype=np.uint64)
         keys = np.add.reduceat(self.marks[self.members], self.offsets[:-1])
         self.order = np.argsort(keys, kind="stable")
         self.keys = keys[self.order]
 
     def find(self, rows: np.ndarray) -> int | None:
-        """The number of the word group with exactly these rows (sorted, distinct); None if there is no such group."""
+        """Explaining a text classifier: the number of the word group with exactly these rows; None if there is none.
+
+        The rows are sorted and distinct."""
         if self.cover is None or not len(rows):
             return None
         key = self.marks[rows].sum(dtype=np.uint64)
@@ -158,13 +167,16 @@ class GroupLookup:
         return None
 
     def lives(self, rows: np.ndarray, by_group: bool) -> bool:
-        """Whether a set of words is selected: its group lives (`by_group`) or, without a group, a weight is nonzero."""
+        """Explaining a text classifier: whether a set of words is selected.
+
+        With `by_group`, the word group with exactly these words must live. Without such a group, one of the words
+        must have a nonzero weight. rows: the row of each word, -1 for words that are not features"""
         rows = np.unique(rows[rows >= 0])
         group = self.find(rows) if by_group else None
         return bool((self.table[rows] != 0).any()) if group is None else bool(self.alive[group])
 
     def kinds(self, words: Sequence[str], counts: np.ndarray) -> tuple[GroupKind, ...]:
-        """The summaries of the word groups by kind, such as topics and sentences."""
+        """Explaining a text classifier: the summaries of the word groups by kind, such as topics and sentences."""
         if self.cover is None:
             return ()
         names = self.cover.names
@@ -173,7 +185,7 @@ class GroupLookup:
         return tuple(self._kind(kind_of(names[int(groups[0])]), groups, words, counts) for groups in parts)
 
     def _kind(self, name: str, groups: np.ndarray, words: Sequence[str], counts: np.ndarray) -> GroupKind:
-        """The summary of the word groups of one kind, with details only of the groups that are shown."""
+        """Explaining a text classifier: the summary of the word groups of one kind, with the shown groups in detail."""
         living, dead = groups[self.alive[groups]], groups[~self.alive[groups]]
         sizes = np.diff(self.offsets)
         first = living[np.argsort(-self.norms[living], kind="stable")][:GROUPS]
@@ -182,7 +194,7 @@ class GroupLookup:
         return GroupKind(name, len(living), len(dead), tuple(shown))
 
     def _summary(self, group: int, words: Sequence[str], counts: np.ndarray) -> GroupSummary:
-        """The summary of one word group: name, norm, size and heaviest words."""
+        """Explaining a text classifier: the summary of one word group with name, norm, size and heaviest words."""
         rows = self.members[self.offsets[group] : self.offsets[group + 1]]
         heaviest = np.lexsort((-counts[rows], -_sizes(self.table[rows])))[:GROUP_WORDS]
         weighted = tuple(WeightedWord(words[row], _largest(self.table[row])) for row in rows[heaviest].tolist())
@@ -191,44 +203,51 @@ class GroupLookup:
 
 
 def kind_of(name: str) -> str:
-    """The kind of a word group (sentences, topics, ...), from the group name that features/word_groups.py makes."""
+    """Explaining a text classifier: the kind of a word group (sentences, topics, ...), from the group's name.
+
+    The names of groups are made in features/word_groups.py."""
     return KINDS.get(name.partition(" ")[0], "groups")
 
 
 def short(name: str) -> str:
-    """Shorten the name of a document or group: paths to folder and file, and at most LONGEST characters."""
+    """Explaining a text classifier: shorten the name of a document or group.
+
+    Paths are cut to folder and file, and names to LONGEST characters."""
     name = PATHS.sub(r"\1", name)
     return name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
 
 
 def _sizes(weights: np.ndarray) -> np.ndarray:
-    """The absolute value or norm of the weights of each word: [rows] or [rows, classes] -> [rows]"""
+    """Explaining a text classifier: the absolute value, or the norm over classes, of each word's weights: [rows]"""
     return np.abs(weights) if weights.ndim == 1 else np.linalg.norm(weights, axis=1)
 
 
 def _largest(weight: np.ndarray) -> float:
-    """The weight of a word; with several classes, the weight of largest absolute value."""
+    """Explaining a text classifier: the weight of a word, the largest in absolute value over all classes."""
     return float(weight) if np.ndim(weight) == 0 else float(weight[np.abs(weight).argmax()])
 
 
 def _top_words(words: Sequence[str], table: np.ndarray, classes: tuple[str, ...] | None) -> tuple:
-    """The words with the largest positive weights for each class."""
+    """Explaining a text classifier: the words with the largest positive weights for each class."""
     columns = [-table, table] if table.ndim == 1 else [*table.T]
     named = zip(classes or ("lower", "higher"), columns, strict=True)
     return tuple((name, _heaviest(words, column)) for name, column in named)
 
 
 def _heaviest(words: Sequence[str], column: np.ndarray) -> tuple[WeightedWord, ...]:
-    """The words with the largest positive weights in a column of the table."""
+    """Explaining a text classifier: the words with the largest positive weights in a column of the table."""
     rows = np.argsort(-column, kind="stable")[:WORDS]
     return tuple(WeightedWord(words[row], float(column[row])) for row in rows.tolist() if column[row] > 0)
 
 
-# --- explained documents
+# --- choice and explanation of documents
 
 
 def chosen(model: LinearModel, data: DocumentSplits) -> list[tuple[str, int]]:
-    """Choose documents to explain: from train and test, every class, of medium length, and one wrong prediction."""
+    """Explaining a text classifier: choose documents of medium length from train and test.
+
+    If labels are classes, these are correct predictions of every class and, from test, one wrong prediction. If
+    labels are numbers, they go from the smallest to the largest label."""
     result = []
     for part in ("train", "test"):
         documents = data.parts[part]
@@ -252,7 +271,9 @@ def chosen(model: LinearModel, data: DocumentSplits) -> list[tuple[str, int]]:
 
 
 def checked(shown: Sequence[tuple[str, int]], data: DocumentSplits) -> list[tuple[str, int]]:
-    """The requested documents without duplicates; raise an error if a document does not exist."""
+    """Explaining a text classifier: the requested documents without duplicates.
+
+    An error is raised if a document does not exist."""
     for part, number in shown:
         if part not in data.parts:
             raise UserError(f"explanation: there is no part {part!r}; there are {', '.join(data.parts)}")
@@ -265,7 +286,7 @@ def checked(shown: Sequence[tuple[str, int]], data: DocumentSplits) -> list[tupl
 def _explained(
     model: LinearModel, groups: GroupLookup, data: DocumentSplits, part: str, named: Sequence[tuple[str, int]]
 ) -> list[ExplainedDocument]:
-    """The explanations of the named documents of one part: predictions, sentences and phrases."""
+    """Explaining a text classifier: the named documents of one part with predictions, sentences and phrases."""
     documents = data.parts[part].select([number for name, number in named if name == part])
     values, rows = model.values(documents), rows_of(documents, model.bag.layout)[documents.tokens]
     guesses, sentences, by_group = model.predicted(values), _sentence_offsets(documents), part == "train"
@@ -288,16 +309,19 @@ def _explained(
 
 
 def _sentence_offsets(documents: Documents) -> np.ndarray:
-    """The token offsets at which sentences begin; without a sentence splitter, a document is one sentence."""
+    """Explaining a text classifier: the token offsets at which sentences of documents begin.
+
+    Without a sentence splitter, a document is one sentence."""
     if documents.sentence_offsets is None and not can_split():
         return documents.offsets
     return documents.sentences()
 
 
 def _changes(model: LinearModel, document: Documents, bounds: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The loss in value (log-probability or score) of a document's class without each sentence: [sentences]
+    """Explaining a text classifier: how much a document's value falls without each sentence: [sentences]
 
-    bounds: token offsets of sentences, int [sentences + 1]; values: values of the whole document, [classes]"""
+    The value is the log-probability or score of the document's class. bounds: token offsets of sentences, int
+    [sentences + 1]; values: values of the whole document, [classes]"""
     count = max(len(bounds) - 1, 0)
     tokens, owner = np.arange(len(document.tokens)), np.repeat(np.arange(count), np.diff(bounds))
     remaining = [tokens[owner != sentence] for sentence in range(count)]
@@ -321,9 +345,10 @@ def _changes(model: LinearModel, document: Documents, bounds: np.ndarray, values
 
 
 def _pieces(text: str, begins: np.ndarray, ends: np.ndarray, weights: np.ndarray, bounds: np.ndarray) -> list[tuple]:
-    """Cut a text into sentences, and each sentence into pieces: words with weights, and the text between words.
+    """Explaining a text classifier: cut a text into sentences, and each sentence into pieces.
 
-    An opening bracket or quote directly before the first word of a sentence belongs to this sentence."""
+    Pieces are words with weights, and the text between words. An opening bracket or quote directly before the first
+    word of a sentence belongs to this sentence."""
     cuts = [0]
     for token in bounds[1:-1].tolist():
         gap = text[ends[token - 1] : begins[token]]

@@ -9,71 +9,73 @@ from structsparse.tasks.textcat.explain.phrases import Phrase
 
 
 class WeightedWord(NamedTuple):
-    """A word of a text classifier, with its weight."""
+    """Content of an explanation: a word of the text classifier, with its weight."""
 
     word: str
-    weight: float  # for the second class; with several classes, the weight of largest size
+    weight: float  # for the second of two classes; with more classes, the weight of largest absolute value
 
 
 class GroupSummary(NamedTuple):
-    """A word group in an explanation: name, norm, and heaviest words."""
+    """Content of an explanation: a word group with name, norm, and heaviest words."""
 
     name: str
-    lives: bool
-    norm: float
+    lives: bool  # whether the group is selected
+    norm: float  # Euclidean norm of the weights of the group
     size: int  # number of words in the group
-    words: tuple[WeightedWord, ...]  # words with the largest weights; in dead groups, the most frequent words
+    words: tuple[WeightedWord, ...]  # words with the largest weights; in a dead group, the most frequent words
 
 
 class GroupKind(NamedTuple):
-    """All word groups of one kind, such as topics, in an explanation."""
+    """Content of an explanation: all word groups of one kind, such as topics."""
 
     name: str
-    living: int
-    dead: int
+    living: int  # number of living groups
+    dead: int  # number of dead groups
     shown: tuple[GroupSummary, ...]  # living groups with the largest norms, then the largest dead groups
 
 
 class ExplainedSentence(NamedTuple):
-    """A sentence of an explained document: words with weights, and whether the sentence is selected."""
+    """Content of an explanation: a sentence of a document, with weights of words; the sentence is selected or not."""
 
-    pieces: tuple[tuple[str, float], ...]  # words with their weights, and the text between them (weight 0)
-    lives: bool
-    change: float  # the value of the document's class minus its value without the sentence
+    pieces: tuple[tuple[str, float], ...]  # words with their weights, and the text between words (weight 0)
+    lives: bool  # whether the sentence is selected
+    change: float  # value (such as log-probability) of the document's class with the sentence minus without it
 
     @property
     def text(self) -> str:
-        """The text of the sentence, as in the document."""
+        """Content of an explained sentence: the text as in the document."""
         return "".join(piece for piece, _ in self.pieces)
 
 
 class ExplainedDocument(NamedTuple):
-    """An explained document: label, prediction, and sentences and phrases that are selected or not."""
+    """Content of an explanation: a document with label, prediction, sentences and phrases.
+
+    Each sentence and phrase is selected or not."""
 
     name: str
-    part: str
+    part: str  # train, dev or test
     label: str
     predicted: str
-    probability: float | None  # of the predicted class; None if the loss gives no probabilities
+    probability: float | None  # probability of the predicted class; None: the loss gives no probabilities
     sentences: tuple[ExplainedSentence, ...]
     phrases: tuple[Phrase, ...]  # the roots of the parse trees
 
     @property
     def right(self) -> bool:
-        """Whether the prediction is correct."""
+        """Content of an explained document: whether the prediction is correct."""
         return self.label == self.predicted
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The explanation of a text classifier, ready to be written as an HTML page or as plain text."""
+    """The content of the explanation of a text classifier, ready to be written as HTML or as plain text."""
 
     title: str
     classes: tuple[str, ...]  # names of the classes; for numbers: lower, higher
-    weights: int
+    weights: int  # number of weights
     living: int  # number of nonzero weights
-    top_words: tuple[tuple[str, tuple[WeightedWord, ...]], ...]  # (class, words with the largest weights)
+    top_words: tuple[tuple[str, tuple[WeightedWord, ...]], ...]  # for each class, name and heaviest words
     kinds: tuple[GroupKind, ...]
     documents: tuple[ExplainedDocument, ...]
     scale: float  # the absolute weight that is shown in full colour
-    measure: str  # what `change` is a change of: log-probability, score or number
+    measure: str  # the value that a sentence changes: log-probability, score or number

@@ -16,8 +16,10 @@ from structsparse.tasks.textcat.explain.text import clean
 from structsparse.tasks.textcat.explain.tree import drawing
 
 TREES = 6  # the largest number of parse trees drawn per document
+# content security policy of the page: inline styles and scripts only
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 MINUS = "\N{MINUS SIGN}"
+# description of the value that a sentence changes, by `Explanation.measure`
 MEASURED = {
     "log-probability": "the log-probability of its class",
     "score": "the score of its class",
@@ -26,7 +28,7 @@ MEASURED = {
 
 
 def page(explanation: Explanation) -> str:
-    """The HTML page of an explanation: the content of explanation.html."""
+    """The HTML page of an explanation, which is the content of explanation.html."""
     return "\n".join(
         [
             "<!doctype html>",
@@ -47,27 +49,27 @@ def page(explanation: Explanation) -> str:
 
 
 def _safe(text: str) -> str:
-    """Text with HTML characters escaped and control characters removed."""
+    """HTML page of an explanation: a text with HTML characters escaped and control characters replaced."""
     return escape(clean(text))
 
 
 def number(value: float, form: str) -> str:
-    """A formatted number with a typographic minus sign; zero has no sign."""
+    """HTML page of an explanation: a formatted number with a typographic minus sign; zero has no sign."""
     digits = format(value, form)
     digits = digits.lstrip("+-") if not any(digit in digits for digit in "123456789") else digits
     return digits.replace("-", MINUS)
 
 
 def _plural(count: int, noun: str) -> str:
-    """A count with its noun, in the plural if needed: 1 group, 2 groups."""
+    """HTML page of an explanation: a count with its noun, in the plural if needed, such as 1 group, 2 groups."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-# --- top of the page
+# --- header of the page
 
 
 def _top(explanation: Explanation) -> Iterator[str]:
-    """The header of the HTML page: title, counts, legend and links."""
+    """HTML page of an explanation: the header with title, counts, legend and links."""
     kinds = explanation.kinds
     links = [("documents", "Documents")] if explanation.documents else []
     links += [("words", "Words"), *([("groups", "Groups")] if kinds else [])]
@@ -82,7 +84,7 @@ def _top(explanation: Explanation) -> Iterator[str]:
 
 
 def _legend(explanation: Explanation) -> Iterator[str]:
-    """The legend of the HTML page: colours of weights for and against a class."""
+    """HTML page of an explanation: the legend with the colours of weights for and against a class."""
     classes = explanation.classes
     against, towards = classes if len(classes) == 2 else ("any other class", "the class of the document")
     yield '<p class="legend"><span class="pair">'
@@ -91,15 +93,15 @@ def _legend(explanation: Explanation) -> Iterator[str]:
 
 
 def _shades(side: str, levels: Iterable[int]) -> str:
-    """Colour samples of the legend, for weights of one sign."""
+    """HTML page of an explanation: colour samples of the legend, for weights of one sign."""
     return "".join(f'<i class="w {side}{level}" aria-hidden="true">&#8195;</i>' for level in levels)
 
 
-# --- documents
+# --- section of the documents
 
 
 def _documents(explanation: Explanation) -> Iterator[str]:
-    """The section of the HTML page with the explained documents."""
+    """HTML page of an explanation: the section with the explained documents."""
     if not explanation.documents:
         return
     yield '<section id="documents" aria-labelledby="documents-title"><h2 id="documents-title">Documents</h2>'
@@ -116,7 +118,7 @@ def _documents(explanation: Explanation) -> Iterator[str]:
 
 
 def _document(explanation: Explanation, document: ExplainedDocument, place: int) -> Iterator[str]:
-    """One explained document as HTML: label, prediction, sentences and parse trees."""
+    """HTML page of an explanation: one document with label, prediction, sentences and parse trees."""
     selected = sum(sentence.lives for sentence in document.sentences)
     yield f'<article class="document" aria-labelledby="d{place}"><header><h3 id="d{place}">{_safe(document.name)}</h3>'
     yield f"<p>{_safe(document.part)} <b>·</b> {_safe(document.label)} <b>·</b> {_verdict(explanation, document)}"
@@ -137,7 +139,7 @@ def _document(explanation: Explanation, document: ExplainedDocument, place: int)
 
 
 def _verdict(explanation: Explanation, document: ExplainedDocument) -> str:
-    """The prediction for a document as HTML: whether it is correct, and with what probability."""
+    """HTML page of an explanation: the prediction for a document, with correctness and probability."""
     sure = "" if document.probability is None else f" ({document.probability:.2f})"
     if explanation.measure == "number":
         return f"predicted {_safe(document.predicted)}"
@@ -147,7 +149,9 @@ def _verdict(explanation: Explanation, document: ExplainedDocument) -> str:
 
 
 def _sentence(sentence: ExplainedSentence, largest: float, scale: float) -> str:
-    """A row of the HTML table of sentences; `largest` is the largest absolute change in the document."""
+    """HTML page of an explanation: a row of the table of sentences.
+
+    `largest` is the largest absolute change in the document."""
     words = "".join(_word(piece, weight, scale) for piece, weight in sentence.pieces)
     words = f'<mark class="selected">{words}</mark>' if sentence.lives else f'<span class="unselected">{words}</span>'
     state = "selected" if sentence.lives else "not selected"
@@ -161,17 +165,17 @@ def _sentence(sentence: ExplainedSentence, largest: float, scale: float) -> str:
 
 
 def _word(text: str, weight: float, scale: float) -> str:
-    """A word as HTML, coloured by its weight."""
+    """HTML page of an explanation: a word, coloured by the weight of the word."""
     if weight == 0:
         return _safe(text)
     return f'<span class="w {shade(weight, scale)}" title="{number(weight, "+.3g")}">{_safe(text)}</span>'
 
 
-# --- words and groups
+# --- sections of words and of word groups
 
 
 def _words(explanation: Explanation) -> Iterator[str]:
-    """The section of the HTML page with the words of largest weight for each class."""
+    """HTML page of an explanation: the section with the words of largest weight for each class."""
     yield '<section id="words" aria-labelledby="words-title"><h2 id="words-title">Words</h2><div class="columns">'
     for place, (name, words) in enumerate(explanation.top_words):
         side = "n" if len(explanation.classes) == 2 and place == 0 else "p"
@@ -189,7 +193,7 @@ def _words(explanation: Explanation) -> Iterator[str]:
 
 
 def _kinds(explanation: Explanation) -> Iterator[str]:
-    """The section of the HTML page with the word groups, kind by kind."""
+    """HTML page of an explanation: the section with the word groups, kind by kind."""
     if not explanation.kinds:
         return
     yield '<section id="groups" aria-labelledby="groups-title"><h2 id="groups-title">Groups</h2>'
@@ -202,7 +206,9 @@ def _kinds(explanation: Explanation) -> Iterator[str]:
 
 
 def _group_rows(groups: list[GroupSummary], title: str, count: int, scale: float) -> Iterator[str]:
-    """The HTML table of living or of dead word groups of one kind; `count` is the number of all such groups."""
+    """HTML page of an explanation: the table of living or of dead word groups of one kind.
+
+    `count` is the number of all such groups, `groups` are the ones that are shown."""
     if not groups:
         yield f'<p class="count">{title}</p>'
         return

@@ -9,15 +9,16 @@ import numpy as np
 
 from structsparse.corpora.documents import Documents
 
+# signs for the sentiments from 0 to 4; the neutral sentiment 2 has no sign
 SENTIMENTS = {0: "\N{MINUS SIGN}\N{MINUS SIGN}", 1: "\N{MINUS SIGN}", 3: "+", 4: "++"}
 
 
 class Phrase(NamedTuple):
-    """A constituent of a parse tree, or a single word, which has no children."""
+    """A phrase of a parse tree: a constituent, or a single word, which has no children."""
 
     words: tuple[str, ...]
-    lives: bool
-    label: str  # the kind of phrase (such as NP), or its sentiment
+    lives: bool  # whether the phrase is selected
+    label: str  # the kind of phrase (such as NP), or the sentiment of the phrase
     weight: float  # the weight of a single word; 0 for longer phrases
     children: tuple[Phrase, ...] = ()
 
@@ -25,7 +26,7 @@ class Phrase(NamedTuple):
 def phrases_of(
     documents: Documents, document: int, weights: np.ndarray, lives: Callable[[int, int], bool]
 ) -> tuple[Phrase, ...]:
-    """The parse trees of a document; empty if its constituents are not known.
+    """The phrases of a document as parse trees; empty if its constituents are not known.
 
     weights: weights of the words, [tokens of the document]; lives(begin, end): whether the phrase of the tokens
     begin : end of the document is selected."""
@@ -55,7 +56,9 @@ def phrases_of(
 def _subtree(
     spans: list, at: int, label_of: dict, words: list[str], weights: np.ndarray, lives: Callable
 ) -> tuple[Phrase, int]:
-    """Build the phrase of the span spans[at]; return it, with the index after all spans inside this span."""
+    """Build the phrase of the span spans[at], with the phrases inside it, as a parse tree.
+
+    Returns the phrase, and the index after all spans inside this span."""
     begin, end = spans[at]
     place, children, at = begin, [], at + 1
     while end - begin > 1 and place < end:

@@ -1,12 +1,12 @@
-"""The CSS style sheet, colour shades and script of the HTML page that explains a text classifier."""
+"""The style of the HTML page that explains a text classifier: CSS style sheet, colour shades and script."""
 
 from __future__ import annotations
 
-LEVELS = 4  # number of colour shades for the weights of one sign
+LEVELS = 4  # number of colour shades for weights of one sign
 
 
 def shade(weight: float, scale: float) -> str:
-    """The CSS class that colours a weight; `scale` is the absolute weight that is shown in full colour."""
+    """The style (CSS class) that colours a weight; `scale` is the absolute weight that is shown in full colour."""
     level = min(LEVELS, 1 + int(LEVELS * abs(weight) / scale))
     return f"{'p' if weight > 0 else 'n'}{level}"
 

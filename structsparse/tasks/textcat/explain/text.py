@@ -9,29 +9,33 @@ from collections.abc import Iterator
 from structsparse.tasks.textcat.explain.explanation import ExplainedDocument, Explanation, GroupKind
 from structsparse.tasks.textcat.explain.phrases import Phrase
 
-WIDTH = 100
+WIDTH = 100  # largest number of characters in a line
+# Unicode classes of the characters that change the writing direction
 DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
 def clean(text: str) -> str:
-    """Remove control characters, marks of writing direction, and characters that UTF-8 cannot encode from a text."""
+    """Plain text of an explanation: replace or remove characters that cannot be shown.
+
+    Control characters and marks of writing direction become spaces; characters that UTF-8 cannot encode become
+    question marks."""
     visible = "".join(" " if _is_control(letter) else letter for letter in text)
     return visible.encode("utf-8", "replace").decode("utf-8")
 
 
 def _is_control(letter: str) -> bool:
-    """Whether a character is a control character, or changes the writing direction."""
+    """Plain text of an explanation: whether a character is a control character or changes the writing direction."""
     control = unicodedata.category(letter) == "Cc" and letter not in "\n\t"
     return control or unicodedata.bidirectional(letter) in DIRECTIONS
 
 
 def one_line(text: str) -> str:
-    """Clean a text, and put it on one line."""
+    """Plain text of an explanation: clean a text, and put it on one line."""
     return " ".join(clean(text).split())
 
 
 def text(explanation: Explanation) -> str:
-    """The plain text of an explanation: the content of explanation.txt."""
+    """The plain text of an explanation, which is the content of explanation.txt."""
     title = one_line(explanation.title)
     parts = [f"{title}: {explanation.living:,} of {explanation.weights:,} weights are nonzero"]
     for name, words in explanation.top_words:
@@ -45,20 +49,20 @@ def text(explanation: Explanation) -> str:
 
 
 def _heading(title: str) -> str:
-    """A heading of the text: a title, underlined with hyphens."""
+    """Plain text of an explanation: a heading, underlined with hyphens."""
     title = one_line(title)
     return f"{title}\n{'-' * len(title)}\n"
 
 
 def _filled(content: str, indent: str = "") -> str:
-    """Text wrapped into lines of at most WIDTH characters."""
+    """Plain text of an explanation: a text wrapped into lines of at most WIDTH characters."""
     return textwrap.fill(
         one_line(content), WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False
     )
 
 
 def _group_lines(kind: GroupKind) -> str:
-    """A line of text for each word group of a kind: norm, name and words."""
+    """Plain text of an explanation: a line for each word group of a kind, with norm, name and words."""
     lines = []
     for group in kind.shown:
         mark = f"lives {group.norm:9.3g}" if group.lives else "dead           "
@@ -69,7 +73,7 @@ def _group_lines(kind: GroupKind) -> str:
 
 
 def _document_lines(document: ExplainedDocument) -> Iterator[str]:
-    """The lines of text about an explained document: heading, sentences and parse trees."""
+    """Plain text of an explanation: the lines about a document, with heading, sentences and parse trees."""
     sure = "" if document.probability is None else f" ({document.probability:.2f})"
     title = f"{document.part} {document.name}: {document.label}, predicted {document.predicted}{sure}"
     yield _heading(title).rstrip()
@@ -83,7 +87,7 @@ def _document_lines(document: ExplainedDocument) -> Iterator[str]:
 
 
 def bracketed(phrase: Phrase) -> str:
-    """A parse tree as text: (a selected phrase [a phrase that is not selected])"""
+    """Plain text of an explanation: a parse tree as (a selected phrase [a phrase that is not selected])."""
     if not phrase.children:
         return one_line(phrase.words[0]) if phrase.lives else f"[{one_line(phrase.words[0])}]"
     inner = " ".join(map(bracketed, phrase.children))

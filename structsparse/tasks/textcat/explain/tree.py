@@ -1,4 +1,6 @@
-"""SVG drawings of parse trees: words on a line at the bottom; branches that are not selected are grey and dashed."""
+"""SVG drawings of parse trees in the explanation of a text classifier.
+
+The words are on a line at the bottom. Branches that are not selected are grey and dashed."""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def drawing(phrase: Phrase, scale: float) -> str:
     height = MARGIN + LEVEL * levels(phrase)
     marks: list[str] = []
     _, width = _draw(phrase, MARGIN, height, scale, marks)
-    marks.sort(key=lambda mark: not mark.startswith("<path"))  # edges are drawn first, nodes above the edges
+    marks.sort(key=lambda mark: not mark.startswith("<path"))  # draw edges first, so that nodes cover them
     width, height = width - GAP + MARGIN, height + LEVEL
     label = escape(f"Parse tree with dead phrases in brackets: {bracketed(phrase)}")
     size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
@@ -29,12 +31,14 @@ def drawing(phrase: Phrase, scale: float) -> str:
 
 
 def levels(phrase: Phrase) -> int:
-    """The largest number of edges from a phrase to one of its words."""
+    """SVG drawing of a parse tree: the largest number of edges from a phrase to one of its words."""
     return 1 + max(map(levels, phrase.children)) if phrase.children else 0
 
 
 def _draw(phrase: Phrase, left: float, floor: float, scale: float, marks: list[str]) -> tuple[float, float]:
-    """Append the SVG marks of a phrase; return the x of its middle, and the x where the next phrase begins."""
+    """SVG drawing of a parse tree: append the marks of a phrase to `marks`.
+
+    Returns the x of the middle of the phrase, and the x where the next phrase begins."""
     state = "lives" if phrase.lives else "dead"
     if not phrase.children:
         width = LETTER * max(len(phrase.words[0]), 1)
@@ -57,13 +61,13 @@ def _draw(phrase: Phrase, left: float, floor: float, scale: float, marks: list[s
 
 
 def _edge(x: float, y: float, to: float, below: float) -> str:
-    """The SVG path of an edge of a parse tree: a curve down from a node, then a straight line to the child."""
+    """SVG drawing of a parse tree: the path of an edge, a curve down from a node, then a straight line to the child."""
     bend = min(y + 26, below - 3.5)
     return f"M{x:.1f} {y + 3.5:.1f}C{x:.1f} {y + 16:.1f} {to:.1f} {y + 10:.1f} {to:.1f} {bend:.1f}V{below - 3.5:.1f}"
 
 
 def _leaf(phrase: Phrase, x: float, width: float, floor: float, scale: float) -> str:
-    """The SVG marks of a word, coloured by its weight."""
+    """SVG drawing of a parse tree: the marks of a word, coloured by the weight of the word."""
     word, state = escape(clean(phrase.words[0])), "lives" if phrase.lives else "dead"
     back = ""
     if phrase.weight:
