@@ -79,9 +79,9 @@ class Discrete(Penalty):
         A discrete penalty has no subdifferential, so this norm replaces the distance from the subdifferential."""
         return row_norms(residual(self.prox_, W, grad))
 
-    def critical(self, grad_at_zero: Tensor) -> None:
+    def critical(self, grad_at_zero: Tensor) -> Tensor | None:
         """Critical strength of the discrete penalty: None, as zero is a local optimum at any strength."""
-        return None  # noqa: RET501
+        return None
 
     @classmethod
     @torch.no_grad()
@@ -219,9 +219,9 @@ class Copied(Penalty):
         """ADMM penalty for discrete weights: norm of the smallest subgradient of loss plus penalty in each row."""
         return row_norms(past_signs(self.pulled(W, grad), W, self.strength.to(W.dtype)))
 
-    def critical(self, grad_at_zero: Tensor) -> None:
+    def critical(self, grad_at_zero: Tensor) -> Tensor | None:
         """ADMM penalty for discrete weights: no critical strength (None), as W is pulled to a centre, not to zero."""
-        return None  # noqa: RET501
+        return None
 
     def pulled(self, W: Tensor, grad: Tensor) -> Tensor:
         """ADMM penalty for discrete weights: gradient of loss plus quadratic pull, with respect to the weights W.

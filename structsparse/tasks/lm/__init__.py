@@ -1,1 +1,3 @@
-"""Log-linear n-gram language models: a weight for every word seen after a context, penalised along the context tree."""
+"""Log-linear n-gram language models, with one weight for each pair of a context and a next word.
+
+The penalties on the weights follow the context tree."""

@@ -1,11 +1,16 @@
-"""The model folder of a language model: `model.json` has the vocabulary, `weights.safetensors` the living contexts.
+"""The artifact of a language model: `model.json` has the vocabulary, `weights.safetensors` the living contexts.
 
-Contexts are stored level by level, and the children of a context side by side. The trie is therefore given by the
-number of children of each context and the word of each child. A next word is stored as its rank among the next words
-of the parent context; a word that is missing there gets a number after all ranks. Long parent contexts have few next
-words, so that ranks are small. A weight that equals the weight of the same word in the nearest context above takes one
-bit; l-infinity penalties cause many such weights. The bytes of all numbers are sorted by significance, then deflated.
-"""
+A context is the sequence of words before a next word. The trie of contexts has one node per context. The parent of a
+context is the context without the farthest word. An entry is a pair of a context and a next word, and has one weight.
+
+Contexts are stored level by level, and the children of a context side by side. So two numbers per context suffice to
+restore the trie: the number of children and the farthest word. A next word is stored as a rank among the next words of
+the parent context. A word that does not follow the parent context gets a number after all ranks. Long parent contexts
+have few next words, so that ranks are small.
+
+The entry above an entry has the same word, after the nearest shorter context that has such an entry. A weight that
+equals the weight of the entry above takes only one bit; l-infinity penalties cause many such weights. The bytes of each
+array are grouped by significance and compressed with zlib."""
 
 from __future__ import annotations
 
@@ -38,18 +43,20 @@ from structsparse.tasks.lm.predictor import LanguageModel
 from structsparse.tasks.lm.trie import Trie
 
 TENSOR_PARTS = TensorParts(index=("nodes.", "entries.rank"), labels=("entries.same",))
-KIND = "language model"  # the value of `kind` in model.json
-_MOST = np.iinfo(np.int32).max  # largest number of nodes or entries
-_READING = ("sentences", "tokens", "lower", "classes")  # without `limit`, which is for the training text alone
+KIND = "language model"  # the value of the field `kind` in model.json
+_MOST = np.iinfo(np.int32).max  # largest number of words, contexts or entries
+_READING = ("sentences", "tokens", "lower", "classes")  # the stored rules; `limit` is for training only
 
 
-# --- writing
+# --- writing the model folder
 
 
 def save(folder: Path, model: LanguageModel) -> int:
-    """Write the model folder of a language model in float32, completely or not at all; returns the bytes written."""
+    """Language-model artifact: write the model folder in float32, completely or not at all; returns the size.
+
+    The size is the number of bytes written."""
     trie, weights = model.trie, as_float32(folder, model.weights)
-    written = slice(trie.words, None)  # entries after the empty context have no word and no rank
+    written = slice(trie.words, None)  # the first V entries are all words after the empty context: no rank is stored
     same = weights[written] == weights[trie.entry_above[written]]
     code = _code_type(trie.words)
     tensors = {
@@ -75,10 +82,11 @@ def save(folder: Path, model: LanguageModel) -> int:
 
 
 def _ranks(trie: Trie) -> np.ndarray:
-    """The rank of each entry's word among the next words of the parent context.
+    """Language-model artifact: the rank of each entry's word among the next words of the parent context.
 
-    A word that is missing in the parent context gets the number of next words there plus the word's code. The first V
-    entries have no rank."""
+    A word that does not follow the parent context gets n + c. Here n is the number of next words of the parent context,
+    and c is the code of the word. The first V entries, which are the V words after the empty context, have no rank. The
+    result has the unsigned integer type `_code_type(2 * V)` and the shape [entries - V]."""
     over = trie.entry_above[trie.words :]
     above = trie.above[trie.entry_node[trie.words :]]
     first, end = trie.starts[above], trie.starts[above + 1]
@@ -87,23 +95,27 @@ def _ranks(trie: Trie) -> np.ndarray:
 
 
 def _smallest(weights: np.ndarray) -> dict[str, np.ndarray]:
-    """The tensors of float32 weights, by the smaller of two codings: deflated, or coded like tables of other models."""
+    """Language-model artifact: the tensors of float32 weights, by the smaller of two codings.
+
+    The codings are `_deflated` and the coding of weight tables in the artifacts of other tasks."""
     plain, coded = {"weights": _deflated(weights)}, encode_table("weights", weights)
     sizes = [sum(array.nbytes for array in tensors.values()) for tensors in (plain, coded)]
     return coded if sizes[1] < sizes[0] and "weights" not in coded else plain
 
 
 def _deflated(array: np.ndarray) -> np.ndarray:
-    """The bytes of an array, sorted by significance and deflated: uint8 [bytes]"""
+    """Language-model artifact: the bytes of an array, grouped by significance and deflated: uint8 [bytes]"""
     planes = np.ascontiguousarray(array).view(np.uint8).reshape(len(array), array.itemsize).T
     return np.frombuffer(zlib.compress(planes.tobytes()), np.uint8)
 
 
-# --- reading
+# --- reading the model folder
 
 
 def load(folder: Path, description: dict) -> LanguageModel:
-    """Read a language model that `save` has written; errors name the damaged file and the reason."""
+    """Read the artifact of a language model that `save` has written.
+
+    An error names the damaged file and the reason."""
     with errors_in(folder / DESCRIPTION):
         check_fields(description, _FIELDS)
         vocabulary, reading = Vocabulary(tuple(description["words"])), TextReading(**description["reading"])
@@ -122,26 +134,26 @@ def load(folder: Path, description: dict) -> LanguageModel:
 
 
 def _are_words(value: object) -> bool:
-    """Whether a field of model.json is a valid vocabulary."""
+    """Language-model artifact: whether a field of model.json is a valid vocabulary, with `</s>` as the last word."""
     if not isinstance(value, list) or not all(isinstance(word, str) and word.split() == [word] for word in value):
         return False
     try:
         "".join(value).encode()
-    except UnicodeEncodeError:  # half of a surrogate pair
+    except UnicodeEncodeError:  # a word contains half of a surrogate pair
         return False
     distinct = {*value}
     return len(distinct) == len(value) < _MOST and value[-1:] == [END] and UNKNOWN in distinct and START not in distinct
 
 
 def _is_reading(value: object) -> bool:
-    """Whether a field of model.json is a valid set of reading rules."""
+    """Language-model artifact: whether a field of model.json is a valid set of rules for reading text."""
     if not isinstance(value, dict) or {*value} != {*_READING}:
         return False
     return [type(value[name]) for name in _READING] == [str, str, bool, bool]
 
 
 def _is_size(value: object) -> bool:
-    """Whether a field of model.json is a number of contexts or entries."""
+    """Language-model artifact: whether a field of model.json is a valid number of contexts or entries."""
     return type(value) is int and 1 <= value <= _MOST
 
 
@@ -157,7 +169,9 @@ _FIELDS: Fields = COMMON_FIELDS | {
 
 
 def _trie(description: dict, tensors: dict) -> Trie:
-    """Read the trie of a language model from tensors, which are checked and removed from `tensors`."""
+    """Language-model artifact: read the trie of contexts from tensors.
+
+    The tensors are checked and removed from the dictionary `tensors`."""
     words, nodes, entries = len(description["words"]), description["nodes"], description["entries"]
     code = _code_type(words)
     children = _inflated(tensors, "nodes.children", code, nodes).astype(np.int64)
@@ -183,7 +197,10 @@ def _trie(description: dict, tensors: dict) -> Trie:
 
 
 def _rank_words_(trie: Trie, ranks: np.ndarray) -> None:
-    """Set the words of the trie's entries from their ranks in the parent context, level by level, in place."""
+    """Language-model artifact: fill `trie.entry_word` with the words that `ranks` stand for.
+
+    ranks [entries - V] are ranks among the next words of the parent context, as `_ranks` makes them. The trie is
+    processed level by level, because the next words of the parent context must be known first."""
     entry_node, words = trie.entry_node, trie.entry_word
     begin, end = 1, int(trie.children[1])
     while begin < end:
@@ -196,7 +213,9 @@ def _rank_words_(trie: Trie, ranks: np.ndarray) -> None:
 
 
 def _weights(trie: Trie, tensors: dict) -> np.ndarray:
-    """Read the weights of a language model from tensors, which are removed from `tensors`: float32 [entries]"""
+    """Language-model artifact: read the weights of the entries from tensors: float32 [entries]
+
+    The tensors are removed from the dictionary `tensors`."""
     written = trie.entries - trie.words
     bits = _inflated(tensors, "entries.same", np.uint8, -(-written // 8))
     same = np.append(np.zeros(trie.words, bool), np.unpackbits(bits, count=written).astype(bool))
@@ -209,7 +228,10 @@ def _weights(trie: Trie, tensors: dict) -> np.ndarray:
 
 
 def _check_words(name: str, codes: np.ndarray, owner: np.ndarray, end: int) -> None:
-    """Refuse codes of words that are not below `end` or do not ascend within each owner (context)."""
+    """Language-model artifact: refuse word codes of a damaged file.
+
+    Codes must lie below `end` and ascend within each owner. owner [codes] is the context, or the parent context, to
+    which each code belongs."""
     if len(codes) and not 0 <= codes.min() <= codes.max() < end:
         raise UserError(f"{name} holds {codes.max()}, expected 0 to {end - 1}, the code of a word")
     if ((codes[1:] <= codes[:-1]) & (owner[1:] == owner[:-1])).any():
@@ -217,12 +239,14 @@ def _check_words(name: str, codes: np.ndarray, owner: np.ndarray, end: int) -> N
 
 
 def _code_type(words: int) -> np.dtype:
-    """The smallest integer type for the codes of a vocabulary of this many words and of `<s>`."""
+    """Language-model artifact: the smallest integer type for the word codes of a vocabulary and the code of `<s>`."""
     return np.min_scalar_type(words + 1)
 
 
 def _inflated(tensors: dict, name: str, kind, size: int) -> np.ndarray:
-    """Inflate a tensor of `size` numbers that `_deflated` has packed, and remove it from `tensors`."""
+    """Language-model artifact: decompress a tensor of `size` numbers of type `kind` that `_deflated` has compressed.
+
+    The tensor is removed from the dictionary `tensors`."""
     packed, kind = take_bytes(tensors, name), np.dtype(kind)
     inflater, expected = zlib.decompressobj(), size * kind.itemsize
     try:

@@ -1,7 +1,6 @@
-"""The subcommands of `structsparse` for language models: predict, evaluate, next, sample, export.
+"""Subcommands of `structsparse` for language models: predict, evaluate, next, sample and export.
 
-Modules that take long to import are imported when a subcommand runs.
-"""
+Modules that take long to import are imported when a subcommand runs."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def predict(options: argparse.Namespace, model: LanguageModel) -> None:
-    """`structsparse predict`: the log-probability of every word of a text."""
+    """Subcommand `structsparse predict` of language models: write the log-probability of every word of a text."""
     with write_output(options) as output:
         for coded, text in model.stream(source(options)):
             output.write(_scored_lines(model, coded, text).encode())
@@ -35,7 +34,10 @@ def predict(options: argparse.Namespace, model: LanguageModel) -> None:
 
 
 def _scored_lines(model: LanguageModel, coded: ProvisionalText, text: EncodedText) -> str:
-    """A line for every word and sentence end with its log-probability, an empty line after every sentence."""
+    """Language-model subcommand `predict`: the output lines of the sentences of a text.
+
+    Each word and each sentence end has a line with its log-probability; a third column marks unknown words. An empty
+    line follows every sentence."""
     from structsparse.corpora.text_reading import END, UNKNOWN
 
     lines = []
@@ -47,8 +49,8 @@ def _scored_lines(model: LanguageModel, coded: ProvisionalText, text: EncodedTex
 
 
 def evaluate(options: argparse.Namespace, model: LanguageModel) -> None:
-    """`structsparse evaluate`: the perplexity of a text file."""
-    model.log_probabilities(model.encode([[]]))  # the first call fills the caches
+    """Subcommand `structsparse evaluate` of language models: print the perplexity of a text file."""
+    model.log_probabilities(model.encode([[]]))  # compiles functions and fills caches before the clock starts
     begin = time.perf_counter()
     figures = model.evaluate(options.file)
     figures["tokens_per_second"] = figures["tokens"] / (time.perf_counter() - begin)
@@ -56,7 +58,7 @@ def evaluate(options: argparse.Namespace, model: LanguageModel) -> None:
 
 
 def _table(figures: dict) -> str:
-    """The perplexities and sizes of a text as a table for the console."""
+    """Language-model subcommand `evaluate`: the perplexities and sizes of a text as a table for the console."""
     from structsparse.corpora.text_reading import UNKNOWN
 
     known, open_ = f"{figures['perplexity']:12,.2f}", f"{figures['perplexity_open']:12,.2f}"
@@ -68,7 +70,9 @@ perplexity_open {open_}   over all, {figures["unknown"]:,} unknown words counted
 
 
 def next(options: argparse.Namespace, model: LanguageModel) -> None:
-    """`structsparse next`: the most probable next words after a context, with the summands of their scores."""
+    """Subcommand `structsparse next` of language models: print the most probable next words after a context.
+
+    Each word comes with the summands of its score."""
     from structsparse.corpora.text_reading import UNKNOWN
 
     unknown = model.unknown_words(options.context)
@@ -79,19 +83,19 @@ def next(options: argparse.Namespace, model: LanguageModel) -> None:
 
 
 def _reasons(word: NextWord) -> str:
-    """The summand of each context in the score of a next word, as a string."""
+    """Language-model subcommand `next`: the summand of each context in the score of a next word, as a string."""
     parts = (f"{' '.join(part.context) or '(any)'} -> {part.weight:+.2f}" for part in word.parts)
     return ", ".join(parts)
 
 
 def sample(options: argparse.Namespace, model: LanguageModel) -> None:
-    """`structsparse sample`: random sentences drawn from a language model."""
+    """Subcommand `structsparse sample` of language models: print random sentences drawn from the model."""
     for sentence in model.sample(options.count, options.seed, options.temperature, options.start):
         print(" ".join(sentence))
 
 
 def export(options: argparse.Namespace, model: LanguageModel) -> None:
-    """`structsparse export`: the living contexts of a language model as a text file (tsv or arpa)."""
+    """Subcommand `structsparse export` of language models: write the living contexts as text (tsv or arpa)."""
     from structsparse.tasks.lm.export import FORMATS
 
     with write_output(options) as output:

@@ -1,4 +1,6 @@
-"""The context tree of a text: a trie of all suffixes of the words before each word, or the collapsed tree."""
+"""The context tree of a text: a trie of all suffixes of the words before each target, or the collapsed tree.
+
+A target is a word to predict. The collapsed tree has one node for each chain of contexts with the same targets."""
 
 from __future__ import annotations
 
@@ -12,53 +14,59 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.text import EncodedText, Vocabulary
 from structsparse.kernels.features import suffixes as kernels
 
-_MOST = np.iinfo(np.int32).max
-_NODES = ("above", "word", "depth", "chain", "count")
-_ENTRIES = ("entry_node", "entry_word", "entry_above", "entry_count")
+_MOST = np.iinfo(np.int32).max  # largest number of entries
+_NODES = ("above", "word", "depth", "chain", "count")  # fields of ContextTree with one element per node
+_ENTRIES = ("entry_node", "entry_word", "entry_above", "entry_count")  # fields with one element per entry
 
 
 class Places(NamedTuple):
-    """The nodes and entries of a context tree that belong to the targets (words to predict) of a text."""
+    """The places of the targets (words to predict) of a text in a context tree: one node and one entry per target."""
 
     node: np.ndarray  # int32 [targets], the longest known context of each target
-    entry: np.ndarray  # int32 [targets], the deepest entry (context, target) of each target
+    entry: np.ndarray  # int32 [targets], the entry of the target word in the longest context that has one
 
     def take(self, targets: np.ndarray) -> Places:
-        """The nodes and entries of a subset of the targets, given as numbers or as a mask."""
+        """The places in the context tree of a subset of the targets; `targets` are indices or a mask."""
         return Places(self.node[targets], self.entry[targets])
 
 
 @dataclass(frozen=True)
 class ContextTree:
-    """The tree of contexts of a text (the last 0 .. order - 1 words before each target) with the next words of each.
+    """The context tree of a text: the contexts of all targets, and the next words of each context.
 
-    Nodes are contexts, parents before children; node 0 is the empty context. Entries are the (context, next word) pairs
-    of the training text, sorted by (node, word), parents before children. Entries 0 .. V - 1 are all words after the
-    empty context, unseen words included. In a collapsed tree, one node stands for a chain of contexts with the same
-    targets: the node's depth is the length of the longest context of the chain, and the node's word is the farthest
-    word of the shortest context. Node 0 is never part of a longer chain, because it has entries of unseen words."""
+    A target is a word to predict. The contexts of a target are the last 0 .. order - 1 words before the target. Nodes
+    are contexts, and parents come before children. Node 0 is the empty context. Entries are the (context, next word)
+    pairs of the training text, sorted by node, then by word. Parent entries come before child entries. The first V
+    entries are all V words after the empty context, unseen words included.
 
-    words: int  # V; code V is <s>, which occurs in contexts only
-    order: int
-    collapsed: bool
+    In a collapsed tree, one node stands for a chain of contexts with the same targets. The depth of the node is the
+    length of the longest context of the chain. The word of the node is the farthest word of the shortest context. Node
+    0 never joins a chain, because node 0 has entries of unseen words."""
+
+    words: int  # V, the number of words that can be predicted; code V is <s>, which occurs in contexts only
+    order: int  # contexts have fewer words than this
+    collapsed: bool  # whether a node may stand for a chain of contexts; False: the tree is a trie
     above: np.ndarray  # int32 [nodes], parent: the context without the farthest word; -1 for node 0
-    word: np.ndarray  # int32 [nodes], farthest word of the context; -1 for node 0
+    word: np.ndarray  # int32 [nodes], code of the farthest word of the context; -1 for node 0
     depth: np.ndarray  # int32 [nodes], number of words of the longest context of the node
     chain: np.ndarray  # int32 [nodes], number of contexts of the trie that the node stands for
-    count: np.ndarray  # int32 [nodes], number of targets in this context
-    ends: np.ndarray  # int32 [nodes], number of targets whose longest context is this node
+    count: np.ndarray  # int32 [nodes], number of training targets after this context
+    ends: np.ndarray  # int32 [nodes], number of targets whose longest known context is this node
     entry_node: np.ndarray  # int32 [entries], the context of each entry
-    entry_word: np.ndarray  # int32 [entries], the next word of each entry
+    entry_word: np.ndarray  # int32 [entries], the code of the next word of each entry
     entry_above: np.ndarray  # int32 [entries], entry of the same word after the parent context; -1 for the first V
     entry_count: np.ndarray  # int32 [entries], occurrences in training
     entry_ends: np.ndarray  # int32 [entries], number of targets whose deepest entry is this entry
-    node_levels: np.ndarray  # int64 [order + 1], offsets of the levels of nodes; parents lie in earlier levels
-    entry_levels: np.ndarray  # int64 [order + 1], offsets of the levels of entries
+    node_levels: np.ndarray  # int64 [order + 1], first node of each level; parents lie in earlier levels
+    entry_levels: np.ndarray  # int64 [order + 1], first entry of each level
     vocabulary: Vocabulary | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def build(cls, text: EncodedText, order: int, collapse: bool = False) -> ContextTree:
-        """Build the context trie of a text; `collapse` joins a context to its parent if both have the same targets."""
+        """Build the context tree of a text.
+
+        If `collapse` is set, a context joins the parent context when both have the same targets. Otherwise the tree is
+        a trie."""
         return _build(text, order, collapse)
 
     @property
@@ -68,31 +76,35 @@ class ContextTree:
 
     @property
     def entries(self) -> int:
-        """The number of entries, which are pairs of a context and a next word."""
+        """The number of entries of the context tree, which are pairs of a context and a next word."""
         return len(self.entry_node)
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Offsets of entries by node, int32 [nodes + 1]: the entries of node n are starts[n] : starts[n + 1]"""
+        """Context tree of a text: the first entry of each node, int32 [nodes + 1].
+
+        The entries of node n are starts[n] : starts[n + 1]."""
         return kernels.offsets(self.entry_node, self.nodes)
 
     @cached_property
     def children(self) -> np.ndarray:
-        """Offsets of child nodes in a trie, int32 [nodes + 1]: children of node n are children[n] : children[n + 1]"""
+        """Context tree of a text: the first child of each node, int32 [nodes + 1]; the tree must be a trie.
+
+        The children of node n are children[n] : children[n + 1]."""
         return kernels.offsets(self.above, self.nodes)
 
     @property
     def entry_depth(self) -> np.ndarray:
-        """The number of words of the longest context of each entry: int32 [entries]"""
+        """Context tree of a text: the number of words of the longest context of each entry: int32 [entries]"""
         return self.depth[self.entry_node]
 
     @property
     def entry_chain(self) -> np.ndarray:
-        """The number of entries of the trie that each entry stands for: int32 [entries]"""
+        """Context tree of a text: the number of trie entries that each entry stands for: int32 [entries]"""
         return self.chain[self.entry_node]
 
     def up_to(self, order: int) -> ContextTree:
-        """The part of the context trie with the contexts of a lower order."""
+        """The part of the context tree that has the contexts of a lower order; the tree must be a trie."""
         self._require_trie("cut to a lower order")
         if not 1 <= order <= self.order:
             raise UserError(f"a trie of order {self.order} has no part of order {order}, expected 1 to {self.order}")
@@ -105,7 +117,9 @@ class ContextTree:
         )
 
     def locate(self, text: EncodedText) -> Places:
-        """The longest known context of each target of a text, and the deepest entry of each target in the trie."""
+        """Find the targets of a text in the context tree, which must be a trie.
+
+        For each target, the result has the longest known context and the deepest entry of the target word."""
         self._require_trie("searched")
         if len(text.vocabulary) != self.words:
             raise UserError(
@@ -120,7 +134,9 @@ class ContextTree:
         return places
 
     def collapse(self) -> tuple[ContextTree, np.ndarray]:
-        """The collapsed tree of the context trie, and the collapsed entry of each trie entry: int32 [entries]"""
+        """Collapse the context tree, which must be a trie; returns the collapsed tree and an array int32 [entries].
+
+        The array holds, for each entry of the trie, the number of the entry in the collapsed tree."""
         self._require_trie("collapsed")
         node_of, entry_of = np.empty(self.nodes, np.int32), np.empty(self.entries, np.int32)
         depth, chain = np.empty(self.nodes, np.int32), np.empty(self.nodes, np.int32)
@@ -144,17 +160,18 @@ class ContextTree:
         return tree, entry_of
 
     def tops(self) -> np.ndarray:
-        """The number of words of the shortest context in the chain that each node belongs to: int32 [nodes]
+        """Context tree of a text: the length of the shortest context in the chain of each node: int32 [nodes]
 
-        In a trie, a chain is a sequence of nodes that a collapsed tree would join."""
+        In a trie, a chain is a sequence of nodes that would become one node of the collapsed tree."""
         tops = self.depth + np.int32(1) - self.chain
         return tops if self.collapsed else kernels.tops(self.above, self.count, tops)
 
     def prune(self, alive: np.ndarray) -> tuple[ContextTree, np.ndarray]:
-        """The context trie of the living entries, and the old numbers of these entries: int64
+        """Remove dead entries from the context tree, which must be a trie; returns the pruned trie and an array int64.
 
-        The first V entries stay, and every node above a living entry stays. `entry_above` becomes the nearest living
-        entry above, so that sums of weights along paths do not change if dead entries have weight zero."""
+        The array holds the number in the full trie of each entry of the pruned trie. alive [entries] marks the living
+        entries. The first V entries stay, and every node above a living entry stays. `entry_above` becomes the nearest
+        remaining entry above. So sums of weights along paths do not change if dead entries have weight zero."""
         alive = np.array(alive, bool)
         if alive.shape != (self.entries,):
             raise UserError(f"alive has shape {alive.shape}, expected one value for each of {self.entries:,} entries")
@@ -175,13 +192,13 @@ class ContextTree:
         return self._with(nodes, entries, **levels), rows
 
     def restrict(self, places: Places) -> tuple[ContextTree, np.ndarray]:
-        """The subtree for a subset of the targets, and for each entry of the subtree the entry of the full tree: int64
+        """The part of the context tree for a subset of the targets; also returns an array int64 [entries of the part].
 
-        The subtree has all nodes on the paths to the contexts of the subset, with all entries of these nodes. Counts
-        are those of the full tree; `ends` and `entry_ends` count the subset alone. The cost depends only on the size
-        of the subtree."""
+        The array holds the number in the full tree of each entry of the part. The part has all nodes on the paths to
+        the contexts of the subset, with all entries of these nodes. `count` and `entry_count` are the counts of the
+        full tree; `ends` and `entry_ends` count only the subset. The cost depends only on the size of the part."""
         touched = self._paths(places.node)
-        parent = np.searchsorted(touched, self.above[touched]).astype(np.int32)  # node 0: unused
+        parent = np.searchsorted(touched, self.above[touched]).astype(np.int32)  # the value for node 0 is not used
         begins = np.zeros(len(touched) + 1, np.int64)
         np.cumsum(self.starts[touched + 1] - self.starts[touched], out=begins[1:])
         rows = np.empty(begins[-1], np.int64)
@@ -204,7 +221,9 @@ class ContextTree:
         return tree, rows
 
     def context(self, node: int) -> str:
-        """A context as a string of words in text order; "..." stands for further words of a chain of contexts."""
+        """The context of a node of the context tree, as a string of words in text order.
+
+        In a collapsed tree, "..." stands for the further words of a chain of contexts."""
         parts = []
         while node > 0:
             word = int(self.word[node])
@@ -214,7 +233,7 @@ class ContextTree:
         return " ".join(parts)
 
     def _paths(self, nodes: np.ndarray) -> np.ndarray:
-        """Some nodes of the context tree and all ancestors of these nodes, ascending: int64"""
+        """Context tree of a text: some nodes and all ancestors of these nodes, ascending: int64"""
         levels = [np.zeros(1, np.int64)]
         while len(nodes):
             nodes = np.unique(nodes).astype(np.int64)
@@ -223,25 +242,27 @@ class ContextTree:
         return np.unique(np.concatenate(levels))
 
     def _with(self, nodes: dict, entries: dict, **rest) -> ContextTree:
-        """A copy of the context tree with other nodes and entries; `ends` and `entry_ends` are computed anew."""
+        """A copy of the context tree with other nodes and entries; `ends` and `entry_ends` follow from the counts."""
         ends = kernels.left_over(nodes["count"], nodes["above"])
         entry_ends = kernels.left_over(entries["entry_count"], entries["entry_above"])
         return replace(self, **nodes, **entries, ends=ends, entry_ends=entry_ends, **rest)
 
     def _require_trie(self, action: str) -> None:
-        """Refuse an action that needs a trie if the context tree is collapsed."""
+        """Refuse an action that a collapsed context tree does not support; `action` is for the error message."""
         if self.collapsed:
             raise UserError(f"only a trie of contexts can be {action}, this one is collapsed")
 
 
 def _first_places(numbers: np.ndarray, count: int) -> np.ndarray:
-    """The first position of each number 0 .. count - 1 in `numbers`, where first positions ascend: int64"""
+    """Context tree of a text: the position where each number 0 .. count - 1 first occurs in `numbers`: int64 [count]
+
+    The numbers must appear for the first time in ascending order."""
     running = np.maximum.accumulate(numbers)
     return np.flatnonzero(np.diff(running, prepend=-1)) if count else np.empty(0, np.int64)
 
 
 def _build(text: EncodedText, order: int, collapse: bool) -> ContextTree:
-    """Build the context tree of a text level by level."""
+    """Build the context tree of a text level by level; the contexts of level k have k words."""
     V, codes, tokens = len(text.vocabulary), text.codes, len(text.targets)
     if order < 1:
         raise UserError(f"model.order is {order}, expected at least 1 (no context)")
@@ -278,21 +299,27 @@ def _build(text: EncodedText, order: int, collapse: bool) -> ContextTree:
 
 
 class _LevelBuilder(NamedTuple):
-    """Builder of a context tree level by level; it groups the targets of the text by context."""
+    """Builder of one level of a context tree after the other; it groups the targets of the text by context."""
 
-    codes: np.ndarray  # int32 [positions], the text
-    V: int  # size of the vocabulary
-    order: int
-    collapse: bool
-    by_code: np.ndarray  # int32 [positions], the positions sorted by code
-    group: np.ndarray  # int32 [positions], group of each target: targets with the same last k - 1 words
+    codes: np.ndarray  # int32 [positions], word codes of the text
+    V: int  # size of the vocabulary, and the code of <s>
+    order: int  # contexts have fewer words than this
+    collapse: bool  # whether a context joins the parent context if both have the same targets
+    by_code: np.ndarray  # int32 [positions], the positions of the text sorted by word code
+    group: np.ndarray  # int32 [positions], group of each target, -1 for none; a group shares the last k - 1 words
     entry: np.ndarray  # int32 [positions], the deepest entry of each target so far
 
     def level(self, k: int, sizes: np.ndarray, node_of: np.ndarray, first_node: int, first_entry: int):
-        """Build the level of the context tree with the contexts of k words.
+        """Build the level of the context tree that has the contexts of k words.
 
-        Returns the new nodes [5, nodes], the nodes to which contexts were joined by collapsing, and the new entries
-        [4, entries]. Also returns the sizes and nodes of the groups of targets that have longer contexts."""
+        A group is the set of targets with the same last k - 1 words. sizes [groups] and node_of [groups] are the number
+        of targets and the node of each group. `first_node` and `first_entry` are the numbers of the first new node and
+        entry.
+
+        Returns five arrays. The first has the new nodes, [5, nodes]: parent, word, depth, chain length and count. The
+        second has the nodes that longer contexts joined by collapsing, one element per joined context. The third has
+        the new entries, [4, entries]: node, word, entry above and count. The last two are `sizes` and `node_of` for the
+        groups of the next level."""
         codes, group = self.codes, self.group
         members = int(sizes.sum())
         slots, owner, places = (np.empty(members + extra, np.int32) for extra in (0, 0, 1))
@@ -317,7 +344,9 @@ class _LevelBuilder(NamedTuple):
 
 
 def _joined_rows(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """Concatenate arrays [rows, columns] row by row; `parts` is emptied to save memory."""
+    """Context tree of a text: concatenate the arrays [rows, columns] of all levels; returns a list of rows.
+
+    `parts`, the list of these arrays, is emptied to save memory."""
     rows = [np.concatenate([part[row] for part in parts]) for row in range(len(parts[0]))]
     parts.clear()
     return rows

@@ -1,4 +1,6 @@
-"""The data of a language model: texts, context tries of the training text, and batches of targets."""
+"""The data of a language model: train, dev and test texts, tries of the training contexts, and batches of targets.
+
+A target is a word to predict."""
 
 from __future__ import annotations
 
@@ -15,59 +17,64 @@ from structsparse.corpora.text import EncodedText
 from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.training.batches import Progress
 
-TRAIN = "train"
+TRAIN = "train"  # name of the part of a corpus whose targets are trained on
 
 
 @dataclass(frozen=True)
 class LanguageData:
-    """Train, dev and test texts in one vocabulary, and the context tries of the training text."""
+    """The data of a language model: train, dev and test texts in one vocabulary, and tries of the training contexts."""
 
     texts: TextSplits
     tries: dict[int, ContextTree] = field(default_factory=dict, repr=False)  # by order, built on first use
-    truth: tuple[str, ...] = ()
-    metric: str = "perplexity"
+    truth: tuple[str, ...] = ()  # names of planted groups: always none, because no text corpus is planted
+    metric: str = "perplexity"  # dev score by which models are compared
 
     @property
     def name(self) -> str:
-        """The name of the text corpus."""
+        """The name of the text corpus in a language model's data."""
         return self.texts.name
 
     @property
     def items(self) -> int:
-        """The number of training targets (words to predict)."""
+        """The number of training targets (words to predict) in a language model's data."""
         return len(self.texts.train.targets)
 
     def describe(self) -> list[str]:
-        """Lines about the text corpus for the console."""
+        """Console lines on a language model's data: sizes of the texts and of the vocabulary."""
         return self.texts.describe()
 
     def trie(self, order: int) -> ContextTree:
-        """The context trie of the training text, built on first use."""
+        """Language model's data: the trie of the contexts of the training text for an order, built on first use."""
         if order not in self.tries:
             self.tries[order] = ContextTree.build(self.texts.train, order)
         return self.tries[order]
 
     def batches(self, part: str, size: int | None, **sharing) -> TargetBatches:
-        """Batches of the targets of a part; dev and test, which are only evaluated, are one batch each."""
+        """Language model's data: batches of `size` targets of a part; None: one batch of all targets.
+
+        Dev and test are only evaluated, and are always one batch each."""
         return TargetBatches(part, self.texts.parts[part], size if part == TRAIN else None, **sharing)
 
     def whole(self, part: str) -> TargetBatches:
-        """All targets of a part as one batch."""
+        """Language model's data: all targets of a part (train, dev or test) as one batch."""
         return self.batches(part, None)
 
 
 @dataclass
 class TargetBatch:
-    """A batch of targets (words to predict) of a text."""
+    """A batch of targets (words to predict) from a language model's data."""
 
-    part: str
-    chosen: np.ndarray | None  # int64 [targets], numbers of the targets; None: all targets of the text
-    items: int  # number of targets
-    sentences: Tensor = field(default_factory=lambda: torch.arange(0))  # unused: error messages name no sentence
+    part: str  # name of the text: train, dev or test
+    chosen: np.ndarray | None  # int64 [targets], indices of the targets in the text; None: all targets
+    items: int  # number of targets in the batch
+    sentences: Tensor = field(default_factory=lambda: torch.arange(0))  # sentence numbers for error messages: none
 
 
 class TargetBatches(Progress):
-    """Batches of targets (words to predict) in an order that depends on seed and epoch alone; iteration can resume."""
+    """Data loader of batches of targets (words to predict) from a language model's data.
+
+    The order of the targets depends only on the seed and the epoch. A run that was stopped within an epoch continues
+    with the next batch."""
 
     def __init__(
         self,
@@ -89,9 +96,11 @@ class TargetBatches(Progress):
         super().__init__()
 
     def __len__(self) -> int:
+        """The number of batches of targets in an epoch."""
         return -(-self.count // self.size)
 
     def __iter__(self) -> Iterator[TargetBatch]:
+        """The remaining batches of targets of the current epoch; after a complete epoch, all batches again."""
         if self.done >= len(self):
             self.done = 0
         order = None
@@ -104,7 +113,7 @@ class TargetBatches(Progress):
             yield TargetBatch(self.part, chosen, self.count if chosen is None else len(chosen))
 
     def _order(self) -> np.ndarray:
-        """The order of the targets in the current epoch: int64 [targets]"""
+        """Language model's data: the order of the targets in the current epoch: int64 [targets]"""
         if not self.shuffle:
             return np.arange(self.count)
         return np.random.default_rng([self.seed, self.epoch]).permutation(self.count)

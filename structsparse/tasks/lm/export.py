@@ -1,10 +1,12 @@
 """Export of a language model as text: a table of the living contexts, or the ARPA format of other toolkits.
 
-A log-linear model is not a back-off model, but the ARPA file has exactly the same probabilities. Where a word w has no
-weight in a context h, the score of w is the score in the parent context h'. Therefore
-p(w | h) = p(w | h') Z(h') / Z(h), and the back-off weight of h is Z(h') / Z(h). All other words are in the file with a
-probability.
-"""
+A log-linear model is not a back-off model, but the ARPA file has exactly the same probabilities. Let h be a context, h'
+the parent context, and Z(h) the sum of exp(score) over all words after h. Where a word w has no weight in h, the score
+of w is the score in h'. Therefore
+
+    p(w | h) = p(w | h') Z(h') / Z(h),
+
+and the back-off weight of h is Z(h') / Z(h). The file lists the probability of every word that has a weight in h."""
 
 from __future__ import annotations
 
@@ -17,15 +19,15 @@ import numpy as np
 from structsparse.tasks.lm.predictor import LanguageModel
 from structsparse.tasks.lm.trie import Trie
 
-_ROWS = 1 << 15  # number of lines made at once
-_NEVER = "-99"  # log-probability of `<s>`, which is never predicted, in the ARPA format
+_ROWS = 1 << 15  # number of lines that are made and yielded at once
+_NEVER = "-99"  # log10 probability of `<s>` in the ARPA format; `<s>` is never predicted
 
 
 def tsv(model: LanguageModel) -> Iterator[str]:
-    """Lines of a tab-separated table of a language model, one line for every nonzero weight.
+    """Language-model export: lines of a tab-separated table, one line for every nonzero weight.
 
-    Columns: the context, the next word, the summand of the context in the word's score, the word's probability and, if
-    the model has counts, the occurrences in training."""
+    The columns are the context, the next word, the summand of the context in the word's score, and the word's
+    probability. If the model has training counts, the last column is the number of occurrences in training."""
     trie, name = model.trie, model.vocabulary.name
     yield "\t".join(["context", "word", "weight", "probability", *([] if trie.counts is None else ["count"])]) + "\n"
     living = np.flatnonzero(model.weights)
@@ -44,7 +46,7 @@ def tsv(model: LanguageModel) -> Iterator[str]:
 
 
 def arpa(model: LanguageModel) -> Iterator[str]:
-    """Lines of an ARPA file of a language model: log10 probabilities and back-off weights, shorter n-grams first.
+    """Language-model export: lines of an ARPA file, with log10 probabilities and back-off weights, short n-grams first.
 
     Besides the n-grams with a weight, the format requires the contexts of these n-grams and all prefixes."""
     grams = _grams(model.trie)
@@ -61,18 +63,21 @@ FORMATS: dict[str, Callable[[LanguageModel], Iterator[str]]] = {"arpa": arpa, "t
 
 @dataclass(frozen=True)
 class _Grams:
-    """The n-grams of one length in an ARPA file, in ascending order."""
+    """Language-model export: the n-grams of one length in an ARPA file, in ascending order."""
 
-    prefix: np.ndarray  # int64 [n-grams], number of the shorter n-gram of all words but the last
-    last: np.ndarray  # int64 [n-grams], the last word
-    node: np.ndarray  # int64 [n-grams], the context of the trie with the words of the n-gram, -1 for none
+    prefix: np.ndarray  # int64 [n-grams], index of the n-gram of all words but the last; -1 for one word
+    last: np.ndarray  # int64 [n-grams], the code of the last word
+    node: np.ndarray  # int64 [n-grams], the trie node of the context with the same words; -1 for none
 
 
 def _grams(trie: Trie) -> list[_Grams]:
-    """The n-grams of 1, 2, ... words for an ARPA file: those of entries and of contexts, and all prefixes."""
+    """Language-model export: the n-grams of an ARPA file, one `_Grams` for each length 1, 2, ... in words.
+
+    The n-grams are the contexts, the contexts followed by a next word that has an entry, and all prefixes of both."""
     base = trie.words + 1
-    deep, at = np.arange(1, trie.nodes), np.arange(1, trie.nodes)  # contexts with more words; the node of the next word
-    number = np.full(trie.nodes, -1)  # the n-gram of the words of each context that have been read so far
+    # deep: contexts with unread words; at: for each of these contexts, the node whose `word` is the next unread word
+    deep, at = np.arange(1, trie.nodes), np.arange(1, trie.nodes)
+    number = np.full(trie.nodes, -1)  # by context: index of the n-gram of the words read so far
     levels = [_Grams(np.full(base, -1), np.arange(base), np.full(base, -1))]
     entry_node, depth = trie.entry_node, trie.depth
     number[deep], at = trie.word[deep], trie.above[at]
@@ -94,10 +99,10 @@ def _grams(trie: Trie) -> list[_Grams]:
 
 
 def _arpa_lines(model: LanguageModel, grams: list[_Grams], length: int, rows: slice) -> Iterator[str]:
-    """Lines of an ARPA file for a slice of the n-grams of one length."""
+    """Language-model export: lines of an ARPA file for a slice of the n-grams of one length."""
     trie, level = model.trie, grams[length - 1]
     codes = np.empty((len(level.last[rows]), length + 1), np.int32)
-    codes[:, 0] = trie.words + 1  # code of no word, at which contexts end
+    codes[:, 0] = trie.words + 1  # the code of no word, so that contexts do not extend into the previous row
     number = np.arange(len(level.last))[rows]
     for k in range(length, 0, -1):
         codes[:, k], number = grams[k - 1].last[number], grams[k - 1].prefix[number]
@@ -112,6 +117,9 @@ def _arpa_lines(model: LanguageModel, grams: list[_Grams], length: int, rows: sl
 
 
 def _locate_last(trie: Trie, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The deepest context and entry of the last word of every n-gram: codes [n-grams, words]"""
+    """Language-model export: the longest known context and the deepest entry of the last word of every n-gram.
+
+    codes [n-grams, words + 1] are the word codes of the n-grams. The code in the first column is the code of no
+    word."""
     node, entry = trie.locate_codes(codes.ravel(), np.arange(1, len(codes) + 1) * codes.shape[1] - 1)
-    return node, np.where(codes[:, -1] == trie.words, 0, entry)  # `<s>` has no entry
+    return node, np.where(codes[:, -1] == trie.words, 0, entry)  # `<s>` has no entry; 0 is a placeholder

@@ -1,4 +1,4 @@
-"""Groups of a language model's weights: for each word, tree-structured groups along the context tree."""
+"""Groups of the weights of a language model: for each word, nested groups along the context tree."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from structsparse.tasks.lm.contexts import ContextTree
 
 @dataclass(frozen=True, eq=False)
 class ContextLayout(TableLayout):
-    """Layout of a language model's weight vector: one weight for each entry (context, next word) of a context tree."""
+    """Layout of the weight vector for groups of language-model weights: one weight per context-tree entry.
+
+    An entry is a pair of a context and a next word."""
 
     kind = "contexts"
 
-    tree: ContextTree
+    tree: ContextTree  # the contexts and next words of the weights
 
     def chain_lengths(self) -> torch.Tensor | None:
-        """The number of entries of the full trie that each entry of a collapsed tree stands for: float64 [entries]."""
+        """Groups of language-model weights: the number of trie entries that each entry stands for: float64 [entries]
+
+        In a collapsed tree, an entry stands for a chain of entries. None if the tree is not collapsed."""
         return torch.from_numpy(self.tree.entry_chain).double() if self.tree.collapsed else None
 
 
@@ -30,9 +34,11 @@ class ContextLayout(TableLayout):
 def by_suffix(
     shape: Sequence[int], layout: ContextLayout, weights: str | torch.Tensor = "one", parameter: str = ""
 ) -> Forest:
-    """Forest of nested groups, a tree for each word: a group is (context, word) and the word in all longer contexts.
+    """Make nested groups of language-model weights: a forest with one tree for each next word.
 
-    An entry of a collapsed tree stands for a chain of equal weights and is counted once for each weight."""
+    A group consists of a pair (context, word) and all pairs of the same word with a longer context that ends in this
+    context. An entry of a collapsed tree stands for a chain of equal weights. The penalty counts each of these
+    weights."""
     tree = layout.tree
     if tuple(shape) != (tree.entries,):
         raise UserError(
@@ -45,15 +51,19 @@ def by_suffix(
 
 
 class EntryNames(Sequence):
-    """The names of context-tree entries as `the chief -> executive` (context and next word), spelt on demand."""
+    """Names for the groups of language-model weights, such as `the chief -> executive` (context and next word).
+
+    There is one name for each entry of the context tree. A name is made only when the name is read."""
 
     def __init__(self, tree: ContextTree):
         self.tree = tree
 
     def __len__(self) -> int:
+        """The number of groups of language-model weights, which is the number of entries."""
         return self.tree.entries
 
     def __getitem__(self, entry):
+        """The name of one group of language-model weights, or a list of names for a slice."""
         if isinstance(entry, slice):
             return [self[i] for i in range(*entry.indices(len(self)))]
         tree, entry = self.tree, range(len(self))[entry]

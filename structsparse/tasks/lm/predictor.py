@@ -1,4 +1,4 @@
-"""Trained language models for use: log-probabilities of texts, next words with reasons, and random sentences.
+"""Predictor of a trained language model: log-probabilities of texts, next words with reasons, and random sentences.
 
 This module does not import modules for training."""
 
@@ -25,56 +25,58 @@ from structsparse.tasks.lm.trie import Trie
 if TYPE_CHECKING:
     from structsparse.tasks.lm.contexts import ContextTree
 
-_EXPECTED = "a language model reads texts (str) or sentences (lists of words)"
-LONGEST = 1000  # words of a random sentence at most: some models never predict a sentence end
+_EXPECTED = "a language model reads texts (str) or sentences (lists of words)"  # beginning of error messages
+LONGEST = 1000  # most words of a random sentence; needed because some models never predict a sentence end
 Texts = str | os.PathLike | Iterable[str | Sequence[str]]  # a text, a file, or several texts or sentences of words
 
 
 class ScoredWord(NamedTuple):
-    """A word of a text with its log-probability after the words before it."""
+    """Language-model predictor: a word of a text and its log-probability after the words before it."""
 
     word: str  # the word after the reading rules of the model; `</s>` at the end of a sentence
-    log_probability: float  # natural logarithm
+    log_probability: float  # natural logarithm of the probability
     known: bool  # whether the vocabulary has the word; unknown words are scored as `<unk>`
 
 
 class Part(NamedTuple):
-    """One summand of the score of a next word: a context and the weight of the word in this context."""
+    """Language-model predictor: one summand of a next word's score, from one context that ends the text."""
 
-    context: tuple[str, ...]
-    weight: float
+    context: tuple[str, ...]  # the words of the context, in text order
+    weight: float  # what the context adds to the score
 
 
 class NextWord(NamedTuple):
-    """A probable next word with its probability and the summands of its score."""
+    """Language-model predictor: a probable next word, with its probability and the summands of its score."""
 
     word: str
-    probability: float  # exp of the sum of the parts, divided by the total over all words
-    parts: tuple[Part, ...]  # for the empty context first, then for longer contexts
+    probability: float  # exp of the sum of the parts, divided by the sum of such values over all words
+    parts: tuple[Part, ...]  # the part of the empty context first, then the parts of longer contexts
 
 
 class Context(NamedTuple):
-    """A living context of a language model, and the nonzero weights of next words in this context."""
+    """Language-model predictor: a living context, and the summands that it adds to the scores of next words."""
 
-    words: tuple[str, ...]
-    weights: dict[str, float]
+    words: tuple[str, ...]  # the words of the context, in text order
+    weights: dict[str, float]  # what the context adds to the score of each next word that has a nonzero weight
 
 
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """A trained log-linear language model.
+    """Predictor: a trained log-linear language model, with vocabulary, reading rules, context trie and weights.
 
-    p(word | context) is proportional to exp(base[word] + sum of alpha^depth * weight) over the contexts of 0, 1, 2, ...
-    words that end the text before the word and have a weight for it."""
+        p(word | context) is proportional to exp(base[word] + sum of alpha^depth * weight)
 
-    vocabulary: Vocabulary
-    reading: TextReading  # how text is split into sentences and words
-    trie: Trie
-    weights: np.ndarray  # float32 or float64 [entries]
-    alpha: float = 1.0
-    base: np.ndarray | None = None  # float32 or float64 [V], fixed score of each word; None: zeros
+    The sum is over the suffixes of the context, of depth = 0, 1, 2, ... words, after which the word has a weight."""
+
+    vocabulary: Vocabulary  # the words that can be predicted
+    reading: TextReading  # rules by which text is split into sentences and words
+    trie: Trie  # the contexts, and the next words that have a weight after each context
+    weights: np.ndarray  # float32 or float64 [entries], one weight for each context and next word
+    alpha: float = 1.0  # weights of contexts of d words are multiplied by alpha^d
+    base: np.ndarray | None = None  # float32 or float64 [V], constant added to the score of each word; None: zeros
 
     def __repr__(self) -> str:
+        """Language-model predictor: a short description with the numbers of words, contexts and weights."""
         return f"LanguageModel({self.trie.words:,} words, {self.trie.nodes:,} contexts, {self.trie.entries:,} weights)"
 
     @classmethod
@@ -82,7 +84,10 @@ class LanguageModel:
         cls, tree: ContextTree, table: np.ndarray, alpha: float = 1.0, base: np.ndarray | None = None,
         reading: TextReading | None = None,
     ) -> LanguageModel:  # fmt: skip
-        """Make a language model from the nonzero weights of an `NgramModel`: `table` [entries of the trie]."""
+        """Make the predictor of a language model from the weights of an `NgramModel`.
+
+        table [entries] holds the weights of the entries of `tree`, which must be a trie. Entries with weight zero are
+        left out, except the entries of the empty context."""
         if tree.collapsed:
             raise UserError("a language model is made from a trie; expand a collapsed tree first")
         table = np.asarray(table)
@@ -95,7 +100,9 @@ class LanguageModel:
 
     @cached_property
     def increments(self) -> np.ndarray:
-        """The summand that each entry (context, next word) adds to the score of the word: float64 [entries]"""
+        """Language-model predictor: the summand that each entry adds to the score of a word: float64 [entries]
+
+        An entry is a pair of a context and a next word."""
         scale = np.power(float(self.alpha), self.trie.depth)
         increments = self.weights * np.repeat(scale, np.diff(self.trie.starts))
         if self.base is not None:
@@ -104,25 +111,27 @@ class LanguageModel:
 
     @cached_property
     def scores(self) -> np.ndarray:
-        """The score of the next word of each entry after the context of the entry: float64 [entries]"""
+        """Language-model predictor: the score of each entry's word after the entry's context: float64 [entries]"""
         scores = np.empty(self.trie.entries)
         kernels.score(self.increments, self.trie.entry_above, scores)
         return scores
 
     @cached_property
     def log_z(self) -> np.ndarray:
-        """The log-partition function of each context, log sum over all words of exp(score): float64 [nodes]"""
+        """Language-model predictor: the log-partition function of each context: float64 [nodes]
+
+        This is the logarithm of the sum of exp(score) over all words."""
         log_z, trie = np.empty(self.trie.nodes), self.trie
         kernels.normalise(self.scores, trie.above, trie.starts, trie.entry_word, trie.entry_above, log_z)
         return log_z
 
-    # --- the verbs of every model
+    # --- methods that predictors of all tasks have
 
     def predict(self, texts: Texts) -> list[list[ScoredWord]]:
-        """The log-probabilities of the words and sentence ends of each text.
+        """Language-model predictor: the log-probabilities of the words and sentence ends of each text.
 
-        `texts`: one text (str), a list of texts or of sentences (lists of words), or the `Path` of a file, plain or
-        gzipped; each sentence of a file is a text."""
+        `texts` is one text (str), a list of texts or of sentences (lists of words), or the `Path` of a file, plain or
+        gzipped. Each sentence of a file is a text."""
         if not isinstance(texts, os.PathLike):
             return [[*self.scored_words(coded, text)] for coded, text in self._texts(texts)]
         result = []
@@ -132,22 +141,25 @@ class LanguageModel:
         return result
 
     def nbest(self, texts: Texts, count: int = 10) -> list[list[NextWord]]:
-        """The `count` most probable next words after each text, see `next_words`."""
+        """Language-model predictor: the `count` most probable next words after each text, see `next_words`."""
         if isinstance(texts, os.PathLike):
             raise UserError(f"{texts}: the next words of a language model are predicted after texts, not after a file")
         return [self.next_words(text, count) for text in _listed(texts)]
 
     def marginals(self, texts: Texts) -> NoReturn:
-        """Refused: the words of a text are given, so that there are no hidden variables with marginals."""
+        """Language-model predictor: raise an error, because a language model has no marginals.
+
+        All words of a text are given, so that there are no hidden variables."""
         raise UserError(
             "a language model has no marginals, the words of a text are given; predict(texts) tells their "
             "log-probabilities, distribution(context) the probability of every next word"
         )
 
     def evaluate(self, source: Texts) -> dict[str, float]:
-        """The perplexity of texts over words in the vocabulary and over all words (`perplexity_open`), and text sizes.
+        """Language-model predictor: the perplexity of texts, and the numbers of sentences and words.
 
-        `source`: the path of a file, plain or gzipped, or a list of texts or of sentences (lists of words)."""
+        `perplexity` is over words in the vocabulary, `perplexity_open` over all words. `source` is the path of a file,
+        plain or gzipped, or a list of texts or of sentences (lists of words)."""
         score, sentences = Perplexity(), 0
         blocks = self.stream(Path(source)) if isinstance(source, str | os.PathLike) else self._texts(source)
         for coded, text in blocks:
@@ -159,39 +171,46 @@ class LanguageModel:
     # --- log-probabilities of texts
 
     def encode(self, sentences: Iterable[Sequence[str]], source: str = "text") -> EncodedText:
-        """Encode sentences (lists of words) in the vocabulary of this language model."""
+        """Language-model predictor: encode sentences (lists of words) in the vocabulary of the model."""
         return code_pieces(source, ((list(words), True) for words in sentences), self.reading).text(self.vocabulary)
 
     def stream(self, source: Path | BinaryIO) -> Iterator[tuple[ProvisionalText, EncodedText]]:
-        """The sentences of a file, plain or gzipped, or of a pipe, block by block in constant memory.
+        """Language-model predictor: read a file, plain or gzipped, or a pipe, block by block in constant memory.
 
-        Each block comes as provisional text, which has all words, and as encoded text, which has `<unk>`."""
+        Each block of sentences comes as provisional text, which has all words, and as encoded text, in which `<unk>`
+        replaces unknown words."""
         blocks = sentences_of_file if isinstance(source, os.PathLike) else sentences_of_stream
         for coded in blocks(source, self.reading):
             yield coded, coded.text(self.vocabulary)
 
     def log_probabilities(self, text: EncodedText) -> np.ndarray:
-        """The natural logarithm of the probability of every target of a text: float64 [targets]"""
+        """Language-model predictor: the natural log-probability of every target of a text: float64 [targets]
+
+        The targets are all words and sentence ends."""
         if text.vocabulary is not self.vocabulary and text.vocabulary != self.vocabulary:
             raise UserError(f"{text.source}: its words are coded for another model, expected the codes of this one")
         node, entry = self.trie.locate(text)
         return self.scores[entry] - self.log_z[node]
 
     def scored_words(self, coded: ProvisionalText, text: EncodedText) -> Iterator[ScoredWord]:
-        """The words of a text with their log-probabilities, each sentence followed by `</s>`."""
+        """Language-model predictor: the words of a text with log-probabilities; `</s>` follows each sentence.
+
+        `coded` and `text` are the same text, with all words and with unknown words as `<unk>`."""
         words = [END, *coded.words]
         values, known = self.log_probabilities(text).tolist(), text.known[text.targets].tolist()
         for code, value, is_known in zip(coded.codes.tolist(), values, known, strict=True):
             yield ScoredWord(words[code], value, is_known)
 
     def _texts(self, texts: str | Iterable[str | Sequence[str]]) -> Iterator[tuple[ProvisionalText, EncodedText]]:
-        """The texts of a caller, each as provisional text and as encoded text."""
+        """Language-model predictor: the texts given to a method, each as provisional text and as encoded text."""
         for text in _listed(texts):
             coded = code_pieces("text", self._sentences(text), self.reading)
             yield coded, coded.text(self.vocabulary)
 
     def _sentences(self, text: str | Sequence[str]) -> Iterable[tuple[list[str], bool]]:
-        """The tokens of the sentences of a text, in pieces, each with whether a sentence ends there."""
+        """Language-model predictor: the sentences of one text, in pieces.
+
+        A piece is a list of tokens, with True if the sentence ends after the piece."""
         if isinstance(text, str):
             return sentences_of([(line, True) for line in text.split("\n")], self.reading)
         if isinstance(text, Sequence) and all(isinstance(word, str) for word in text):
@@ -201,13 +220,14 @@ class LanguageModel:
     # --- next words
 
     def distribution(self, context: str | Sequence[str]) -> np.ndarray:
-        """The probability of every word of the vocabulary after a context: float64 [V]"""
+        """Language-model predictor: the probability of every word of the vocabulary after a context: float64 [V]"""
         return self._after(self.trie.path(self._codes(context))[-1])
 
     def next_words(self, context: str | Sequence[str], count: int = 10) -> list[NextWord]:
-        """The most probable next words after a context, each with the weights of the context and its suffixes.
+        """Language-model predictor: the most probable next words after a context, most probable first.
 
-        A context that begins with `<s>` is the beginning of a sentence."""
+        Each word comes with the summands of its score, from the context and the suffixes of the context. A context that
+        begins with `<s>` is the beginning of a sentence."""
         if type(count) is not int or count < 1:
             raise UserError(f"the {count} most probable words were requested, expected a number from 1 on")
         path = self.trie.path(self._codes(context))
@@ -220,9 +240,10 @@ class LanguageModel:
         self, count: int, seed: int = 0, temperature: float = 1.0, start: str | Sequence[str] = (),
         longest: int = LONGEST,
     ) -> Iterator[list[str]]:  # fmt: skip
-        """Random sentences of the language model that begin with the words `start`, of at most `longest` words.
+        """Language-model predictor: draw `count` random sentences that begin with the words `start`.
 
-        At temperature t, words are drawn with probability proportional to p^(1/t)."""
+        A sentence has at most `longest` words. At temperature t, a word with probability p is drawn with a probability
+        proportional to p^(1/t)."""
         if not 0 < temperature < np.inf:
             raise UserError(f"the temperature is {temperature}, expected a positive number")
         generator, end = np.random.default_rng(seed), self.vocabulary.end
@@ -234,7 +255,7 @@ class LanguageModel:
             yield [self.vocabulary.name(code) for code in sentence[1:] if code != end]
 
     def contexts(self) -> Iterator[Context]:
-        """The living contexts of the language model, which have a nonzero weight; shorter contexts come first."""
+        """Language-model predictor: the living contexts, which have a nonzero weight; short contexts come first."""
         name, bounds = self.vocabulary.name, self.trie.starts.tolist()
         for node in range(self.trie.nodes):
             begin, end = bounds[node : node + 2]
@@ -245,13 +266,15 @@ class LanguageModel:
                 yield Context(tuple(map(name, self.trie.context(node))), weights)
 
     def unknown_words(self, context: str | Sequence[str]) -> list[str]:
-        """The words of a context that count as `<unk>`."""
+        """Language-model predictor: the words of a context that are outside the vocabulary and count as `<unk>`."""
         return [word for word in self._words(context)[1] if word not in self.vocabulary.codes]
 
     def _words(self, context: str | Sequence[str], opens: bool = False) -> tuple[bool, list[str]]:
-        """Whether a context is the beginning of a sentence, and the words of the context by the reading rules.
+        """Language-model predictor: whether a context begins a sentence, and the words of the context.
 
-        `<s>` or `</s>` in the context marks the beginning of a sentence; words before the mark are left out."""
+        The words follow the reading rules of the model. `<s>` or `</s>` in the context marks the beginning of a
+        sentence; words before the mark are left out. `opens` says whether a context without a mark begins a
+        sentence."""
         if not isinstance(context, Iterable):
             raise UserError(f"{_EXPECTED}, got {context!r:.60}")
         tokens = self.reading.split(context) if isinstance(context, str) else list(context)
@@ -262,17 +285,22 @@ class LanguageModel:
         return opens, [self.reading.word(token, k >= opening) for k, token in enumerate(tokens)]
 
     def _codes(self, context: str | Sequence[str], opens: bool = False) -> list[int]:
-        """The codes of the words of a context, after the code of `<s>` if the context begins a sentence."""
+        """Language-model predictor: the codes of the words of a context.
+
+        The code of `<s>` comes first if the context begins a sentence. `opens` says whether a context without a mark
+        does."""
         opens, words = self._words(context, opens)
         codes, unknown = self.vocabulary.codes, self.vocabulary.unknown
         return [*([self.vocabulary.start] if opens else []), *(codes.get(word, unknown) for word in words)]
 
     def _after(self, node: int) -> np.ndarray:
-        """The probability of every word after the context of a node: float64 [V]"""
+        """Language-model predictor: the probability of every word after the context of a trie node: float64 [V]"""
         return np.exp(self.trie.after(node, self.scores) - self.log_z[node])
 
     def _parts(self, path: Sequence[int], word: int) -> Iterator[Part]:
-        """The summands of the score of a word: the weight of the word in each context on a path."""
+        """Language-model predictor: the summands of a word's score, one for each context with a weight of the word.
+
+        `path` lists the trie nodes of the contexts, from the empty context to the longest known context."""
         for node in path:
             entry = self.trie.entry(node, word)
             if node == 0 or entry >= 0:
@@ -281,7 +309,7 @@ class LanguageModel:
 
 
 def _listed(texts: str | Iterable[str | Sequence[str]]) -> Iterable[str | Sequence[str]]:
-    """Texts as an iterable; a single string becomes a list of one text."""
+    """Language-model predictor: the texts given to a method; a single string becomes a list of one text."""
     if isinstance(texts, str):
         return [texts]
     if not isinstance(texts, Iterable):

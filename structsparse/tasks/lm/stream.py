@@ -1,4 +1,4 @@
-"""Block-wise reading of text for a language model, from a file larger than memory or from a pipe."""
+"""Streams of text for a language model: a file larger than memory, or a pipe, is read in blocks of sentences."""
 
 from __future__ import annotations
 
@@ -11,29 +11,33 @@ from structsparse.corpora.byte_streams import chunks, name_of, whole_lines
 from structsparse.corpora.text import ProvisionalText, code_pieces
 from structsparse.corpora.text_reading import TextReading, decoded, lines_of_text, sentences_of
 
-BLOCK = 1 << 17  # number of words of a block
+BLOCK = 1 << 17  # least number of words in a block of a file, except in the last block
 
 
 def sentences_of_file(path: Path, reading: TextReading) -> Iterator[ProvisionalText]:
-    """Blocks of sentences of a text file, plain or gzipped."""
+    """Text stream for a language model: the sentences of a text file, plain or gzipped, in blocks."""
     return _blocks(str(path), sentences_of(lines_of_text(path), reading), reading, lambda: False)
 
 
 def sentences_of_stream(stream: BinaryIO, reading: TextReading) -> Iterator[ProvisionalText]:
-    """Blocks of the sentences that have arrived in a pipe, without waiting for more sentences.
+    """Text stream for a language model: the sentences that have arrived in a pipe, in blocks, without waiting for more.
 
-    In running text each sentence is a block, because the end of the text that has arrived is not known."""
+    In running text each sentence is a block. It is not known which sentence is the last that has arrived, so no
+    sentence waits for a fuller block."""
     lines, running = _ArrivingLines(stream), reading.sentences == "text"
     return _blocks(lines.source, sentences_of(lines, reading), reading, lambda: running or lines.exhausted)
 
 
 class _ArrivingLines:
-    """The lines of a pipe; `exhausted` is true after the last line that has arrived so far."""
+    """Text stream for a language model: the lines of a pipe as they arrive.
+
+    `exhausted` is true after the last line that has arrived so far."""
 
     def __init__(self, stream: BinaryIO):
         self.stream, self.source, self.exhausted = stream, name_of(stream), False
 
     def __iter__(self) -> Iterator[tuple[str, bool]]:
+        """Text stream for a language model: yield each line of the pipe, with True because the line is complete."""
         number = 0
         for data, _ in whole_lines(chunks(self.stream, "text")):
             lines = data.removesuffix(b"\n").split(b"\n") if data else []
@@ -46,9 +50,10 @@ class _ArrivingLines:
 def _blocks(
     source: str, pieces: Iterable[tuple[list[str], bool]], reading: TextReading, due: Callable[[], bool]
 ) -> Iterator[ProvisionalText]:
-    """Blocks of complete sentences with at least BLOCK words, or fewer words when `due()` is true.
+    """Text stream for a language model: blocks of complete sentences with at least BLOCK words together.
 
-    The sentences before an error in the text are yielded before the error is raised."""
+    A block may be smaller when `due()` is true. `pieces` are lists of tokens, each with whether the sentence ends
+    there. If the text has an error, the sentences before the error are yielded first."""
     buffer, words, any_block, failure = [], 0, False, None
     try:
         for tokens, ends in pieces:

@@ -1,4 +1,4 @@
-"""The language-model task: its interface to training, Lightning modules, and makers of n-gram models."""
+"""The language-model task: the interface to training, Lightning modules, and functions that make n-gram models."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ from structsparse.training.stage import Stage, StageResult, TermPenalties
 from structsparse.training.task import Task
 from structsparse.training.terms import borne, place
 
-PRECISIONS = "float32", "float64"
+PRECISIONS = "float32", "float64"  # choices of model.precision, the number type of the weights
 
 
 def ngram(data: LanguageData, order: int, collapse: bool, alpha: float, base: str, precision: str) -> NgramModel:
-    """Make the log-linear n-gram model with initial weights, on the trie of all contexts or on the collapsed tree."""
+    """Language-model task: make the log-linear n-gram model with initial weights.
+
+    The model is on the trie of all contexts or, if `collapse` is set, on the collapsed tree."""
     if collapse and alpha != 1:
         raise UserError(
             f"model.collapse=true joins contexts with equal weights, but model.alpha={alpha} makes their weights "
@@ -52,12 +54,14 @@ def ngram(data: LanguageData, order: int, collapse: bool, alpha: float, base: st
 
 
 def kneser_ney(data: LanguageData, order: int, modified: bool) -> KneserNey:
-    """Make the Kneser-Ney baseline from counts, without training."""
+    """Language-model task: make the Kneser-Ney baseline, which is estimated from counts and is not trained."""
     return KneserNey(data.trie(order), modified=modified)
 
 
 class LanguageModule(TaskModule):
-    """Lightning module that trains an `NgramModel`; a model on a collapsed tree is evaluated on the full trie."""
+    """The Lightning module of the language-model task that trains an `NgramModel`.
+
+    A model on a collapsed tree is evaluated on the full trie of contexts."""
 
     def __init__(
         self,
@@ -72,16 +76,19 @@ class LanguageModule(TaskModule):
     ) -> None:
         super().__init__(loss, optimizer, Perplexity, penalised, final_lr, fingerprint)
         self.model, self.trie, self.texts = model, trie, texts
-        self._places: dict[str, Places] = {}
-        self._on_trie: list | None = None  # cache of on_trie: model on the trie, row of each trie entry
+        self._places: dict[str, Places] = {}  # cache of `places`, by part
+        # cache of `on_trie`: the model on the trie, and for each trie entry the entry of the collapsed tree
+        self._on_trie: list | None = None
 
     @property
     def linear(self) -> bool:
-        """Whether scores are linear in the weights, which holds for n-gram models."""
+        """Language-model task: whether scores are linear in the weights, which holds for n-gram models."""
         return True
 
     def step(self, batch: TargetBatch) -> Tensor:
-        """The mean loss of a batch of targets; only the loss of training targets has a gradient."""
+        """Language-model task: the mean loss of a batch of targets (words to predict).
+
+        Only the loss of training targets has a gradient."""
         if batch.part != TRAIN:
             return mean_surprise(self, batch)
         if batch.chosen is None:
@@ -92,57 +99,63 @@ class LanguageModule(TaskModule):
         return self.model.surprise_of(structure, torch.from_numpy(rows).to(self.device)) / batch.items
 
     def places(self, part: str) -> Places:
-        """The contexts and entries of the trie that belong to the targets of a part."""
+        """Language-model task: the places of the targets of a part (train, dev or test) in the trie of contexts."""
         if part not in self._places:
             self._places[part] = (self.trie or self.model.tree).locate(self.texts[part])
         return self._places[part]
 
     def count(self, batch: TargetBatch, score: Perplexity) -> None:
-        """Add the targets of a part to a score."""
+        """Language-model task: add the targets of the batch's part (such as dev) to the score of an n-gram model."""
         text = self.texts[batch.part]
         score.add(self.log_probabilities(batch.part), text.known[text.targets])
 
     def log_probabilities(self, part: str) -> np.ndarray:
-        """The log-probabilities of the targets of a part: float64 [targets]"""
+        """Language-model task: the n-gram log-probabilities of the targets of a part: float64 [targets]"""
         return self.on_trie().log_probabilities(self.places(part)).cpu().numpy()
 
     @torch.no_grad()
     def on_trie(self) -> NgramModel:
-        """The n-gram model on the full trie; each weight of a collapsed tree is copied to all contexts of its chain."""
+        """Language-model task: the n-gram model on the full trie of contexts.
+
+        A weight of a collapsed tree is copied to all contexts of the chain that the weight stands for."""
         if self.trie is None:
             return self.model
         if self._on_trie is None:
             model = NgramModel(self.trie, self.model.alpha, self.model.base_name).to(self.model.table)
             rows = torch.from_numpy(self.trie.collapse()[1]).long()
-            self._on_trie = [model, rows]  # in a list, so that the model is not registered as a submodule
+            self._on_trie = [model, rows]  # a list, so that the model is not registered as a submodule
         model, rows = self._on_trie
         model.table.copy_(self.model.table[rows.to(self.device)])
         return model
 
 
 class KneserNeyModule(TaskModule):
-    """Lightning module of a Kneser-Ney model, which is estimated from counts and is not trained."""
+    """The Lightning module of the language-model task for a Kneser-Ney model, which is not trained."""
 
     def __init__(self, model: KneserNey, texts: Mapping[str, EncodedText], fingerprint: str = "") -> None:
         super().__init__(nn.Identity(), None, Perplexity, (), 1.0, fingerprint)
         self.model, self.texts = model, texts
 
     def step(self, batch: TargetBatch) -> Tensor:
-        """The mean negative log-probability of the known targets of a batch, without gradient."""
+        """Language-model task: the mean negative log-probability of a Kneser-Ney model on a batch, without gradient.
+
+        The mean is over the targets that are in the vocabulary."""
         return mean_surprise(self, batch)
 
     def count(self, batch: TargetBatch, score: Perplexity) -> None:
-        """Add the targets of a part to a score."""
+        """Language-model task: add the targets of the batch's part (such as dev) to the score of a Kneser-Ney model."""
         text = self.texts[batch.part]
         score.add(self.log_probabilities(batch.part), text.known[text.targets])
 
     def log_probabilities(self, part: str) -> np.ndarray:
-        """The log-probabilities of the targets of a part: float64 [targets]"""
+        """Language-model task: the Kneser-Ney log-probabilities of the targets of a part: float64 [targets]"""
         return self.model.log_probabilities(self.texts[part])
 
 
 def mean_surprise(module: LanguageModule | KneserNeyModule, batch: TargetBatch) -> Tensor:
-    """The mean negative log-probability of the known targets of a batch, without gradient; perplexity is its exp."""
+    """Language-model task: the mean negative log-probability of the targets of a batch, without gradient.
+
+    The mean is over the targets that are in the vocabulary. The exponential of the mean is the perplexity."""
     text, values = module.texts[batch.part], module.log_probabilities(batch.part)
     known = text.known[text.targets]
     if batch.chosen is not None:
@@ -161,7 +174,10 @@ class LanguageModelTask(Task):
     tensor_parts = artifact.TENSOR_PARTS
 
     def prepare(self, corpus: TextSplits, features: Mapping, filter: Callable, cache: int) -> LanguageData:
-        """The texts of the corpus; contexts are the only features, and each model counts contexts when it is built."""
+        """Language-model task: the data for training, made from a corpus of running text.
+
+        Contexts are the only features. The contexts are counted when a model is built, because each model has an
+        order."""
         if not isinstance(corpus, TextSplits):
             raise UserError("task=lm reads running text: take data=text, ptb or another corpus of it")
         if "templates" in features or not filters.keeps_all(filter):
@@ -169,7 +185,9 @@ class LanguageModelTask(Task):
         return LanguageData(corpus)
 
     def build(self, stage: Stage, data: LanguageData) -> tuple[LanguageModule | KneserNeyModule, TermPenalties]:
-        """The Lightning module of an n-gram model, or of a counted Kneser-Ney model, and its penalties."""
+        """Language-model task: build the Lightning module of a stage, and the penalties on the weights.
+
+        The model is an n-gram model, or a Kneser-Ney model, which has no penalties."""
         model = stage.scorer(data)
         identity = stage.fingerprint(*_identity(data))
         if isinstance(model, KneserNey):
@@ -183,13 +201,13 @@ class LanguageModelTask(Task):
         return module, penalties
 
     def validate(self, stage: Stage, data: LanguageData, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse penalties on parameters that n-gram models do not have."""
+        """Language-model task: refuse penalties on parameters that n-gram models do not have."""
         borne(stage.terms, ["model.table"])
 
     def check_solver(
         self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]
     ) -> None:
-        """Refuse online solvers, which n-gram models cannot be trained with."""
+        """Language-model task: refuse online solvers, which cannot train n-gram models."""
         if solver_of(optimizer).needs_sentences:
             raise UserError(
                 "solver: online solvers that go from sentence to sentence do not fit task=lm; take fista, or "
@@ -197,12 +215,15 @@ class LanguageModelTask(Task):
             )
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[LanguageData, dict[str, Tensor]]:
-        """Keep all contexts, because longer contexts are found through shorter ones; `support` masks dead weights."""
+        """Language-model task: the data with all contexts, and masks of the living weights of the stage before.
+
+        No context is removed, because longer contexts are found through shorter contexts. Masks that keep all weights
+        are left out."""
         return before.data, {name: mask for name, mask in support.items() if not mask.all()}
 
     @torch.no_grad()
     def inherit(self, module: LanguageModule, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Start an n-gram model from the weights of the stage before; dead weights are zero."""
+        """Language-model task: start an n-gram model from the weights of the stage before; dead weights are zero."""
         old, new = before.module.model.table, module.model.table
         if old.shape != new.shape:
             raise UserError("warm=true: this model cannot start from the weights of the stage before; set it to false")
@@ -211,11 +232,11 @@ class LanguageModelTask(Task):
             new.mul_(mask)
 
     def alive(self, result: StageResult) -> bool:
-        """Whether an n-gram model has a nonzero weight; always true for Kneser-Ney models."""
+        """Language-model task: whether an n-gram model has a nonzero weight; always true for Kneser-Ney models."""
         return isinstance(result.module, KneserNeyModule) or bool((result.module.model.table != 0).any())
 
     def sparsity(self, data: LanguageData, first: StageResult, last: StageResult) -> dict[str, object]:
-        """Counts of contexts, weights, parameters and groups of a language model."""
+        """Language-model task: counts of contexts, weights, distinct parameters and groups of a language model."""
         if isinstance(last.module, KneserNeyModule):
             model = last.module.model
             return {"features": model.nodes, "weights": model.entries, "nonzero": model.entries}
@@ -235,7 +256,9 @@ class LanguageModelTask(Task):
     def write_report(
         self, folder: Path, data: LanguageData, results: Sequence[StageResult], last: StageResult
     ) -> Table | None:
-        """Write log_probabilities.npy and the tables of a language model."""
+        """Language-model task: write log_probabilities.npy and, for an n-gram model, the tables of contexts and depths.
+
+        Returns the table of depths, or None for a Kneser-Ney model."""
         test = data.texts.test
         known = last.module.log_probabilities("test")[test.known[test.targets]]
         report.write_log_probabilities(folder / "log_probabilities.npy", known)
@@ -244,7 +267,9 @@ class LanguageModelTask(Task):
         return report.write_tables(folder, last.module.model.tree, last.module.model.table.detach().cpu().numpy())
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
-        """Write the model folder of an n-gram model; a Kneser-Ney model cannot be exported."""
+        """Language-model task: write the artifact of an n-gram model; returns the size in bytes.
+
+        A Kneser-Ney model cannot be exported, and the result is None."""
         if isinstance(result.module, KneserNeyModule):
             console.print("no model folder: model=kneser_ney is a baseline that is counted, it cannot be exported")
             return None
@@ -254,5 +279,7 @@ class LanguageModelTask(Task):
 
 
 def _identity(data: LanguageData) -> tuple:
-    """The identity of the data for the fingerprint of a language model: name, vocabulary and training text."""
+    """Language-model task: the values that identify the data in the fingerprint of a stage.
+
+    The values are the name of the corpus, the vocabulary, and the word codes of the training text."""
     return data.texts.name, list(data.texts.vocabulary.words), data.texts.train.codes
